@@ -75,17 +75,10 @@ class LangChainEngine(SearchOnlyEngine):
         self._shown = f"The retriever '{name}' ({kind.__name__})"
 
     async def _answer(self, text: str, n: int) -> ScoredDocuments:
-        from langchain_core.documents import Document as Passage
-
         documents: dict[str, Document] = {}
         scores: list[float | None] = []
         warnings: dict[str, None] = {}
         for passage, relevance in (await self._found(text, n))[:n]:
-            if not isinstance(passage, Passage):
-                raise InputError(
-                    f"{self._shown} returns {type(passage).__name__} objects; make it return "
-                    "LangChain's Document objects."
-                )
             id_ = self._value("id", passage)
             id_ = passage.id if id_ is None else id_
             if id_ in (None, ""):

@@ -101,10 +101,11 @@ def remarks_on_labels(attributes: Sequence[AttributeReport]) -> Iterator[str]:
         missing = attribute.without_group
         if attribute.documents and not attribute.labelled:
             held = ", ".join(one_line(value.value, 30) for value in missing[:10])
-            held = f"contains {held}, none of which is in a group" if held else "is empty"
+            has_none = "has no label of the checked documents"
+            held = f"contains {held}, none of which is in a group" if held else has_none
             said = (
-                f"The field '{attribute.origin}' of the attribute '{attribute.name}' {held}; "
-                "correct the field, or list under 'groups' which values belong to which group."
+                f"'{attribute.origin}' of the attribute '{attribute.name}' {held}; correct the "
+                "field or the file, or list under 'groups' which values belong to which group."
             )
             if attribute.documents >= ENOUGH:
                 raise SourceError(said)

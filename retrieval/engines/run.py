@@ -51,13 +51,6 @@ class RunEngine(LimitedEngine):
         if source.documents:
             path = source.path(source.documents)
             self.lines = LazyDocuments(path, self._ids, self._take_labels)
-        for attribute in labels.field_attributes:
-            if not self._field_labels[attribute.name]:
-                raise SourceError(
-                    f"No document of the run has the field '{attribute.field}' of "
-                    f"'{attribute.name}'; correct the name of the field, or name the file of the "
-                    "documents in 'documents', or a file of ids and groups in 'labels'."
-                )
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Return the rankings of these queries, given by id or by text."""
@@ -140,8 +133,7 @@ async def open_run(source: RunSource, labels: LabelReader) -> RunEngine:
 
     Raises:
         CorpusError: A file cannot be read, or a line of a run is wrong.
-        SourceError: Two runs have the same query, a line of another file is wrong, or no document
-            has the field of an attribute.
+        SourceError: Two runs have the same query, or a line of another file is wrong.
     """
     return await asyncio.to_thread(RunEngine, source, labels)
 

@@ -36,9 +36,6 @@ FORMAT = 4
 ROWS_AT_ONCE = 10_000
 MAX_CACHED = 10_000
 MAX_VALUES = 1000
-ENOUGH = 20
-"""If this many documents have no label at all, it is not by chance."""
-
 MAX_GROUPS = 1000
 """If only the file names the groups, more than this means that the wrong column was read."""
 
@@ -482,10 +479,6 @@ class LabelReader:
         Args:
             labels: For each attribute that reads a field, the labels of the checked documents.
             ids: The ids of these documents.
-
-        Raises:
-            SourceError: There are many documents, and a label file has none of them, or only
-                values that no group takes.
         """
         memberships = self.memberships(ids, labels)
         reports = []
@@ -498,17 +491,8 @@ class LabelReader:
                     counts.update(set(values_of(label)))
                 reports.append(attribute_report(attribute, len(ids), labelled, counts))
                 continue
-            report = self._files[name].report
-            if not labelled and len(ids) >= ENOUGH:
-                values = ", ".join(one_line(it.value, 30) for it in report.without_group[:10])
-                remedy = f", and list the values {values} under 'groups:'" if values else ""
-                raise SourceError(
-                    f"The labels {attribute.labels} put none of the {len(ids):,} checked documents,"
-                    f" such as '{one_line(ids[0], 80)}', into a group; check which column has the "
-                    f"ids{remedy}."
-                )
             update = {"documents": len(ids), "labelled": labelled}
-            reports.append(report.model_copy(update=update))
+            reports.append(self._files[name].report.model_copy(update=update))
         return reports
 
     def _of_field(

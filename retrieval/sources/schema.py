@@ -128,7 +128,8 @@ def _kind(given: object) -> str:
 Text = Annotated[str, BeforeValidator(as_text)]
 Texts = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
 Values = Annotated[
-    Annotated[Texts, Tag("values")] | Annotated[Range, Tag("range")], Discriminator(_kind)
+    Annotated[Texts, Field(min_length=1), Tag("values")] | Annotated[Range, Tag("range")],
+    Discriminator(_kind),
 ]
 """The field's values for one group: a set of values, or a range."""
 
@@ -195,8 +196,6 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
     def _values_belong_to_one_group(self) -> Attribute:
         if self.values and set(self.values) != set(self.groups):
             raise ValueError("each group needs its values")
-        if empty := [group for group, values in self.values.items() if values == ()]:
-            raise ValueError(f"the group '{empty[0]}' has no values")
         for group, value in self._pairs:
             if (owner := self._group_by_value[value]) != group:
                 shown = one_line(value, 60)

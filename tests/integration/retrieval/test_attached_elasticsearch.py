@@ -387,7 +387,7 @@ def label(field: str) -> dict[str, Any]:
         (label("headline"), "'headline' of type text .* label of 'gender'; name 'headline.raw'"),
         (label("person"), "'person' of type object .* label of 'gender'; name 'person.sex'"),
         (label("jobs"), "'jobs' of type nested .* label of 'gender'; name 'jobs.field'"),
-        (label("empty"), "'empty' .* is empty; correct the field"),
+        (label("empty"), "'empty' .* has no label of the checked documents; correct"),
         (label("place"), "'place' .* contains .*Ärmel.*none of which is in a group; correct"),
         ({"link": "home"}, "no field 'home' for a title, a text or a link"),
         ({"text": ["bio", "person.born"]}, "'person.born' of type date cannot be a field to"),

@@ -115,7 +115,6 @@ async def test_a_run_cannot_be_searched_by_other_words(tmp_path: Path) -> None:
         (CorpusError, "no.tsv cannot be read", {"topics": "no.tsv"}),
         (CorpusError, "no.jsonl cannot be read", {"documents": "no.jsonl"}),
         (CorpusError, "bad.run, line 1: its rank '1' or its score '1e999'", {"runs": "bad.run"}),
-        (SourceError, "has the field 'person.sex' of 'gender'; correct", {"attributes": BY_FIELD}),
         (SourceError, "0.jsonl, line 1: it has no id", {"documents": "0.jsonl"}),
         (SourceError, "1.jsonl, line 3: the document 'a' is already", {"documents": "1.jsonl"}),
         (SourceError, "2.jsonl, line 1: it is not valid JSON", {"documents": "2.jsonl"}),

@@ -64,7 +64,7 @@ def test_a_label_that_names_no_group_is_refused(label: object) -> None:
         ("groups: {a: {lt: 1, lte: 2}, b: {gt: 2}}", "one lower bound and one upper bound"),
         ("groups: {a: {gte: 1}, b: {lte: 1}}", "overlap"),
         ("groups: {a: [F], b: [F]}", "the value 'F' is in both"),
-        ("groups: {a: [1], b: }", "the group 'b' has no values"),
+        ("groups: {a: [1], b: }", "b.values: Value should have at least 1 item"),
     ],
 )
 def test_a_wrong_attribute_is_refused_and_the_place_named(
