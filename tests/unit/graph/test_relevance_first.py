@@ -420,8 +420,8 @@ async def test_documents_without_an_estimate_are_asked_about_once(lexical: Searc
         (lambda hits: {"ids": [hits.ids[0], *hits.ids[:-1]]}, "a document twice"),
         (lambda hits: {"scores": [math.inf, *hits.scores[1:]]}, "a score that is not a finite"),
         (lambda hits: {"scores": [*hits.scores[:-1], math.nan]}, "a score that is not a finite"),
-        (lambda hits: {"relevance": np.full(len(hits), np.nan)}, "a probability of relevance out"),
-        (lambda hits: {"relevance": np.full(len(hits), 1.5)}, "a probability of relevance out"),
+        (lambda hits: {"relevance": np.full(len(hits), np.nan)}, "a probability outside"),
+        (lambda hits: {"relevance": np.full(len(hits), 1.5)}, "a probability outside"),
     ],
 )
 async def test_hits_that_nothing_can_be_computed_from_are_one_sentence(
