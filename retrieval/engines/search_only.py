@@ -130,13 +130,7 @@ class SearchOnlyEngine(LimitedEngine):
             found = ScoredDocuments(known, [0.0] * len(known))
         ids = [document.id for document in found.documents]
         memberships = self.labels.memberships(ids, self.labels.in_fields(found.documents))
-        unlabelled = [
-            f"None of the {len(ids)} documents found has '{attribute.field}', which "
-            f"'{attribute.name}' reads; correct the field if there should be one."
-            for attribute in self.labels.unlabelled(found.documents)
-        ]
-        warnings = (*found.warnings, *unlabelled)
-        hits = best_first(ids, found.scores, memberships, query.n, warnings=warnings)
+        hits = best_first(ids, found.scores, memberships, query.n, warnings=found.warnings)
         best = set(hits.ids)
         self._seen.add(document for document in found.documents if document.id in best)
         return hits

@@ -465,12 +465,6 @@ class LabelReader:
         attributes = self.field_attributes
         return {it.name: [document.label(it) for document in documents] for it in attributes}
 
-    def unlabelled(self, documents: Sequence[Document]) -> list[Attribute]:
-        """Return the attributes whose field is missing in all documents; none without documents."""
-        labels = self.in_fields(documents)
-        missing = [name for name, found in labels.items() if all(it is None for it in found)]
-        return [self.schema.attributes[name] for name in missing if documents]
-
     def reports(
         self, labels: Mapping[str, Sequence[object]], ids: Sequence[str]
     ) -> list[AttributeReport]:
