@@ -79,12 +79,12 @@ class PromptLibrary:
             PromptError: The prompt does not exist, or its file is wrong.
         """
         key = (id_, version or DEFAULT_VERSIONS.get(id_, "v1"))
-        if key not in self.names():
+        found = self._own.get(key) or (key in self._shipped and _read_shipped(self._shipped[key]))
+        if not found:
             # List the versions of this prompt, or all prompts if the id is unknown.
             alike = [each for each in self.names() if each[0] == id_] or self.names()
             known = ", ".join("/".join(each) for each in alike)
             raise PromptError(f"There is no prompt {'/'.join(key)}; choose one of {known}.")
-        found = self._own.get(key) or _read_shipped(self._shipped[key])
         if isinstance(found, PromptError):
             raise PromptError(str(found))
         return found
