@@ -39,6 +39,9 @@ from fairqr.retrieval.fairness.exposure import FloatArray
 LEVEL = 0.95
 DIGITS = 12
 """Of numbers in JSON and tables."""
+NORMAL = 1.96
+"""Half the width of a 95 % interval in deviations of the normal distribution."""
+
 ROUNDING = 1e-12
 ALIKE = 0.01
 """What differs by no more than this in all queries says little of how much it varies in others."""
@@ -47,6 +50,9 @@ POSSIBLE = 0.95
 
 Statistic = Callable[[FloatArray], FloatArray]
 """Takes totals, shape (…, T), and returns figures, shape (…, M); NaN where one has no value."""
+
+Wider = Callable[["Estimate", float], "Estimate"]
+"""Makes the interval of a figure hold another error, too."""
 
 Scale = Literal["own", "log", "logit"]
 
@@ -321,6 +327,26 @@ def wider_by(found: Estimate, ends: Sequence[float], *, is_ratio: bool = False) 
         high = value + np.hypot(high - value, max(most - value, 0.0))
     low, high = np.exp([low, high]).tolist() if is_ratio else (float(low), float(high))
     return replace(found, low=low, high=high)
+
+
+def wider_by_spread(found: Estimate, error: float) -> Estimate:
+    """Return a figure with an interval that also holds chance of this half width."""
+    return wider_by(found, (found.value - error, found.value + error))
+
+
+def wider_by_bias(found: Estimate, bias: float) -> Estimate:
+    """Return a figure with an interval that also holds a bias of at most so much.
+
+    A bias is the same in all queries, so it does not even out. Each end lies so far off that with
+    the bias at its worst, 95 of 100 intervals hold the true value (Armstrong & Kolesár 2018): by
+    the root of a quantile of the noncentral χ² distribution, in standard errors.
+    """
+    if math.isnan(found.low) or not bias:
+        return found
+    errors = np.array([found.value - found.low, found.high - found.value]) / NORMAL
+    errors = np.maximum(errors, bias / 1_000)
+    below, above = errors * np.sqrt(special.chndtrix(LEVEL, 1, (bias / errors) ** 2))
+    return replace(found, low=found.value - float(below), high=found.value + float(above))
 
 
 def middle_of(drawn: FloatArray) -> list[list[float]]:

@@ -196,13 +196,14 @@ class Asker:
         known = sorted(it for it in relevant if it in self._judged)
         judged = memberships_of(self._judged, self.attributes, known)
         # What cannot be read by its id is not in the index, so no ranking could show it.
-        absent = self._looked_up if "read_by_id" in self.engine.capabilities else frozenset[str]()
-        hidden = len(relevant.difference(known, absent, pool.ids))
+        readable = self._looked_up if "read_by_id" in self.engine.capabilities else frozenset[str]()
+        missing = relevant.difference(known, pool.ids)
+        absent, hidden = len(missing & readable), len(missing - readable)
         if self.texts is not None:
             found, levels = await self._widen(pool, query, words, hits)
             if found is not None:
                 relevance = {name: (*it.tolist(),) for name, it in found._asdict().items()}
-            judged, hidden = (judged if known and not hidden else {}), 0
+            judged, hidden, absent = (judged if known and not hidden else {}), 0, 0
         elif self.qrels is not None and query.id in self.qrels:
             pool.add(known, judged)
             relevance = {"relevance": tuple(float(id_ in relevant) for id_ in pool.ids)}
@@ -220,6 +221,7 @@ class Asker:
             groups=coded(groups, groups),
             levels=levels,
             judged=coded(judged, judged),
+            absent=absent,
             hidden=hidden,
         )
         return Done(observation, (None,), hits.warnings)

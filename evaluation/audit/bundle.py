@@ -36,7 +36,6 @@ REDACTED: Mapping[str, Any] = {
     "queries": "",
     "inputs": {},
     "command": (WITHHELD,),
-    "notes": (WITHHELD,),
 }
 """What the manifest of a redacted audit says in place of values that may quote a query, or that
 somebody who guesses one could compare."""
@@ -59,7 +58,6 @@ class AuditManifest(SealedManifest):
         queries: The fingerprint of the queries; empty if they are redacted, since it could be
             guessed.
         command: The command, without secrets.
-        notes: Sentences for the report.
         engine: The audited one: its ``name`` in commands; its kind as ``engine``, such as
             ``elasticsearch``; its ``location``, a folder or the address of a server and the index
             on it, without credentials; its ``retriever``; and its ``state``, the fingerprint of its
@@ -81,7 +79,6 @@ class AuditManifest(SealedManifest):
     inputs: dict[str, str] = Field({})
     queries: str
     command: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
     engine: dict[str, str]
     documents: int | None = None
     attributes: dict[str, Attribute]

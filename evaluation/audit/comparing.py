@@ -17,7 +17,7 @@ from fairqr.base.files import write_beside
 from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.figures import ALPHA, QueryFigures
 from fairqr.evaluation.audit.finishing import Audit, measured
-from fairqr.evaluation.estimates import Estimate, as_data, differences, means, p_of_means
+from fairqr.evaluation.estimates import Estimate, as_data, differences, p_of_means
 from fairqr.evaluation.reports.writer import paragraphs, write_report
 from fairqr.retrieval.fairness.dimension import TIMES
 
@@ -117,7 +117,7 @@ def compare(first: Audit, second: Audit) -> AuditComparison:
     # Labels that both audits have of the same documents, and have alike, are no others.
     for name in {name for name, _ in labels.keys() & other_labels.keys()} - relabelled.keys():
         settings.pop(f"labels of {name}", None)
-    changes = [it for pair in _measured_alike(first, second) for it in _changes(*pair, common)]
+    changes = [it for pair in _measured_alike(first, second) for it in changes_of(*pair, common)]
     for change, p in zip(changes, corrected_by_holm([it.change.p for it in changes]), strict=True):
         change.change = replace(change.change, p=p)
         change.direction = _direction(change, settings) if same < len(common) else "same_answers"
@@ -190,7 +190,7 @@ def _measured_alike(first: Audit, second: Audit) -> list[tuple[QueryFigures, Que
     return [(it, later[it.dimension.name, it.dimension.groups]) for it in again.by_query]
 
 
-def _changes(
+def changes_of(
     first: QueryFigures, second: QueryFigures, common: Sequence[tuple[str, str]]
 ) -> Iterator[Change]:
     """Yield the change of each figure and group over common queries, with an uncorrected p."""
@@ -202,14 +202,17 @@ def _changes(
         sides.append((it.leans()[0][rows], it.exposures(it.array)[rows]))
     for figure, was, is_ in zip(("lean", "exposure"), *sides, strict=True):
         known = ~np.isnan(was + is_).any(axis=1)
-        was, is_, by = was[known], is_[known], weights[known]
+        was, is_, seen, by = was[known], is_[known], sides[1][1][known], weights[known]
         if not len(by):
             continue
         tests = p_of_means(is_ - was, by, stream(0, f"comparison {dimension.name} {figure}"))
-        changed = differences(is_, was, by) if figure == "exposure" else means(is_ - was, by)
+        # A lean changes mostly by the exposure, a share, whose interval is the more exact one.
+        less = ((is_ - was + seen).clip(0, 1), seen) if figure == "lean" else (is_, was)
         mean = [np.average(it, axis=0, weights=by).tolist() for it in (was, is_)]
-        for group, one, two, it, p in zip(dimension.groups, *mean, changed, tests, strict=True):
-            yield Change(dimension.name, group, figure, one, two, replace(it, p=p))
+        rows = zip(dimension.groups, *mean, differences(*less, by), tests, strict=True)
+        for group, one, two, it, p in rows:
+            changed = replace(it, value=round(two - one, 10), p=p)
+            yield Change(dimension.name, group, figure, one, two, changed)
 
 
 def _direction(change: Change, settings: Mapping[str, str]) -> str:

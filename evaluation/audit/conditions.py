@@ -26,6 +26,9 @@ TESTED = (*LEANS, *RATIOS)
 SHOWN = 5
 """How many groups one sentence names."""
 
+MOST_EMPTY = 0.1
+"""The share of queries without an answer that a sure check goes without."""
+
 FLIPS = "missing labels could change that"
 REACHES = "its interval reaches beyond the line"
 MOSTLY_UNKNOWN = "what is due is known for less than half of the queries by weight"
@@ -170,6 +173,8 @@ def check(
         doubts.pop("", None)
         for why, named in doubts.items():
             doubtful.append(f"'{it}' may hold for {_named(it.figure, named)}: {why}.")
+    if sure and figures.counts.empty_share > MOST_EMPTY:
+        doubtful.append("Queries that found nothing are in no figure, and are more than a tenth.")
     return broken, doubtful
 
 

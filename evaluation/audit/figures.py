@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fairqr.agents.statistics import corrected_by_holm
+from fairqr.agents.statistics import corrected_by_holm, student_quantile
 from fairqr.evaluation import estimates
 from fairqr.evaluation.audit.exposures import AnswerFigures
 from fairqr.evaluation.estimates import Estimate, divided, middle_of, wider_by
@@ -25,6 +25,7 @@ from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray
 
 ALPHA = 0.05
+POWER = 0.8
 ROUNDING = 1e-12
 FEW_CANDIDATES = 30
 """Rates over fewer candidates are marked."""
@@ -39,21 +40,22 @@ OF_TARGET = ("lack", "lean", "ranking_gap", "supply_gap")
 Sure = Literal["less", "more"]
 SURE = get_args(Sure)
 Unsure = Literal[
-    "within_error", "saturated", "unlabelled", "unseen", "cannot_tell", "too_few", "unknown"
+    "within_error", "saturated", "unlabelled", "undecided", "cannot_tell", "too_few", "unknown"
 ]
 Verdict = Literal[Sure, Unsure]
 """Whether a group surely gets less, or more, than the reachable part of its target. The lean is
 ``within_error`` if it is no chance, but the estimate of relevance alone could make it; it is
 ``saturated`` if too many queries have more relevant documents than were looked at, ``unlabelled``
-if missing labels alone could hide a difference, ``unseen`` if no query shows the group, but so few
-that others might, and ``unknown`` if nothing says what is due."""
+if missing labels alone could hide a difference, ``undecided`` if the test finds one and the
+interval holds 0, as where few queries show the group, and ``unknown`` if nothing says what is
+due."""
 
 
 REASONS = {
     "within_error": "the estimate of relevance may be off by as much",
     "saturated": "more relevant documents than were looked at",
     "unlabelled": "missing labels could hide a difference",
-    "unseen": "never shown, but in too few queries",
+    "undecided": "the test finds a difference, but its interval holds 0",
     "cannot_tell": "the difference may be chance",
     "too_few": "the audit has too few queries",
     "unknown": "nothing says what is due",
@@ -204,9 +206,8 @@ class QueryFigures:
     def of(self, queries: frozenset[str]) -> QueryFigures:
         """Return the figures of some of the queries."""
         part = QueryFigures(self.dimension, self._reference, self._has_known_target)
-        for weight, row, query in zip(self._weights, self._table(), self.queries, strict=True):
-            if query in queries:
-                part.add(weight, row, query)
+        for place in [place for place, it in enumerate(self.queries) if it in queries]:
+            part.add(self._weights[place], self._table()[place], self.queries[place])
         return part
 
     def by_label(self, name: str) -> FloatArray:
@@ -241,6 +242,10 @@ class QueryFigures:
     def unlabelled(self) -> float:
         """Return how many candidates have no label, over all queries, without weights."""
         return float(np.nansum(self.by_label("unlabelled")[:, 0]))
+
+    def with_few_relevant(self, k: int) -> float:
+        """Return the share of the queries that have fewer than k relevant, labelled documents."""
+        return float((self.by_label("candidates").sum(axis=1) < k).mean())
 
     def saturated(self) -> float:
         """Return the weight of the queries that have more relevant documents than were looked at.
@@ -456,7 +461,9 @@ class QueryFigures:
             each = self._rate(t)
             return divided(each, each[..., leader : leader + 1])
 
-        seen, due_in = (estimates.effective_queries(by * (held > 0)) for held in (above, below))
+        held = (above, below, (whole - above).round(10))
+        seen, due_in, left = (estimates.effective_queries(by * (it > 0)) for it in held)
+        telling = np.minimum(np.minimum(seen, due_in), min(seen[leader], due_in[leader]))
         # Which group leads may be chance, so all others are compared with it at the same time
         # (Hsu 1984, multiple comparisons with the best), and no ratio is above 1.
         found = estimates.estimate(
@@ -464,7 +471,7 @@ class QueryFigures:
             weights,
             relative,
             scale="log",
-            telling=np.minimum(np.minimum(seen, due_in), min(seen[leader], due_in[leader])),
+            telling=np.minimum(telling, left),
             comparisons=1 if chosen else max(1, size - 1),
         )
         if self.dimension.confusion is None:
@@ -537,7 +544,8 @@ def corrected(figures: Sequence[GroupFigures]) -> list[GroupFigures]:
         by_chance = whole = replace(group, **changed)
         if group.error:
             of_target = dict.fromkeys(("target", "lack"), group.error_of_target)
-            whole = widened(by_chance, dict.fromkeys(LEAST, group.error) | of_target)
+            errors = dict.fromkeys(LEAST, group.error) | of_target
+            whole = widened(by_chance, errors, estimates.wider_by_bias)
         # Nobody lacks more than is due, in the same queries.
         most = float(np.fmin(whole.target.high, 1.0))
         lacks = ((it, getattr(whole, it)) for it in OF_TARGET)
@@ -550,17 +558,35 @@ def corrected(figures: Sequence[GroupFigures]) -> list[GroupFigures]:
             verdict = "within_error"
         low, high = group.lean_bounds
         flips = (verdict == "less" and low <= 0) or (verdict == "more" and high >= 0)
-        judged.append(replace(whole, verdict=verdict, flips=flips))
+        found = _detectable(by_chance.test, whole.test, len(ps))
+        judged.append(replace(whole, verdict=verdict, flips=flips, detectable=found))
     return judged
 
 
-def widened(group: GroupFigures, errors: Mapping[str, float]) -> GroupFigures:
-    """Return figures with intervals that also hold errors that do not come by chance."""
+def _detectable(by_chance: Estimate, whole: Estimate, tests: int) -> float:
+    """Return the lean that as many queries with this spread find in four of five cases.
+
+    That is (t + t.8)·standard error, by Student's quantiles, where t is that of .975 corrected for
+    all tests at once; with a bias at least the interval's half width and t.8·standard error.
+    """
+    if np.isnan(by_chance.low) or by_chance.p is None:
+        return math.nan
+    levels, freedom = (0.95, 2 * POWER - 1, 1 - ALPHA / tests), by_chance.queries - 1
+    usual, power, passed = (student_quantile(it, freedom) for it in levels)
+    error = (by_chance.high - by_chance.low) / 2 / usual
+    return max((passed + power) * error, (whole.high - whole.low) / 2 + power * error)
+
+
+def widened(
+    group: GroupFigures,
+    errors: Mapping[str, float],
+    wider: estimates.Wider = estimates.wider_by_spread,
+) -> GroupFigures:
+    """Return figures with intervals that also hold errors that other queries do not even out."""
     changed: dict[str, Any] = {}
     for name, error in errors.items():
         found: Estimate = getattr(group, name)
-        wider = wider_by(found, (found.value - error, found.value + error))
-        changed[name] = _within(wider, LEAST.get(name, 0.0))
+        changed[name] = _within(wider(found, error), LEAST.get(name, 0.0))
     return replace(group, **changed)
 
 
@@ -571,9 +597,10 @@ def _verdict(group: GroupFigures) -> Verdict:
     # A group gets more only if relevant documents of others could take something over.
     is_more = group.tested == "lean" and test.value < 0
     low, high = (group.excess.low, group.excess.high) if is_more else (test.low, test.high)
-    if test.p > ALPHA or low <= 0 <= high or (is_more and group.excess.value <= 0):
-        # What is the same in all queries has the widest interval, and is no chance by any test.
-        return "unseen" if test.p <= ALPHA and group.exposure.value == 0 else "cannot_tell"
+    if test.p > ALPHA or (is_more and group.excess.value <= 0):
+        return "cannot_tell"
+    if low <= 0 <= high:
+        return "undecided"
     return "less" if test.value > 0 else "more"
 
 

@@ -11,9 +11,10 @@ from functools import cached_property
 
 import numpy as np
 
-from fairqr.agents.statistics import stream, student_quantile
+from fairqr.agents.statistics import stream
+from fairqr.evaluation import estimates
 from fairqr.evaluation.audit.exposures import Answer, Choices, measure_answer, weight_of_relevance
-from fairqr.evaluation.audit.figures import ALPHA, GroupFigures, QueryFigures, corrected, widened
+from fairqr.evaluation.audit.figures import GroupFigures, QueryFigures, corrected, widened
 from fairqr.evaluation.audit.mending import Mending, Weighted, effect_of, mending_of, rerank
 from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.audit.records import Observation
@@ -30,10 +31,6 @@ ESTIMATE_ERROR = 0.04
 (docs/results/audits.md). More queries do not make it smaller, so it widens intervals."""
 
 CONTRIBUTIONS = 10
-POWER = 0.8
-NORMAL = 1.96
-"""Half the width of a 95 % interval in deviations of the normal distribution."""
-
 Observed = Callable[[Sequence[str]], Iterable[Observation]]
 """Reads what was observed of queries, given by their ids."""
 
@@ -50,6 +47,8 @@ class Counts:
         with_relevance: Answered, with a relevant document that is known or estimated.
         failed_share: The weight of the failed ones, as a share.
         empty_share: The same of the empty ones.
+        relevant: How many documents were judged relevant to answered queries.
+        absent: How many of them the engine does not hold.
         hidden: How many judged relevant documents are left out of answered queries, since the
             engine does not give them and their groups are not known.
         error_from: Of how many queries judgements say how far the estimate of relevance is off; 0
@@ -63,6 +62,8 @@ class Counts:
     empty: int
     failed: int
     with_relevance: int
+    relevant: int
+    absent: int
     hidden: int
     error_from: int
     failed_share: float
@@ -220,7 +221,7 @@ class _Measurement:
             return [{}] * len(self.dimension.groups)
         documents, (squares, weights) = self._labels[segment]
         shared = np.maximum((np.array([*documents.values()]) ** 2).sum(axis=0) - squares, 0.0)
-        spread = NORMAL * np.sqrt(np.outer(variances(confusion, mix), shared))
+        spread = estimates.NORMAL * np.sqrt(np.outer(variances(confusion, mix), shared))
         return [
             {"target": target * self._weight, "supply": target}
             | dict.fromkeys(("lack", "lean", "excess", "ranking_gap"), lean)
@@ -318,8 +319,9 @@ def measure(
         if status != "ok":
             unanswered[query.id] = status
             continue
-        tally["hidden"] += observation.hidden
-        tally["with_relevance"] += any(it > 0 for it in observation.relevance or ())
+        tally.update(hidden=observation.hidden, absent=observation.absent)
+        relevant = sum(it > 0 for it in observation.relevance or ())
+        tally.update(with_relevance=relevant > 0, relevant=relevant)
         for it in measured.values():
             it.add(query, observation, is_mended=places[query.id] < spec.mend)
     total = sum(weights.values())
@@ -339,9 +341,7 @@ def measure(
     figures = [
         group for it, segment, ids in parts for group in it.figures(spec.seed, segment, ids, tests)
     ]
-    figures = [
-        _complete(it, costs.get(it.attribute), spec.failures, tests) for it in corrected(figures)
-    ]
+    figures = [_complete(it, costs.get(it.attribute), spec.failures) for it in corrected(figures)]
     if failed > spec.failures:
         figures = [replace(it, verdict="cannot_tell", flips=False) for it in figures]
     groups = [it for it in figures if not it.segment]
@@ -352,6 +352,8 @@ def measure(
             empty=tally["empty"],
             failed=tally["failed"],
             with_relevance=tally["with_relevance"],
+            relevant=tally["relevant"] + tally["absent"] + tally["hidden"],
+            absent=tally["absent"],
             hidden=tally["hidden"],
             error_from=max(it.errors[1] for it in measured.values()),
             failed_share=failed,
@@ -372,22 +374,19 @@ def measure(
     )
 
 
-def _complete(
-    group: GroupFigures, mending: Mending | None, most_saturated: float, tests: int
-) -> GroupFigures:
-    """Add what a group would get and what could be found, or take back what cannot be said.
+def _complete(group: GroupFigures, mending: Mending | None, most_saturated: float) -> GroupFigures:
+    """Add what a group would get, or take back what cannot be said.
 
     Args:
         group: The figures of a group.
         mending: What mending costs, if any query was re-ranked.
         most_saturated: The largest share of saturated queries with which a lean is known.
-        tests: How many tests the audit has.
     """
     if_mended = math.nan
     if mending is not None and not group.segment:
         change = mending.exposure[group.group].value - mending.today[group.group].value
         if_mended = float(np.clip(group.exposure.value + change, 0.0, 1.0))
-    found = replace(group, detectable=_detectable(group, tests), if_mended=if_mended)
+    found = replace(group, if_mended=if_mended)
     # What a group lacks to a target without relevance is still known, by every query.
     is_known = group.tested == "lack" and group.known == 1
     if group.saturated > most_saturated and not is_known:
@@ -399,25 +398,11 @@ def _complete(
 
 def _may_hide(group: GroupFigures) -> bool:
     """Return whether missing labels alone could hide a difference that would be found."""
-    if math.isnan(group.exposure.value):
-        return group.verdict == "unknown" and group.unknown > 0
+    if group.verdict == "too_few" or math.isnan(group.exposure.value):
+        return group.verdict in ("too_few", "unknown") and group.unknown > 0.5
     low, high = group.lean_bounds
-    is_open = group.verdict in ("cannot_tell", "unseen")
+    is_open = group.verdict in ("cannot_tell", "undecided")
     return is_open and low < high and max(-low, high) > group.detectable
-
-
-def _detectable(group: GroupFigures, tests: int) -> float:
-    """Return the lean that as many queries with this spread find in four of five cases.
-
-    That is (t + t.8)·standard error, by Student's quantiles, where t is that of .975 corrected for
-    all tests at once, and the error of an estimate of relevance counts as chance.
-    """
-    test = group.test
-    if np.isnan(test.low) or test.p is None:
-        return math.nan
-    freedom = test.queries - 1
-    power, passed = (student_quantile(it, freedom) for it in (2 * POWER - 1, 1 - ALPHA / tests))
-    return (test.high - test.low) / 2 * (passed + power) / student_quantile(0.95, freedom)
 
 
 def _contributions(

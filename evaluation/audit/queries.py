@@ -126,8 +126,6 @@ def collect_queries(
         kept = [row for row in chunk if row.weight > 0]
         ends = list(accumulate((row.weight for row in kept), initial=weight))
         read, lines, weight = read + len(chunk), lines + len(kept), ends[-1]
-        if weight == float("inf"):
-            raise InputError(f"The weights of the {origin} add up to infinity.")
         segments.update(row.segment for row in kept)
         if len(segments - {""}) > MOST_SEGMENTS:
             raise InputError(

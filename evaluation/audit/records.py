@@ -54,6 +54,7 @@ class Observation(AuditRecord):
             missing.
         judged: By attribute, the memberships of the documents that were judged relevant, where
             relevance is estimated all the same.
+        absent: How many judged relevant documents the engine does not hold.
         hidden: How many judged relevant documents are left out, since the engine gives only what it
             answers, so that their groups are not known.
     """
@@ -68,6 +69,7 @@ class Observation(AuditRecord):
     groups: dict[str, CodedMemberships] = Field({})
     levels: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field({})
     judged: dict[str, CodedMemberships] = Field({})
+    absent: int = Field(0, ge=0)
     hidden: int = Field(0, ge=0)
 
     @property

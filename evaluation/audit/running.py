@@ -103,15 +103,15 @@ async def audit_engine(
     scored = None if pairs is None else await open_pairs(spec.pairs_by, pairs, slow)
     relevance: Relevance = "judged"
     texts: TextRelevance | None = None
-    notes: tuple[str, ...] = ()
     if qrels is None or spec.judge == "estimate":
         texts, why_not = await open_texts(
             slow, {it.id: it.text for it in queries.queries}, watcher.count("encoding texts")
         )
         relevance = "estimated" if texts else "unknown"
-        notes = () if texts else _notes(spec, why_not)
-        if qrels and not texts:
-            raise InputError(f"{why_not} Or leave out --set judge=estimate.")
+        if not texts:
+            if qrels:
+                raise InputError(f"{why_not} Or leave out --set judge=estimate.")
+            _go_on_without_relevance(spec, why_not, watcher)
     groups = [(name, group) for name, it in attributes.items() for group in it.universe]
     asker = Asker(
         slow,
@@ -147,7 +147,6 @@ async def audit_engine(
         encoder=MiniLmEncoder.name if texts else "",
         pairs_by=scored.name if scored else "",
         corpus_shares=shares,
-        notes=notes,
     )
     with folder.locked():
         held = folder.manifest() if folder.exists() else manifest
@@ -189,17 +188,17 @@ def _attributes(spec: AuditSpec, engine: SearchEngine) -> dict[str, Attribute]:
     return {factor.name: factor for it in dimensions for factor in it.factors}
 
 
-def _notes(spec: AuditSpec, why_not: str) -> tuple[str, ...]:
+def _go_on_without_relevance(spec: AuditSpec, why_not: str, watcher: StageWatcher) -> None:
     """Say what is not measured without relevance; a target that was asked for must not need it."""
     if not spec.target.parts.get("relevance"):
-        return ()
+        return
     if "target" in spec.model_fields_set:
         raise TargetError(
             f"{why_not} Or choose a target that does not need them, such as uniform:1."
         )
-    return (
+    watcher.note(
         f"{why_not} Until then no gaps are measured, unless a target such as uniform:1 says what "
-        "each group should get.",
+        "each group should get."
     )
 
 
@@ -225,8 +224,6 @@ async def _ask(
         SourceError: No document has a label of an attribute.
         ModelError: A model or an encoder fails.
     """
-    for sentence in manifest.notes:
-        watcher.note(sentence)
     done, scored = folder.observations.done(), len(folder.pairs.done())
     left = [query for query in queries.queries if (query.id,) not in done]
     engine, then = f"The engine '{asker.engine.name}'", pairs.cost(scored) if pairs else ""

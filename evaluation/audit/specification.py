@@ -28,18 +28,10 @@ def _target(value: Any) -> object:
 class AuditSpec(BaseModel, frozen=True, extra="forbid"):
     """What is asked and measured; the same values give the same audit."""
 
-    attributes: tuple[str, ...] = Field(
-        (), description="The attributes to measure, by default all that the source has."
-    )
-    intersections: bool = Field(
-        True, description="Measure the combinations of each two attributes, too."
-    )
+    attributes: tuple[str, ...] = Field((), description="What to measure, by default all.")
+    intersections: bool = Field(True, description="Measure combinations of two attributes, too.")
     k: Count = Field(20, description="How many results count as shown.")
-    depth: Count = Field(
-        100,
-        description="How many results to ask for, above k: the further ones are candidates that "
-        "were not shown.",
-    )
+    depth: Count = Field(100, description="How many to ask for: those after k are not shown.")
     discount: DiscountText = Field(
         Discount(), description="How attention falls with the rank: log2, trec, rbp(p) or top_k(k)."
     )
@@ -58,21 +50,13 @@ class AuditSpec(BaseModel, frozen=True, extra="forbid"):
         description="The group of an attribute that ratios are to, such as "
         "reference.gender=male; by default the one with the highest rate.",
     )
-    sample: Count | None = Field(
-        None,
-        description="Draw so many times from the queries, in proportion to their weights; by "
-        "default all are asked.",
-    )
+    sample: Count | None = Field(None, description="Draw so many times, by weight, or ask all.")
     widen: bool = Field(
         True,
         description="Look for candidates of each group by a query of its own, where the engine "
         "can search within a group, and further down where all that was found is likely relevant.",
     )
-    mend: int = Field(
-        100,
-        ge=0,
-        description="Work out for so many of the queries what a fair re-ranking would cost.",
-    )
+    mend: int = Field(100, ge=0, description="Of how many queries to work out a fair re-ranking.")
     pairs_by: str = Field(
         "engine",
         description="What scores the versions of --pairs: the audited engine, or what reads texts: "

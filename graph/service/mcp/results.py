@@ -68,7 +68,7 @@ class AuditedGroup(_Small):
     target: float | None
     verdict: str = Field(
         description="less or more: surely less or more exposure than is due; "
-        "within_error, too_few, saturated, unlabelled, unseen, unknown or cannot_tell: no verdict."
+        "within_error, too_few, saturated, unlabelled, undecided, unknown, cannot_tell: no verdict."
     )
 
 

@@ -13,7 +13,7 @@ const VERDICTS = {
   more: "more than is due",
   within_error: "within the error of the estimate",
   too_few: "too few queries to tell",
-  unseen: "never shown, but in too few queries",
+  undecided: "cannot tell: the test finds a difference, but its interval holds 0",
   cannot_tell: "cannot tell",
   saturated: "cannot tell: more relevant documents than were looked at",
   unlabelled: "cannot tell: too many labels are missing",

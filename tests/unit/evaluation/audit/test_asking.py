@@ -137,7 +137,7 @@ async def test_judgements_bring_the_relevant_documents_that_were_not_answered(
     found, unjudged = await looked_up(asker, QUERY, AuditQuery("q2", "physics"))
     assert found.pool == (*found.ids, "w07")
     assert found.relevance == tuple(float(id_ in ("m00", "w07")) for id_ in found.pool)
-    assert (found.levels, found.hidden) == ({}, 0)
+    assert (found.levels, found.hidden, found.absent) == ({}, 0, 1), "'gone' is not in the index"
     assert unjudged.relevance is None
     # Beside an estimate they change neither the pool nor what is relevant.
     estimated = (await Asker(engine, GENDERS, 5, texts=ByRank()).observe(QUERY)).record
@@ -146,7 +146,7 @@ async def test_judgements_bring_the_relevant_documents_that_were_not_answered(
     )
     assert (both.pool, both.relevance) == (estimated.pool, estimated.relevance)
     assert decoded(both.judged["gender"]).tolist() == [[0, 1], [1, 0]], "m00 and w07"
-    assert (both.hidden, without.judged) == (0, {})
+    assert (both.hidden, both.absent, without.judged) == (0, 0, {})
 
 
 async def test_what_is_known_of_judged_documents_depends_on_no_other_query() -> None:
@@ -161,7 +161,7 @@ async def test_what_is_known_of_judged_documents_depends_on_no_other_query() -> 
     assert len(met) == 9
     qrels = {"q1": dict.fromkeys(met.ids, 1)}
     (found,) = await looked_up(Asker(engine, GENDERS, 5, qrels=qrels), QUERY)
-    assert (found.others, found.hidden) == ((), 4)
+    assert (found.others, found.hidden, found.absent) == ((), 4, 0)
     assert found.levels == {"gender": 1.0}, "so much is hidden that nobody can be acquitted"
 
 

@@ -83,7 +83,7 @@ def test_the_whole_interval_makes_it_sure(
         ({"verdict": "cannot_tell"}, "may be chance"),
         ({"verdict": "within_error"}, "the estimate of relevance"),
         ({"verdict": "too_few"}, "too few queries"),
-        ({"verdict": "unseen"}, "never shown"),
+        ({"verdict": "undecided"}, "its interval holds 0"),
     ],
 )
 def test_gaps_and_ratios_are_sure_only_with_a_verdict_and_else_doubtful(
@@ -187,6 +187,13 @@ def test_what_missing_labels_could_change_is_not_sure(
         [] if holds is None else ["missing labels could change that."]
     )
     assert condition.holds(changed.groups[0], sure=False) == bool(holds)
+
+
+def test_many_queries_that_found_nothing_pass_no_sure_check(figures: AuditFigures) -> None:
+    empty = replace(figures, counts=replace(figures.counts, empty_share=0.3))
+    for sure in (False, True):
+        _, doubtful = check([parse_condition("lean > 0.9")], empty, sure=sure)
+        assert any("found nothing" in it for it in doubtful) == sure
 
 
 @pytest.mark.parametrize("sure", [False, True])

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fairqr.evaluation import estimates
+from fairqr.evaluation.audit.comparing import changes_of
 from fairqr.evaluation.audit.figures import ESTIMATES, GroupFigures, QueryFigures
 from fairqr.evaluation.audit.measuring import measure
 from fairqr.evaluation.audit.queries import AuditQuery
@@ -21,6 +22,8 @@ from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.table import coded
 from fairqr.retrieval.sources.schema import Attribute, Schema
 from tests.unit.evaluation.audit.simulated import SHARES, World, audits, titles, world
+from tests.unit.evaluation.audit.test_exposures import TWO
+from tests.unit.evaluation.audit.test_figures import draws
 
 ENOUGH = 300
 """Of fewer intervals, chance alone could put less than 930 of 1,000 right."""
@@ -82,6 +85,24 @@ def test_true_values_are_in_930_of_1000_intervals(
     naive = dataclasses.replace(it, dimension=Dimension(attribute, (attribute,)))
     missed = audits(naive, relevance, size, spread, seed=3, count=200)
     assert min(missed[f"{name} held"] for name in ("exposure", "target")) < 0.8 * 200
+
+
+def test_the_true_change_of_a_lean_is_in_930_of_1000_intervals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same queries, asked of an engine before and after it puts the first group down."""
+    monkeypatch.setattr(estimates, "PERMUTATIONS", 50)
+    random, held, queries = np.random.default_rng(4), 0, [(str(it), str(it)) for it in range(25)]
+    every = [draws(3_000, lean, seed=9)[0] for lean in (0.0, 1.0)]
+    truth = np.mean([one.exposure[0] - two.exposure[0] for one, two in zip(*every, strict=True)])
+    for _ in range(300):
+        rows, sides = random.integers(0, 3_000, 25), [QueryFigures(TWO), QueryFigures(TWO)]
+        for side, answers in zip(sides, every, strict=True):
+            for place, row in enumerate(rows.tolist()):
+                side.add(1.0, answers[row], str(place))
+        change = next(changes_of(sides[0], sides[1], queries)).change
+        held += change.low <= truth <= change.high
+    assert held >= 0.93 * 300
 
 
 @pytest.mark.parametrize(("broad", "others"), [(1.0, "same"), (0.5, "unlikely")])

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import special
 
 from fairqr.agents.statistics import binomial_interval
 from fairqr.evaluation.audit.exposures import Answer, AnswerFigures, Choices, measure_answer
@@ -146,8 +147,9 @@ def test_no_labels_give_a_lean_outside_of_the_bounds(target: str) -> None:
 def test_what_the_error_of_an_estimate_could_make_is_no_verdict() -> None:
     raw = raw_figures(*draws(200, 0.5))
     lean = raw[0].lean
-    # Independent errors add by their squares.
-    most = math.sqrt(lean.value**2 - (lean.value - lean.low) ** 2)
+    # With this bias at its worst, 95 of 100 leans of this error are above 0.
+    error = (lean.value - lean.low) / 1.96
+    most = error * math.sqrt(special.chndtrinc((lean.value / error) ** 2, 1, 0.95))
     judged = [
         corrected([dataclasses.replace(it, error=error) for it in raw])
         for error in (0.0, most - 1e-4, most + 1e-4, 1.0)
@@ -190,7 +192,7 @@ def test_an_interval_with_0_gives_no_verdict() -> None:
     assert all(it.lean.low < 0 < it.lean.high for it in raw)
     for error in (0.0, 0.04):
         found = corrected([dataclasses.replace(it, error=error) for it in raw])
-        assert {it.verdict for it in found} == {"cannot_tell"}
+        assert {it.verdict for it in found} == {"undecided"}
 
 
 def test_what_no_query_shows_has_the_exact_interval_of_no_success() -> None:
@@ -259,6 +261,16 @@ def test_who_leads_by_chance_may_not_lead() -> None:
     assert ratio.low < ratio.value < 0.8 < ratio.high
 
 
+def test_a_ratio_of_what_is_selected_needs_two_queries_that_left_something_out() -> None:
+    all_, none = (shown(it + "b" * 9, k=3) for it in ("ab", "bbba"))
+    few, enough = (
+        raw_figures([all_] * 20 + [none] * left, reference="b")[0].impact_ratio for left in (1, 2)
+    )
+    assert few.value > 1
+    assert np.isnan(few.low)
+    assert enough.low < enough.value < enough.high
+
+
 def test_few_queries_tell_nothing() -> None:
     for it in figures(*draws(5, 2.0)):
         assert it.verdict == "too_few"
@@ -322,13 +334,18 @@ def test_a_test_can_be_passed_however_many_there_are_or_it_is_none(
     assert never.verdict == "too_few"
 
 
-@pytest.mark.parametrize(("queries", "verdict"), [(40, "unseen"), (80, "less")])
-def test_a_group_that_is_never_shown_is_not_acquitted(queries: int, verdict: str) -> None:
-    """One in twenty is due to 'a'. Of 40 queries a tenth could show it alone, of 80 not so many."""
-    never = shown("b" * 20, None, 10, target="kind=a:0.05,b:0.95")
-    first, _ = figures([never] * queries, has_known_target=True)
+@pytest.mark.parametrize("times", [0, 1])
+@pytest.mark.parametrize(("queries", "verdict"), [(40, "undecided"), (150, "less")])
+def test_a_group_that_is_hardly_ever_shown_is_not_acquitted(
+    queries: int, verdict: str, times: int
+) -> None:
+    """One in twenty is due to 'a'. Of 40 queries a tenth could show it alone, of 150 not."""
+    never, once = (
+        shown(it, None, 10, target="kind=a:0.05,b:0.95") for it in ("b" * 20, "b" * 9 + "a" * 11)
+    )
+    first, _ = figures([never] * (queries - times) + [once] * times, has_known_target=True)
     assert first.verdict == verdict
-    assert first.exposure.high == pytest.approx(1 - 0.025 ** (1 / queries))
+    assert times or first.exposure.high == pytest.approx(1 - 0.025 ** (1 / queries))
 
 
 def test_queries_that_show_nothing_of_known_groups_count_for_no_exposure() -> None:

@@ -142,12 +142,10 @@ def test_judgements_of_some_queries_say_how_far_the_estimate_is_off() -> None:
     assert one.error == ESTIMATE_ERROR
     assert 0.16 < other.error < 0.26
     assert other.target.low < 1 / 3 < one.target.low, "it holds what judges say"
-    for it in (one, other):
-        spread = it.target.value - it.target.low
-        assert spread > it.error
-        assert spread**2 - it.error**2 == pytest.approx(
-            (one.target.value - one.target.low) ** 2 - one.error**2
-        )
+    # What is the same in all queries is added to the chance.
+    by_chance = [it.target.value - it.target.low - it.error for it in (one, other)]
+    assert by_chance[0] > 0.01
+    assert by_chance[0] == pytest.approx(by_chance[1], rel=0.1)
 
 
 def test_where_words_and_similarity_differ_the_interval_holds_it() -> None:

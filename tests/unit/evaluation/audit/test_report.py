@@ -145,24 +145,36 @@ def test_a_group_that_is_never_shown_stands_first_and_needs_more_queries() -> No
     female, male = _without_lean().figures.groups[:2]
     never = replace(female.exposure, value=0.0)
     lean = replace(female.lean, value=0.05, low=-0.04)
-    unseen = replace(female, exposure=never, lean=lean, verdict="unseen")
+    absent = replace(female.absent, value=1.0)
+    unseen = replace(female, exposure=never, lean=lean, absent=absent, verdict="undecided")
     found = findings_of(_with_groups(_without_lean(), male, unseen))
-    assert "a group is never shown" in found["verdict"][0]
+    assert "the test finds a difference" in found["verdict"][0]
+    assert "100.0% of the queries show nobody of female" in found["sentences"][1]
     assert "takes 72 queries" in found["sentences"][1]
     rare = replace(female, target=replace(female.target, value=0.02), detectable=0.1)
     (said,) = findings_of(_with_groups(_without_lean(), rare, male))["sentences"][1:]
-    assert "12.4 points or more four times out of five" in said
+    assert "10.4 points or more four times out of five" in said
     assert "female (gender) is due less" in said
 
 
 def test_what_is_not_so_in_most_audits_is_said() -> None:
     female, male = _outcome().figures.groups[:2]
     narrow = [replace(it, known=0.95) for it in (female, male)]
+    counts = replace(_outcome().figures.counts, relevant=500, absent=154)
+    lost, gap = (
+        replace(_outcome().figures, counts=counts),
+        replace(female.supply_gap, value=0.3),
+    )
+    short = replace(female, lean=replace(female.lean, value=-0.01), supply_gap=gap)
+    short = replace(short, verdict="cannot_tell", detectable=0.1)
     nobody = replace(female, exposure=replace(female.exposure, value=0.0), candidates=0.0)
     for outcome, told in (
         (_with_groups(_outcome(), *narrow), "For 5.0% of those answered, nothing says what is due"),
         (_with_groups(_without_lean(), nobody), "gender: no document of female was found"),
         (outcome_of(empty=[f"q{n}" for n in range(13, 41)]), "90.5% of the queries by weight foun"),
+        (replace(_outcome(), figures=lost), "154 of 500 judged relevant documents are not in"),
+        (_with_groups(_without_lean(), short), "could give female (gender) the 30.0 points that"),
+        (outcome_of(relevance="judged", spec=spec_of(k=25)), "fewer than 25 documents were judged"),
     ):
         assert told in _said(outcome)
 
