@@ -209,9 +209,9 @@ def changes_of(
         # A lean changes mostly by the exposure, a share, whose interval is the more exact one.
         less = ((is_ - was + seen).clip(0, 1), seen) if figure == "lean" else (is_, was)
         mean = [np.average(it, axis=0, weights=by).tolist() for it in (was, is_)]
-        rows = zip(dimension.groups, *mean, differences(*less, by), tests, strict=True)
-        for group, one, two, it, p in rows:
-            changed = replace(it, value=round(two - one, 10), p=p)
+        found = zip(dimension.groups, *mean, differences(*less, by), tests, strict=True)
+        for group, one, two, moved, p in found:
+            changed = replace(moved, value=round(two - one, 10), p=p)
             yield Change(dimension.name, group, figure, one, two, changed)
 
 
