@@ -75,8 +75,8 @@ def read_labels(path: Path, attribute: str) -> Iterator[LabelRow]:
     """Yield the rows of a file of labels.
 
     A CSV file begins with ``id,group`` and may have a column ``weight``. A line of a JSON Lines
-    file is ``{"id": …, "group": …}``. A Parquet file has the columns of either. The column or key
-    ``group`` may have the attribute's name instead. ``.gz`` files are unpacked.
+    file is ``{"id": …, "group": …}``. The column or key ``group`` may have the attribute's name
+    instead. ``.gz`` files are unpacked.
 
     Args:
         path: The file; its ending says the format.
@@ -87,12 +87,10 @@ def read_labels(path: Path, attribute: str) -> Iterator[LabelRow]:
         SourceError: A row is wrong; the error names its line.
     """
     name = path.name.lower()
-    if not name.removesuffix(".gz").endswith((".csv", ".jsonl", ".ndjson", ".parquet", ".pq")):
-        raise SourceError(f"The labels {path} must be a .csv, .jsonl (also .gz) or .parquet file.")
-    is_parquet = name.endswith((".parquet", ".pq"))
-    rows = _parquet(path, attribute.casefold()) if is_parquet else named_rows(path, "labels")
+    if not name.removesuffix(".gz").endswith((".csv", ".jsonl", ".ndjson")):
+        raise SourceError(f"The labels {path} must be a .csv or .jsonl file (either may be .gz).")
     group, weighted = None, None
-    for line, row in rows:
+    for line, row in named_rows(path, "labels"):
         try:
             if group is None or group not in row:
                 group = _group_column(row, attribute.casefold())
@@ -113,27 +111,6 @@ def _group_column(row: dict[str, Any], attribute: str) -> str:
     if "id" not in row or not named or (named is others and len(named) > 1):
         raise ValueError(f"it needs an 'id' and a 'group' (or '{attribute}'); 'weight' is optional")
     return named[0]
-
-
-def _parquet(path: Path, attribute: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a Parquet file by the names of their columns, each with its number."""
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError:
-        raise SourceError(f"{path} needs pyarrow; run pip install 'fairqr[parquet]'.") from None
-    number = 0
-    try:
-        with parquet.ParquetFile(path) as file:
-            # Other columns may be large, such as texts and vectors.
-            known = ("id", "group", "weight", attribute)
-            some = [name for name in file.schema_arrow.names if name.casefold() in known]
-            is_named = {"group", attribute} & {name.casefold() for name in some}
-            for batch in file.iter_batches(columns=some if is_named else None):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, {name.casefold(): value for name, value in row.items()}
-    except (OSError, ArrowException) as error:
-        raise wrong_line(path, number + 1, one_line(error), "labels") from None
 
 
 class _NobodyWaitsError(Exception):

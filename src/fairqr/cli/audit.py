@@ -94,8 +94,8 @@ def audit(
     labels: Annotated[
         Path | None,
         typer.Option(
-            help="The groups of the documents of --run: CSV, JSON Lines or Parquet, with 'id' and "
-            "a column for each attribute.",
+            help="The groups of the documents of --run: CSV or JSON Lines, with 'id' and a column "
+            "for each attribute.",
             rich_help_panel="Run files",
         ),
     ] = None,

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyarrow import parquet
 
 from fairqr.base.errors import InputError, SourceError
 from fairqr.retrieval.engines.report import remarks_on_labels
@@ -63,7 +61,7 @@ def built(folder: Path, name: str, attribute: Attribute, ids: Sequence[str]) -> 
 
 @SHARED_FOLDER
 @given(held=st.dictionaries(IDS, LABELS, min_size=1), others=st.lists(IDS), policy=st.booleans())
-def test_json_lines_and_parquet_give_what_a_dictionary_gives(
+def test_json_lines_give_what_a_dictionary_gives(
     tmp_path: Path, held: Mapping[str, Any], others: Sequence[str], policy: bool
 ) -> None:
     attribute = ORIGIN.model_copy(update={"unknown": "group" if policy else "exclude"})
@@ -72,14 +70,6 @@ def test_json_lines_and_parquet_give_what_a_dictionary_gives(
     lines = [json.dumps({"id": id_, "group": label}) for id_, label in held.items()]
     (tmp_path / "a.jsonl").write_text("\n".join(lines), encoding="utf-8")
     found = built(tmp_path, "a.jsonl", attribute, ids)
-    np.testing.assert_array_equal(found, np.array(expected).reshape(found.shape))
-
-    # A column of Parquet has one type: here one text, or none.
-    texts = {id_: label if isinstance(label, str) else None for id_, label in held.items()}
-    table = pa.table({"id": list(texts), "origin": pa.array(texts.values(), pa.string())})
-    parquet.write_table(table, tmp_path / "a.parquet")
-    found = built(tmp_path, "a.parquet", attribute, ids)
-    expected = [attribute.membership(texts.get(id_), strict=False) for id_ in ids]
     np.testing.assert_array_equal(found, np.array(expected).reshape(found.shape))
 
 
@@ -141,16 +131,6 @@ async def test_the_same_labels_written_in_several_ways(
     assert labels.in_files(["a", "a,1"]) == {"a,1"}
 
 
-async def test_lists_of_parquet_share_a_document_and_other_columns_are_not_read(
-    tmp_path: Path,
-) -> None:
-    late = pa.array([2**50] * 2, pa.timestamp("s"))  # Python has no value for this time.
-    table = pa.table({"ID": [1, 2], "born": late, "origin": [["x", "y"], ["y"]]})
-    parquet.write_table(table, tmp_path / "o.pq")
-    labels = await opened(tmp_path, Attribute(name="origin", labels="o.pq"))
-    assert rows(labels, "12") == [[0.5, 0.5], [0, 1]]
-
-
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
@@ -190,8 +170,7 @@ WEIGHT = '{"id": "a", "group": "Asia"}\n{"id": "a", "group": "Europe", "weight":
         ("o.jsonl", WEIGHT, "line 2: it needs a 'weight' like the other lines"),
         ("o.jsonl", '{"id": "a", "group": {"Asia": "x"}}', "line 1: the weight"),
         ("o.jsonl", '{"id": "a", "group": [["Asia"]]}', "a label must be text, a list or a map"),
-        ("o.parquet", b"PAR1", "line 1: "),
-        ("o.xlsx", b"", "must be a .csv, .jsonl (also .gz) or .parquet file."),
+        ("o.xlsx", b"", "must be a .csv or .jsonl file (either may be .gz)."),
     ],
 )
 async def test_a_file_that_is_wrong_is_refused_in_one_sentence(
