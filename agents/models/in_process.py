@@ -299,8 +299,9 @@ def _joined(messages: Sequence[Mapping[str, str]]) -> str:
 def encode(tokenizer: Any, messages: Messages) -> list[int]:
     """Return the tokens that a model continues with its reply, special ones included.
 
-    They follow the tokenizer's chat template. If it refuses the role ``system``, those messages go
-    to the beginning of the first other message.
+    They follow the tokenizer's chat template; without one, each message is a paragraph that names
+    its role. If the template refuses the role ``system``, those messages go to the beginning of the
+    first other message.
 
     Special tokens inside a message are broken up. Otherwise a document could end the message.
     """
@@ -318,6 +319,9 @@ def encode(tokenizer: Any, messages: Messages) -> list[int]:
 
 
 def _templated(tokenizer: Any, messages: Messages) -> list[int]:
+    if not tokenizer.chat_template:
+        said = "".join(f"{it['role'].capitalize()}: {it['content']}\n\n" for it in messages)
+        return list(tokenizer(f"{said}Assistant:")["input_ids"])
     tokens: list[int] = tokenizer.apply_chat_template(
         messages,
         add_generation_prompt=True,
@@ -338,11 +342,15 @@ def _plain(text: str, special: Sequence[str]) -> str:
 def label_tokens(tokenizer: Any, labels: Sequence[str]) -> list[int]:
     """Return the token of each label at the beginning of a reply.
 
+    After a chat template, a reply begins without a space; after ``Assistant:``, with one.
+
     Raises:
         ValueError: A label is not a single token, or is the same token as another one.
     """
-    replies = [tokenizer(label, add_special_tokens=False)["input_ids"] for label in labels]
-    tokens = [reply[0] for reply in replies if len(reply) == 1]
+    before = "" if tokenizer.chat_template else "Assistant:"
+    texts = [before, *(f"{before} {label}".strip() for label in labels)]
+    start, *replies = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
+    tokens = [reply[-1] for reply in replies if reply[:-1] == start]
     if len({*tokens, tokenizer.unk_token_id} - {tokenizer.unk_token_id}) < len(labels):
         raise ValueError(f"the model has no token of its own for each of {' and '.join(labels)}")
     return tokens

@@ -189,6 +189,14 @@ class TestPrompts:
             "[user] which passage is more relevant\n\nquery: a fair ranking"
         )
 
+    def test_without_a_template_roles_are_words(self, tmp_path: Path) -> None:
+        """The tokens are those of the text as the tokenizer itself encodes it."""
+        tokenizer, _ = parts(save_causal(tmp_path / "bare", template=None))
+        text = "System: which passage is more relevant\n\nUser: query: a fair ranking\n\nAssistant:"
+        assert encode(tokenizer, MESSAGES) == tokenizer(text)["input_ids"]
+        spaced = label_tokens(tokenizer, ("A", "B"))
+        assert tokenizer.batch_decode([[token] for token in spaced]) == [" A", " B"]
+
     def test_labels_are_the_tokens_that_begin_a_reply(self, tiny_causal: Path) -> None:
         tokenizer, _ = parts(tiny_causal)
         found = label_tokens(tokenizer, ("A", "B"))

@@ -46,7 +46,7 @@ def question(query: str = "a fair ranking", *, max_tokens: int = 8, **options: A
     return Question(prompt, {"query": query}, **options)
 
 
-def save_causal(folder: Path, *, template: str = CHAT, context: int = CONTEXT) -> Path:
+def save_causal(folder: Path, *, template: str | None = CHAT, context: int = CONTEXT) -> Path:
     """Save a Llama of two layers with a byte-level tokenizer.
 
     Args:
