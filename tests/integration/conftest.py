@@ -1,7 +1,8 @@
-"""Fixtures of the integration tests: real servers, started for them."""
+"""Fixtures of the integration tests: real servers, started for them, and the real command."""
 
 from __future__ import annotations
 
+from tests.integration.collector import collector
 from tests.integration.elasticsearch_server import elasticsearch_url, secure_elasticsearch
 from tests.integration.local_model import (
     minilm_cache,
@@ -10,19 +11,32 @@ from tests.integration.local_model import (
     pulled_weights,
     shared_model_cache,
 )
+from tests.integration.model_server import (
+    clean_environment,
+    command,
+    model_server,
+    people,
+    quick,
+)
 from tests.integration.opensearch_server import opensearch_url
 from tests.integration.postgres_server import postgres_server, postgres_url
 from tests.integration.stores import store, store_url
 
 __all__ = [
+    "clean_environment",
+    "collector",
+    "command",
     "elasticsearch_url",
     "minilm_cache",
     "model_cache",
+    "model_server",
     "opensearch_url",
+    "people",
     "postgres_server",
     "postgres_url",
     "pulled_minilm",
     "pulled_weights",
+    "quick",
     "secure_elasticsearch",
     "shared_model_cache",
     "store",

@@ -8,17 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.model_server import (
-    Command,
-    Main,
-    clean_environment,
-    command,
-    model_server,
-    quick,
-)
+from tests.integration.model_server import Command, Main
 from tests.unit.agents.attribution.tiny_nli import tiny_nli
 
-__all__ = ["clean_environment", "command", "model_server", "quick", "tiny_nli"]
+__all__ = ["tiny_nli"]
 
 TOY = [
     ("the gold river", "a tree", True),

@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 
 from fairqr.agents.models.in_process import CausalModel, encode, label_tokens
-from tests.integration.local_model import model_cache, pulled_weights
 from tests.unit.agents.ranking.tiny_models import question
-
-__all__ = ["model_cache", "pulled_weights"]
 
 pytestmark = pytest.mark.model
 torch: Any = pytest.importorskip("torch", reason="needs the extra tune")

@@ -7,20 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.model_server import (
-    KEY,
-    Main,
-    ModelServer,
-    clean_environment,
-    command,
-    failure,
-    model_server,
-    people,
-    quick,
-    says,
-)
-
-__all__ = ["clean_environment", "command", "model_server", "people", "quick"]
+from tests.integration.model_server import KEY, Main, ModelServer, failure, says
 
 FIRST = says({"topic": [], "keywords": ["woman", "laboratory"]})
 OTHER = says({"topic": [], "keywords": ["she"]})

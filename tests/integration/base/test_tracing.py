@@ -25,25 +25,20 @@ from fairqr import FairSearch, open_engine
 from fairqr.agents.models.chat import ChatModel
 from fairqr.base.exporting import _Delivery
 from fairqr.base.telemetry import carrier, continued, record_to, span
-from tests.integration.collector import Collector, collector
+from tests.integration.collector import Collector
 from tests.integration.model_server import (
     KEY,
     Answer,
     Asked,
     Command,
     ModelServer,
-    clean_environment,
-    command,
     failure,
-    model_server,
     says,
     search_arguments,
     weighs,
     write_people,
 )
 from tests.patience import PATIENCE
-
-__all__ = ["clean_environment", "collector", "command", "model_server"]
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 

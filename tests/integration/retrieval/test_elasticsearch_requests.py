@@ -18,9 +18,7 @@ from fairqr.retrieval.engines.opening import check_source
 from fairqr.retrieval.sources.source import Source
 from tests.integration.attached_people import Server
 from tests.integration.counting_proxy import CountingProxy, counting_proxy
-from tests.integration.model_server import clean_environment, write_people
-
-__all__ = ["clean_environment"]
+from tests.integration.model_server import write_people
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.usefixtures("clean_environment")]
 

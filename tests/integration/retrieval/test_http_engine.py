@@ -27,16 +27,8 @@ from fairqr.retrieval.engines.engine import Hits, Query
 from fairqr.retrieval.engines.http import HttpEngine, check, open_http
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.source import HttpSource
-from tests.integration.model_server import (
-    Answer,
-    Asked,
-    ModelServer,
-    clean_environment,
-    model_server,
-)
+from tests.integration.model_server import Answer, Asked, ModelServer
 from tests.patience import PATIENCE
-
-__all__ = ["clean_environment", "model_server"]
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 

@@ -26,7 +26,7 @@ from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.corpus import Corpus, find_corpus
-from tests.integration.model_server import clean_environment, people, write_people
+from tests.integration.model_server import write_people
 
 LONG = "A very long text about rivers and their fish. " * 80
 
@@ -43,8 +43,6 @@ TEXTS = [*REFERENCE, "a nuclear scientist", "a football player", "x" * 3000, "ðŸ
 
 FIELDS = ("nuclear physics", "opera", "football", "botany", "sculpture", "law", "chess", "medicine")
 COUNT = 1200
-
-__all__ = ["clean_environment", "people"]
 
 pytestmark = pytest.mark.model
 

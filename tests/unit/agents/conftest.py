@@ -1,4 +1,4 @@
-"""A model server for all tests of agents, and a cache of their own."""
+"""A model server and tiny models for all tests of agents, and a cache of their own."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ import pytest
 
 from fairqr.agents.models.cache import ReplyCache
 from tests.integration.model_server import ModelServer, clean_environment, model_server
+from tests.unit.agents.attribution.tiny_nli import tiny_nli
+from tests.unit.agents.ranking.tiny_models import tiny_causal, tiny_monobert, tiny_monot5
 
-__all__ = ["clean_environment", "model_server"]
+__all__ = [
+    "clean_environment",
+    "model_server",
+    "tiny_causal",
+    "tiny_monobert",
+    "tiny_monot5",
+    "tiny_nli",
+]
 
 
 @pytest.fixture

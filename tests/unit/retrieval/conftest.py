@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.local_model import minilm_cache, pulled_minilm
+
+__all__ = ["minilm_cache", "own_cache", "pulled_minilm"]
+
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

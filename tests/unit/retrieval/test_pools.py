@@ -20,11 +20,8 @@ from fairqr.retrieval.pools.retrievers import (
 )
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.corpus import find_corpus
-from tests.integration.local_model import minilm_cache, pulled_minilm
 from tests.unit.agents.ranking.tiny_models import LIMIT, save_bert
 from tests.unit.engines import ranked
-
-__all__ = ["minilm_cache", "pulled_minilm"]
 
 WORDS = ["fair", "ranking", "rankings", "exposure", "of", "the", "groups", "1984", "naïve"]
 

@@ -40,7 +40,6 @@ from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.relevance import SAMPLE_WORDS
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.documents import Document
-from tests.integration.local_model import minilm_cache, pulled_minilm
 from tests.unit.engines import WatchedEngine, answers_of, hits_of, ranked, remove
 from tests.unit.retrieval.embedded import GENDER, built, corpus_of, upsert
 from tests.unit.retrieval.vector_encoders import (
@@ -51,8 +50,6 @@ from tests.unit.retrieval.vector_encoders import (
     unit,
     word_vector,
 )
-
-__all__ = ["minilm_cache", "pulled_minilm"]
 
 ROOT = Path(__file__).parents[3]
 QUERIES = ("w1", "w2 w3", "w4 w5 w6 w7 unheard")

@@ -19,9 +19,6 @@ from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, ModelUnavailableError
-from tests.integration.model_server import clean_environment
-
-__all__ = ["clean_environment"]
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 

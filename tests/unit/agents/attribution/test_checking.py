@@ -20,10 +20,7 @@ from fairqr.agents.attribution.checking import (
     unchecked_warning,
 )
 from fairqr.agents.attribution.opening import open_attributor
-from tests.integration.model_server import clean_environment
-from tests.unit.agents.attribution.tiny_nli import LABELS, relabelled, tiny_nli
-
-__all__ = ["clean_environment", "tiny_nli"]
+from tests.unit.agents.attribution.tiny_nli import LABELS, relabelled
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 

@@ -17,18 +17,7 @@ from fairqr.agents.attribution.opening import open_attributor
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.replies import Reply
 from fairqr.base.errors import InputError, ModelUnavailableError
-from tests.integration.model_server import (
-    Answer,
-    Asked,
-    ModelServer,
-    clean_environment,
-    failure,
-    model_server,
-    says,
-    weighs,
-)
-
-__all__ = ["clean_environment", "model_server"]
+from tests.integration.model_server import Answer, Asked, ModelServer, failure, says, weighs
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 

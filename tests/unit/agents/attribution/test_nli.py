@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from fairqr.agents.attribution.attributor import AttributorName, Entailment, Pair
 from fairqr.agents.attribution.nli import OVERLAP, TransformersAttributor, windows_of
 from fairqr.base.errors import ModelUnavailableError
-from tests.unit.agents.attribution.tiny_nli import LONGEST, WORDS, relabelled, tiny_nli
-
-__all__ = ["tiny_nli"]
+from tests.unit.agents.attribution.tiny_nli import LONGEST, WORDS, relabelled
 
 torch = pytest.importorskip("torch", reason="needs the extra neural")
 transformers = pytest.importorskip("transformers", reason="needs the extra neural")

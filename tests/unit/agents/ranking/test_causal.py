@@ -22,11 +22,8 @@ from tests.unit.agents.ranking.tiny_models import (
     MESSAGES,
     question,
     save_causal,
-    tiny_causal,
     with_adapter,
 )
-
-__all__ = ["tiny_causal"]
 
 torch: Any = pytest.importorskip("torch", reason="needs the extra neural")
 transformers: Any = pytest.importorskip("transformers", reason="needs the extra neural")

@@ -13,16 +13,7 @@ from hypothesis import strategies as st
 from fairqr.agents.ranking.pointwise import BATCH
 from fairqr.agents.ranking.rankers import Cost, ItemRanker, RankerOptions, RankItem, open_ranker
 from fairqr.base.errors import ModelUnavailableError
-from tests.unit.agents.ranking.tiny_models import (
-    LIMIT,
-    TEXT,
-    save_monobert,
-    save_t5,
-    tiny_monobert,
-    tiny_monot5,
-)
-
-__all__ = ["tiny_monobert", "tiny_monot5"]
+from tests.unit.agents.ranking.tiny_models import LIMIT, TEXT, save_monobert, save_t5
 
 torch: Any = pytest.importorskip("torch", reason="needs the extra neural")
 transformers: Any = pytest.importorskip("transformers", reason="needs the extra neural")
