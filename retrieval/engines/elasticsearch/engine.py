@@ -25,7 +25,6 @@ from fairqr.retrieval.engines.elasticsearch.mapping import (
     WORDS,
     HitReader,
     IndexMapping,
-    values_of,
     warnings_of,
 )
 from fairqr.retrieval.engines.engine import (
@@ -259,8 +258,8 @@ class ElasticsearchEngine:
         """Return for each attribute labelled by a field the mean membership over all documents.
 
         We count at most once in ten minutes: counting a large index is costly, and the shares
-        change slowly. Attributes whose labels are in files or nested, or that the server cannot or
-        may not count, are left out. So is an attribute that only part of the index counted; it is
+        change slowly. Attributes whose labels are in files, or that the server cannot or may not
+        count, are left out. So is an attribute that only part of the index counted; it is
         counted again next time.
         """
         counted, shares = self._shares
@@ -344,6 +343,6 @@ class ElasticsearchEngine:
     def _document(self, hit: Mapping[str, Any]) -> Document:
         named, link = (self.source.title, *self.source.text), self.source.link
         fields = hit.get("fields", {})
-        title, *texts = [" ".join(map(str, values_of(fields, name or ""))) for name in named]
-        more = {link: next(iter(values_of(fields, link)), None)} if link else {}
+        title, *texts = [" ".join(map(str, fields.get(name, ()))) for name in named]
+        more = {link: next(iter(fields.get(link, ())), None)} if link else {}
         return Document("", title, "\n".join(filter(None, texts)), more)

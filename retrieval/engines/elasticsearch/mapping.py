@@ -1,8 +1,8 @@
 """The fields of an index: its mapping, and the ids and labels that we read, search and count.
 
 Labels come with the hits. If a field has doc values (columns), we read those: they exist even if
-``_source`` is not stored, and no document has to be opened and parsed. We read nested fields and
-fields without doc values with the ``fields`` option, which needs ``_source``.
+``_source`` is not stored, and no document has to be opened and parsed. We read fields without doc
+values with the ``fields`` option, which needs ``_source``. We read nothing in nested documents.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class MappedField:
     Attributes:
         type: The type in the mapping; ``object`` for a field that only contains others.
         by_column: Whether a search can return its values from columns, which are fast to read.
-        nested: The path of the nested documents that it belongs to; empty if it is not nested.
+        nested: Whether it belongs to nested documents.
         settings: The field's entry in the mapping.
     """
 
     type: str
     by_column: bool
-    nested: str
+    nested: bool
     settings: Mapping[str, Any]
 
 
@@ -103,12 +103,14 @@ class IndexMapping:
             said = f"'{self.index}' has no field '{one_line(name, 100)}' for {purpose}; {hint}"
             raise SourceError(said)
         unfit = found.type in WITHOUT_VALUES if kinds is None else found.type not in kinds
-        if unfit or (found.nested and kinds is WORDS):
-            inside = [key for key in self.fields if key.startswith(f"{name}.")]
-            below = [key for key in inside if self.fields[key].type == "keyword"]
-            hint = f"'{below[0]}'" if below else "a field of another type"
-            said = f"The field '{name}' of type {found.type} cannot be {purpose}; name {hint}."
-            raise SourceError(said)
+        if unfit or (found.nested and kinds is not VECTORS):
+            inside = {key: own for key, own in self.fields.items() if key.startswith(f"{name}.")}
+            below = [key for key, own in inside.items() if own.type == "keyword" and not own.nested]
+            hint = f"'{below[0]}'" if below else "another field"
+            place = " in nested documents" if found.nested else ""
+            raise SourceError(
+                f"The field '{name}' of type {found.type}{place} cannot be {purpose}; name {hint}."
+            )
         return found
 
 
@@ -138,10 +140,10 @@ async def read_index(server: SearchServer, index: str) -> IndexMapping:
 
 
 def _fields(mappings: Mapping[str, Any]) -> dict[str, MappedField]:
-    found = dict(_properties(mappings.get("properties", {}), "", ""))
+    found = dict(_properties(mappings.get("properties", {}), "", False))
     for name, settings in mappings.get("runtime", {}).items():
         # A runtime field hides a mapped field of the same name.
-        found[name] = MappedField(str(settings.get("type")), True, "", settings)
+        found[name] = MappedField(str(settings.get("type")), True, False, settings)
     for name, held in found.items():
         if held.type == "alias":
             target = found.get(str(held.settings.get("path")), held)
@@ -150,15 +152,15 @@ def _fields(mappings: Mapping[str, Any]) -> dict[str, MappedField]:
 
 
 def _properties(
-    properties: Mapping[str, Any], prefix: str, nested: str
+    properties: Mapping[str, Any], prefix: str, nested: bool
 ) -> Iterator[tuple[str, MappedField]]:
     for key, settings in properties.items():
         name = f"{prefix}{key}"
         kind = str(settings.get("type", "object"))
         by_column = kind in COLUMNS and settings.get("doc_values", True) is not False
         yield name, MappedField(kind, by_column and not nested, nested, settings)
-        below = name if kind == "nested" else nested
-        yield from _properties(settings.get("properties", {}), f"{name}.", below)
+        inside = nested or kind == "nested"
+        yield from _properties(settings.get("properties", {}), f"{name}.", inside)
         yield from _properties(settings.get("fields", {}), f"{name}.", nested)
 
 
@@ -182,7 +184,7 @@ class LabelField:
     def labels(self, hits: Sequence[Hit]) -> list[object]:
         """Return the label of each hit: one value, several, or None."""
         name = self.name
-        found = [values_of(hit.get("fields", {}), name) for hit in hits]
+        found = [hit.get("fields", {}).get(name, []) for hit in hits]
         return [values[0] if len(values) == 1 else values or None for values in found]
 
     def query(self, group: str) -> Body | None:
@@ -193,20 +195,18 @@ class LabelField:
         that do not.
         """
         values, kind = self.attribute.values.get(group, (group,)), self.mapped.type
-        settings, query = self.mapped.settings, None
+        settings = self.mapped.settings
         if settings.get("index") is False or "normalizer" in settings:
             return None  # The server would misread the values, or cannot search them.
         if isinstance(values, Range):
-            query = _range_query(self.name, values, kind)
-        elif kind in KEYWORDS:
-            query = {"terms": {self.name: values}}
-        elif kind in NUMBERS:
-            query = {"terms": {self.name: [value for value in values if NUMBER.fullmatch(value)]}}
-        elif kind == "boolean":
-            query = {"terms": {self.name: [one for one in values if one in ("true", "false")]}}
-        if query is None or not self.mapped.nested:
-            return query
-        return {"nested": {"path": self.mapped.nested, "query": query}}
+            return _range_query(self.name, values, kind)
+        if kind in KEYWORDS:
+            return {"terms": {self.name: values}}
+        if kind in NUMBERS:
+            return {"terms": {self.name: [value for value in values if NUMBER.fullmatch(value)]}}
+        if kind == "boolean":
+            return {"terms": {self.name: [one for one in values if one in ("true", "false")]}}
+        return None
 
     @property
     def _are_ranges(self) -> bool:
@@ -316,7 +316,7 @@ class HitReader:
         """Return the id of a hit; for the error see :meth:`ids`."""
         if self.id == "_id":
             return str(hit["_id"])
-        values = values_of(hit.get("fields", {}), self.id)
+        values = hit.get("fields", {}).get(self.id, [])
         if len(values) != 1:
             raise SourceError(
                 f"A document of '{hit['_index']}' has {len(values) or 'no'} values in its id field "
@@ -352,20 +352,6 @@ def warnings_of(answer: Mapping[str, Any], index: str) -> list[str]:
     if answer.get("timed_out"):
         return [f"The search of '{index}' hit its time limit before it was complete."]
     return []
-
-
-def values_of(fields: Mapping[str, list[Any]], name: str) -> list[Any]:
-    """Return the values of a field; in nested documents they are one level deeper."""
-    if name in fields:
-        return fields[name]
-    return [
-        value
-        for path, held in fields.items()
-        if name.startswith(f"{path}.")
-        for inner in held
-        if isinstance(inner, Mapping)
-        for value in values_of(inner, name.removeprefix(f"{path}."))
-    ]
 
 
 def _range_query(name: str, wanted: Range, kind: str) -> Body | None:
