@@ -68,7 +68,7 @@ class TestCheck:
         [
             (
                 ["PAIRS", "--attributor", "overlap?threshold=2"],
-                "is wrong at threshold: Input should be less",
+                "at threshold: Input should be",
             ),
             (["none.jsonl"], "none.jsonl cannot be read"),
             (["EMPTY"], "has no pairs"),

@@ -248,6 +248,10 @@ def test_a_small_lack_counts_only_if_there_is_no_other() -> None:
         ({"min_relevance": 0.5}, "no parameter 'min_relevance'"),
         ({"budget": {"seconds": 0}}, r"budget\.seconds"),
         ({"target": "uniform:2"}, "sum to 1"),
+        ({"target": {"parts": {"population": 2, "retrieved": -1}}}, "target"),
+        ({"target": {"shares": {"gender": {"female": -1, "male": 2}}}}, "target"),
+        ({"target": {"parts": {"popularity": 1}}}, "target"),
+        ({"target": "relevance:0.5,population:0.5"}, "'relevance' is only available in evalu"),
     ],
 )
 def test_a_wrong_parameter_is_named(values: dict[str, object], named: str) -> None:

@@ -175,8 +175,6 @@ class TestRendering:
     @pytest.mark.parametrize(
         ("old", "new", "words"),
         [
-            ("id: refine", "id: [", "is not valid YAML"),
-            ("id: refine", "id: !!python/name:os.system x", "is not valid YAML"),
             ("output: [keywords]", "extra: 1", "is wrong at extra"),
             ("messages:", "defaults: {max_tokens: 0}\nmessages:", "at defaults.max_tokens"),
             ("[query, group]", "[query]", "input_variables must be [group, query], as in messages"),
@@ -197,10 +195,7 @@ class TestRendering:
         assert "\n" not in str(caught.value)
 
     def test_what_is_no_prompt_at_all(self, tmp_path: Path) -> None:
-        """Binary, absurd and missing files, and folders, are refused like all others."""
-        for content in (b"\xff\xfe\x00id", "[" * 20_000):
-            with pytest.raises(PromptError, match="is not valid YAML"):
-                load_template(written(tmp_path, content))
+        """Missing files and folders are refused like all others, and so is other YAML."""
         with pytest.raises(PromptError, match="Input should be a valid dictionary"):
             load_template(written(tmp_path, "- a"))
         for path in (tmp_path, tmp_path / "none.yaml"):

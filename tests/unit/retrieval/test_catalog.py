@@ -69,7 +69,7 @@ async def test_a_corpus_that_cannot_be_indexed_leaves_the_old_index(
     await catalog.create("people", write(tmp_path / "c", "one"))
     twice = "".join(json.dumps({"id": i, "text": "y"}) + "\n" for i in "xzx")
     lines = {"empty": "", "Two documents .*same id": twice}
-    lines["line 1.*'boy'"] = json.dumps({"id": "x", "text": "y", "g": "boy"})
+    lines["line 1.*'boy'.*fairqr corpus check"] = json.dumps({"id": "x", "text": "y", "g": "boy"})
     path = tmp_path / "c" / "bad.jsonl"
     for named, content in lines.items():
         path.write_text(content)
@@ -356,8 +356,14 @@ async def test_a_source_is_searched_by_name_by_path_and_as_an_object(
         assert engine.name == "team"
         assert await ids(engine, "two") == ["b"]
         assert folder_of(engine).name == "v1", "indexed once"
-    by_vectors = Retriever("dense", CountingEncoder())
-    assert (await catalog.resolve("team", retriever=by_vectors)).retriever == "dense:words"
+    by_vectors, told = Retriever("dense", CountingEncoder()), list[str]()
+    for _ in range(2):
+        found = await catalog.resolve(
+            "team", retriever=by_vectors, progress=lambda what: (told.append(what), print)[1]
+        )
+        assert found.retriever == "dense:words"
+    assert told == ["vectors of team"], "announced where something is encoded"
+    assert getattr(Retriever.of("hybrid: minilm").encoder, "name", "") == "minilm"
 
 
 async def test_edits_of_a_source_take_effect_and_a_file_that_is_gone_is_told(

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fairqr.base.errors import InputError, SchemaError, TargetError
-from fairqr.graph.answer.context import answer_context
-from fairqr.graph.search.context import make_context
 from fairqr.retrieval.fairness.confusion import by_group, drawn_inverses, slopes, variances
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.divergence import jensen_shannon, kullback_leibler, smooth
@@ -345,27 +343,6 @@ def test_a_part_that_is_undefined_leaves_its_weight_to_the_others() -> None:
 def test_what_is_no_target_of_these_attributes_is_refused(texts: list[str], named: str) -> None:
     with pytest.raises(TargetError, match=named):
         Target.parse(texts).check([GENDER, BARE])
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        {"parts": {"population": 0.5}},
-        {"parts": {"population": 2, "retrieved": -1}},
-        {"shares": {"gender": {"female": -1, "male": 2}}},
-        {"parts": {"popularity": 1}},
-        "nowhere:1",
-        "gender=female:0.5",
-    ],
-)
-def test_a_search_checks_a_target_however_it_is_given(target: object) -> None:
-    """It may be an object; programs know the error by its class, servers by its slug."""
-    for make in (make_context, answer_context):
-        with pytest.raises(InputError, match="target") as caught:
-            make(target=target)
-        assert isinstance(caught.value, TargetError) or not isinstance(target, str)
-    with pytest.raises(InputError, match="'relevance' is only available in evaluation"):
-        make_context(target="relevance:0.5,population:0.5")  # only judgements give it
 
 
 @given(

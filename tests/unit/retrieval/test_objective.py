@@ -152,10 +152,6 @@ def test_an_unlikely_document_is_not_moved_at_any_price() -> None:
     assert 20 in best_ranking(replace(pool, weight=np.inf))
 
 
-def test_an_empty_pool_has_an_empty_ranking() -> None:
-    assert not len(best_ranking(RankingObjective(np.zeros(0), [np.zeros((0, 2))], [HALF], 20)))
-
-
 def test_long_rankings_are_filled() -> None:
     """Beyond 50 ranks there are no exchanges, and both parts are high all the same."""
     draw = np.random.default_rng(1)

@@ -10,7 +10,7 @@ import pytest
 
 from fairqr.base.errors import CorpusError, SchemaError, UnknownAttributeError
 from fairqr.retrieval.sources.corpus import check_corpus, find_corpus
-from fairqr.retrieval.sources.documents import parse_document, read_documents
+from fairqr.retrieval.sources.documents import parse_document
 from fairqr.retrieval.sources.schema import Attribute, Schema, load_schema
 
 GENDER = Attribute(name="gender", field="g", groups=("female", "male"))
@@ -189,11 +189,6 @@ async def test_a_check_names_every_wrong_line_and_the_share_of_each_group(
     assert report.shares["gender"].tolist() == [0.5, 0.0]
     assert report.schema.attribute("origin").groups == ("here", "there")
     assert report.shares["origin"].tolist() == [0.5, 0.5]
-
-
-def test_reading_stops_at_the_first_wrong_line_and_names_it(corpus_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"line 3: .*'boy'.*fairqr corpus check"):
-        list(read_documents(corpus_path, SCHEMA))
 
 
 def test_a_corpus_needs_a_file_and_a_schema(tmp_path: Path, corpus_path: Path) -> None:

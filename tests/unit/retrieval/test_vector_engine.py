@@ -157,22 +157,10 @@ async def test_given_documents_get_the_scores_of_a_search(
     assert await ranked(engine, "w1", 9, only=[]) == Ranking([], [])
 
 
-@both
-async def test_a_query_without_words_finds_nothing(
-    tmp_path: Path, kind: type[VectorEngine]
-) -> None:
-    """And of given documents it prefers none; words of ``boost`` come after the query."""
-    engine = await kind.open(built(tmp_path / "v1", some(30)), CountingEncoder())
-    if kind is VectorEngine:
-        boosted, plain = (
-            await hits_of(engine, "w1", 50, boost="w2"),
-            await hits_of(engine, "w1 w2", 50),
-        )
-        assert (boosted.ids, boosted.scores) == (plain.ids, plain.scores)
-    for query in ("", " ", "..."):
-        assert await ranked(engine, query, 9) == Ranking([], [])
-        found = await ranked(engine, query, 9, only=["d003", "d001", "nobody"])
-        assert found == Ranking(["d001", "d003"], [0, 0])
+async def test_words_of_boost_come_after_the_query(lexical: TantivyEngine) -> None:
+    engine = await opened(lexical)
+    boosted, plain = await hits_of(engine, "w1", 50, boost="w2"), await hits_of(engine, "w1 w2", 50)
+    assert (boosted.ids, boosted.scores) == (plain.ids, plain.scores)
 
 
 @pytest.mark.parametrize("kind", [VectorEngine, HybridEngine, EncodedPoolEngine])
@@ -192,27 +180,13 @@ async def test_what_vectors_cannot_say_is_said_by_the_lexical_engine(
     queries = [
         Query("w1", 0),
         Query("", 0),
-        Query("", 9, only=("d001", "d002")),
+        *(Query(nothing, 9) for nothing in ("", " ", "...")),
+        *(Query(nothing, 9, only=("d002", "nobody", "d001")) for nothing in ("", "...")),
         Query("w1 w2", 0, every_word=True),
         Query("w1 w2", 9, every_word=True),
         Query("w1", 0, only=("d001", "d002", "d003")),
     ]
     assert await answers_of(engine, queries) == await answers_of(lexical, queries)
-
-
-async def test_retrievers_by_name(tmp_path: Path, minilm_cache: Path) -> None:
-    catalog, seen = Catalog(tmp_path / "data"), []
-    await catalog.create("people", corpus_of(tmp_path / "c", some(20)))
-    for name in ("dense", "dense:minilm"):
-        engine = await catalog.resolve(
-            "people", retriever=name, progress=lambda what: (seen.append(what), print)[1]
-        )
-        assert engine.retriever == "dense:minilm"
-    assert seen == ["vectors of people"], "announced where something is encoded"
-    for name in ("hybrid", "hybrid: minilm"):
-        assert getattr(Retriever.of(name).encoder, "name", "") == "minilm"
-    with pytest.raises(InputError, match="choose auto, bm25, dense, hybrid"):
-        Retriever.of("k")
 
 
 # --- writing ----------------------------------------------------------------------------------

@@ -113,6 +113,8 @@ class TestVerdict:
             ("pppppp", 6, "favours_protected", "protected", None),
             # Many pairs of few queries say nothing of other queries.
             ("p" * 100, 5, "too_few", None, None),
+            # Each query leans by one pair, and of all pairs three in five say so: p = .36.
+            ("p" * 18 + "u" * 12, 6, "no_lean_found", None, None),
             ("x" * 20, 10, "failed", None, None),
             ("", 10, "failed", None, None),
         ],
@@ -120,8 +122,12 @@ class TestVerdict:
     def test_the_kind(
         self, pairs: str, queries: int, kind: str, lean: str | None, position: str | None
     ) -> None:
-        found = judged(pairs, queries)
+        counted = figures(pairs_of(pairs, queries))
+        (found,) = verdicts([counted])
         assert (found.kind, found.lean, found.position) == (kind, lean, position)
+        sentence = verdict_in_words(found, counted, ("female", "male"))
+        assert sentence.endswith(".")
+        assert not any(it in sentence for it in ("  ", "nan", "None", "inf"))
         too_few = kind in ("failed", "too_few") or set(pairs) <= set("12")
         assert (found.detectable is None) == too_few
 
@@ -136,26 +142,6 @@ class TestVerdict:
         assert even.p is not None
         assert even.p < 0.001
         assert found.p == even.over_queries == 1
-
-    @settings(max_examples=60)
-    @given(st.lists(st.sampled_from("pu12x"), max_size=60), st.integers(1, 12))
-    def test_a_lean_is_claimed_only_where_both_tests_say_so(
-        self, kinds: list[str], queries: int
-    ) -> None:
-        pairs = figures(pairs_of("".join(kinds), queries))
-        (found,) = verdicts([pairs])
-        if found.lean is not None:
-            assert pairs.p is not None
-            assert pairs.over_queries is not None
-            assert max(pairs.p, pairs.over_queries) <= 0.05
-            assert pairs.consistent_queries >= 6
-            assert found.lean == (P if kinds.count("p") > kinds.count("u") else U)
-        assert found.kind.startswith("favours") == (
-            found.lean is not None and found.kind != "position_decides"
-        )
-        sentence = verdict_in_words(found, pairs, ("female", "male"))
-        assert sentence.endswith(".")
-        assert not any(it in sentence for it in ("  ", "nan", "None", "inf"))
 
     def test_a_coin_is_rarely_taken_for_a_lean(self) -> None:
         """Both tests at 5 %: no more than that of all coins, and a loaded one is found."""

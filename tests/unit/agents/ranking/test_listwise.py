@@ -61,21 +61,6 @@ def ranked(values: list[int], size: int, step: int) -> list[int]:
 
 
 class TestWindows:
-    @pytest.mark.parametrize(
-        ("n", "size", "step", "starts"),
-        [
-            (45, 20, 10, [25, 15, 5, 0]),
-            (12, 10, 3, [2, 0]),
-            (20, 20, 10, [0]),
-            (5, 20, 10, [0]),
-            (1, 20, 10, []),
-        ],
-    )
-    def test_they_go_from_the_end_to_the_beginning(
-        self, n: int, size: int, step: int, starts: list[int]
-    ) -> None:
-        assert [window.start for window in windows(n, size, step)] == starts
-
     @given(st.permutations(range(60)), sizes)
     def test_no_item_is_lost(self, values: list[int], sizing: tuple[int, int]) -> None:
         """Every position is covered, and neighbours overlap by ``size - step`` or more."""

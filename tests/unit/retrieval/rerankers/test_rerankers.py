@@ -222,7 +222,6 @@ def test_it_comes_near_the_best_of_all_orders(share: float) -> None:
     assert found <= jensen_shannon(target, exposure(every)).min() + 0.004
 
 
-Make = Callable[..., Candidates]
 Method = Callable[[float], Diversifier]
 METHODS: dict[str, Method] = {
     "xquad": lambda share: Xquad(diversity=share),
