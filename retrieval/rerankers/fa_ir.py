@@ -83,13 +83,9 @@ class FairTopK(Reranker):
         positions, failed = await asyncio.to_thread(fair_top_k, kinds, table)
         warnings: tuple[str, ...] = ()
         if failed:
-            left = np.delete(kinds, positions[:failed])
-            names = [candidates.groups[dimension][group] for group in groups]
-            lacking = [name for kind, name in enumerate(names, start=1) if kind not in left]
-            why = f", because there are too few of {', '.join(lacking)}" if lacking else ""
             warnings = (
                 f"The first {failed} results fail FA*IR's test. No order of the "
-                f"{len(candidates)} candidates passes it{why}.",
+                f"{len(candidates)} candidates passes it.",
             )
         return candidates.taken(positions, warnings)
 

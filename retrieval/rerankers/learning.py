@@ -153,9 +153,9 @@ def padded(lists: Sequence[FloatArray]) -> FloatArray:
 
 def log_softmax(scores: FloatArray, mask: NDArray[np.bool_]) -> FloatArray:
     """Return ln(exp(s_i) / Σ_j exp(s_j)) over each list, shape (Q, N); −∞ for padding."""
-    held = np.where(mask, scores, -np.inf)
-    held = held - held.max(axis=1, keepdims=True)
-    return np.asarray(held - np.log(np.exp(held).sum(axis=1, keepdims=True)))
+    from scipy import special
+
+    return np.asarray(special.log_softmax(np.where(mask, scores, -np.inf), axis=1))
 
 
 def list_cross_entropy(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime
 from functools import cached_property
 from itertools import combinations
@@ -20,6 +21,7 @@ from pydantic import (
     BeforeValidator,
     Discriminator,
     Field,
+    FiniteFloat,
     StringConstraints,
     Tag,
     ValidationError,
@@ -51,46 +53,21 @@ def as_text(value: object) -> str:
     return str(value)
 
 
-def _bound(value: object) -> float | date | None:
-    """Return a bound of a range as a number or a date."""
-    if value is None:
-        return None
-    found = None if isinstance(value, bool) else _as_day(value) or _as_number(value)
-    if found is None or (isinstance(found, float) and not math.isfinite(found)):
-        raise ValueError(f"a bound must be a number or a date, not '{one_line(value, 60)}'")
-    return found
-
-
-Bound = Annotated[float | date | None, BeforeValidator(_bound)]
-
-
 class Range(BaseModel, frozen=True, extra="forbid"):
-    """The values of one group, if the field has numbers or dates.
+    """The values of one group, if the field has numbers, or dates, which count by their years."""
 
-    Bounds that are numbers accept numbers, and dates by their years. Bounds that are dates accept
-    dates by their days, and no numbers.
-    """
-
-    gte: Bound = Field(None, description="The smallest value.")
-    gt: Bound = Field(None, description="Values must be above this.")
-    lte: Bound = Field(None, description="The largest value.")
-    lt: Bound = Field(None, description="Values must be below this.")
+    gte: FiniteFloat | None = Field(None, description="The smallest value.")
+    gt: FiniteFloat | None = Field(None, description="Values must be above this.")
+    lte: FiniteFloat | None = Field(None, description="The largest value.")
+    lt: FiniteFloat | None = Field(None, description="Values must be below this.")
 
     @model_validator(mode="after")
     def _has_one_sensible_bound_a_side(self) -> Range:
-        bounds = [it for it in (self.gte, self.gt, self.lte, self.lt) if it is not None]
-        if not bounds:
+        if not self.model_dump(exclude_none=True):
             raise ValueError("a range needs gte, gt, lte or lt")
         if None not in (self.gte, self.gt) or None not in (self.lte, self.lt):
             raise ValueError("a range takes one lower bound and one upper bound")
-        if len({isinstance(bound, date) for bound in bounds}) > 1:
-            raise ValueError("the bounds of a range must be both numbers, or both dates")
         return self
-
-    @cached_property
-    def is_of_dates(self) -> bool:
-        """Whether the bounds are dates, rather than numbers."""
-        return any(isinstance(it, date) for it in (self.gte, self.gt, self.lte, self.lt))
 
     @cached_property
     def _ends(self) -> tuple[tuple[Any, int] | None, tuple[Any, int] | None]:
@@ -101,7 +78,7 @@ class Range(BaseModel, frozen=True, extra="forbid"):
 
     def holds(self, value: object) -> bool:
         """Return whether a number or a date, or its text, is in the range."""
-        found = _as_day(value) if self.is_of_dates else _as_number(value)
+        found = _as_number(value)
         first, last = self._ends
         return found is not None and (
             (first is None or first <= (found, 0)) and (last is None or (found, 0) <= last)
@@ -201,10 +178,6 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
                 shown = one_line(value, 60)
                 raise ValueError(f"the value '{shown}' is in both '{group}' and '{owner}'")
         for (group, one), (other_group, other) in combinations(self._ranges, 2):
-            if one.is_of_dates != other.is_of_dates:
-                raise ValueError(
-                    f"the ranges of '{group}' and '{other_group}' mix numbers and dates"
-                )
             if one.reaches(other) and other.reaches(one):
                 raise ValueError(f"the ranges of '{group}' and '{other_group}' overlap")
         return self
@@ -319,20 +292,11 @@ def _as_number(value: Any) -> float | None:
     try:
         return float(value)
     except (TypeError, ValueError):
-        day = _as_day(value)
-        return None if day is None else float(day.year)
-
-
-def _as_day(value: object) -> date | None:
-    """Return the day of a date or of its ISO text, or None for a number."""
-    if isinstance(value, datetime):
-        return value.date()
-    if isinstance(value, date):
-        return value
-    try:
-        return datetime.fromisoformat(value.strip()).date() if isinstance(value, str) else None
-    except ValueError:
-        return None
+        pass
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = datetime.fromisoformat(value.strip())
+    return float(value.year) if isinstance(value, date) else None
 
 
 class DescribedModel(BaseModel, frozen=True, extra="forbid"):

@@ -7,8 +7,8 @@ a whole run is one word. :func:`occurs` finds a shorter word inside of it.
 
 Indexes of ours analyze English as Elasticsearch's ``english`` analyzer does: words are split as
 Unicode's standard tokenizer does, lowercased, freed of stop words, and stemmed. The stop words are
-Lucene's default English set. We use the Porter 2 stemmer, Elasticsearch uses Porter 1; on real text
-the two give nearly the same rankings.
+tantivy's English set, which is Lucene's. We use the Porter 2 stemmer, Elasticsearch uses Porter 1;
+on real text the two give nearly the same rankings.
 """
 
 from __future__ import annotations
@@ -32,10 +32,6 @@ WORD = (
     r"(?:[\p{L}\p{M}_]+|\p{N}+)"
     r"(?:['’.·]\p{L}[\p{L}\p{M}\p{N}_]*|[.,]\p{N}+|[\p{L}\p{M}\p{N}_]+)*"
 )
-STOP_WORDS = """
-a an and are as at be but by for if in into is it no not of on or such
-that the their then there these they this to was will with
-""".split()  # noqa: SIM905 - a list of 33 quoted words is harder to read
 
 # The range holds the two zero-width joiners.
 _WORD = r"[\p{L}\p{N}](?:[\x{200c}-\x{200d}]*[\p{L}\p{M}\p{N}])*"
@@ -103,7 +99,7 @@ def english_analyzer() -> tantivy.TextAnalyzer:
     return (
         tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(WORD))
         .filter(tantivy.Filter.lowercase())
-        .filter(tantivy.Filter.custom_stopword(STOP_WORDS))
+        .filter(tantivy.Filter.stopword("english"))
         .filter(tantivy.Filter.stemmer("english"))
         .build()
     )

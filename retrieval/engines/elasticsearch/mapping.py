@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
 from hashlib import sha256
 from typing import Any
 
@@ -357,18 +356,15 @@ def warnings_of(answer: Mapping[str, Any], index: str) -> list[str]:
 def _range_query(name: str, wanted: Range, kind: str) -> Body | None:
     """Return the query for values in a range, or None if the server cannot compare them.
 
-    Dates are compared with a number by year, and with a date by day. The server rounds a bound to
-    the start or the end of its year or day, whichever the comparison needs.
+    Dates are compared by year. The server rounds a bound to the start or the end of its year,
+    whichever the comparison needs.
     """
     bounds: dict[str, Any] = wanted.model_dump(exclude_none=True)
     if kind in NUMBERS:
-        return NONE if wanted.is_of_dates else {"range": {name: bounds}}
+        return {"range": {name: bounds}}
     if kind not in DATES:
         return None
     for side, bound in bounds.items():
-        if isinstance(bound, date):
-            bounds[side] = f"{bound.isoformat()}||/d"
-        else:
-            year = math.ceil(bound) if side in ("gte", "lt") else math.floor(bound)
-            bounds[side] = f"{min(max(year, 0), 9999):04}-01-01||/y"
+        year = math.ceil(bound) if side in ("gte", "lt") else math.floor(bound)
+        bounds[side] = f"{min(max(year, 0), 9999):04}-01-01||/y"
     return {"range": {name: {**bounds, "format": "uuuu-MM-dd"}}}

@@ -57,9 +57,11 @@ def test_a_label_that_names_no_group_is_refused(label: object) -> None:
         ("groups: [a, b], colour: red", "colour"),
         ("groups: [a, b], population: {a: 1, c: 0}", "'c'"),
         ("groups: [a, b], population: {a: 0.9}", "sum to 1"),
-        ("groups: {a: {lt: 1950}, b: {gte: 1940-01-01}}", "ranges of 'a' and 'b' mix numbers and"),
-        ("groups: {a: {lt: 1}, b: {gte: abc}}", "b.range.gte: a bound must be a number or a date"),
-        ("groups: {a: {lt: 1}, b: {gte: .nan}}", "not 'nan'"),
+        (
+            "groups: {a: {lt: 1}, b: {gte: 1940-01-01}}",
+            "b.range.gte: Input should be a valid",
+        ),
+        ("groups: {a: {lt: 1}, b: {gte: .nan}}", "b.range.gte: Input should be a finite number"),
         ("groups: {a: {lt: 1}, b: {}}", "b.range: a range needs"),
         ("groups: {a: {lt: 1, lte: 2}, b: {gt: 2}}", "one lower bound and one upper bound"),
         ("groups: {a: {gte: 1}, b: {lte: 1}}", "overlap"),
@@ -99,26 +101,23 @@ def _refusal(folder: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("value", "of_years", "of_days"),
+    ("value", "expected"),
     [
-        (date(1980, 1, 1), "new", "new"),
-        (datetime(1979, 12, 31, 23), "old", "old"),
-        ("1980-01-01T10:00:00Z", "new", "new"),
-        ("1979-12-31", "old", "old"),
-        (1980, "new", None),
-        ("1979", "old", None),
-        (315_532_800_000, "new", None),
-        (True, None, None),
-        ("long ago", None, None),
+        (date(1980, 1, 1), "new"),
+        (datetime(1979, 12, 31, 23), "old"),
+        ("1980-01-01T10:00:00Z", "new"),
+        ("1979-12-31", "old"),
+        (1980, "new"),
+        ("1979", "old"),
+        (315_532_800_000, "new"),
+        (True, None),
+        ("long ago", None),
     ],
 )
-def test_a_number_is_a_year_and_never_a_day(
-    value: object, of_years: str | None, of_days: str | None
-) -> None:
-    for bound, expected in ((1980, of_years), (date(1980, 1, 1), of_days)):
-        groups = {"old": {"lt": bound}, "new": {"gte": bound}}
-        era = Attribute.model_validate({"name": "era", "field": "born", "groups": groups})
-        assert era.group_of(value) == expected
+def test_a_date_counts_by_its_year(value: object, expected: str | None) -> None:
+    groups = {"old": {"lt": 1980}, "new": {"gte": 1980}}
+    era = Attribute.model_validate({"name": "era", "field": "born", "groups": groups})
+    assert era.group_of(value) == expected
 
 
 def test_true_and_false_are_booleans_and_other_words_are_texts(tmp_path: Path) -> None:
