@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy import stats
+from scipy import special, stats
 
 from fairqr.agents.statistics import mean_interval
 from fairqr.evaluation.by_group import ratio_interval
 from fairqr.evaluation.estimates import (
+    Estimate,
     differences,
     effective_queries,
     estimate,
@@ -21,6 +22,7 @@ from fairqr.evaluation.estimates import (
     paired_t,
     ratios,
     shares,
+    wider_by_bias,
 )
 from fairqr.retrieval.fairness.exposure import FloatArray
 
@@ -218,3 +220,14 @@ def test_the_interval_of_a_ratio_of_means_holds_the_true_one() -> None:
     assert ratio_interval(np.ones(8), [0, 0, 0, 0, 0, 0, 0, 0.5]) is None, "it may be unbounded"
     assert ratio_interval([1, 2, 3, 4, 5, 6], [2, 4, 6, 8, 10, 12]) is None
     assert ratio_interval([0.1, 0.2, 0.3, 0.4, 0.6], [0.7, 0.6, 0.4, 0.3, 0.2]) is None
+
+
+@pytest.mark.parametrize("bias", [0.0, 0.3, 1.0, 4.0, 1e7])
+def test_an_interval_holds_a_bias_at_its_worst_as_often_as_it_says(bias: float) -> None:
+    """Of errors with the deviation 1 around the bias, 95 of 100 are within its half width."""
+    found = wider_by_bias(Estimate(0.5, 0.5 - 1.96, 0.5 + 1.96, 30), bias)
+    half = found.high - found.value
+    assert half == pytest.approx(found.value - found.low)
+    within = special.ndtr(half - bias) - special.ndtr(-half - bias)
+    assert within >= 0.95 - 1e-4
+    assert bias > 1_000 or within == pytest.approx(0.95, abs=1e-4)
