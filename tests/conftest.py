@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -49,3 +50,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         elif "shared_model_cache" in needs:
             group = "replies"
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+@pytest.fixture
+def settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's settings file, which a test may write; no variable of fairqr names a server."""
+    for name in list(os.environ):
+        if name.startswith("FAIRQR_ELASTICSEARCH_"):
+            monkeypatch.delenv(name)
+    file = tmp_path / "fairqr.toml"
+    monkeypatch.setenv("FAIRQR_CONFIG", str(file))
+    return file

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import openai
@@ -56,52 +57,31 @@ def short(id_: str, max_tokens: int) -> PromptTemplate:
 async def test_a_reply_depends_on_nothing_that_was_asked_before_or_beside_it(
     model_cache: Path,
 ) -> None:
-    """One after the other, in another order, and all at once: each question has one answer."""
-    refiner = LLMRefiner(
-        ChatModel(f"local:{MODEL}", timeout=PATIENCE), PromptLibrary().get("refine")
-    )
-    requests = [
-        RefinementRequest(query=query, attribute="gender", group=group)
-        for query in ("religious leader", "chess", "sculptor")
-        for group in ("female", "male")
-    ]
-    first = [await refiner.refine(request) for request in requests]
-    backwards = [await refiner.refine(request) for request in reversed(requests)]
-    at_once = await asyncio.gather(*(refiner.refine(request) for request in requests))
-    told = [answer.keywords for answer in first]
-    assert [answer.keywords for answer in reversed(backwards)] == told
-    assert [answer.keywords for answer in at_once] == told
-    assert any(told)
+    """One after the other, in another order, and all at once: each question has one answer.
 
+    With keywords, with what is written from documents by prompts that begin alike, and weighed.
+    """
+    model, library = ChatModel(f"local:{MODEL}", timeout=PATIENCE), PromptLibrary()
+    refiner, generator = LLMRefiner(model, library.get("refine")), ModelGenerator(model)
 
-@pytest.mark.model
-async def test_a_text_depends_on_nothing_that_was_asked_before_or_beside_it(
-    model_cache: Path,
-) -> None:
-    """The same for what is written from documents, with prompts that begin alike, and weighed."""
-    model = ChatModel(f"local:{MODEL}", timeout=PATIENCE)
-    prompt = short("names", 12)
-    requests = [
-        GenerationRequest(prompt, question, DOCUMENTS[first : first + 2])
-        for first, question in ((0, "physicist"), (0, "painter"), (1, "physicist"))
-    ]
+    async def keywords(query: str, group: str) -> object:
+        return (await refiner.refine(RefinementRequest(query, "gender", group))).keywords
 
-    async def told(request: GenerationRequest) -> tuple[str, object]:
-        answered = await ModelGenerator(model).generate(request)
-        choice = await model.weigh(
-            Question(
-                PromptLibrary().get("attribute"),
-                {"premise": request.sources[0]["text"], "hypothesis": request.question},
-            )
-        )
-        return answered.text, choice.probabilities
+    async def text(first: int, question: str) -> object:
+        sources = DOCUMENTS[first : first + 2]
+        written = await generator.generate(GenerationRequest(short("names", 12), question, sources))
+        pair = {"premise": sources[0]["text"], "hypothesis": question}
+        weighed = await model.weigh(Question(library.get("attribute"), pair))
+        return written.text, weighed.probabilities
 
-    first = [await told(request) for request in requests]
-    backwards = [await told(request) for request in reversed(requests)]
-    at_once = await asyncio.gather(*(told(request) for request in requests))
-    assert list(reversed(backwards)) == first
-    assert at_once == first
-    assert any(text for text, _ in first)
+    queries = ("religious leader", "chess", "sculptor")
+    asked = [partial(keywords, query, group) for query in queries for group in ("female", "male")]
+    asked += [partial(text, *it) for it in ((0, "physicist"), (0, "painter"), (1, "physicist"))]
+    first = [await ask() for ask in asked]
+    backwards = [await ask() for ask in reversed(asked)]
+    assert await asyncio.gather(*(ask() for ask in asked)) == backwards[::-1] == first
+    assert any(first[:6])
+    assert any(text for text, _ in first[6:])
 
 
 @pytest.mark.model

@@ -22,7 +22,7 @@ def settings(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def test_runs_are_recorded_listed_and_compared(
+def test_runs_are_recorded_and_listed(
     quick: Main, model_server: ModelServer, people: Path, settings: Path
 ) -> None:
     """The file says what is searched, which model is asked, and where each run is recorded."""
@@ -57,15 +57,6 @@ def test_runs_are_recorded_listed_and_compared(
         assert KEY not in (folder / f"{run['name']}.jsonl").read_text()
 
     newest, oldest = listed[0]["name"], listed[-1]["name"]
-    files = [settings.parent / f"{number}.json" for number in range(3)]
-    for file, done in zip(files, (first, second, third), strict=True):
-        file.write_text(done.stdout)
-    compared = json.loads(quick("trace", "compare", *files[:2], "--json").stdout)
-    differing = {(it["section"], it["name"]): it["other"] for it in compared["differences"]}
-    assert differing["iterations", "1 refinements gender=female keywords"] == "she"
-    assert ("asked", "model") not in differing
-    table = quick("trace", "compare", files[0], files[2]).stdout
-    assert next(line for line in table.splitlines() if "openai:other" in line).startswith("≠")
     shown = quick("trace", "show", oldest).stdout
     assert "invoke_workflow fairqr" in shown
     usage = first.result["usage"]

@@ -34,16 +34,6 @@ def admin(secure_elasticsearch: SecureServer) -> Iterator[Server]:
         yield admin
 
 
-@pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's settings file, which a test writes; no variable is set."""
-    for name in ("URL", "API_KEY", "USERNAME", "PASSWORD", "CA_CERTS"):
-        monkeypatch.delenv(f"FAIRQR_ELASTICSEARCH_{name}", raising=False)
-    file = tmp_path / "fairqr.toml"
-    monkeypatch.setenv("FAIRQR_CONFIG", str(file))
-    return file
-
-
 def key(admin: Server, privileges: list[str], names: str = "hr-*") -> str:
     roles = {"r": {"cluster": [], "indices": [{"names": [names], "privileges": privileges}]}}
     made = admin.ask("POST", "/_security/api_key", {"name": "k", "role_descriptors": roles})
@@ -51,21 +41,21 @@ def key(admin: Server, privileges: list[str], names: str = "hr-*") -> str:
     return encoded
 
 
-def write(settings: Path, secure: SecureServer, **parts: str) -> None:
+def write(settings_file: Path, secure: SecureServer, **parts: str) -> None:
     lines = [f'urls = ["{secure.url}"]', f'ca_certs = "{secure.ca_certs}"']
     lines += [f'{name} = "{value}"' for name, value in parts.items()]
-    settings.write_text("[credentials.mine]\n" + "\n".join(lines) + "\n")
+    settings_file.write_text("[credentials.mine]\n" + "\n".join(lines) + "\n")
 
 
 @pytest.mark.filterwarnings("error:When using")  # of OpenSearch's client, for its own options
 async def test_read_and_view_index_metadata_on_the_index_are_enough(
-    admin: Server, secure_elasticsearch: SecureServer, settings: Path
+    admin: Server, secure_elasticsearch: SecureServer, settings_file: Path
 ) -> None:
     """Searching, counting, texts, shares, the check and the draft; the version is not visible.
 
     Which product it is can be seen all the same.
     """
-    write(settings, secure_elasticsearch, api_key=key(admin, READING))
+    write(settings_file, secure_elasticsearch, api_key=key(admin, READING))
     before = state(admin, INDEX)
     source = described(secure_elasticsearch.url, INDEX, credentials="mine")
     async with attached(source) as engine:
@@ -97,13 +87,13 @@ NOT_ACCEPTED = r"does not accept the credentials, .* \(status 401\)\.$"
 async def test_an_account_that_may_not_read_is_one_sentence(
     admin: Server,
     secure_elasticsearch: SecureServer,
-    settings: Path,
+    settings_file: Path,
     parts: dict[str, str],
     said: str,
 ) -> None:
     if "privileges" in parts:
         parts = {"api_key": key(admin, [parts["privileges"]])}
-    write(settings, secure_elasticsearch, **parts)
+    write(settings_file, secure_elasticsearch, **parts)
     source = described(secure_elasticsearch.url, INDEX, credentials="mine")
     with pytest.raises(IndexUnavailableError, match=said) as caught:
         async with attached(source) as engine:
@@ -113,10 +103,10 @@ async def test_an_account_that_may_not_read_is_one_sentence(
 
 
 async def test_an_entry_does_not_go_to_another_address(
-    admin: Server, secure_elasticsearch: SecureServer, settings: Path
+    admin: Server, secure_elasticsearch: SecureServer, settings_file: Path
 ) -> None:
     """Whatever a source file asks for."""
-    write(settings, secure_elasticsearch, api_key=key(admin, READING))
+    write(settings_file, secure_elasticsearch, api_key=key(admin, READING))
     other = secure_elasticsearch.url.replace("127.0.0.1", "localhost")
     with pytest.raises(ConfigError, match=f"'mine' may not be sent to {other}; if you"):
         async with attached(described(other, INDEX, credentials="mine")):
@@ -124,13 +114,13 @@ async def test_an_entry_does_not_go_to_another_address(
 
 
 async def test_a_certificate_that_is_not_trusted(
-    secure_elasticsearch: SecureServer, settings: Path, tmp_path: Path
+    secure_elasticsearch: SecureServer, settings_file: Path, tmp_path: Path
 ) -> None:
     certificate = tmp_path / "other.crt"
     command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=other"
     made = [*command.split(), "-keyout", tmp_path / "other.key", "-out", certificate]
     subprocess.run(made, check=True, capture_output=True)
-    settings.write_text(
+    settings_file.write_text(
         f'[credentials.mine]\nurls = ["{secure_elasticsearch.url}"]\nca_certs = "other.crt"\n'
     )
     said = r"has a certificate that is not trusted; name the file .*, or renew the certificate\.$"

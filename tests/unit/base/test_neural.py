@@ -16,34 +16,22 @@ import pytest
 from fairqr.base import neural
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.neural import load_causal, load_pretrained, stated_limit, token_limit
-
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-SIZES = {"vocab_size": 30, "hidden_size": 8, "intermediate_size": 8}
-SIZES |= {"num_hidden_layers": 1, "num_attention_heads": 1}
-
-
-def saved(folder: Path, kind: str, **more: Any) -> Path:
-    """Make a tiny model in half precision, and save it with a tokenizer of letters."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    folder.mkdir()
-    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *LETTERS]))
-    transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
-    model = getattr(transformers, kind)
-    model(model.config_class(**SIZES, **more)).to(torch.bfloat16).save_pretrained(folder)
-    return folder
+from tests.unit.agents.ranking.tiny_models import save_bert, save_causal
 
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "encoder"
-    return saved(folder, "BertModel", max_position_embeddings=16)
+    pytest.importorskip("torch")
+    return save_bert(tmp_path_factory.mktemp("models") / "encoder", "BertModel")
 
 
 @pytest.fixture(scope="module")
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "decoder"
-    return saved(folder, "LlamaForCausalLM", tie_word_embeddings=False)
+    """In half precision."""
+    transformers: Any = pytest.importorskip("transformers")
+    folder = save_causal(tmp_path_factory.mktemp("models") / "decoder")
+    transformers.AutoModelForCausalLM.from_pretrained(folder).bfloat16().save_pretrained(folder)
+    return folder
 
 
 async def test_a_model_is_loaded_once_and_let_go(encoder: Path) -> None:

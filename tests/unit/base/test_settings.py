@@ -17,25 +17,17 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable_of(setting.name), raising=False)
 
 
-@pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's settings file, which a test writes once."""
-    named = tmp_path / "fairqr.toml"
-    monkeypatch.setenv("FAIRQR_CONFIG", str(named))
-    return named
-
-
 class TestFinding:
     def test_every_setting_from_the_file_and_from_its_variable(
-        self, file: Path, monkeypatch: pytest.MonkeyPatch
+        self, settings_file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         general = [setting for setting in SETTINGS if "." not in setting.name]
         of_elasticsearch = [setting for setting in SETTINGS if "." in setting.name]
         lines = [*map(_line, general), "[elasticsearch]", *map(_line, of_elasticsearch)]
-        file.write_text("\n".join(lines))
+        settings_file.write_text("\n".join(lines))
         for setting in SETTINGS:
             value, source = find(setting.name)
-            assert source == ValueSource("file", str(file)), setting.name
+            assert source == ValueSource("file", str(settings_file)), setting.name
             assert value is True if setting.kind == "switch" else "in the file" in str(value)
             variable = variable_of(setting.name)
             monkeypatch.setenv(variable, "0" if setting.kind == "switch" else "other")
@@ -43,8 +35,10 @@ class TestFinding:
             assert source == ValueSource("variable", variable)
             assert value is False if setting.kind == "switch" else value == "other"
 
-    def test_paths_of_the_file_are_beside_it(self, file: Path, tmp_path: Path) -> None:
-        file.write_text('data_dir = "data"\nprompts_dir = "~/prompts"\ntrace_dir = "/runs"\n')
+    def test_paths_of_the_file_are_beside_it(self, settings_file: Path, tmp_path: Path) -> None:
+        settings_file.write_text(
+            'data_dir = "data"\nprompts_dir = "~/prompts"\ntrace_dir = "/runs"\n'
+        )
         assert settings.data_dir() == tmp_path / "data"
         assert path_of("prompts_dir") == Path.home() / "prompts"
         assert path_of("trace_dir") == Path("/runs")
@@ -76,21 +70,21 @@ class TestTheFile:
         ],
     )
     def test_what_is_wrong_is_told_in_a_sentence(
-        self, content: str, words: str, file: Path
+        self, content: str, words: str, settings_file: Path
     ) -> None:
-        file.write_text(content)
+        settings_file.write_text(content)
         with pytest.raises(ConfigError, match=words) as caught:
             find("corpus")
-        assert str(file) in str(caught.value)
+        assert str(settings_file) in str(caught.value)
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 500
 
     def test_what_cannot_be_read_is_told(
-        self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, settings_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with pytest.raises(ConfigError, match=r"cannot be read .*No such file"):
             find("model")
-        file.write_bytes(b"model = '\xff'")
+        settings_file.write_bytes(b"model = '\xff'")
         with pytest.raises(ConfigError, match=r"cannot be read .*utf-8.*fix it"):
             find("model")
         monkeypatch.setenv("FAIRQR_CONFIG", str(tmp_path))

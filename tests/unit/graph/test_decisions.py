@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from fairqr.agents.models.replies import Usage
-from fairqr.base.errors import InputError
+from fairqr.base.errors import InputError, TargetError
+from fairqr.graph.answer.context import answer_context
 from fairqr.graph.search.context import Budget, Context, make_context
 from fairqr.graph.search.decisions import (
     EXPECTED_SHARE,
@@ -255,8 +256,12 @@ def test_a_small_lack_counts_only_if_there_is_no_other() -> None:
     ],
 )
 def test_a_wrong_parameter_is_named(values: dict[str, object], named: str) -> None:
-    with pytest.raises(InputError, match=named):
-        make_context(**values)
+    makers = [make_context, answer_context] if "target" in values else [make_context]
+    for make in makers:
+        with pytest.raises(InputError, match=named) as caught:
+            make(**values)
+        # Programs know the error of a target that is a text by its class.
+        assert isinstance(caught.value, TargetError) or not isinstance(values.get("target"), str)
 
 
 def test_what_a_context_says_wins_over_its_method() -> None:

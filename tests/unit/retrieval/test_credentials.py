@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from pathlib import Path
 
 import pytest
@@ -26,15 +25,10 @@ MINE = '[elasticsearch]\nurl = "https://mine:9200/"\nusername = "me"\npassword =
 
 
 @pytest.fixture(autouse=True)
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's settings file, which a test writes once; no variable is set."""
-    for name in list(os.environ):
-        if name.startswith("FAIRQR_"):
-            monkeypatch.delenv(name)
-    named = tmp_path / "fairqr.toml"
-    named.write_text("")
-    monkeypatch.setenv("FAIRQR_CONFIG", str(named))
-    return named
+def file(settings_file: Path) -> Path:
+    """It is empty until a test writes it, and no variable is set."""
+    settings_file.write_text("")
+    return settings_file
 
 
 def of_elasticsearch(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:

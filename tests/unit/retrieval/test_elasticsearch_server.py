@@ -39,11 +39,8 @@ PAGE = 502, {"content-type": "text/html"}, b"<html><title>502 Bad Gateway</title
 
 
 @pytest.fixture(autouse=True)
-def _settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("URL", "API_KEY", "USERNAME", "PASSWORD", "CA_CERTS"):
-        monkeypatch.delenv(f"FAIRQR_ELASTICSEARCH_{name}", raising=False)
-    monkeypatch.setenv("FAIRQR_CONFIG", str(tmp_path / "fairqr.toml"))
-    (tmp_path / "fairqr.toml").write_text("")
+def _settings(settings_file: Path) -> None:
+    settings_file.write_text("")
 
 
 @pytest.fixture
