@@ -166,10 +166,9 @@ class HttpEngine(SearchOnlyEngine):
         try:
             data = json.loads(answer)
         except (ValueError, RecursionError) as error:
-            is_page = answer.lstrip()[:1] == b"<"
-            what = "a page of HTML or XML" if is_page else f"no valid JSON ({one_line(error, 100)})"
             raise SourceError(
-                f"{self._shown} answered {what}; correct 'url' and 'body', or ask its operator."
+                f"{self._shown} answered no valid JSON ({one_line(error, 100)}); correct 'url' and "
+                "'body', or ask its operator."
             ) from None
         documents: dict[str, Document] = {}
         scores: list[float] = []
@@ -249,11 +248,6 @@ async def check(engine: HttpEngine) -> SourceReport:
     ]
     if not documents:
         remarks = ["No sample query found anything; set 'sample' to a query that finds something."]
-    elif len(documents) < SAMPLE_HITS:
-        remarks.append(
-            f"The endpoint returned only {len(documents)} of {SAMPLE_HITS} requested hits; a fair "
-            "ranking can only choose from what it returns."
-        )
     address = urlsplit(source.url)
     if source.credentials and address.scheme == "http" and address.hostname not in LOOPBACK:
         remarks.append("The credentials are sent unencrypted; use an address with https.")

@@ -200,11 +200,6 @@ class LinearModel(BaseModel, frozen=True, extra="forbid"):
             raise ValueError("the columns of the weights do not fit each other")
         return self
 
-    def check_features(self, *more: str) -> None:
-        """Raise ValueError unless the columns are our features, and after them these."""
-        if self.features != (*FEATURES, *more):
-            raise ValueError("this version of fairqr has other features")
-
     def scores(self, features: FloatArray) -> FloatArray:
         """Return the score of each document, shape (n,), from its features, shape (n, F)."""
         standardised = (features - np.array(self.means)) / np.array(self.scales)
@@ -302,7 +297,7 @@ class TrainedModel(BaseModel, frozen=True):
     """Base of all files of weights.
 
     Attributes:
-        format: The version of the file format.
+        format: The version of the file format, which also says what :func:`features` are.
         topics: The number of examples.
     """
 
@@ -407,11 +402,6 @@ class DeltrModel(TrainedModel):
     protected: tuple[str, ...]
     model: LinearModel
     training: DeltrTraining
-
-    @model_validator(mode="after")
-    def _features_fit(self) -> Self:
-        self.model.check_features("protected")
-        return self
 
 
 class Deltr(TrainedReranker):
@@ -527,12 +517,6 @@ class DlfModel(TrainedModel):
     relevance: LinearModel
     fairness: LinearModel
     training: TrainingOptions
-
-    @model_validator(mode="after")
-    def _features_fit(self) -> Self:
-        self.relevance.check_features()
-        self.fairness.check_features(*map(_target_column, self.dimensions))
-        return self
 
     def scores(self, features: FloatArray, target_features: FloatArray, alpha: float) -> FloatArray:
         """Return α·relevance + (1−α)·fairness of each document, shape (n,).

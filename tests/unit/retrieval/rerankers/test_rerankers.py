@@ -116,7 +116,6 @@ def test_wrong_names_and_options_are_said_in_a_sentence(
         lambda data: data | {"model": data["model"] | {"weights": [1.0]}},
         lambda data: data | {"model": data["model"] | {"scales": [0.0] * 6}},
         lambda data: data | {"model": data["model"] | {"weights": [float("nan")] * 6}},
-        lambda data: data | {"model": data["model"] | {"features": list("abcdef")}},
     ],
 )
 def test_damaged_weights_are_refused(
