@@ -209,13 +209,6 @@ def corrected_by_holm(p_values: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-def p_in_words(p: float | None) -> str:
-    """Return a p value as text: ``p = 0.012``, ``p < 0.001``, or ``p has no value``."""
-    if p is None:
-        return "p has no value"
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-
-
 def sign_test(wins: int, losses: int) -> float | None:
     """Return the p value of the exact two-sided sign test of wins against losses.
 

@@ -203,11 +203,11 @@ def adapted(model: Any, options: LoraOptions) -> Iterator[Any]:
     torch, peft = (
         library(name, "Tuning", "tune", ModelUnavailableError) for name in ("torch", "peft")
     )
-    layers = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    every = {name.rpartition(".")[2]: type(it).__name__ for name, it in model.named_modules()}
+    layers = {name for name, kind in every.items() if kind in ("Linear", "Conv1D")} - {"lm_head"}
     if missing := sorted(set(options.modules) - layers):
-        raise InputError(
-            f"The model has no layer '{missing[0]}' to adapt; name some of its own with --modules."
-        )
+        known = ", ".join(sorted(layers)[:8]) or "none"
+        raise InputError(f"The model has no layer '{missing[0]}' to adapt; modules may be {known}.")
     config = peft.LoraConfig(
         r=options.rank,
         lora_alpha=options.alpha,

@@ -25,9 +25,6 @@ from fairqr.base.extras import library
 
 T = TypeVar("T")
 
-USUAL_LIMIT = 512
-"""The token limit of a model that states none, such as T5 with its relative positions."""
-
 UNLIMITED = 1_000_000
 """Limits from here on mean that the tokenizer has none: it states a huge number."""
 
@@ -131,7 +128,7 @@ def stated_limit(config: Any, tokenizer: Any) -> int | None:
 
 def token_limit(config: Any, tokenizer: Any) -> int:
     """Return how many tokens to give a model: the stated limit, or else 512."""
-    return stated_limit(config, tokenizer) or USUAL_LIMIT
+    return stated_limit(config, tokenizer) or 512  # T5 states none, by its relative positions
 
 
 def to_float32(model: Any) -> None:
@@ -200,11 +197,14 @@ def _new_causal(name: str, adapter: str) -> PretrainedModel:
     if not adapter:
         return base
     peft = library("peft", f"The adapter {adapter}", "tune", ModelUnavailableError)
+    folder = str(Path(adapter).resolve())  # which is no name on the hub
     try:
         with quiet():
-            # Peft only warns, and goes on with what stood there by chance.
-            warnings.filterwarnings("error", message="Found missing adapter keys")
-            model = peft.PeftModel.from_pretrained(base.model, adapter)
+            model = peft.PeftModel.from_pretrained(base.model, folder)
+            # Peft keeps what stood there by chance, and ignores what it does not know.
+            saved = peft.load_peft_weights(folder, device="cpu")
+            if saved.keys() != peft.get_peft_model_state_dict(model).keys():
+                raise ValueError("it has other weights than such a model")
     except Exception as error:
         raise ModelUnavailableError(
             f"The adapter {adapter} cannot be used with {name} ({one_line(error, 200)}); choose "

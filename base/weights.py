@@ -277,8 +277,8 @@ def _fetch(url: str, part: Path, expected: str, progress: Progress) -> str:
     try:
         with httpx.Client(follow_redirects=True, timeout=SECONDS) as client:
             attempts(_download, client, url, part, progress)
-    # The last two: it has no use for the proxy of the environment.
-    except (httpx.HTTPError, httpx.InvalidURL, ImportError, ValueError) as error:
+    # The last three: it has no use for the proxy or the certificates of the environment.
+    except (httpx.HTTPError, httpx.InvalidURL, ImportError, FileNotFoundError, ValueError) as error:
         status = status_of(error)  # the text of its error has the whole address
         return f"status {status}" if status else str(error) or type(error).__name__
     if _is(part, expected):

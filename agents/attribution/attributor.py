@@ -98,7 +98,7 @@ class AttributorName(BaseModel, frozen=True, extra="forbid"):
         named, _, option = text.partition("?")
         kind, _, model = named.partition(":")
         key, _, value = option.partition("=")
-        if key not in ("", "threshold"):
+        if option and key != "threshold":
             raise InputError(
                 f"'{one_line(option, 80)}' is not an option of the attributor '{named}'; write "
                 "threshold=0.7."

@@ -70,6 +70,8 @@ class TransformersAttributor(CachedAttributor):
         loaded = self._loaded = await load_pretrained(
             "AutoModelForSequenceClassification", self._parts.model
         )
+        if not loaded.tokenizer.is_fast:
+            raise ModelUnavailableError(f"The model of {self.name} has no tokenizer.json.")
         config = loaded.model.config
         self._entailment = entailment_index(config.id2label, self.name)
         self._longest = token_limit(config, loaded.tokenizer)

@@ -17,7 +17,7 @@ from fairqr.base.kept_file import KeptFile
 from fairqr.base.loops import PerLoop
 from fairqr.base.settings import cache_dir
 
-MAX_BYTES = 512 * 1024 * 1024
+MAX_BYTES, MAX_REPLIES = 512 * 1024 * 1024, 10_000
 """How large a file of replies may grow.
 
 A reply with its key takes about 1 kB, so about half a million fit. That is enough for a large
@@ -41,7 +41,7 @@ class _Call:
 class ReplyCache:
     """JSON objects by the keys of the questions that they answer; also shares calls in flight.
 
-    Several processes may share a file. What does not fit or is damaged is forgotten, the oldest
+    Several processes may share a file. What does not fit is forgotten, the oldest
     objects first; models are then asked again.
 
     Args:
@@ -67,7 +67,7 @@ class ReplyCache:
         if self._file is not None:
             await asyncio.to_thread(self._file.put_many, texts)
             return
-        self._memory |= texts
+        self._memory = dict([*(self._memory | texts).items()][-MAX_REPLIES:])
 
     async def batches(self, size: int) -> AsyncIterator[dict[str, dict[str, Any]]]:
         """Yield everything in the file, ``size`` objects at a time."""

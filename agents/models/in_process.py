@@ -321,7 +321,8 @@ def encode(tokenizer: Any, messages: Messages) -> list[int]:
 def _templated(tokenizer: Any, messages: Messages) -> list[int]:
     if not tokenizer.chat_template:
         said = "".join(f"{it['role'].capitalize()}: {it['content']}\n\n" for it in messages)
-        return list(tokenizer(f"{said}Assistant:")["input_ids"])
+        ids: list[int] = tokenizer(f"{said}Assistant:")["input_ids"]
+        return ids[:-1] if ids[-1] == tokenizer.eos_token_id else ids
     tokens: list[int] = tokenizer.apply_chat_template(
         messages,
         add_generation_prompt=True,

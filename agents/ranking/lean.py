@@ -269,6 +269,7 @@ class Verdict:
             detected with a power of 80 %. A smaller lean may exist. None if there are too few.
         p: The greater p value of both tests of a lean, corrected by Holm for all verdicts given
             together; None if a test is undefined.
+        least: How many pairs with one winner, and queries, a lean takes at least.
     """
 
     kind: VerdictKind
@@ -276,6 +277,7 @@ class Verdict:
     position: Literal["first", "second"] | None = None
     detectable: float | None = None
     p: float | None = None
+    least: int = LEAST
 
 
 def verdicts(
@@ -328,4 +330,4 @@ def _judged(
         position = "first" if figures.flips_to_first > figures.flips_to_second else "second"
         if 2 * figures.flips.count > figures.answered:
             kind = "position_decides"
-    return Verdict(kind, lean, position, detectable, p)
+    return Verdict(kind, lean, position, detectable, p, least)

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fairqr.agents.ranking.lean import (
-    LEAST,
     PairFigures,
     PairOutcome,
     Share,
@@ -15,7 +14,7 @@ from fairqr.agents.ranking.lean import (
     verdicts,
 )
 from fairqr.agents.ranking.rankers import group_of
-from fairqr.agents.statistics import Interval, p_in_words, stream
+from fairqr.agents.statistics import Interval, stream
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.probe.result import (
     AskerOrder,
@@ -179,6 +178,13 @@ def verdict_in_words(
     return " ".join(sentences)
 
 
+def p_in_words(p: float | None) -> str:
+    """Return a p value as text: ``p = 0.012``, ``p < 0.001``, or ``p has no value``."""
+    if p is None:
+        return "p has no value"
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
 def _about_lean(
     verdict: Verdict, figures: PairFigures, words: tuple[str, str], *, is_one_query: bool
 ) -> str:
@@ -192,10 +198,11 @@ def _about_lean(
         f"of {figures.pairs} pairs{of} the {words[0]} {noun} is preferred in both orders in "
         f"{wins}, the {words[1]} one in {losses}"
     )
-    if figures.p is None or verdict.detectable is None:
+    if verdict.lean is None and (figures.p is None or verdict.detectable is None):
         return (
             f"Too few answers to tell whether there is a lean: {counts}, and it takes at least "
-            f"{LEAST} pairs with one winner{'' if is_one_query else ', from as many queries'}."
+            f"{verdict.least} pairs with one winner"
+            f"{'' if is_one_query else ', from as many queries'}."
         )
     if verdict.lean is not None:
         word = words[0] if verdict.lean == "protected" else words[1]

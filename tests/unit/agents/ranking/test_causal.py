@@ -248,7 +248,7 @@ class TestAdapters:
         file, config = folder / "adapter_model.safetensors", folder / "adapter_config.json"
         weights = safetensors.load_file(file)
         safetensors.save_file({it: weights[it] for it in sorted(weights)[1:]}, file)
-        with pytest.raises(ModelUnavailableError, match="missing adapter keys"):
+        with pytest.raises(ModelUnavailableError, match="other weights than such"):
             await CausalModel(str(folder)).start()
         about = json.loads(config.read_text())
         config.write_text(json.dumps(about | {"target_modules": ["no_such_layer"]}))

@@ -133,8 +133,11 @@ def test_only_the_attention_is_trained_and_the_base_comes_back_as_it_was(tmp_pat
 
 def test_what_cannot_be_trained_is_said(tmp_path: Path) -> None:
     """A module that the model lacks, with some that it has; and a loss that is no number."""
-    with pytest.raises(InputError, match="no layer 'c_attn'"):
-        run(tmp_path, LoraOptions(modules=("q_proj", "c_attn")))
+    for module in ("c_attn", "norm", "lm_head"):
+        with pytest.raises(
+            InputError, match=f"no layer '{module}' to adapt; modules may be .*q_proj"
+        ):
+            run(tmp_path, LoraOptions(modules=("q_proj", module)))
     model = tiny()
     with torch.no_grad():
         model.model.embed_tokens.weight[3] = float("nan")
