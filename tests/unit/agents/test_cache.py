@@ -106,3 +106,11 @@ class TestDamage:
         await cache.put_many(K)
         assert await cache.get_many(["k"]) == K
         assert path.exists()
+
+
+async def test_memory_holds_the_last_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairqr.agents.models.cache.MAX_REPLIES", 3)
+    kept, keys = ReplyCache(), [str(number) for number in range(5)]
+    for key in keys:
+        await kept.put_many({key: {"reply": key}})
+    assert list(await kept.get_many(keys)) == keys[2:]
