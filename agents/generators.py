@@ -63,7 +63,7 @@ class Generator(Protocol):
 
 
 def temperature_of(generator: Generator, asked: float | None) -> float | None:
-    """Return the temperature of answers if ``asked`` is requested; a generator may have its own."""
+    """Return the temperature of answers if ``asked`` is requested; its model may have its own."""
     model = getattr(generator, "model", None)
     return model.temperature_of(asked) if isinstance(model, LanguageModel) else asked
 

@@ -40,7 +40,7 @@ async def expected_cost(
 
     Raises:
         BudgetError: The budget has no room for one list and the steps after the search.
-        InputError: Not even two documents fit into what the model reads at once.
+        InputError: A window of documents does not fit into what the model reads at once.
     """
     if ranker is None and reserve is None:
         return None
