@@ -203,8 +203,8 @@ def adapted(model: Any, options: LoraOptions) -> Iterator[Any]:
     torch, peft = (
         library(name, "Tuning", "tune", ModelUnavailableError) for name in ("torch", "peft")
     )
-    every = {name.rpartition(".")[2]: type(it).__name__ for name, it in model.named_modules()}
-    layers = {name for name, kind in every.items() if kind in ("Linear", "Conv1D")} - {"lm_head"}
+    every = [(name.rpartition(".")[2], type(it).__name__) for name, it in model.named_modules()]
+    layers = {name for name, kind in every if kind in ("Linear", "Conv1D")} - {"lm_head"}
     if missing := sorted(set(options.modules) - layers):
         known = ", ".join(sorted(layers)[:8]) or "none"
         raise InputError(f"The model has no layer '{missing[0]}' to adapt; modules may be {known}.")

@@ -17,12 +17,15 @@ from fairqr.base.kept_file import KeptFile
 from fairqr.base.loops import PerLoop
 from fairqr.base.settings import cache_dir
 
-MAX_BYTES, MAX_REPLIES = 512 * 1024 * 1024, 10_000
+MAX_BYTES = 512 * 1024 * 1024
 """How large a file of replies may grow.
 
 A reply with its key takes about 1 kB, so about half a million fit. That is enough for a large
 experiment, and not too much for a cache folder.
 """
+
+MAX_REPLIES = 10_000
+"""How many replies are kept in memory."""
 
 
 def cache_key(**parts: Any) -> str:
@@ -41,8 +44,8 @@ class _Call:
 class ReplyCache:
     """JSON objects by the keys of the questions that they answer; also shares calls in flight.
 
-    Several processes may share a file. What does not fit is forgotten, the oldest
-    objects first; models are then asked again.
+    Several processes may share a file. What does not fit is forgotten, the oldest objects first;
+    models are then asked again.
 
     Args:
         path: The SQLite file; by default replies are kept in memory, as long as this object lives.
