@@ -277,8 +277,7 @@ def train(
             begun(state.global_step)
 
         def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-            logs = more["logs"]
-            if "loss" in logs:  # it is not in the summary at the end
+            if "loss" in (logs := more["logs"]):  # it is not in the summary at the end
                 step, loss, norm = state.global_step, logs["loss"], logs["grad_norm"]
                 if not math.isfinite(loss + norm):
                     raise InputError(

@@ -52,13 +52,13 @@ def best_positions(
         descending: Break ties by the greatest id first.
     """
     values = np.asarray(scores, dtype=np.float64)
-    best = np.argsort(-values)
+    best = np.argsort(-values, kind="stable")
     order, ordered = best.tolist(), values[best]
-    # We compare ids only for equal scores: ties are rare, and comparing strings is slow.
-    bounds = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1], [True]]))
-    is_tied = np.diff(bounds) > 1
-    for start, end in zip(bounds[:-1][is_tied].tolist(), bounds[1:][is_tied].tolist(), strict=True):
-        order[start:end] = sorted(order[start:end], key=ids.__getitem__, reverse=descending)
+    tied = np.flatnonzero(ordered[1:] == ordered[:-1]).tolist()
+    # Comparing strings is slow, and ties are often in order already: their neighbours tell.
+    if any((ids[order[at]] < ids[order[at + 1]]) == descending for at in tied):
+        keys = list(zip((values if descending else -values).tolist(), ids, strict=True))
+        order.sort(key=keys.__getitem__, reverse=descending)
     return np.array(order, dtype=np.intp)
 
 

@@ -376,8 +376,7 @@ class TantivyEngine:
         def answer() -> list[Hits]:
             return list(map(self.snapshot().answer, queries))
 
-        hits = sum(it.n for it in queries)
-        is_quick = len(queries) == 1 and hits <= QUICK_HITS and len(self._snapshot) <= QUICK
+        is_quick = len(queries) == 1 and queries[0].n <= QUICK_HITS and len(self._snapshot) <= QUICK
         return answer() if is_quick else await asyncio.to_thread(answer)
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
