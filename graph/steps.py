@@ -157,3 +157,11 @@ def require_hits(found: Sequence[object], engine: SearchEngine, query: str) -> N
 def forgotten(state: Mapping[str, Any], *results: str) -> Update:
     """Return an update that clears the results of an earlier run, if the thread has any."""
     return {name: None for name in results if state.get(name) is not None}
+
+
+def begun(state: Mapping[str, Any], **values: Any) -> Update:
+    """Return the first values of channels that grow, in place of those of an earlier run.
+
+    To overwrite a channel takes another copy of it in a checkpoint, so we only do that if need be.
+    """
+    return {key: Overwrite(own) if state.get(key) else own for key, own in values.items()}

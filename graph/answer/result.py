@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from fairqr.agents.attribution.attributor import VerdictStatus
 from fairqr.agents.models.replies import Status
 from fairqr.graph.search.context import Method
+from fairqr.graph.search.result import Frozen, Place
 from fairqr.graph.usage import UsageReport
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.sampling.plackett_luce import Form
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class RankingAnswer(_Frozen):
+class RankingAnswer(Frozen):
     """What was answered from one of the sampled rankings.
 
     Attributes:
@@ -37,12 +34,12 @@ class RankingAnswer(_Frozen):
     status: Status
     text: str = ""
     message: str = ""
-    used: list[bool | None] = []
-    verdicts: list[VerdictStatus] = []
-    scores: list[float | None] = []
+    used: list[bool | None] = Field([])
+    verdicts: list[VerdictStatus] = Field([])
+    scores: list[float | None] = Field([])
 
 
-class AnswerText(_Frozen):
+class AnswerText(Frozen):
     """A distinct answer, which one or several rankings gave word for word.
 
     Attributes:
@@ -56,26 +53,20 @@ class AnswerText(_Frozen):
     rankings: int
 
 
-class ExposedDocument(_Frozen):
-    """A document of the pool, and how it fares over the samples.
+class ExposedDocument(Place):
+    """A document of the pool, at its rank in the final ranking, and how it fares over the samples.
 
     Attributes:
-        rank: Its place in the final ranking, from 1.
-        groups: For each attribute, the share of each group in the document; empty if unknown.
         exposure: The share of all samples in which the generator read it, in [0, 1].
         attributed: The share of the judged samples in which the answer used it, in [0, 1]; None if
             no sample was judged.
     """
 
-    rank: int
-    id: str
-    title: str
-    groups: dict[str, dict[str, float]]
     exposure: float
     attributed: float | None
 
 
-class GroupExposure(_Frozen):
+class GroupExposure(Frozen):
     """How a group fares over the samples.
 
     Attributes:
@@ -91,7 +82,7 @@ class GroupExposure(_Frozen):
     attributed: float | None
 
 
-class AttributeExposure(_Frozen):
+class AttributeExposure(Frozen):
     """How the groups of an attribute fare. A document counts for each group by its share.
 
     Attributes:
@@ -107,7 +98,7 @@ class AttributeExposure(_Frozen):
     attributed_unknown: float | None
 
 
-class AnswerCounts(_Frozen):
+class AnswerCounts(Frozen):
     """How many samples the figures are based on.
 
     Attributes:
@@ -128,7 +119,7 @@ class AnswerCounts(_Frozen):
     unjudged: int
 
 
-class AnswerResult(_Frozen):
+class AnswerResult(Frozen):
     """The answers to a question over sampled rankings, and whose documents they used.
 
     The browsing model is a machine user who gives the first ``documents`` of a ranking equal
@@ -186,4 +177,4 @@ class AnswerResult(_Frozen):
     attribution_rate: float | None
     counts: AnswerCounts
     usage: UsageReport
-    warnings: list[str] = []
+    warnings: list[str] = Field([])

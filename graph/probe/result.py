@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from fairqr.agents.ranking.rankers import Asker
+from fairqr.graph.search.result import Frozen
 from fairqr.graph.usage import UsageReport
 from fairqr.prompts.template import PromptReference
 
@@ -29,11 +30,7 @@ ProbeVerdict = Literal[
 """See :class:`fairqr.agents.ranking.lean.Verdict`."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ProbedDocument(_Frozen):
+class ProbedDocument(Frozen):
     """A document that took part.
 
     Attributes:
@@ -47,7 +44,7 @@ class ProbedDocument(_Frozen):
     side: Side
 
 
-class ProbedPair(_Frozen):
+class ProbedPair(Frozen):
     """A pair that was asked about, once with each document first.
 
     Attributes:
@@ -67,7 +64,7 @@ class ProbedPair(_Frozen):
     log_odds: tuple[float | None, float | None] = (None, None)
 
 
-class ProbedShare(_Frozen):
+class ProbedShare(Frozen):
     """``count`` out of ``of``, their share, and its 95 % interval.
 
     The share is None if ``of`` is 0. Intervals are over pairs.
@@ -79,7 +76,7 @@ class ProbedShare(_Frozen):
     interval: tuple[float, float] | None
 
 
-class PairwiseProbe(_Frozen):
+class PairwiseProbe(Frozen):
     """Which of two documents the model finds more relevant; one wins if it is preferred twice.
 
     The tests treat the pairs as independent, since no document is in two pairs. They say nothing
@@ -131,7 +128,7 @@ class PairwiseProbe(_Frozen):
     asked_by: str
 
 
-class AskerOrder(_Frozen):
+class AskerOrder(Frozen):
     """How the model orders the documents for an asker.
 
     Attributes:
@@ -156,7 +153,7 @@ class AskerOrder(_Frozen):
     repairs: dict[str, int]
 
 
-class ListwiseProbe(_Frozen):
+class ListwiseProbe(Frozen):
     """How the model orders all documents, by asker.
 
     Attributes:
@@ -170,7 +167,7 @@ class ListwiseProbe(_Frozen):
     askers: list[AskerOrder]
 
 
-class ProbeResult(_Frozen):
+class ProbeResult(Frozen):
     """Whether the model favours a side when it ranks the documents of one search.
 
     The result is about this query, these documents and this model;
@@ -212,4 +209,4 @@ class ProbeResult(_Frozen):
     prompts: list[PromptReference]
     seed: int
     usage: UsageReport
-    warnings: list[str] = []
+    warnings: list[str] = Field([])

@@ -51,7 +51,7 @@ from fairqr.graph.search.state import (
     RankingRecord,
     State,
 )
-from fairqr.graph.steps import Update, context_of, forgotten, traced
+from fairqr.graph.steps import Update, begun, context_of, forgotten, traced
 from fairqr.graph.usage import running_seconds, seconds_left, usage_record
 from fairqr.retrieval.engines.engine import Query, SearchEngine, require, searched
 from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
@@ -163,21 +163,21 @@ class Nodes:
             "seconds": Overwrite(0.0),
             "iteration": 0,
             "pending": [original],
-            "rescored": {},
-            "estimated": {},
+            **begun(state, rescored={}, estimated={}, iterations=[]),
             "first_fair": None,
             "best_fair": None,
-            "iterations": Overwrite([]),
             "keywords": {},
             "topic_words": [],
             "refinements": [],
             "usage": usage_record(Usage()),
             "stop_reason": None,
             "cost": None,
-            **await self._plain(original, context, warnings),
+            **await self._plain(state, original, context, warnings),
         }
 
-    async def _plain(self, original: QueryRecord, context: Context, warned: list[str]) -> Update:
+    async def _plain(
+        self, state: State, original: QueryRecord, context: Context, warned: list[str]
+    ) -> Update:
         """Run the original query, and set the target by what it retrieves."""
         dimensions = self._dimensions(context)
         n = max(context.strategy.depth or context.k, TARGET_DEPTH)
@@ -192,8 +192,7 @@ class Nodes:
                 f"No document of '{self._engine.name}' matches the query; try other words."
             )
             return {
-                "rankings": Overwrite(records),
-                "warnings": Overwrite(warnings),
+                **begun(state, rankings=records, warnings=warnings),
                 "target": {d.name: dict.fromkeys(d.groups, 0.0) for d in dimensions},
             }
         shares = await self._corpus_shares(context)
@@ -207,8 +206,7 @@ class Nodes:
         ranker, query = self._ranker_for(context), original["text"]
         cost = await expected_cost(self._engine, ranker, self._reserve, query, ranking.ids, context)
         return {
-            "rankings": Overwrite(records),
-            "warnings": Overwrite(warnings),
+            **begun(state, rankings=records, warnings=warnings),
             "corpus_shares": {name: shared.tolist() for name, shared in shares.items()},
             "target": target,
             "cost": cost,
@@ -252,13 +250,14 @@ class Nodes:
             found = await searched(engine, [*queries, Query("", 0)] if counted else queries)
             search.set("fairqr.documents", [len(hits) for hits in found[: len(queries)]])
         size = found.pop().total if counted else None
+        are_read = not iteration or context.strategy.rerank in ("none", "original_query")
         records = [
             RankingRecord(
                 iteration=iteration,
                 query=query,
                 ids=hits.ids,
                 own=len(hits) if hits.own is None else hits.own,
-                scores=hits.scores,
+                scores=hits.scores if are_read else [],
                 relevance=None if hits.relevance is None else hits.relevance.tolist(),
                 memberships=coded(hits.memberships, attributes),
             )
@@ -276,7 +275,8 @@ class Nodes:
         engine may estimate a document better when asked about it directly, even if the original
         query found it far down.
         """
-        scores, chances = state.get("rescored", {}), state.get("estimated", {})
+        scores: dict[str, float] = {}
+        chances: dict[str, float] = {}
         can = self._engine.capabilities
         by_relevance = context.strategy.rerank == "relevance"
         if not by_relevance or not can & {"rescore", "relevance"}:
@@ -290,9 +290,9 @@ class Nodes:
         ids = list(dict.fromkeys(id_ for id_ in sought if id_ not in known))
         for hits in await search_given(self._engine, state["query"], ids) if ids else ():
             if "rescore" in can:
-                scores = scores | dict(zip(hits.ids, hits.scores, strict=True))
+                scores.update(zip(hits.ids, hits.scores, strict=True))
             if hits.relevance is not None:
-                chances = chances | dict(zip(hits.ids, hits.relevance.tolist(), strict=True))
+                chances.update(zip(hits.ids, hits.relevance.tolist(), strict=True))
         return {"rescored": scores, "estimated": chances}
 
     async def _corpus_shares(self, context: Context) -> Mapping[str, FloatArray]:

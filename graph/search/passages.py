@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
 
-from fairqr.graph.search.result import SearchResult
+from fairqr.graph.search.result import Place, SearchResult
 from fairqr.prompts.template import fence
 from fairqr.retrieval.sources.documents import Document
 
 LINE = 120
 """How many characters of a document's title, and of its text, are shown."""
-
-
-class Place(Protocol):
-    """A document of a ranking, of a search or of an answer."""
-
-    @property
-    def rank(self) -> int:
-        """Counted from 1."""
-        ...
-
-    @property
-    def id(self) -> str:
-        """The document's id."""
-        ...
-
-    @property
-    def title(self) -> str:
-        """The document's title."""
-        ...
-
-    @property
-    def groups(self) -> Mapping[str, Mapping[str, float]]:
-        """For each attribute, the share of each group; empty if unknown."""
-        ...
 
 
 def passage_lines(ranking: Sequence[Place], documents: Sequence[Document]) -> Iterator[str]:

@@ -16,11 +16,13 @@ from fairqr.retrieval.fairness.exposure import FloatArray, intersection
 from fairqr.retrieval.fairness.objective import Quality
 
 
-class _Frozen(BaseModel):
+class Frozen(BaseModel):
+    """An object of a result: it never changes, and has no other fields."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Objective(_Frozen):
+class Objective(Frozen):
     """How good a list is; see :mod:`fairqr.retrieval.fairness.objective`.
 
     Attributes:
@@ -45,26 +47,34 @@ class Objective(_Frozen):
         )
 
 
-class RankedDocument(_Frozen):
+class Place(Frozen):
     """A document at its rank.
 
     Attributes:
         rank: Counted from 1.
-        score: The score before the final step: from the retriever, from fusion, or 1/rank if a
-            model re-ranked.
         groups: For each attribute, the share of each group in the document; empty if unknown.
-        relevance: The probability that it is relevant; None if the retriever does not estimate it.
     """
 
     rank: int
     id: str
     title: str
-    score: float
     groups: dict[str, dict[str, float]]
+
+
+class RankedDocument(Place):
+    """A document of a ranking.
+
+    Attributes:
+        score: The score before the final step: from the retriever, from fusion, or 1/rank if a
+            model re-ranked.
+        relevance: The probability that it is relevant; None if the retriever does not estimate it.
+    """
+
+    score: float
     relevance: float | None = None
 
 
-class RefinedGroup(_Frozen):
+class RefinedGroup(Frozen):
     """The keywords added to the query for one group.
 
     Attributes:
@@ -82,7 +92,7 @@ class RefinedGroup(_Frozen):
     status: str = "ok"
 
 
-class Iteration(_Frozen):
+class Iteration(Frozen):
     """A round: 0 is the original query, and each later round a refinement.
 
     ``ids`` are the first k documents that the round retrieved, before any re-ranking; exposure and
@@ -101,7 +111,7 @@ class Iteration(_Frozen):
     objective: Objective | None = None
 
 
-class Gaps(_Frozen):
+class Gaps(Frozen):
     """What groups lack of their target, by attribute and group, in shares of the exposure.
 
     Attributes:
@@ -113,7 +123,7 @@ class Gaps(_Frozen):
     ranking: dict[str, dict[str, float]]
 
 
-class Baseline(_Frozen):
+class Baseline(Frozen):
     """The plain retrieval of the original query; see :class:`SearchResult` for the fields."""
 
     ranking: list[RankedDocument]
@@ -125,7 +135,7 @@ class Baseline(_Frozen):
     gaps: Gaps | None = None
 
 
-class WithoutModel(_Frozen):
+class WithoutModel(Frozen):
     """What the same search gives without asking the model.
 
     Attributes:
@@ -142,7 +152,7 @@ class WithoutModel(_Frozen):
     documents: int
 
 
-class Reranking(_Frozen):
+class Reranking(Frozen):
     """How re-ranking by a model went.
 
     Attributes:
@@ -164,7 +174,7 @@ class Reranking(_Frozen):
     repairs: dict[str, int]
 
 
-class SearchResult(_Frozen):
+class SearchResult(Frozen):
     """A fair search.
 
     Attributes:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import operator
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+from langgraph.channels import DeltaChannel
 
 # Before Python 3.12, pydantic cannot make a JSON schema, which Studio needs, of typing's TypedDict.
 from typing_extensions import TypedDict
@@ -44,7 +49,8 @@ class RankingRecord(TypedDict):
     """What a query retrieved in a round, with the groups of these documents by attribute.
 
     The first ``own`` documents are the engine's own ranking; it found the others by their
-    similarity. ``relevance`` has the estimated probabilities of relevance, if the engine has any.
+    similarity. ``scores`` are empty for a refined query whose ranks alone count. ``relevance`` has
+    the estimated probabilities of relevance, if the engine has any.
     """
 
     iteration: int
@@ -138,6 +144,19 @@ class CostRecord(TypedDict):
     reserved_tokens: int
 
 
+T = TypeVar("T")
+
+
+def joined(known: Sequence[T], added: Sequence[Sequence[T]]) -> list[T]:
+    """Return a list of the state with what steps add to it."""
+    return [*known, *itertools.chain.from_iterable(added)]
+
+
+def merged(known: Mapping[str, T], added: Sequence[Mapping[str, T]]) -> dict[str, T]:
+    """Return a mapping of the state with what steps add to it."""
+    return functools.reduce(operator.or_, added, dict(known))
+
+
 class InputState(TypedDict):
     """What a run starts with."""
 
@@ -152,6 +171,8 @@ class OutputState(TypedDict):
 
 class State(InputState, OutputState, total=False):
     """What the nodes of a search share.
+
+    Of what grows with the rounds, a checkpoint only keeps what its step added.
 
     Attributes:
         seconds: How long the steps have taken so far.
@@ -179,14 +200,14 @@ class State(InputState, OutputState, total=False):
     seconds: Annotated[float, longest]
     iteration: int
     pending: list[QueryRecord]
-    rankings: Annotated[list[RankingRecord], operator.add]
-    rescored: dict[str, float]
-    estimated: dict[str, float]
+    rankings: Annotated[list[RankingRecord], DeltaChannel(joined)]
+    rescored: Annotated[dict[str, float], DeltaChannel(merged)]
+    estimated: Annotated[dict[str, float], DeltaChannel(merged)]
     first_fair: FairListRecord | None
     best_fair: FairListRecord | None
     corpus_shares: dict[str, list[float]]
     target: dict[str, dict[str, float]]
-    iterations: Annotated[list[IterationRecord], operator.add]
+    iterations: Annotated[list[IterationRecord], DeltaChannel(joined)]
     chosen: list[GroupKey]
     lacking: list[GroupKey]
     keywords: dict[str, dict[str, list[str]]]
@@ -194,7 +215,7 @@ class State(InputState, OutputState, total=False):
     refinements: list[RefinementRecord]
     usage: UsageRecord
     stop_reason: StopReason | None
-    warnings: Annotated[list[str], operator.add]
+    warnings: Annotated[list[str], DeltaChannel(joined)]
     cost: CostRecord | None
 
 
