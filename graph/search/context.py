@@ -30,19 +30,8 @@ from fairqr.retrieval.fairness.target import DEFAULT_TARGET, Target
 from fairqr.retrieval.rerankers.fair import HEAVIEST, WithinGroups
 from fairqr.retrieval.rerankers.registry import ABOUT, RERANKERS
 
-__all__ = [
-    "METHODS",
-    "Budget",
-    "Context",
-    "FinalStep",
-    "Method",
-    "Strategy",
-    "WrittenTarget",
-    "checked_context",
-    "make_context",
-    "require_context",
-    "unknown_parameter",
-]
+Whole = Annotated[int, Field(lt=2**31)]
+"""A whole number without a limit of its own."""
 
 Method = Literal[
     "fairqr",
@@ -200,8 +189,8 @@ WrittenTarget = Annotated[Target | None, BeforeValidator(_parse_target)]
 """A target, which may be given as one text or several; optional."""
 
 
-class Context(BaseModel):
-    """What a search is asked to do. The description of each field says what it means."""
+class SearchParameters(BaseModel):
+    """The parameters of a search. The description of each field says what it means."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -319,16 +308,16 @@ class Context(BaseModel):
         description="The share of a uniform distribution mixed into target and exposure before "
         "the divergence is computed.",
     )
-    patience: int = Field(
+    patience: Whole = Field(
         1, ge=1, description="Stop after this many rounds that did not improve the ranking."
     )
     max_iterations: int = Field(
         5, ge=0, le=100, description="The most rounds of refinement; with 0, no model refines."
     )
-    max_groups: int = Field(
+    max_groups: Whole = Field(
         4, ge=1, description="The most groups to ask about in one round, those that lack most."
     )
-    rrf_k: int = Field(
+    rrf_k: Whole = Field(
         RRF_K, ge=0, description="The constant of reciprocal rank fusion: 1 / (rrf_k + rank)."
     )
     prompts: dict[str, str] = Field(
@@ -345,6 +334,10 @@ class Context(BaseModel):
     budget: Budget = Field(
         Budget(), description="What one run may spend; then it returns the best result so far."
     )
+
+
+class Context(SearchParameters):
+    """What a search is asked to do: its parameters, checked together."""
 
     if not TYPE_CHECKING:  # pydantic's own signature has the types of the fields
 
@@ -476,7 +469,8 @@ def checked_context(kind: type[C], values: Mapping[str, object], inner: str = ""
         InputError: A name or a value is wrong; the message names it and what is allowed.
     """
     given = {name: value for name, value in values.items() if value is not None}
-    settings = _fields_of(kind, inner) if inner else ()
+    own_kind: Any = kind.model_fields[inner].annotation if inner else None
+    settings: Collection[str] = own_kind.model_fields if inner else ()
     if inner and inner in given:
         raise InputError(
             f"Give the parameters of '{inner}' one by one, without '{inner}': "
@@ -514,9 +508,3 @@ def require_context(kind: type[Context], given: object) -> None:
         raise InputError(
             f"The context must be a fairqr.{kind.__name__}, not {type(given).__name__}."
         )
-
-
-def _fields_of(kind: type[BaseModel], name: str) -> Collection[str]:
-    """Return the names of the fields inside a field of a model."""
-    inner: Any = kind.model_fields[name].annotation
-    return cast("type[BaseModel]", inner).model_fields

@@ -180,9 +180,6 @@ class ServiceSettings(_Section):
         15.0, description="Seconds of silence after which a worker loses its runs to another."
     )
     retention: _Seconds = Field(7 * 86_400.0, description="Seconds that finished runs are kept.")
-    heartbeat: _Seconds = Field(
-        15.0, description="Seconds of silence after which a stream sends a sign of life."
-    )
     replies: Path | None = Field(
         None,
         description="A file that keeps the replies of models; by default they are kept in memory "

@@ -113,18 +113,16 @@ def a_service(
 
 def events_of(response: httpx.Response) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """Yield the number, the name and the data of each event; a comment is ``(0, "", {})``."""
-    number, name = 0, ""
+    event: dict[str, str] = {}
     for line in response.iter_lines():
         kind, _, value = line.partition(": ")
         if line.startswith(":"):
             yield 0, "", {}
-        elif kind == "id":
-            number = int(value)
-        elif kind == "event":
-            name = value
-        elif kind == "data":
-            yield number, name, json.loads(value)
-            number, name = 0, ""
+        elif line:
+            event[kind] = value
+        elif event:
+            yield int(event.get("id", 0)), event["event"], json.loads(event["data"])
+            event = {}
 
 
 def until(holds: Any, seconds: float = PATIENCE) -> Any:

@@ -23,7 +23,9 @@ from fairqr.graph.service.engine.offers import NOTHING, Offers
 from fairqr.graph.service.engine.requests import REQUESTS, RunRequest
 from fairqr.graph.service.records import Kind
 
-_OF_THE_SERVICE = frozenset(RunRequest.model_fields) | {"query", "question", "attributor"}
+_OF_THE_SERVICE = frozenset(
+    ("corpus", "retriever", "model", "base_url", "keep", "query", "question", "attributor")
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,6 @@ from fairqr.graph.service.engine.audits import (
     check_audit,
 )
 from fairqr.graph.service.engine.checking import Request, check_request, parsed
-from fairqr.graph.service.engine.live_prompts import LivePrompts
 from fairqr.graph.service.engine.offers import Offers
 from fairqr.graph.service.engine.requests import RunRequest
 from fairqr.graph.service.engine.resources import Resources
@@ -79,7 +78,7 @@ class Engine:
     ) -> None:
         self.settings = settings
         self.auditor = auditor
-        self.prompts = prompts or LivePrompts()
+        self.prompts = prompts or PromptLibrary()
         catalog = catalog or Catalog()
         self.offers = Offers(settings, catalog, self.prompts, default_model)
         replies = ReplyCache(settings.replies)

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from fairqr.graph.answer.context import AnswerSettings
 from fairqr.graph.probe.context import ProbeSettings
-from fairqr.graph.search.context import Context, Method
-from fairqr.graph.service.engine.fields import with_fields
+from fairqr.graph.search.context import Method, SearchParameters
 from fairqr.graph.service.records import Kind
 from fairqr.retrieval.encoders.opening import RetrieverName
 from fairqr.retrieval.fairness.target import Target
 
-_Names = Annotated[str | list[str], Field(examples=[["gender"], "gender"])]
 TargetOfRequest = Annotated[
     str | list[str] | Target | None,
     Field(examples=["retrieved:0.5,population:0.5", ["gender=female:0.5,male:0.5"]]),
 ]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-_AS_JSON = {"attributes": _Names, "target": TargetOfRequest, "discount": str, "seed": Seed | None}
 
 
-class RunRequest(BaseModel):
-    """The parameters of all requests."""
+def _described(name: str) -> str | None:
+    return SearchParameters.model_fields[name].description
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
+class RunRequest(SearchParameters):
+    """The parameters of all requests: those of a search, in the forms of JSON, and the service's.
+
+    They are checked together when they become the context of a run.
+    """
+
+    attributes: str | list[str] = Field(  # type: ignore[assignment]
+        [], description=_described("attributes"), examples=[["gender"], "gender"]
+    )
+    target: TargetOfRequest = Field(None, description=_described("target"))  # type: ignore[assignment]
+    discount: str = Field("log2", description=_described("discount"))  # type: ignore[assignment]
+    seed: Seed | None = Field(None, description=_described("seed"))
     corpus: str | None = Field(
         None,
         description="What to search: a name that `GET /v1/indexes` lists; defaults to the first.",
@@ -56,7 +64,6 @@ class RunRequest(BaseModel):
     )
 
 
-@with_fields(Context, instead=_AS_JSON)
 class SearchRequest(RunRequest):
     """A search, with the parameters and defaults of the command `fairqr search`."""
 
@@ -74,8 +81,7 @@ class SearchRequest(RunRequest):
     )
 
 
-@with_fields(Context, AnswerSettings, instead=_AS_JSON)
-class AnswerRequest(RunRequest):
+class AnswerRequest(AnswerSettings, RunRequest):
     """A question, with the parameters of `FairSearch.answer`.
 
     `k` is the number of documents to sample from, and `documents` how many of them are read. The
@@ -85,7 +91,7 @@ class AnswerRequest(RunRequest):
     question: str = Field(
         description="What to answer.", min_length=1, examples=["Which composer was born in Vienna?"]
     )
-    k: int | None = Field(
+    k: int | None = Field(  # type: ignore[assignment]
         None,
         ge=1,
         le=10_000,
@@ -111,8 +117,7 @@ class AnswerRequest(RunRequest):
     )
 
 
-@with_fields(Context, ProbeSettings, without=("attributes",), instead=_AS_JSON)
-class ProbeRequest(RunRequest):
+class ProbeRequest(ProbeSettings, RunRequest):
     """A probe of the model that ranks, with the parameters of `FairSearch.probe`.
 
     `depth` is how many of the `k` documents take part, and `seed` is the seed of the probe.
@@ -148,48 +153,31 @@ REQUESTS: dict[Kind, type[RunRequest]] = {
 }
 
 
-def _example(kind: Kind, request: type[RunRequest]) -> ConfigDict:
-    """Return the example of a request as a run in the background."""
-    own = cast("dict[str, Any]", request.model_config["json_schema_extra"])
-    return ConfigDict(json_schema_extra={"example": {"kind": kind, "request": own["example"]}})
-
-
-class _Background(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    request: Any
-
-    @property
-    def asked(self) -> tuple[Kind, RunRequest]:
-        """The kind, and the request."""
-        return self.kind, self.request  # type: ignore[attr-defined]
-
-
-class BackgroundSearch(_Background):
+class BackgroundSearch(BaseModel):
     """A search in the background."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["search"]
     request: SearchRequest
 
-    model_config = _example("search", SearchRequest)
 
-
-class BackgroundAnswer(_Background):
+class BackgroundAnswer(BaseModel):
     """An answer in the background."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["answer"]
     request: AnswerRequest
 
-    model_config = _example("answer", AnswerRequest)
 
-
-class BackgroundProbe(_Background):
+class BackgroundProbe(BaseModel):
     """A probe in the background."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["probe"]
     request: ProbeRequest
-
-    model_config = _example("probe", ProbeRequest)
 
 
 BackgroundRun = Annotated[

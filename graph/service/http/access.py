@@ -19,7 +19,7 @@ from fairqr.graph.service.problems import problem_of
 from fairqr.graph.service.records import KEY_START, NOBODY, SCOPES, Scope
 from fairqr.graph.service.store import Store
 
-OPEN = ("/", "/healthz", "/readyz", "/openapi.json")
+OPEN = ("/", "/healthz", "/readyz", "/openapi.json", "/docs")
 """Paths that need no key; nor do the files of the page."""
 
 MCP_PATH = "/mcp"
@@ -130,21 +130,19 @@ class Guard:
         if scope["path"] == MCP_PATH:  # even with a key, as MCP requires
             _check_origin(headers, self._origins)
         given = headers.get("authorization")
-        if given and not self._needs_keys and _is_foreign(given, scope["path"]):
+        if wanted is None or (given and not self._needs_keys and _is_foreign(given, scope["path"])):
             given = None
-        if given is None:
-            if wanted is not None and self._needs_keys:
-                raise AccessError(
-                    "An access key is needed; send it as 'Authorization: Bearer fqr_…'."
-                )
-            if not self._needs_keys:
-                _check_host(headers)
-                _check_origin(headers, self._origins)
-            caller = Caller()
-        else:
-            caller = await self._caller(given, scope)
+        if given is None and not self._needs_keys:
+            _check_host(headers)
+            _check_origin(headers, self._origins)
         if wanted is None:
-            return caller
+            return Caller()
+        if given is not None:
+            caller = await self._caller(given, scope)
+        elif self._needs_keys:
+            raise AccessError("An access key is needed; send it as 'Authorization: Bearer fqr_…'.")
+        else:
+            caller = Caller()
         if not caller.may(wanted):
             raise ScopeError(
                 f"This needs an access key with the scope '{wanted}'; yours has "

@@ -29,7 +29,7 @@ _HTTP = {
         "This path has no such method; see /openapi.json.",
     ),
 }
-MANY_ERRORS = 20
+MANY_ERRORS = 10
 
 OPENAI = "/openai/"
 """Below this path everything has the form of OpenAI's API, errors included."""
@@ -38,15 +38,20 @@ _OPENAI_CODES = {"access": "invalid_api_key", "index-not-found": "model_not_foun
 """OpenAI's codes for the errors that its clients recognise."""
 
 
+def as_json(content: Any) -> bytes:
+    """Return JSON in UTF-8. Lone surrogates, which a model may write, are replaced."""
+    with contextlib.suppress(ValueError):
+        return to_json(content, inf_nan_mode="null")
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode(errors="replace")
+
+
 class Json(JSONResponse):
-    """A JSON response. Lone surrogates, which a model may write, are replaced."""
+    """A JSON response."""
 
     def render(self, content: Any) -> bytes:
         """Return the content as UTF-8."""
-        with contextlib.suppress(ValueError):
-            return to_json(content, inf_nan_mode="null")
-        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return text.encode(errors="replace")
+        return as_json(content)
 
 
 class ProblemResponse(Json):

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fairqr.graph.service.http.access import Guard, needs_keys
+from fairqr.graph.service.http.access import Guard
 from fairqr.graph.service.http.answers import ProblemResponse, handle_errors
 from fairqr.graph.service.http.bodies import Bodies
 from fairqr.graph.service.http.metrics import Metrics
-from fairqr.graph.service.http.openapi import describe
-from fairqr.graph.service.http.pages import POLICY, pages
+from fairqr.graph.service.http.openapi import DESCRIPTION, KEY, PROBLEMS, TAGS
+from fairqr.graph.service.http.pages import POLICY, add_pages
 from fairqr.graph.service.http.parts import Parts
 from fairqr.graph.service.http.routes import asking, audits, listing, openai, operation, reading
 from fairqr.graph.service.http.throttle import Throttle
@@ -25,6 +26,9 @@ from fairqr.graph.service.problems import problem, problem_of, told_in_log
 
 if TYPE_CHECKING:
     from fastapi.telemetry import TelemetryConfig
+
+READ_WITHIN = 60.0
+"""Seconds that a client has to read what we send; after that we close its connection."""
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +39,8 @@ _HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "content-security-policy": POLICY,
+    # Browsers check each time, so that a new version of the service brings its page at once.
+    "cache-control": "no-cache",
 }
 """The headers of all responses that have no others. The policy is the strict one of the page."""
 
@@ -68,7 +74,11 @@ def create_app(parts: Parts) -> FastAPI:
     app = FastAPI(
         title="fairqr",
         version=version("fairqr"),
-        # These pages load scripts from other hosts.
+        description=DESCRIPTION,
+        openapi_tags=TAGS,
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        responses=PROBLEMS,
+        # FastAPI's own pages load scripts from other hosts.
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -76,10 +86,10 @@ def create_app(parts: Parts) -> FastAPI:
     )
     app.state.parts = parts
     handle_errors(app)
-    describe(app, keys=needs_keys(settings))
-    for module in (asking, reading, audits, listing, openai, operation):
-        app.include_router(module.router)
-    app.include_router(pages())
+    for module in (asking, reading, audits, listing, openai):
+        app.include_router(module.router, dependencies=[Depends(KEY)])
+    app.include_router(operation.router)
+    add_pages(app)
     # From the inside to the outside: each sees only what those after it let through.
     app.add_middleware(Bodies, settings=settings)
     app.add_middleware(
@@ -133,7 +143,8 @@ class Edge:
                 headers = MutableHeaders(scope=message)
                 for name, value in self._headers.items():
                     headers.setdefault(name, value)
-            await send(message)
+            async with asyncio.timeout(READ_WITHIN):
+                await send(message)
 
         try:
             if _is_ambiguous(scope):

@@ -4,73 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, Field
+from fastapi.sse import format_sse_event
 
 from fairqr.graph.service.http.answers import openai_error
-from fairqr.graph.service.http.sse import data_line
+from fairqr.graph.service.http.sse import compact
 from fairqr.graph.service.records import Event, Run
-
-
-class ModelCard(BaseModel):
-    """A source, as a model that answers from it."""
-
-    id: str = Field(description="The name of the source.")
-    object: Literal["model"] = "model"
-    created: int = Field(0, description="Not known, so 0.")
-    owned_by: str = "fairqr"
-
-
-class ModelCards(BaseModel):
-    """The sources that can be answered from, the default first."""
-
-    object: Literal["list"] = "list"
-    data: list[ModelCard]
-
-
-class _Citation(BaseModel):
-    url: str = Field(description="The document's own address, or `GET /v1/documents/{id}`.")
-    title: str
-    start_index: int = Field(description="Always 0, since answers are judged as a whole.")
-    end_index: int
-
-
-class _Annotation(BaseModel):
-    type: Literal["url_citation"] = "url_citation"
-    url_citation: _Citation
-
-
-class _Message(BaseModel):
-    role: Literal["assistant"] = "assistant"
-    content: str
-    refusal: None = None
-    annotations: list[_Annotation] = Field(description="The documents that the answer used.")
-
-
-class _Choice(BaseModel):
-    index: Literal[0] = 0
-    message: _Message
-    finish_reason: Literal["stop"] = "stop"
-    logprobs: None = None
-
-
-class _Usage(BaseModel):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-
-class ChatCompletion(BaseModel):
-    """An answer."""
-
-    id: str
-    object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str
-    choices: list[_Choice]
-    usage: _Usage
-
 
 Cite = Callable[[list[str]], Awaitable[list[str]]]
 """Returns the addresses of documents, given their ids."""
@@ -90,33 +30,20 @@ class Completing:
     cite: Cite
     with_usage: bool
 
-    async def whole(self, run: Run, result: Mapping[str, Any]) -> ChatCompletion:
+    async def whole(self, run: Run, result: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer of a run: the most frequent one over the sampled rankings."""
-        text: str = result["distribution"][0]["text"]
-        message = _Message(content=text, annotations=await self._annotations(result, text))
-        return ChatCompletion(
-            id=_id_of(run.id),
-            created=int(run.created),
-            model=self.model,
-            choices=[_Choice(message=message)],
-            usage=_usage_of(result),
-        )
+        message = {"role": "assistant", "refusal": None, **await self._message(result)}
+        choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
+        usage = _usage_of(result)
+        return {**self._head(run, "chat.completion"), "choices": [choice], "usage": usage}
 
     async def pieces(self, run: Run, events: AsyncIterator[Event]) -> AsyncGenerator[bytes, None]:
         """Yield the chunks of a stream, while the model writes the answer."""
+        head = self._head(run, "chat.completion.chunk")
 
-        def chunk(delta: Mapping[str, Any] | None, end: str | None = None, **more: Any) -> bytes:
+        def chunk(delta: Mapping[str, Any], end: str | None = None) -> bytes:
             choice = {"index": 0, "delta": delta, "finish_reason": end, "logprobs": None}
-            return data_line(
-                {
-                    "id": _id_of(run.id),
-                    "object": "chat.completion.chunk",
-                    "created": int(run.created),
-                    "model": self.model,
-                    "choices": [] if delta is None else [choice],
-                    **more,
-                }
-            )
+            return _line({**head, "choices": [choice]})
 
         yield chunk({"role": "assistant", "content": ""})
         is_written = False
@@ -125,31 +52,38 @@ class Completing:
                 is_written = True
                 yield chunk({"content": event.data["text"]})
             elif event.name == "error":
-                yield data_line(openai_error(event.data))
+                yield _line(openai_error(event.data))
             elif event.name == "end":
-                completion = await self.whole(run, event.data["result"])
-                message = completion.choices[0].message.model_dump(exclude={"role", "refusal"})
+                message = await self._message(event.data["result"])
                 yield chunk({**message, "content": "" if is_written else message["content"]})
                 yield chunk({}, "stop")
                 if self.with_usage:
-                    yield chunk(None, usage=completion.usage.model_dump())
-                yield b"data: [DONE]\n\n"
+                    usage = _usage_of(event.data["result"])
+                    yield _line({**head, "choices": [], "usage": usage})
+                yield format_sse_event(data_str="[DONE]")
 
-    async def _annotations(self, result: Mapping[str, Any], text: str) -> list[_Annotation]:
+    def _head(self, run: Run, kind: str) -> dict[str, Any]:
+        created = int(run.created)
+        return {"id": f"chatcmpl-{run.id}", "object": kind, "created": created, "model": self.model}
+
+    async def _message(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer, with the documents that it used as annotations.
+
+        Their places are those of the whole text, since answers are judged as a whole.
+        """
+        text: str = result["distribution"][0]["text"]
         titles = {document["id"]: document["title"] for document in result["ranking"]}
         ids = _used(result, text)
-        return [
-            _Annotation(
-                url_citation=_Citation(
-                    url=url, title=titles[id_], start_index=0, end_index=len(text)
-                )
-            )
+        place = {"start_index": 0, "end_index": len(text)}
+        cited = [
+            {"type": "url_citation", "url_citation": {"url": url, "title": titles[id_], **place}}
             for id_, url in zip(ids, await self.cite(ids), strict=True)
         ]
+        return {"content": text, "annotations": cited}
 
 
-def _id_of(run: str) -> str:
-    return f"chatcmpl-{run}"
+def _line(data: Mapping[str, Any]) -> bytes:
+    return format_sse_event(data_str=compact(data))
 
 
 def _used(result: Mapping[str, Any], text: str) -> list[str]:
@@ -166,6 +100,10 @@ def _used(result: Mapping[str, Any], text: str) -> list[str]:
     )
 
 
-def _usage_of(result: Mapping[str, Any]) -> _Usage:
+def _usage_of(result: Mapping[str, Any]) -> dict[str, int]:
     read, written = result["usage"]["prompt_tokens"], result["usage"]["completion_tokens"]
-    return _Usage(prompt_tokens=read, completion_tokens=written, total_tokens=read + written)
+    return {
+        "prompt_tokens": read,
+        "completion_tokens": written,
+        "total_tokens": read + written,
+    }

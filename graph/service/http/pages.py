@@ -1,16 +1,15 @@
-"""The files of the page. The list is fixed when the service starts."""
+"""The page and its files, and the description of the API for people."""
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
-from importlib import resources
-from importlib.resources.abc import Traversable
+import json
+import mimetypes
+from html import escape
 
-from fastapi import APIRouter
-from starlette.exceptions import HTTPException
+from fastapi import FastAPI
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
+from starlette.staticfiles import StaticFiles
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -19,61 +18,47 @@ POLICY = (
 )
 """The page may load its own files, and nothing else."""
 
-_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-    ".txt": "text/plain; charset=utf-8",
-    ".md": "text/plain; charset=utf-8",
-}
+
+class _Files(StaticFiles):
+    def lookup_path(self, path: str) -> tuple[str, object]:  # type: ignore[override]
+        """Find a file of the page; what makes the folder a package is none."""
+        return ("", None) if "__" in path else super().lookup_path(path)
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    content: bytes
-    media_type: str
-    etag: str
+def add_pages(app: FastAPI) -> None:
+    """Add the page, its files, and the description of the API, all of which need no key."""
+    for ending in ("js", "css"):  # some systems call them plain text
+        mimetypes.add_type(f"text/{'javascript' if ending == 'js' else ending}", f".{ending}")
+    files = _Files(packages=[("fairqr.graph.service", "page")])
+    app.mount("/page", files)
 
-
-def pages() -> APIRouter:
-    """Return the routes of the page; we read its files once."""
-    files = _files(resources.files("fairqr.graph.service.page"))
-    router = APIRouter(include_in_schema=False)
-
-    @router.get("/")
+    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def page(request: Request) -> Response:
-        return _sent(request, files.get("index.html"))
+        return await files.get_response("index.html", request.scope)
 
-    @router.get("/page/{name:path}")
-    async def file(request: Request, name: str) -> Response:
-        return _sent(request, files.get(name))
-
-    return router
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(_described(app))
 
 
-def _files(folder: Traversable, before: str = "") -> dict[str, _File]:
-    found: dict[str, _File] = {}
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            if not entry.name.startswith("_"):
-                found |= _files(entry, f"{before}{entry.name}/")
-            continue
-        media_type = _TYPES.get("." + entry.name.rpartition(".")[2])
-        if media_type:
-            content = entry.read_bytes()
-            etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-            found[before + entry.name] = _File(content, media_type, etag)
-    return found
+def _described(app: FastAPI) -> str:
+    """Return the description of the API as one page that needs nothing from elsewhere."""
+    document = app.openapi()
+    head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>API</title>'
+    parts = [f'{head}<link rel="stylesheet" href="/page/base.css"><main>', "<h1>API</h1>"]
+    parts.append(f"<p>{escape(document['info']['description'])}</p>")
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            taken = [operation.get(name) for name in ("parameters", "requestBody")]
+            about = operation.get("description", "")
+            parts += _folded(f"{method.upper()} {path}", about, [*filter(None, taken)])
+    parts.append("<h2>Schemas</h2>")
+    for name, schema in document["components"]["schemas"].items():
+        parts += _folded(name, schema.get("description", ""), schema)
+    return "\n".join([*parts, "</main></html>"])
 
 
-def _sent(request: Request, file: _File | None) -> Response:
-    if file is None:
-        raise HTTPException(404)
-    # Browsers check each time, so that a new version of the service brings its page at once.
-    headers = {"ETag": file.etag, "Cache-Control": "no-cache"}
-    if file.media_type.startswith("text/html"):
-        headers["Content-Security-Policy"] = POLICY
-    if file.etag in request.headers.get("if-none-match", ""):
-        return Response(status_code=304, headers=headers)
-    return Response(file.content, media_type=file.media_type, headers=headers)
+def _folded(title: str, about: str, content: object) -> list[str]:
+    shown = json.dumps(content, indent=2, ensure_ascii=False)
+    head = f"<details><summary>{escape(title)}</summary><p>{escape(about)}</p>"
+    return [head, f"<pre>{escape(shown)}</pre></details>"]

@@ -14,21 +14,43 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from fairqr.base.errors import InputError, RunNotFoundError
-from fairqr.graph.service.engine.audits import AuditRun
+from fairqr.graph.service.engine.audits import AuditRequest, AuditRun, not_offered
 from fairqr.graph.service.http.access import caller_of
 from fairqr.graph.service.http.answers import Json
-from fairqr.graph.service.http.openapi import problems
+from fairqr.graph.service.http.openapi import located
 from fairqr.graph.service.http.parts import parts_of
+from fairqr.graph.service.http.routes.asking import carrier_of
 from fairqr.graph.service.http.routes.reading import Before, Id, RunList, run_of
-from fairqr.graph.service.records import Run
+from fairqr.graph.service.records import Run, path_of
 
-router = APIRouter(prefix="/v1/audits", tags=["audits"], responses=problems(422, 429, 503))
+router = APIRouter(prefix="/v1/audits", tags=["audits"])
 
 REPORT_POLICY = (
     "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'self'"
 )
 """A report may only bring its own styles."""
+
+
+@router.post("", status_code=202, response_model=AuditRun, responses=located(202))
+async def begin_audit(asked: AuditRequest, request: Request) -> Response:
+    """Start an audit of a source in the background.
+
+    It is a durable run of kind `audit`: `GET /v1/runs/{id}/events` reports its progress, and
+    `DELETE /v1/runs/{id}` cancels it, or removes it with its files.
+    """
+    parts = parts_of(request)
+    if parts.engine.auditor is None:
+        raise not_offered()
+    work = await parts.engine.checked_audit(asked)
+    run = await parts.runs.submit(
+        "audit",
+        work.model_dump(mode="json"),
+        key=caller_of(request.scope).id,
+        query=work.name,
+        carrier=carrier_of(request),
+    )
+    return Json(run.model_dump(mode="json"), 202, {"Location": path_of(run.id)})
 
 
 @router.get("")

@@ -19,13 +19,12 @@ from fairqr.graph.service.engine.documents import (
 from fairqr.graph.service.engine.requests import REQUESTS, RunRequest
 from fairqr.graph.service.http.access import caller_of
 from fairqr.graph.service.http.answers import Json
-from fairqr.graph.service.http.openapi import problems
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.records import Kind, Scope
 from fairqr.prompts.library import DEFAULT_VERSIONS
 from fairqr.retrieval.encoders.opening import RETRIEVERS
 
-router = APIRouter(prefix="/v1", tags=["offers"], responses=problems(429, 503))
+router = APIRouter(prefix="/v1", tags=["offers"])
 
 
 _DocumentId = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
@@ -142,7 +141,7 @@ class DocumentLines(BaseModel):
     documents: list[DocumentLine]
 
 
-@router.get("/documents", response_model=DocumentLines, responses=problems(422))
+@router.get("/documents", response_model=DocumentLines)
 async def list_documents(
     request: Request,
     id: Annotated[
@@ -156,7 +155,7 @@ async def list_documents(
     return Json(found.model_dump())
 
 
-@router.get("/documents/{id:path}", response_model=ServedDocument, responses=problems(422))
+@router.get("/documents/{id:path}", response_model=ServedDocument)
 async def get_document(
     request: Request,
     id: Annotated[_DocumentId, Path(description="The id of a document.")],

@@ -11,7 +11,6 @@ from starlette.responses import JSONResponse, Response
 
 from fairqr.base.errors import StoreUnavailableError
 from fairqr.graph.service.http.metrics import CONTENT_TYPE
-from fairqr.graph.service.http.openapi import problems
 from fairqr.graph.service.http.parts import parts_of
 
 router = APIRouter(tags=["operation"])
@@ -31,6 +30,7 @@ class Ready(BaseModel):
 
 
 @router.get("/healthz")
+@router.head("/healthz", include_in_schema=False)
 async def health() -> Health:
     """Say that the process is alive."""
     return Health(status="ok")
@@ -51,7 +51,7 @@ async def ready(request: Request) -> Response:
 @router.get(
     "/metrics",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {}}}, **problems(429, 503)},
+    responses={200: {"content": {"text/plain": {}}}},
 )
 async def metrics(request: Request) -> Response:
     """Return metrics for Prometheus; a key needs the scope `admin`."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Query
+from fastapi import APIRouter, Depends, Header, Path, Query
+from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,12 +17,11 @@ from starlette.responses import Response
 from fairqr.base.errors import InputError
 from fairqr.graph.service.http.access import caller_of
 from fairqr.graph.service.http.answers import Json
-from fairqr.graph.service.http.openapi import STREAM, problems
 from fairqr.graph.service.http.parts import parts_of
-from fairqr.graph.service.http.sse import EventStream
+from fairqr.graph.service.http.sse import Events, sent
 from fairqr.graph.service.records import Kind, Run, RunSummary, Status
 
-router = APIRouter(prefix="/v1/runs", tags=["runs"], responses=problems(422, 429, 503))
+router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 Id = Annotated[str, Path(description="The id of the run.", examples=["0" * 32], max_length=100)]
 
@@ -66,8 +67,7 @@ async def get_run(request: Request, id: Id) -> Response:
     return Json((await run_of(request, id)).model_dump())
 
 
-@router.get("/{id}/events", response_class=Response, responses=STREAM)
-async def follow_run(
+async def _followed(
     request: Request,
     id: Id,
     last_event_id: Annotated[
@@ -77,12 +77,21 @@ async def follow_run(
             examples=["3"],
         ),
     ] = None,
-) -> Response:
-    """Tell what happened in a run, and what happens, until it is over."""
-    parts, key = parts_of(request), caller_of(request.scope).id
+) -> AsyncIterator[Events]:
     after = _number(last_event_id)
-    await run_of(request, id)
-    return EventStream(aclosing(parts.runs.events(id, key, after)), parts.settings.heartbeat)
+    run = await run_of(request, id)
+    key = caller_of(request.scope).id
+    async with aclosing(parts_of(request).runs.events(run.id, key, after)) as events:
+        yield events
+
+
+@router.get("/{id}/events", response_class=EventSourceResponse)
+async def follow_run(
+    events: Annotated[Any, Depends(_followed)],
+) -> AsyncIterator[ServerSentEvent]:
+    """Tell what happened in a run, and what happens, until it is over."""
+    async for event in sent(events):
+        yield event
 
 
 @router.delete("/{id}", status_code=204)

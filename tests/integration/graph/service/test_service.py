@@ -28,7 +28,6 @@ from tests.integration.service_client import (
 )
 
 SETTINGS = """
-heartbeat = 0.2
 traces = "traces"
 corpora = ["people", "notables"]
 base_urls = ["http://models.example:8000/v1", "%s"]
@@ -49,9 +48,7 @@ def other() -> Iterator[ModelServer]:
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, other: ModelServer) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("service")
-    prompts = folder / "prompts"
-    prompts.mkdir()
-    more = {"FAIRQR_PROMPTS_DIR": str(prompts), "OPENAI_API_KEY": KEY}
+    more = {"OPENAI_API_KEY": KEY}
     settings = SETTINGS % other.base_url
     with a_service(
         folder, "--corpus", "notables", "--corpus", "zoo*", settings=settings, environment=more
@@ -121,8 +118,7 @@ def test_every_example_of_the_description_works(service: Served) -> None:
             background.append(answer.json()["id"])
         if path.startswith("/openai/") or path == "/v1/audits":
             continue
-        in_background = schemas[f"Background{path.split('/')[2].capitalize()}"]["example"]
-        assert in_background["request"] == example
+        in_background = {"kind": path.split("/")[2], "request": example}
         begun = service.client.post("/v1/runs", json=in_background)
         assert begun.status_code == 202
         background.append(begun.json()["id"])
@@ -253,11 +249,9 @@ def test_a_silent_stream_shows_that_it_is_alive(service: Served) -> None:
     gate = threading.Event()
     service.model.does(says({"keywords": ["woman"]}, gate=gate))
     asked = {**PHYSICIST, "query": "physicist of silence"}
-    comments = 0
     with service.client.stream("POST", "/v1/search/stream", json=asked) as response:
         for _, name, data in events_of(response):
-            comments += not name
-            if comments > 2:
+            if not name:  # after 15 s
                 gate.set()
             last = name, data
     assert last[0] == "end"
@@ -403,7 +397,6 @@ def test_a_body_has_to_be_json(
         ("GET", "/v1/search", {}, 405),
         ("PUT", "/v1/runs", {}, 405),
         ("GET", "/v2", {}, 404),
-        ("GET", "/docs", {}, 404),
         ("GET", "/v1/runs/0000", {}, 404),
         ("DELETE", "/v1/runs/..%2f..%2fetc", {}, 404),
         ("GET", "/v1/runs/a%0d%0aSet-Cookie:x/events", {}, 404),
@@ -413,7 +406,6 @@ def test_a_body_has_to_be_json(
         ("GET", "/v1/me", {"Host": "evil.example"}, 403),
         ("GET", "/", {"Host": "evil.example"}, 403),
         ("GET", "/v1/me", {"Authorization": "Bearer nonsense"}, 401),
-        ("GET", "/healthz", {"Authorization": f"Bearer fqr_{'0' * 12}_{'x' * 43}"}, 401),
     ],
 )
 def test_other_requests_that_are_refused(
@@ -423,23 +415,6 @@ def test_other_requests_that_are_refused(
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
     assert "set-cookie" not in answer.headers
-
-
-def test_a_prompt_is_added_without_a_restart(service: Served) -> None:
-    shipped = Path(__file__).parents[4] / "prompts" / "templates" / "refine" / "v4.yaml"
-    text = shipped.read_text().replace("version: v4", "version: v9")
-    folder = service.folder / "prompts" / "refine"
-    folder.mkdir()
-    (folder / "v9.yaml").write_text(text)
-
-    def versions() -> list[str]:
-        found = service.client.get("/v1/prompts").json()["prompts"]
-        return [it["version"] for it in found if it["id"] == "refine"]
-
-    until(lambda: "v9" in versions())
-    asked = {**PHYSICIST, "prompts": {"refine": "v9"}}
-    found = service.client.post("/v1/search", json=asked).json()
-    assert found["prompt"]["version"] == "v9"
 
 
 def test_an_index_that_is_made_anew_is_searched_without_a_restart(

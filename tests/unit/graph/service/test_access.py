@@ -19,7 +19,7 @@ from fairqr.graph.service.http.metrics import Metrics
 from fairqr.graph.service.http.parts import Parts
 from fairqr.graph.service.store import Store
 
-OPEN = {"/", "/page/{name:path}", "/healthz", "/readyz", "/openapi.json"}
+OPEN = {"/", "/docs", "/healthz", "/readyz", "/openapi.json"}
 """The page and its files, health, and the description of the API."""
 
 

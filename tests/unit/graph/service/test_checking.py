@@ -19,10 +19,10 @@ from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.configuration import Caps, ModelEntry, ServiceSettings
 from fairqr.graph.service.engine.checking import Request, check_request, parsed
-from fairqr.graph.service.engine.live_prompts import LivePrompts
 from fairqr.graph.service.engine.offers import Offers
 from fairqr.graph.service.engine.requests import REQUESTS
 from fairqr.graph.service.records import Kind
+from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.sources.catalog import Catalog
 
 
@@ -32,7 +32,7 @@ def offers(tmp_path: Path) -> Offers:
 
 
 def make_offers(folder: Path, default: str | None = None, **settings: Any) -> Offers:
-    return Offers(ServiceSettings(**settings), Catalog(folder), LivePrompts(), default)
+    return Offers(ServiceSettings(**settings), Catalog(folder), PromptLibrary(), default)
 
 
 def check(offers: Offers, kind: Kind, caps: Caps | None = None, **body: Any) -> Request:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import Message
 
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.base import errors
@@ -17,10 +18,11 @@ from fairqr.base.errors import BusyError, CapError, FairqrError, ModelError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.engine.open_once import KeptOpen
 from fairqr.graph.service.engine.resources import Resources
-from fairqr.graph.service.http import serving, sse
+from fairqr.graph.service.http import app, serving
 from fairqr.graph.service.http.access import Caller, is_loopback, needed
 from fairqr.graph.service.http.bodies import check_json
-from fairqr.graph.service.http.sse import EventStream, encoded
+from fairqr.graph.service.http.metrics import Metrics
+from fairqr.graph.service.http.sse import sent
 from fairqr.graph.service.problems import problem_of, told_in_log
 from fairqr.graph.service.records import Event
 from tests.patience import PATIENCE
@@ -93,14 +95,16 @@ def test_scopes_by_method_and_path() -> None:
     assert not Caller(scopes=("read",)).may("run")
 
 
-def test_an_event_is_one_line_whatever_is_in_it() -> None:
-    event = Event(number=3, name="step", data={"text": "a\r\nevent: end\n\n\u2028ä"})
-    assert encoded(event).decode().splitlines() == encoded(event).decode().split("\n")[:-1]
-    lines = encoded(event).decode().split("\n")
-    assert lines[:2] == ["id: 3", "event: step"]
-    assert json.loads(lines[2].removeprefix("data: ")) == event.data
-    assert lines[3:] == ["", ""]
-    assert encoded(Event(number=0, name="token", data={})).startswith(b"event: token\n")
+async def test_an_event_is_one_line_whatever_is_in_it() -> None:
+    async def events() -> AsyncIterator[Event]:
+        yield Event(number=3, name="step", data={"text": "a\r\nevent: end\n\n\u2028ä\ud800"})
+        yield Event(number=0, name="token", data={})
+
+    step, token = [event async for event in sent(events())]
+    assert step.raw_data is not None
+    assert len(step.raw_data.splitlines()) == 1
+    assert json.loads(step.raw_data)["text"] == "a\r\nevent: end\n\n\u2028ä?"
+    assert (step.id, step.event, token.id, token.event) == ("3", "step", None, "token")
 
 
 async def test_what_is_opened_is_opened_once_and_again_where_it_failed() -> None:
@@ -189,59 +193,21 @@ async def test_what_is_being_opened_is_given_up() -> None:
             await waiting
 
 
-class _Client:
-    """The other end of a connection, as a server shows it to an application."""
+async def test_who_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "READ_WITHIN", 0.05)
 
-    def __init__(self, takes: int) -> None:
-        self.left = asyncio.Event()
-        self.got: list[bytes] = []
-        self._takes = takes
-
-    async def receive(self) -> dict[str, Any]:
-        await self.left.wait()
+    async def receive() -> Message:
         return {"type": "http.disconnect"}
 
-    async def send(self, message: Any) -> None:
-        if len(self.got) >= self._takes:
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
             await asyncio.Event().wait()
-        self.got.append(message.get("body", b""))
 
-
-def _source(made: list[int], closed: list[bool]) -> Any:
-    async def events() -> AsyncGenerator[Event, None]:
-        for number in range(1, 1000):
-            made.append(number)
-            yield Event(number=number, name="step", data={})
-
-    @asynccontextmanager
-    async def source() -> AsyncIterator[AsyncGenerator[Event, None]]:
-        try:
-            yield events()
-        finally:
-            closed.append(True)
-
-    return source()
-
-
-async def test_a_client_that_reads_slowly_heaps_up_nothing_and_is_let_go(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sse, "READ_WITHIN", 0.05)
-    made, closed = [], []
-    client = _Client(takes=5)
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
+    edge = app.Edge(PlainTextResponse("x" * 10), Metrics(), open_to_others=False)
     async with asyncio.timeout(PATIENCE):
-        await EventStream(_source(made, closed), 10)({}, client.receive, client.send)
-    assert len(made) <= 5
-    assert closed == [True]
-
-
-async def test_a_client_that_goes_ends_its_stream() -> None:
-    made, closed = [], []
-    client = _Client(takes=5)
-    client.left.set()
-    async with asyncio.timeout(PATIENCE):
-        await EventStream(_source(made, closed), 10)({}, client.receive, client.send)
-    assert closed == [True]
+        with pytest.raises(ConnectionAbortedError):
+            await edge(scope, receive, send)
 
 
 def test_an_address_that_is_in_use_is_refused_in_one_sentence() -> None:
