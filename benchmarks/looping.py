@@ -160,13 +160,10 @@ def tracing_rows(workspace: Workspace) -> Iterator[Row]:
 class _NoSpan:
     """Takes what a span takes, and drops it."""
 
-    def set(self, key: str, value: object) -> None:
+    def set(self, *what: object, **attributes: object) -> None:
         pass
 
-    content = set
-
-    def event(self, name: str, **attributes: object) -> None:
-        pass
+    content = event = evaluation = set
 
 
 def _no_spans() -> contextlib.AbstractContextManager[object]:

@@ -16,7 +16,6 @@ from fairqr.graph.search.state import (
     StopReason,
 )
 from fairqr.graph.stream import Step
-from fairqr.graph.usage import UsageRecord
 
 
 class AuditProgress(BaseModel):
@@ -81,7 +80,7 @@ class StepData(BaseModel):
     progress: AuditProgress | None = Field(
         None, description="After `progress`: how far an audit is."
     )
-    usage: UsageRecord | None = Field(None, description="What models have cost so far.")
+    usage: dict[str, int | float] | None = Field(None, description="What models have cost so far.")
     warnings: list[str] | None = Field(None, description="Sentences for people.")
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime, get_runtime
@@ -14,10 +14,11 @@ from langgraph.types import Overwrite
 from fairqr.agents.models.cache import ReplyCache, asking_with
 from fairqr.base.errors import NoMatchError
 from fairqr.base.loops import run_blocking
-from fairqr.base.telemetry import span
+from fairqr.base.telemetry import Span, span
 from fairqr.graph.journal import run_journal
 from fairqr.graph.search.context import Context, checked_context
-from fairqr.graph.usage import running_from, running_seconds
+from fairqr.graph.usage import UsageReport, running_from, running_seconds
+from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.engines.engine import SearchEngine
 
 CONCURRENCY = 8
@@ -29,11 +30,16 @@ SEARCH = "search"
 Update = dict[str, Any]
 """What a node changes in the state."""
 
-Method = TypeVar("Method", bound=Callable[..., Any])
+C = TypeVar("C", bound=Context)
 
 
-def traced(node: Method) -> Method:
-    """Run a node in a span, and count its time. If the journal has its update, return that instead.
+Work = Coroutine[Any, Any, Update]
+
+
+def traced(node: Callable[..., Work]) -> Callable[..., Work]:
+    """Make a node of a method that takes the state, the run's context and an open span.
+
+    The time of the node is counted. If the journal has its update, that is returned instead.
 
     After each reply of a model, LangGraph's stream ``custom`` gets
     ``{"progress": {"node": NAME, "replies": NUMBER}}``. The number counts the node's replies.
@@ -44,7 +50,7 @@ def traced(node: Method) -> Method:
     """
 
     @functools.wraps(node)
-    async def timed(self: object, state: Any, runtime: Runtime[Any]) -> Update:
+    async def step(self: Any, state: Any, runtime: Runtime[Any]) -> Update:
         info, journal = runtime.execution_info, run_journal()
         if journal is not None and info is not None:
             kept = journal.begin(node.__name__, state, info.task_id)
@@ -57,17 +63,16 @@ def traced(node: Method) -> Method:
             runtime.stream_writer({"progress": progress})
 
         with (
-            span(f"fairqr.{node.__name__}"),
+            span(f"fairqr.{node.__name__}") as opened,
             asking_with(cache=ReplyCache(), on_reply=report),
             running_from(before := state.get("seconds", 0.0)),
         ):
-            update: Update = await node(self, state, runtime)
+            update = await node(self, state, self.context(runtime.context), opened)
             if isinstance(update.get("seconds"), Overwrite):
                 return {**update, "seconds": Overwrite(running_seconds() - before)}
             return {"seconds": running_seconds() + update.pop("seconds", 0.0), **update}
 
-    # Type checkers look at the node's own parameters.
-    return cast("Method", timed)
+    return step
 
 
 class Node(Runnable[Any, Any]):
@@ -92,18 +97,18 @@ class Node(Runnable[Any, Any]):
         return await self._step(input, get_runtime())
 
 
-class Route(Runnable[Any, Any]):
+class Route(Node):
     """Chooses the next nodes from the state alone.
 
     Unlike a plain function, it needs no thread in ``ainvoke``.
 
     Args:
-        choose: Returns the name of a node, or the tasks to send to nodes.
+        step: Returns the name of a node, or the tasks to send to nodes.
     """
 
-    def __init__(self, choose: Callable[[Any], Any]) -> None:
-        self._choose = choose
-        self.name = choose.__name__
+    def __init__(self, step: Callable[[Any], Any]) -> None:
+        self._choose = step
+        self.name = step.__name__
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """Choose the next nodes."""
@@ -114,14 +119,11 @@ class Route(Runnable[Any, Any]):
         return self._choose(input)
 
 
-C = TypeVar("C", bound=Context)
-
-
-def context_of(runtime: Runtime[Any], default: C) -> C:
+def context_of(given: object, default: C) -> C:
     """Return the context of a run.
 
     Args:
-        runtime: The runtime of a step.
+        given: The context that the caller gave, if any.
         default: The context that the graph was built with. It applies if the caller gave none, or
             if the graph is part of a graph with another context. If the caller gave the context of
             another of our graphs, the values set there override the default's.
@@ -129,16 +131,13 @@ def context_of(runtime: Runtime[Any], default: C) -> C:
     Raises:
         InputError: The two contexts contradict each other.
     """
-    given = runtime.context
-    if isinstance(given, type(default)):
+    kind = type(default)
+    if isinstance(given, kind):
         return given
     if isinstance(given, Context):  # of another of our graphs
-        kind = type(default)
-        overrides = {name for name in given.model_fields_set if name in kind.model_fields}
-        values = {name: getattr(default, name) for name in default.model_fields_set}
-        return checked_context(
-            kind, {**values, **{name: getattr(given, name) for name in overrides}}
-        )
+        own = {name: getattr(default, name) for name in default.model_fields_set}
+        overrides = given.model_fields_set & kind.model_fields.keys()
+        return checked_context(kind, own | {name: getattr(given, name) for name in overrides})
     return default
 
 
@@ -165,3 +164,26 @@ def begun(state: Mapping[str, Any], **values: Any) -> Update:
     To overwrite a channel takes another copy of it in a checkpoint, so we only do that if need be.
     """
     return {key: Overwrite(own) if state.get(key) else own for key, own in values.items()}
+
+
+def record_outcome(
+    step: Span,
+    usage: UsageReport,
+    prompts: Iterable[PromptReference | None],
+    **models: str | None,
+) -> None:
+    """Record the models and prompts of a run, and what it has cost so far.
+
+    Args:
+        step: A step that ends a part of the run.
+        usage: What the run has cost so far.
+        prompts: The prompts in use; None is skipped.
+        models: The names of the models, by their role; None is skipped.
+    """
+    step.set("fairqr.models", [f"{what}={name}" for what, name in models.items() if name])
+    used = [prompt for prompt in prompts if prompt is not None]
+    step.set("fairqr.prompts", [f"{it.id}={it.version} {it.sha256}" for it in used])
+    step.set("fairqr.model_calls", usage.model_calls)
+    step.set("fairqr.cached_calls", usage.cached_calls)
+    step.set("fairqr.input_tokens", usage.prompt_tokens)
+    step.set("fairqr.output_tokens", usage.completion_tokens)

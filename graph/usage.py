@@ -10,26 +10,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, cast
+from dataclasses import asdict
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-# Before Python 3.12, pydantic cannot make a JSON schema, which Studio needs, of typing's TypedDict.
-from typing_extensions import TypedDict
-
 from fairqr.agents.models.replies import Usage
 from fairqr.graph.search.context import Context
-
-
-class UsageRecord(TypedDict):
-    """What models have cost so far, as plain data in the state."""
-
-    model_calls: int
-    cached_calls: int
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    cached_milliseconds: float
 
 
 class UsageReport(BaseModel):
@@ -55,25 +42,19 @@ class UsageReport(BaseModel):
     milliseconds: float
 
 
-def usage_record(usage: Usage) -> UsageRecord:
-    """Return a usage as plain data."""
-    return cast("UsageRecord", {name: getattr(usage, name) for name in UsageRecord.__annotations__})
-
-
 def usage_of(result: Mapping[str, Any]) -> Usage:
     """Return the usage in a result that is plain data."""
     return Usage(**{key: value for key, value in result["usage"].items() if key != "milliseconds"})
 
 
-def total_usage(records: Iterable[UsageRecord], before: Usage | None = None) -> Usage:
+def total_usage(records: Iterable[Mapping[str, Any]], before: Usage | None = None) -> Usage:
     """Return the sum of several records, plus the usage before them."""
     return sum((Usage(**record) for record in records), before or Usage())
 
 
 def usage_report(usage: Usage) -> UsageReport:
     """Return what a run has cost so far, for its result."""
-    milliseconds = round(running_seconds() * 1000, 1)
-    return UsageReport(**usage_record(usage), milliseconds=milliseconds)
+    return UsageReport(**asdict(usage), milliseconds=round(running_seconds() * 1000, 1))
 
 
 _began: ContextVar[float | None] = ContextVar("fairqr_began", default=None)

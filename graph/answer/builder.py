@@ -64,13 +64,9 @@ def answer_state_graph(
     graph = StateGraph(
         State, context_schema=AnswerContext, input_schema=InputState, output_schema=OutputState
     )
-    graph.add_node("prepare", Node(nodes.prepare))
     graph.add_node(SEARCH, search.compile(name="fair_search"))
-    graph.add_node("sample", Node(nodes.sample))
-    graph.add_node("generate", Node(nodes.generate))
-    graph.add_node("collect", Node(nodes.collect))
-    graph.add_node("attribute", Node(nodes.attribute))
-    graph.add_node("summarise", Node(nodes.summarise))
+    for name in ("prepare", "sample", "generate", "collect", "attribute", "summarise"):
+        graph.add_node(name, Node(getattr(nodes, name)))
     graph.add_edge(START, "prepare")
     graph.add_edge("prepare", SEARCH)
     graph.add_edge(SEARCH, "sample")

@@ -9,20 +9,32 @@ from __future__ import annotations
 import asyncio
 import secrets
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import numpy as np
 from langchain_core.messages import AIMessageChunk
 from langgraph.graph.message import push_message
-from langgraph.runtime import Runtime
 from langgraph.types import Overwrite, Send
 
 from fairqr.agents.attribution.attributor import Attributor, Entailment, Pair, hypothesis_of
+from fairqr.agents.attribution.checking import unchecked_warning
 from fairqr.agents.generators import GenerationRequest, Generator, temperature_of
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import ModelError, ModelUnavailableError
-from fairqr.base.telemetry import current_span
+from fairqr.base.telemetry import Span
 from fairqr.graph.answer.context import AnswerContext, AnswerSettings
+from fairqr.graph.answer.result import (
+    AnswerCounts,
+    AnswerResult,
+    AnswerText,
+    AttributeExposure,
+    ExposedDocument,
+    GroupExposure,
+    RankingAnswer,
+)
 from fairqr.graph.answer.state import (
     AttributionTask,
     GenerationRecord,
@@ -31,13 +43,14 @@ from fairqr.graph.answer.state import (
     State,
     VerdictRecord,
 )
-from fairqr.graph.answer.summary import summarised
-from fairqr.graph.outcome_span import record_outcome, record_verdict
-from fairqr.graph.steps import Update, context_of, forgotten, require_hits, traced
-from fairqr.graph.usage import seconds_left, usage_record
+from fairqr.graph.search.result import RankedDocument, memberships_of
+from fairqr.graph.steps import Update, context_of, forgotten, record_outcome, require_hits, traced
+from fairqr.graph.usage import seconds_left, total_usage, usage_of, usage_report
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
+from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sampling.plackett_luce import sample_plackett_luce, stream_of
 from fairqr.retrieval.sources.documents import Document
 
@@ -45,10 +58,11 @@ PROMPT = "answer"
 """The id of the prompt that asks for answers."""
 
 
+@dataclass(frozen=True)
 class Nodes:
     """The steps over one engine.
 
-    Args:
+    Attributes:
         engine: The search engine.
         generator: Writes the answers; without one, runs fail.
         attributor: Judges which documents an answer used; None skips that.
@@ -56,36 +70,28 @@ class Nodes:
         default: The context of runs that bring none of ours.
     """
 
-    def __init__(
-        self,
-        engine: SearchEngine,
-        generator: Generator | None,
-        attributor: Attributor | None,
-        prompts: PromptLibrary,
-        default: AnswerContext,
-    ) -> None:
-        self._engine = engine
-        self._generator = generator
-        self._attributor = attributor
-        self._prompts = prompts
-        self._default = default
+    engine: SearchEngine
+    generator: Generator | None
+    attributor: Attributor | None
+    prompts: PromptLibrary
+    default: AnswerContext
 
-    def _context(self, runtime: Runtime[AnswerContext]) -> AnswerContext:
-        return context_of(runtime, self._default)
+    def context(self, given: object) -> AnswerContext:
+        """See :func:`fairqr.graph.steps.context_of`."""
+        return context_of(given, self.default)
 
     @traced
-    async def prepare(self, state: State, runtime: Runtime[AnswerContext]) -> Update:
+    async def prepare(self, state: State, context: AnswerContext, opened: Span) -> Update:
         """Start the models, so that missing parts are found before anything is searched.
 
         Raises:
             ModelUnavailableError: No generator is given, or a model cannot be started.
             PromptError: There is no such prompt.
         """
-        context = self._context(runtime)
         self._prompt(context)
         await self._given_generator().start()
-        if self._attributor is not None:
-            await self._attributor.start()
+        if self.attributor is not None:
+            await self.attributor.start()
         return {
             **forgotten(state, "result", "answer"),
             "seconds": Overwrite(0.0),
@@ -97,15 +103,14 @@ class Nodes:
         }
 
     @traced
-    async def sample(self, state: State, runtime: Runtime[AnswerContext]) -> Update:
+    async def sample(self, state: State, context: AnswerContext, opened: Span) -> Update:
         """Draw rankings from the final one, and count equal ones.
 
         Raises:
             NoMatchError: No document matches the question.
         """
-        settings, opened = self._context(runtime).answer, current_span()
-        places = state["result"]["ranking"]
-        require_hits(places, self._engine, state["query"])
+        settings, places = context.answer, state["result"]["ranking"]
+        require_hits(places, self.engine, state["query"])
         sampled = _distinct_rankings(places, settings, state["seed"], state["query"])
         opened.set("fairqr.alpha", settings.alpha)
         opened.set("fairqr.seed", state["seed"])
@@ -125,9 +130,8 @@ class Nodes:
         }
 
     @traced
-    async def generate(self, state: GenerationTask, runtime: Runtime[AnswerContext]) -> Update:
+    async def generate(self, state: GenerationTask, context: AnswerContext, opened: Span) -> Update:
         """Answer the question from the documents of one ranking."""
-        context, opened = self._context(runtime), current_span()
         settings, prompt, ranking = context.answer, self._prompt(context), state["ranking"]
         opened.set("fairqr.ranking", ranking["number"])
         opened.set("fairqr.prompt.sha256", prompt.sha256)
@@ -136,11 +140,14 @@ class Nodes:
             self._given_generator(),
             prompt.defaults.temperature if temperature is None else temperature,
         )
-        documents = await self._engine.documents(ranking["ids"])
+        documents = await self.engine.documents(ranking["ids"])
         request = GenerationRequest(
             prompt=prompt,
             question=state["query"],
-            sources=[_fields(document, place) for place, document in enumerate(documents, start=1)],
+            sources=[
+                {"number": str(place), "title": document.title, "text": document.text}
+                for place, document in enumerate(documents, start=1)
+            ],
             temperature=temperature,
             # At temperature 0, a seed would only prevent hits in the cache.
             seed=None if used == 0 else state["seed"],
@@ -162,12 +169,12 @@ class Nodes:
             status=found.status,
             text=found.text,
             message=found.message,
-            usage=usage_record(found.usage),
+            usage=asdict(found.usage),
         )
         return {"generations": [record]}
 
     @traced
-    async def collect(self, state: State, runtime: Runtime[AnswerContext]) -> Update:
+    async def collect(self, state: State, context: AnswerContext, opened: Span) -> Update:
         """Warn about samples without an answer, and say why they have none.
 
         Raises:
@@ -176,19 +183,19 @@ class Nodes:
         failed = {r["number"]: r for r in state["generations"] if r["status"] != "ok"}
         times = {ranking["number"]: ranking["times"] for ranking in state["sampled"]}
         lost = sum(times[number] for number in failed)
-        current_span().set("fairqr.failed", lost)
+        opened.set("fairqr.failed", lost)
         if not lost:
             return {}
         record = failed[min(failed)]
         first = record["message"] or f"The model gave no answer ({record['status']})."
         if len(failed) == len(times):
             raise ModelError(record["status"], first)
-        samples = self._context(runtime).answer.samples
+        samples = context.answer.samples
         return {"warnings": [f"{lost} of {samples} samples have no answer. {first}"]}
 
     def to_attribute(self, state: State) -> list[Send] | Literal["summarise"]:
         """Send each answer to be judged, if there is an attributor and an answer."""
-        if self._attributor is None:
+        if self.attributor is None:
             return "summarise"
         rankings = {ranking["number"]: ranking for ranking in state["sampled"]}
         sends = [
@@ -206,18 +213,20 @@ class Nodes:
         return sends or "summarise"
 
     @traced
-    async def attribute(self, state: AttributionTask, runtime: Runtime[AnswerContext]) -> Update:
+    async def attribute(
+        self, state: AttributionTask, context: AnswerContext, opened: Span
+    ) -> Update:
         """Judge which documents of a ranking its answer used."""
-        opened, ranking = current_span(), state["ranking"]
-        if self._attributor is None:  # to_attribute() sends nothing then
+        ranking = state["ranking"]
+        if self.attributor is None:  # to_attribute() sends nothing then
             raise ModelUnavailableError("No attributor is given.")
-        hypothesis = hypothesis_of(state["text"], self._context(runtime).answer.hypothesis)
-        documents = {d.id: d for d in await self._engine.documents(ranking["ids"])}
+        hypothesis = hypothesis_of(state["text"], context.answer.hypothesis)
+        documents = {d.id: d for d in await self.engine.documents(ranking["ids"])}
         premises = [_premise(documents.get(id_)) for id_ in ranking["ids"]]
         pairs = [Pair(premise, hypothesis) for premise in premises if premise]
         try:
-            async with asyncio.timeout(seconds_left(self._context(runtime))):
-                judged = await self._attributor.judge(pairs)
+            async with asyncio.timeout(seconds_left(context)):
+                judged = await self.attributor.judge(pairs)
         except TimeoutError:
             judged = [Entailment("timeout", message=_NO_TIME_LEFT)] * len(pairs)
         left = iter(judged)
@@ -225,21 +234,82 @@ class Nodes:
         opened.set("fairqr.ranking", ranking["number"])
         opened.set("fairqr.attributed", sum(verdict.attributed or False for verdict in verdicts))
         opened.set("fairqr.statuses", [verdict.status for verdict in verdicts])
+        labels = {True: "attributed", False: "not_attributed", None: None}
         for rank, verdict in enumerate(verdicts, start=1):
-            record_verdict(opened, rank, verdict)
-        return {"verdicts": [_verdict_record(ranking["number"], verdicts)]}
+            failed = None if verdict.status == "ok" else verdict.status
+            opened.evaluation(
+                "attribution",
+                verdict.score,
+                label=labels[verdict.attributed],
+                **{"fairqr.document.rank": rank, "error.type": failed},
+            )
+        messages = dict.fromkeys(verdict.message for verdict in verdicts if verdict.message)
+        record = VerdictRecord(
+            number=ranking["number"],
+            used=[verdict.attributed for verdict in verdicts],
+            statuses=[verdict.status for verdict in verdicts],
+            scores=[verdict.score for verdict in verdicts],
+            messages=list(messages),
+            usage=asdict(sum((verdict.usage for verdict in verdicts), Usage())),
+        )
+        return {"verdicts": [record]}
 
     @traced
-    async def summarise(self, state: State, runtime: Runtime[AnswerContext]) -> Update:
+    async def summarise(self, state: State, context: AnswerContext, opened: Span) -> Update:
         """Put the result together: the answers, and the exposure of documents and groups."""
-        context, opened = self._context(runtime), current_span()
-        result = await summarised(
-            self._engine,
-            state,
-            context,
-            generator=self._given_generator(),
+        search, settings, generator = state["result"], context.answer, self._given_generator()
+        pool = [RankedDocument.model_validate(place) for place in search["ranking"]]
+        ids = [document.id for document in pool]
+        answers = _answers(state)
+        read = len(answers[0].ids)
+        judged = [answer for answer in answers if any(used is not None for used in answer.used)]
+        exposure = mean_exposure(answers, ids)
+        attributed = mean_exposure(judged, ids, used=True) if judged else None
+        spent = [record["usage"] for record in [*state["generations"], *state["verdicts"]]]
+        schema, intersect = self.engine.schema, context.intersect
+        result = AnswerResult(
+            question=state["query"],
+            corpus=self.engine.name,
+            method=context.method,
+            retriever=self.engine.retriever,
+            generator=generator.name,
             prompt=self._prompt(context).reference,
-            attributor=self._attributor,
+            attributor=self.attributor.name if self.attributor else None,
+            hypothesis=settings.hypothesis,
+            alpha=settings.alpha,
+            form=settings.form,
+            pool=len(pool),
+            documents=read,
+            seed=state["seed"],
+            temperature=temperature_of(generator, settings.temperature),
+            answers=answers,
+            distribution=_distribution(answers),
+            ranking=[
+                ExposedDocument(
+                    **document.model_dump(include={"rank", "id", "title", "groups"}),
+                    exposure=float(exposure[place]),
+                    attributed=None if attributed is None else float(attributed[place]),
+                )
+                for place, document in enumerate(pool)
+            ],
+            groups=[
+                _of_attribute(
+                    dimension,
+                    memberships_of(pool, dimension),
+                    search["target"][dimension.name],
+                    exposure,
+                    attributed,
+                )
+                for dimension in dimensions_of(schema, context.attributes, intersect=intersect)
+            ],
+            disparity=float(exposure @ exposure) / read,
+            attributed_disparity=(
+                None if attributed is None else float(attributed @ attributed) / read
+            ),
+            attribution_rate=attribution_rate(judged),
+            counts=_counts(answers, judged),
+            usage=usage_report(total_usage(spent, usage_of(search))),
+            warnings=await self._warnings(state, judged),
         )
         for name in ("disparity", "attributed_disparity", "attribution_rate"):
             if (figure := getattr(result, name)) is not None:
@@ -248,15 +318,29 @@ class Nodes:
         record_outcome(opened, result.usage, [result.prompt], **models)
         return {"answer": result.model_dump(mode="json")}
 
+    async def _warnings(self, state: State, judged: Sequence[RankingAnswer]) -> list[str]:
+        """Return the warnings of the search, and then those of answering."""
+        warnings: list[str] = [*state["result"]["warnings"], *state["warnings"]]
+        for record in state["verdicts"]:
+            if set(record["statuses"]) - {"ok", "empty_document"}:
+                warnings += [
+                    f"Not every document could be judged. {m}" for m in record["messages"][:1]
+                ]
+        if self.attributor is not None and judged:
+            # This reads files.
+            unchecked = await asyncio.to_thread(unchecked_warning, self.attributor)
+            warnings += [unchecked] if unchecked else []
+        return list(dict.fromkeys(warnings))
+
     def _prompt(self, context: AnswerContext) -> PromptTemplate:
-        return self._prompts.get(PROMPT, context.prompts.get(PROMPT))
+        return self.prompts.get(PROMPT, context.prompts.get(PROMPT))
 
     def _given_generator(self) -> Generator:
-        if self._generator is None:
+        if self.generator is None:
             raise ModelUnavailableError(
                 "No model is given to answer with; name a chat model, or give a generator."
             )
-        return self._generator
+        return self.generator
 
 
 def to_generate(state: State) -> list[Send]:
@@ -299,9 +383,7 @@ def _distinct_rankings(
     drawn = sample_plackett_luce(
         worths, settings.alpha, settings.samples, settings.documents, stream, settings.form
     )
-    counts: dict[tuple[int, ...], int] = {}
-    for row in drawn.tolist():
-        counts[tuple(row)] = counts.get(tuple(row), 0) + 1
+    counts = Counter(map(tuple, drawn.tolist()))
     return [
         SampledRanking(number=number, ids=[places[at]["id"] for at in row], times=times)
         for number, (row, times) in enumerate(counts.items())
@@ -310,11 +392,6 @@ def _distinct_rankings(
 
 _NO_TIME_LEFT = "The time of the budget was spent before the answer was judged."
 _NOTHING_TO_JUDGE = Entailment("empty_document", message="The document has no text.")
-
-
-def _fields(document: Document, number: int) -> dict[str, str]:
-    """Return the fields of a document that a prompt may show."""
-    return {"number": str(number), "title": document.title, "text": document.text}
 
 
 def _premise(document: Document | None) -> str:
@@ -327,12 +404,141 @@ def _premise(document: Document | None) -> str:
     return "\n".join(part.strip() for part in (document.title, document.text) if part.strip())
 
 
-def _verdict_record(number: int, verdicts: Sequence[Entailment]) -> VerdictRecord:
-    return VerdictRecord(
-        number=number,
-        used=[verdict.attributed for verdict in verdicts],
-        statuses=[verdict.status for verdict in verdicts],
-        scores=[verdict.score for verdict in verdicts],
-        messages=list(dict.fromkeys(verdict.message for verdict in verdicts if verdict.message)),
-        usage=usage_record(sum((verdict.usage for verdict in verdicts), Usage())),
+def _answers(state: State) -> list[RankingAnswer]:
+    """Join the sampled rankings with their answers and verdicts, one item per ranking."""
+    generations = {record["number"]: record for record in state["generations"]}
+    verdicts = {record["number"]: record for record in state["verdicts"]}
+    answers = []
+    for ranking in state["sampled"]:
+        generation, verdict = generations[ranking["number"]], verdicts.get(ranking["number"])
+        answers.append(
+            RankingAnswer(
+                ids=ranking["ids"],
+                samples=ranking["times"],
+                status=generation["status"],
+                text=generation["text"],
+                message=generation["message"],
+                used=verdict["used"] if verdict else [],
+                verdicts=verdict["statuses"] if verdict else [],
+                scores=verdict["scores"] if verdict else [],
+            )
+        )
+    return answers
+
+
+def _distribution(answers: Sequence[RankingAnswer]) -> list[AnswerText]:
+    """Return the distinct answers; equally frequent ones in the order of their first draw."""
+    samples, rankings = Counter[str](), Counter[str]()
+    for answer in answers:
+        if answer.status == "ok":
+            samples[answer.text] += answer.samples
+            rankings[answer.text] += 1
+    return [
+        AnswerText(text=text, samples=count, rankings=rankings[text])
+        for text, count in samples.most_common()
+    ]
+
+
+def _of_attribute(
+    dimension: Dimension,
+    members: FloatArray,
+    target: Mapping[str, float],
+    exposure: FloatArray,
+    attributed: FloatArray | None,
+) -> AttributeExposure:
+    read, read_unknown = group_shares(members, exposure)
+    used, used_unknown = (None, None) if attributed is None else group_shares(members, attributed)
+    return AttributeExposure(
+        attribute=dimension.name,
+        groups=[
+            GroupExposure(
+                group=group,
+                target=target[group],
+                exposure=None if read is None else float(read[place]),
+                attributed=None if used is None else float(used[place]),
+            )
+            for place, group in enumerate(dimension.groups)
+        ],
+        unknown=read_unknown or 0.0,
+        attributed_unknown=used_unknown,
     )
+
+
+def _counts(answers: Sequence[RankingAnswer], judged: Sequence[RankingAnswer]) -> AnswerCounts:
+    times = Counter[str]()
+    for answer in answers:
+        times[answer.status] += answer.samples
+    return AnswerCounts(
+        samples=times.total(),
+        rankings=len(answers),
+        answered=times.pop("ok", 0),
+        failed=dict(times),
+        judged=sum(answer.samples for answer in judged),
+        unjudged=sum(answer.samples * answer.used.count(None) for answer in answers),
+    )
+
+
+def mean_exposure(
+    answers: Sequence[RankingAnswer], ids: Sequence[str], *, used: bool = False
+) -> FloatArray:
+    """Return the expected exposure of documents to a machine user, or the attributed exposure.
+
+    ε_i = (1/N) Σ_s MU(rank_s(i)), where MU is 1 for documents that the generator reads and 0 for
+    the others. For attributed exposure, a sample only counts if its answer used the document. (That
+    formula is reconstructed, since it was illegible in our copy of the paper.)
+
+    Args:
+        answers: The documents read and used, with the number of samples; at least one answer.
+        ids: The n documents of the pool, which include all that were read.
+        used: Only count documents that were used; a missing verdict counts as not used.
+
+    Returns:
+        Shape (n,), each in [0, 1]. Exposure sums to the number of documents read.
+    """
+    place = {id_: position for position, id_ in enumerate(ids)}
+    total = np.zeros(len(ids))
+    for answer in answers:
+        counted = answer.used if used else [True] * len(answer.ids)
+        read = zip(answer.ids, counted, strict=True)
+        total[[place[id_] for id_, counts in read if counts]] += answer.samples
+    return total / sum(answer.samples for answer in answers)
+
+
+def attribution_rate(judged: Sequence[RankingAnswer]) -> float | None:
+    """Return EAR, the mean over samples of the share of read documents that the answer used.
+
+    Args:
+        judged: Answers with at least one verdict each. Documents without a verdict are left out of
+            the share.
+
+    Returns:
+        The rate in [0, 1], or None if there is no answer.
+    """
+    if not judged:
+        return None
+    total = 0.0
+    for answer in judged:
+        known = [used for used in answer.used if used is not None]
+        total += answer.samples * sum(known) / len(known)
+    return total / sum(answer.samples for answer in judged)
+
+
+def group_shares(
+    members: FloatArray, exposure: FloatArray
+) -> tuple[FloatArray | None, float | None]:
+    """Return each group's share of the exposure with a label, (G,), and the share without a label.
+
+    Args:
+        members: The share of each group in each document, shape (n, G); rows sum to at most 1.
+        exposure: The exposure of each document, shape (n,), at least 0.
+
+    Returns:
+        The groups' shares, which sum to 1, or None if no document with a label has exposure; and
+        the share of all exposure without a label, in [0, 1], or None without any exposure.
+    """
+    mass = exposure @ members
+    known, total = float(mass.sum()), float(exposure.sum())
+    if total == 0:
+        return None, None
+    unknown = min(1.0, max(0.0, 1 - known / total))
+    return (mass / known if known > 0 else None), unknown

@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from fairqr.graph.search.state import InputState
 from fairqr.graph.search.state import OutputState as SearchOutput
-from fairqr.graph.usage import UsageRecord, longest
+from fairqr.graph.usage import longest
 
 
 class SampledRanking(TypedDict):
@@ -46,7 +46,7 @@ class GenerationRecord(TypedDict):
     status: str
     text: str
     message: str
-    usage: UsageRecord
+    usage: dict[str, Any]
 
 
 class AttributionTask(TypedDict):
@@ -65,7 +65,7 @@ class VerdictRecord(TypedDict):
     statuses: list[str]
     scores: list[float | None]
     messages: list[str]
-    usage: UsageRecord
+    usage: dict[str, Any]
 
 
 class OutputState(SearchOutput):

@@ -45,11 +45,9 @@ def probe_state_graph(
     graph = StateGraph(
         State, context_schema=ProbeContext, input_schema=InputState, output_schema=OutputState
     )
-    graph.add_node("prepare", Node(nodes.prepare))
     graph.add_node(SEARCH, search.compile(name="fair_search"))
-    graph.add_node("plan", Node(nodes.plan))
-    graph.add_node("probe", Node(nodes.probe))
-    graph.add_node("conclude", Node(nodes.conclude))
+    for name in ("prepare", "plan", "probe", "conclude"):
+        graph.add_node(name, Node(getattr(nodes, name)))
     graph.add_edge(START, "prepare")
     graph.add_edge("prepare", SEARCH)
     graph.add_edge(SEARCH, "plan")

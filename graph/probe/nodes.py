@@ -6,31 +6,41 @@ pairs and for each asker, several at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
-from langgraph.runtime import Runtime
 from langgraph.types import Overwrite, Send
 
 from fairqr.agents.models.language_model import LanguageModel
-from fairqr.agents.ranking.rankers import Cost
+from fairqr.agents.ranking.lean import PairOutcome, pair_figures, verdicts
+from fairqr.agents.ranking.rankers import Cost, group_of
 from fairqr.agents.statistics import stream
 from fairqr.base.errors import InputError
-from fairqr.base.telemetry import current_span
-from fairqr.graph.outcome_span import record_outcome
+from fairqr.base.telemetry import Span
 from fairqr.graph.probe.context import ProbeContext, ProbeSettings
 from fairqr.graph.probe.probed_model import ProbedModel
-from fairqr.graph.probe.state import ProbePlan, ProbeTask, State
-from fairqr.graph.probe.summary import concluded
+from fairqr.graph.probe.result import (
+    AskerOrder,
+    ListwiseProbe,
+    PairwiseProbe,
+    ProbedDocument,
+    ProbedPair,
+    ProbedShare,
+    ProbeResult,
+    ends_of,
+    verdict_in_words,
+)
+from fairqr.graph.probe.state import ProbedRecord, ProbePlan, ProbeTask, State
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.decisions import shortage
 from fairqr.graph.search.model_ranking import items_of
 from fairqr.graph.search.result import RankedDocument, memberships_of
-from fairqr.graph.steps import Update, context_of, forgotten, require_hits, traced
+from fairqr.graph.steps import Update, context_of, forgotten, record_outcome, require_hits, traced
 from fairqr.graph.usage import total_usage, usage_of, usage_report
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.exposure import exposure_ratio
 from fairqr.retrieval.fairness.protected import ProtectedGroup
 
 PAIRS_AT_ONCE = 5
@@ -58,13 +68,20 @@ class Nodes:
         self._probed = ProbedModel(engine, model_for, prompts)
         self._default = default
 
-    def _context(self, runtime: Runtime[ProbeContext]) -> ProbeContext:
+    def context(self, given: object) -> ProbeContext:
+        """See :func:`fairqr.graph.steps.context_of`.
+
+        Raises:
+            InputError: The run brings none, and the graph has none.
+        """
         if self._default is not None:
-            return context_of(runtime, self._default)
-        return _probe_context(runtime.context)
+            return context_of(given, self._default)
+        if not isinstance(given, ProbeContext):
+            raise InputError("The probe needs a context; give the graph a ProbeContext.")
+        return given
 
     @traced
-    async def prepare(self, state: State, runtime: Runtime[ProbeContext]) -> Update:
+    async def prepare(self, state: State, context: ProbeContext, opened: Span) -> Update:
         """Start the model, so that missing parts are found before anything is searched.
 
         Raises:
@@ -72,7 +89,6 @@ class Nodes:
             PromptError: There is no such prompt.
             InputError: There is no such attribute or group, or an option is out of its range.
         """
-        context = self._context(runtime)
         sides_of(self._engine, context.probe)
         await self._probed.start(context)
         earlier = forgotten(state, "result", "probe")
@@ -89,18 +105,17 @@ class Nodes:
         Raises:
             InputError: Not even two documents fit into what the model reads at once.
         """
-        context = _probe_context(context)
+        context = self.context(context)
         items = await items_of(self._engine, found[: _depth(context)])
         return self._probed.cost(query, items, context) if len(items) > 1 else Cost()
 
     @traced
-    async def plan(self, state: State, runtime: Runtime[ProbeContext]) -> Update:
+    async def plan(self, state: State, context: ProbeContext, opened: Span) -> Update:
         """Choose the documents of both sides, the pairs and the list.
 
         Raises:
             NoMatchError: No document matches the query.
         """
-        context = self._context(runtime)
         settings = context.probe
         places = state["result"]["ranking"]
         require_hits(places, self._engine, state["query"])
@@ -109,8 +124,7 @@ class Nodes:
         sides = sides_of(self._engine, settings)
         dimension = Dimension.named(self._engine.schema, settings.attribute)
         pool = [RankedDocument.model_validate(place) for place in places[: len(ids)]]
-        members = memberships_of(pool, dimension)
-        marks = sides.sides_of(members).tolist()
+        marks = sides.sides_of(memberships_of(pool, dimension)).tolist()
         of_side = {
             side: [i for i, mark in zip(ids, marks, strict=True) if mark == side]
             for side in (1, 0, -1)
@@ -127,6 +141,7 @@ class Nodes:
             asker=settings.asker,
             askers=list(settings.askers),
         )
+        update = {"plan": plan, "seconds": searched}
         lacking = [sides.words[1 - side] for side in (1, 0) if not of_side[side]]
         if lacking:
             plan["status"] = "one_sided"
@@ -134,7 +149,7 @@ class Nodes:
                 f"None of the {len(ids)} documents is {' or '.join(lacking)}, so there is nothing "
                 "to compare; raise k, or choose another query or attribute."
             )
-            return {"plan": plan, "seconds": searched}
+            return update
         items = await items_of(self._engine, ids)
         needed = self._probed.cost(state["query"], items, context)
         if lack := shortage(context.budget, usage_of(state["result"]), needed):
@@ -143,7 +158,7 @@ class Nodes:
                 f"The probe may take {lack.needed} {lack.unit_in_words}, but only {lack.left} of "
                 "the budget are left; raise the budget."
             )
-            return {"plan": plan, "seconds": searched}
+            return update
         random = stream(settings.seed, f"probe: {state['query']}")
         one, other = (random.permutation(of_side[side]).tolist() for side in (1, 0))
         order = random.permutation([*of_side[1], *of_side[0]]).tolist()
@@ -151,12 +166,11 @@ class Nodes:
             plan["pairs"] = list(zip(one, other, strict=False))[: settings.pairs]
         if "listwise" in settings.kinds:
             plan["order"] = order
-        return {"plan": plan, "seconds": searched}
+        return update
 
     @traced
-    async def probe(self, state: ProbeTask, runtime: Runtime[ProbeContext]) -> Update:
+    async def probe(self, state: ProbeTask, context: ProbeContext, opened: Span) -> Update:
         """Compare the pairs of a batch, or order the list for an asker."""
-        context, opened = self._context(runtime), current_span()
         opened.set("fairqr.asker", state["asker"])
         work = self._probed.compared if state["pairs"] else self._probed.ordered
         record = await work(state, context)
@@ -165,24 +179,45 @@ class Nodes:
         return {"probed": [record]}
 
     @traced
-    async def conclude(self, state: State, runtime: Runtime[ProbeContext]) -> Update:
+    async def conclude(self, state: State, context: ProbeContext, opened: Span) -> Update:
         """Put the result together."""
-        context, opened = self._context(runtime), current_span()
-        settings = context.probe
+        settings, plan = context.probe, state["plan"]
+        sides = sides_of(self._engine, settings)
+        records = sorted(state["probed"], key=lambda record: record["number"])
+        compared = [record for record in records if record["outcomes"]]
+        ordered = [record for record in records if not record["outcomes"]]
+        documents = _documents(state["result"]["ranking"], plan)
+        messages = [message for record in records for message in record["messages"]]
+        spent = total_usage(record["usage"] for record in records)
         prompts = [self._probed.prompt(context, kind) for kind in settings.kinds]
-        result = concluded(
-            state,
-            settings,
-            sides_of(self._engine, settings),
+        result = ProbeResult(
+            query=state["query"],
             corpus=self._engine.name,
             model=self._probed.model().name,
+            attribute=sides.attribute,
+            protected_groups=list(sides.protected),
+            unprotected_groups=list(sides.unprotected),
+            words=sides.words,
+            status=plan["status"],
+            message=plan["message"],
+            note=(
+                f"All {len(documents)} documents count as equally relevant, since nobody judged "
+                "them for this query. The result is about this query alone."
+            ),
+            documents=documents,
+            pairwise=_pairwise(compared, plan, settings, sides) if compared else None,
+            listwise=_listwise(ordered, plan) if ordered else None,
             prompts=[prompt.reference for prompt in prompts],
+            seed=settings.seed,
+            usage=usage_report(spent),
+            # One message of each kind is enough: a model that fails, fails often.
+            warnings=list(dict.fromkeys(messages))[:3],
         )
         opened.set("fairqr.status", result.status)
         if result.pairwise is not None:
             opened.set("fairqr.verdict", result.pairwise.verdict)
-        spent = total_usage((it["usage"] for it in state["probed"]), usage_of(state["result"]))
-        record_outcome(opened, usage_report(spent), result.prompts, probed=result.model)
+        cost = usage_report(spent + usage_of(state["result"]))
+        record_outcome(opened, cost, result.prompts, probed=result.model)
         return {"probe": result.model_dump(mode="json")}
 
 
@@ -219,16 +254,84 @@ def sides_of(engine: SearchEngine, settings: ProbeSettings) -> ProtectedGroup:
     return ProtectedGroup.parse(attribute, settings.protected, settings.words)
 
 
-def _probe_context(given: object) -> ProbeContext:
-    """Return the context that a run brings.
-
-    Raises:
-        InputError: It is not the context of a probe.
-    """
-    if not isinstance(given, ProbeContext):
-        raise InputError("The probe needs a context; give the graph a ProbeContext.")
-    return given
-
-
 def _depth(context: ProbeContext) -> int:
     return min(context.probe.depth or context.k, context.k)
+
+
+def _documents(places: Sequence[Mapping[str, Any]], plan: ProbePlan) -> list[ProbedDocument]:
+    """Return the documents that take part, in the order of the result."""
+    named = {side: plan[side] for side in ("protected", "unprotected", "undecided")}
+    sides = {id_: side for side, ids in named.items() for id_ in ids}
+    return [
+        ProbedDocument(
+            rank=place["rank"], id=place["id"], title=place["title"], side=sides[place["id"]]
+        )
+        for place in places
+        if place["id"] in sides
+    ]
+
+
+def _pairwise(
+    records: Sequence[ProbedRecord], plan: ProbePlan, settings: ProbeSettings, sides: ProtectedGroup
+) -> PairwiseProbe:
+    outcomes = [outcome for record in records for outcome in record["outcomes"]]
+    pairs = [
+        ProbedPair(
+            protected=protected,
+            unprotected=unprotected,
+            protected_first=one,
+            unprotected_first=other,
+            log_odds=(one_odds, other_odds),
+        )
+        for (protected, unprotected), (one, other, one_odds, other_odds) in zip(
+            plan["pairs"], outcomes, strict=True
+        )
+    ]
+    # No document is in two pairs, so the pairs of this query are independent draws.
+    figures = pair_figures(
+        (
+            PairOutcome(str(at), it.protected_first, it.unprotected_first, it.log_odds)
+            for at, it in enumerate(pairs)
+        ),
+        stream(settings.seed, "probe: figures"),
+    )
+    (conclusion,) = verdicts([figures])
+    shares = ("protected", "unprotected", "flips", "consistent", "votes")
+    numbers = ("answered", "flips_to_first", "position_p", "ratio", "p")
+    return PairwiseProbe(
+        status="ok" if figures.answered else "failed",
+        verdict=conclusion.kind,
+        sentence=verdict_in_words(conclusion, figures, sides.words, is_one_query=True),
+        pairs=pairs,
+        **{name: ProbedShare.of_figure(getattr(figures, name)) for name in shares},
+        **{name: getattr(figures, name) for name in numbers},
+        ratio_interval=ends_of(figures.ratio_interval),
+        detectable=conclusion.detectable,
+        failures=dict(figures.failures),
+        asked_by=records[-1]["asked_by"],
+    )
+
+
+def _listwise(records: Sequence[ProbedRecord], plan: ProbePlan) -> ListwiseProbe:
+    protected = set(plan["protected"])
+
+    def ratio(ids: Sequence[str]) -> float | None:
+        return exposure_ratio([id_ in protected for id_ in ids])
+
+    return ListwiseProbe(
+        initial=plan["order"],
+        initial_ratio=ratio(plan["order"]),
+        askers=[
+            AskerOrder(
+                asker=record["asker"],
+                words=group_of(record["asker"], plan["words"]),
+                status="ok" if record["order"] else "failed",
+                ids=record["order"],
+                exposure_ratio=ratio(record["order"]),
+                asked=record["asked"],
+                failures=record["failures"],
+                repairs=record["repairs"],
+            )
+            for record in records
+        ],
+    )

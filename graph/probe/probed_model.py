@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fairqr.agents.models.language_model import LanguageModel
@@ -10,7 +12,6 @@ from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.rankers import (
     Cost,
     ItemRanker,
-    RankerOptions,
     RankItem,
     group_of,
     open_ranker,
@@ -19,8 +20,7 @@ from fairqr.base.errors import ModelUnavailableError
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.probe.state import ProbedRecord, ProbeTask
 from fairqr.graph.search.model_ranking import items_of
-from fairqr.graph.search.ranking_context import half
-from fairqr.graph.usage import seconds_left, usage_record
+from fairqr.graph.usage import seconds_left
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -81,20 +81,11 @@ class ProbedModel:
         model, prompt, settings = self.model(), self.prompt(context, "pairwise"), context.probe
         key = (prompt.sha256, settings.by, settings.shown, settings.length)
         if key not in self._judges:
-            options = RankerOptions(by=settings.by, shown=settings.shown, length=settings.length)
-            self._judges[key] = PairwiseJudge(model, prompt, options)
+            self._judges[key] = PairwiseJudge(model, prompt, settings.options(context.prompts))
         return self._judges[key]
 
     def _ranker(self, context: ProbeContext) -> ItemRanker:
-        settings = context.probe
-        options = RankerOptions(
-            shown=settings.shown,
-            length=settings.length,
-            window=settings.window,
-            step=settings.step or half(settings.window),
-            context=settings.context,
-            versions=context.prompts,
-        )
+        options = context.probe.options(context.prompts)
         return open_ranker("listwise", self.model(), self._prompts, options)
 
     async def start(self, context: ProbeContext) -> None:
@@ -141,21 +132,18 @@ class ProbedModel:
             pair = items[protected], items[unprotected]
             found.append(await judge.compare(task["query"], pair, group, left))
         asked = [preference for it in found if it for preference in (it.one_first, it.other_first)]
-        failures: dict[str, int] = {}
-        for preference in asked:
-            if preference.choice is None:
-                failures[preference.status] = failures.get(preference.status, 0) + 1
+        failures = Counter[str](it.status for it in asked if it.choice is None)
         return ProbedRecord(
             number=task["number"],
             asker=task["asker"],
             outcomes=[_outcome(it) for it in found],
             order=[],
             asked=len(asked),
-            failures=failures,
+            failures=dict(failures),
             repairs={},
             asked_by=judge.asks_by,
             messages=list(dict.fromkeys(it.message for it in asked if it.message)),
-            usage=usage_record(sum((it.usage for it in asked), Usage())),
+            usage=asdict(sum((it.usage for it in asked), Usage())),
         )
 
     async def ordered(self, task: ProbeTask, context: ProbeContext) -> ProbedRecord:
@@ -177,7 +165,7 @@ class ProbedModel:
             repairs={kind: times for kind, times in found.repairs.items() if times},
             asked_by="reply",
             messages=[*found.warnings, *filter(None, [found.message])],
-            usage=usage_record(found.usage),
+            usage=asdict(found.usage),
         )
 
 

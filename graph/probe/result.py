@@ -6,7 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from fairqr.agents.ranking.lean import PairFigures, Share, Verdict
 from fairqr.agents.ranking.rankers import Asker
+from fairqr.agents.statistics import Interval
 from fairqr.graph.search.result import Frozen
 from fairqr.graph.usage import UsageReport
 from fairqr.prompts.template import PromptReference
@@ -74,6 +76,17 @@ class ProbedShare(Frozen):
     of: int
     share: float | None
     interval: tuple[float, float] | None
+
+    @classmethod
+    def of_figure(cls, share: Share) -> ProbedShare:
+        """Return a share of the figures in the form of results."""
+        ends = ends_of(share.interval)
+        return cls(count=share.count, of=share.of, share=share.value, interval=ends)
+
+
+def ends_of(interval: Interval | None) -> tuple[float, float] | None:
+    """Return the ends of an interval, if there is one."""
+    return None if interval is None else (interval.low, interval.high)
 
 
 class PairwiseProbe(Frozen):
@@ -210,3 +223,70 @@ class ProbeResult(Frozen):
     seed: int
     usage: UsageReport
     warnings: list[str] = Field([])
+
+
+def verdict_in_words(
+    verdict: Verdict, figures: PairFigures, words: tuple[str, str], *, is_one_query: bool = False
+) -> str:
+    """Return a verdict with its uncertainty, in one or more sentences.
+
+    Args:
+        verdict: The verdict.
+        figures: What it is about.
+        words: The words for the two sides, such as ``female`` and ``male``.
+        is_one_query: Whether all pairs are of one query, and nothing is said about others.
+    """
+    sentences = ["No verdict: no pair has a preference in both orders."]
+    if verdict.kind != "failed":
+        sentences = [_about_lean(verdict, figures, words, is_one_query=is_one_query)]
+    if verdict.position is not None:
+        most = max(figures.flips_to_first, figures.flips_to_second)
+        decides = verdict.kind == "position_decides"
+        sentences.insert(
+            0 if decides else 1,
+            f"{'Position decides: ' if decides else ''}{figures.flips.count} of {figures.answered} "
+            f"pairs flip with the order, and the {verdict.position} place wins {most} of these "
+            f"({p_in_words(figures.position_p)}).",
+        )
+    if failures := ", ".join(f"{count} {status}" for status, count in figures.failures.items()):
+        sentences.append(
+            f"Of {figures.replies} replies {figures.failed} prefer neither ({failures})."
+        )
+    return " ".join(sentences)
+
+
+def p_in_words(p: float | None) -> str:
+    """Return a p value as text: ``p = 0.012``, ``p < 0.001``, or ``p has no value``."""
+    if p is None:
+        return "p has no value"
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
+def _about_lean(
+    verdict: Verdict, figures: PairFigures, words: tuple[str, str], *, is_one_query: bool
+) -> str:
+    wins, losses, tests = figures.protected.count, figures.unprotected.count, p_in_words(figures.p)
+    noun, of, no_lean = "document", "", "On this query no lean was found"
+    if not is_one_query:
+        noun, of, no_lean = "item", f" from {figures.queries} queries", "No lean was found"
+        over_queries, by_holm = map(p_in_words, (figures.over_queries, verdict.p))
+        tests += f" over pairs, {over_queries} over queries, {by_holm} by Holm"
+    counts = (
+        f"of {figures.pairs} pairs{of} the {words[0]} {noun} is preferred in both orders in "
+        f"{wins}, the {words[1]} one in {losses}"
+    )
+    if verdict.lean is None and (figures.p is None or verdict.detectable is None):
+        return (
+            f"Too few answers to tell whether there is a lean: {counts}, and it takes at least "
+            f"{verdict.least} pairs with one winner"
+            f"{'' if is_one_query else ', from as many queries'}."
+        )
+    if verdict.lean is not None:
+        word = words[0] if verdict.lean == "protected" else words[1]
+        model = "On this query the model" if is_one_query else "The model"
+        return f"{model} favours {word} {noun}s: {counts} ({tests})."
+    return (
+        f"{no_lean}: {counts} ({tests}). With a power of 80%, this many independent pairs would "
+        f"have shown a lean where one side wins {verdict.detectable:.0%} or more of those with one "
+        "winner."
+    )

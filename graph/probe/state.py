@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from fairqr.graph.search.state import InputState
 from fairqr.graph.search.state import OutputState as SearchOutput
-from fairqr.graph.usage import UsageRecord, longest
+from fairqr.graph.usage import longest
 
 
 class ProbePlan(TypedDict):
@@ -60,7 +60,7 @@ class ProbedRecord(TypedDict):
     repairs: dict[str, int]
     asked_by: str
     messages: list[str]
-    usage: UsageRecord
+    usage: dict[str, Any]
 
 
 class OutputState(SearchOutput):

@@ -52,16 +52,12 @@ def search_state_graph(
     prompts = prompts or PromptLibrary()
     rankers = Rankers.of(ranker, model, prompts)
     refiner_for = _refiner_source(model, prompts)
-    nodes = Nodes(engine, refiner_for, rankers.ranker_for, context, reserve)
+    nodes = Nodes(engine, refiner_for, rankers.ranker_for, context or Context(), reserve)
     graph = StateGraph(
         State, context_schema=Context, input_schema=InputState, output_schema=OutputState
     )
-    graph.add_node("begin", Node(nodes.begin))
-    graph.add_node("retrieve", Node(nodes.retrieve))
-    graph.add_node("measure", Node(nodes.measure))
-    graph.add_node("choose_group", Node(nodes.choose_group))
-    graph.add_node("refine", Node(nodes.refine))
-    graph.add_node("rerank", Node(nodes.rerank))
+    for name in ("begin", "retrieve", "measure", "choose_group", "refine", "rerank"):
+        graph.add_node(name, Node(getattr(nodes, name)))
     graph.add_edge(START, "begin")
     graph.add_edge("begin", "measure")
     graph.add_edge("retrieve", "measure")

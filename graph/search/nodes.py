@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
 from langgraph.errors import GraphBubbleUp
-from langgraph.runtime import Runtime
 from langgraph.types import Overwrite
 
 from fairqr.agents.models.replies import Usage, no_answer_within
@@ -20,8 +20,7 @@ from fairqr.base.errors import (
     one_line,
 )
 from fairqr.base.loops import run_together
-from fairqr.base.telemetry import Kind, current_span, span
-from fairqr.graph.outcome_span import record_divergence, record_outcome
+from fairqr.base.telemetry import Kind, Span, span
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.decisions import (
     best_iteration,
@@ -51,8 +50,8 @@ from fairqr.graph.search.state import (
     RankingRecord,
     State,
 )
-from fairqr.graph.steps import Update, begun, context_of, forgotten, traced
-from fairqr.graph.usage import running_seconds, seconds_left, usage_record
+from fairqr.graph.steps import Update, begun, context_of, forgotten, record_outcome, traced
+from fairqr.graph.usage import running_seconds, seconds_left
 from fairqr.retrieval.engines.engine import Query, SearchEngine, require, searched
 from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
 from fairqr.retrieval.fairness.exposure import FloatArray
@@ -72,10 +71,11 @@ RefinerFor = Callable[[Context], Refiner | None]
 RankerFor = Callable[[Context], ItemRanker | None]
 
 
+@dataclass(frozen=True)
 class Nodes:
     """The steps over one engine.
 
-    Args:
+    Attributes:
         engine: The engine with the documents.
         refiner_for: Returns the refiner for a run with this context, or None.
         ranker_for: Returns the ranker for a run with this context, or None.
@@ -84,25 +84,18 @@ class Nodes:
             of the budget.
     """
 
-    def __init__(
-        self,
-        engine: SearchEngine,
-        refiner_for: RefinerFor,
-        ranker_for: RankerFor = lambda context: None,
-        default: Context | None = None,
-        reserve: Reserve | None = None,
-    ) -> None:
-        self._engine = engine
-        self._refiner_for = refiner_for
-        self._ranker_for = ranker_for
-        self._default = default or Context()
-        self._reserve = reserve
+    engine: SearchEngine
+    refiner_for: RefinerFor
+    ranker_for: RankerFor = lambda context: None
+    default: Context = field(default_factory=Context)
+    reserve: Reserve | None = None
 
-    def _context(self, runtime: Runtime[Context]) -> Context:
-        return context_of(runtime, self._default)
+    def context(self, given: object) -> Context:
+        """See :func:`fairqr.graph.steps.context_of`."""
+        return context_of(given, self.default)
 
     def _dimensions(self, context: Context) -> list[Dimension]:
-        return dimensions_of(self._engine.schema, context.attributes, intersect=context.intersect)
+        return dimensions_of(self.engine.schema, context.attributes, intersect=context.intersect)
 
     def _lists(self, state: State, context: Context) -> RoundLists:
         """Return the lists of the run's rounds.
@@ -116,12 +109,11 @@ class Nodes:
                 f"The run was started with the attributes {', '.join(begun)}; resume it with the "
                 "same context."
             )
-        return RoundLists(dimensions, state, context, self._engine)
+        return RoundLists(dimensions, state, context, self.engine)
 
     @traced
-    async def begin(self, state: State, runtime: Runtime[Context]) -> Update:
+    async def begin(self, state: State, context: Context, opened: Span) -> Update:
         """Check the query and the context, run the query, and set the target."""
-        context, opened = self._context(runtime), current_span()
         if not isinstance(state.get("query"), str):
             raise QueryError("There is no query; give the graph {'query': 'what to search for'}.")
         # Half a surrogate pair is not a character, and no client could send it.
@@ -143,19 +135,21 @@ class Nodes:
             for name in context.effective_target.without_population(attributes)
         ]
         if context.rounds:
-            require(self._engine, "new_queries", "Refining the query", "set max_iterations to 0")
+            require(self.engine, "new_queries", "Refining the query", "set max_iterations to 0")
             if context.strategy.rerank == "original_query":
-                require(self._engine, "rescore", "The order 'original_query'")
-            if (refiner := self._refiner_for(context)) is None:
+                require(self.engine, "rescore", "The order 'original_query'")
+            if (refiner := self.refiner_for(context)) is None:
                 raise ModelUnavailableError(
                     "No model is given to refine with; name one, or set ask to never."
                 )
             await refiner.start()
         # Find wrong options and missing weights now.
         await final_step(context)
-        if (ranker := self._ranker_for(context)) is not None:
+        if (ranker := self.ranker_for(context)) is not None:
             await ranker.start()
         original = QueryRecord(text=query, boost="", attribute=None, group=None)
+        plain = await self._plain(state, original, context, warnings)
+        opened.set("fairqr.target", plain["target"])
         return {
             # A thread of a checkpointer may contain an earlier search.
             **forgotten(state, "result"),
@@ -169,10 +163,10 @@ class Nodes:
             "keywords": {},
             "topic_words": [],
             "refinements": [],
-            "usage": usage_record(Usage()),
+            "usage": asdict(Usage()),
             "stop_reason": None,
             "cost": None,
-            **await self._plain(state, original, context, warnings),
+            **plain,
         }
 
     async def _plain(
@@ -184,12 +178,12 @@ class Nodes:
         records, reported, size = await self._retrieved([original], n, context, 0)
         if size is not None and context.k > size:
             raise InputError(
-                f"k is {context.k}, but '{self._engine.name}' has only {size} documents; lower k."
+                f"k is {context.k}, but '{self.engine.name}' has only {size} documents; lower k."
             )
         ranking, warnings = plain_of(records[0]), [*warned, *reported]
         if not ranking.ids:
             warnings.append(
-                f"No document of '{self._engine.name}' matches the query; try other words."
+                f"No document of '{self.engine.name}' matches the query; try other words."
             )
             return {
                 **begun(state, rankings=records, warnings=warnings),
@@ -202,9 +196,8 @@ class Nodes:
                 "The engine's scores cannot be used as weights, so the retrieved documents count "
                 "by 1/rank in the target."
             )
-        current_span().set("fairqr.target", target)
-        ranker, query = self._ranker_for(context), original["text"]
-        cost = await expected_cost(self._engine, ranker, self._reserve, query, ranking.ids, context)
+        ranker, query = self.ranker_for(context), original["text"]
+        cost = await expected_cost(self.engine, ranker, self.reserve, query, ranking.ids, context)
         return {
             **begun(state, rankings=records, warnings=warnings),
             "corpus_shares": {name: shared.tolist() for name, shared in shares.items()},
@@ -213,9 +206,8 @@ class Nodes:
         }
 
     @traced
-    async def retrieve(self, state: State, runtime: Runtime[Context]) -> Update:
+    async def retrieve(self, state: State, context: Context, opened: Span) -> Update:
         """Run the refined queries of a round."""
-        context, opened = self._context(runtime), current_span()
         opened.set("fairqr.iteration", state["iteration"])
         # The queries are made here, so that a person may change the keywords before.
         pending = refined_queries(state, context) or [state["rankings"][0]["query"]]
@@ -237,7 +229,7 @@ class Nodes:
             The hits of each query, the warnings, and the number of all documents, which the
             original query counts if the engine can.
         """
-        engine = self._engine
+        engine = self.engine
         factors = [one for dimension in self._dimensions(context) for one in dimension.factors]
         attributes = tuple(dict.fromkeys(factor.name for factor in factors))
         queries = [Query(q["text"], n, boost=q["boost"]) for q in pending]
@@ -277,7 +269,7 @@ class Nodes:
         """
         scores: dict[str, float] = {}
         chances: dict[str, float] = {}
-        can = self._engine.capabilities
+        can = self.engine.capabilities
         by_relevance = context.strategy.rerank == "relevance"
         if not by_relevance or not can & {"rescore", "relevance"}:
             return {}
@@ -288,7 +280,7 @@ class Nodes:
         known.update(id_ for record in earlier for id_ in sought_of(record, dimensions))
         sought = [id_ for record in found for id_ in sought_of(record, dimensions)]
         ids = list(dict.fromkeys(id_ for id_ in sought if id_ not in known))
-        for hits in await search_given(self._engine, state["query"], ids) if ids else ():
+        for hits in await search_given(self.engine, state["query"], ids) if ids else ():
             if "rescore" in can:
                 scores.update(zip(hits.ids, hits.scores, strict=True))
             if hits.relevance is not None:
@@ -300,14 +292,13 @@ class Nodes:
         evidence = context.rounds and context.strategy.evidence
         if not (evidence or context.effective_target.parts.get("corpus")):
             return {}
-        if "corpus_shares" not in self._engine.capabilities:
+        if "corpus_shares" not in self.engine.capabilities:
             return {}
-        return await self._engine.corpus_shares()
+        return await self.engine.corpus_shares()
 
     @traced
-    async def measure(self, state: State, runtime: Runtime[Context]) -> Update:
+    async def measure(self, state: State, context: Context, opened: Span) -> Update:
         """Measure the exposure of the round's list, and decide whether to stop."""
-        context, opened = self._context(runtime), current_span()
         number = state["iteration"]
         lists = self._lists(state, context)
         found = lists.retrieved(number) if number else lists.plain
@@ -342,11 +333,11 @@ class Nodes:
             loop,
             spent,
             running_seconds(),
-            by_vectors="vectors" in self._engine.capabilities,
+            by_vectors="vectors" in self.engine.capabilities,
         )
         if not lists.plain.ids:
             reason = "no_hits"
-        record_divergence(opened, measured.divergence, measured.exposure, state["target"])
+        _record_divergence(opened, measured.divergence, measured.exposure, state["target"])
         opened.set("fairqr.exposure", measured.exposure)
         opened.set("fairqr.iteration", number)
         if reason:
@@ -362,9 +353,8 @@ class Nodes:
         return update | {"iterations": [record], "stop_reason": reason, "warnings": warnings}
 
     @traced
-    async def choose_group(self, state: State, runtime: Runtime[Context]) -> Update:
+    async def choose_group(self, state: State, context: Context, opened: Span) -> Update:
         """Choose the groups to ask about, and those of them that lack exposure."""
-        context, opened = self._context(runtime), current_span()
         best = state.get("best_fair") or state["iterations"][best_iteration(state["iterations"])]
         exposure = best["exposure"]
         limit = context.max_groups
@@ -377,10 +367,9 @@ class Nodes:
         return {"chosen": chosen, "lacking": lacking}
 
     @traced
-    async def refine(self, state: State, runtime: Runtime[Context]) -> Update:
+    async def refine(self, state: State, context: Context, opened: Span) -> Update:
         """Ask for keywords for all chosen groups at once, and check them."""
-        context, opened = self._context(runtime), current_span()
-        refiner = self._refiner_for(context)
+        refiner = self.refiner_for(context)
         if refiner is None:  # begin() refuses this
             raise ModelUnavailableError("No model is given to refine with.")
         deadline = seconds_left(context)
@@ -417,7 +406,7 @@ class Nodes:
             opened.set("error.type", type(error).__name__)
             return {
                 "refinements": [],
-                "usage": usage_record(sum((answer.usage for answer in ended), before)),
+                "usage": asdict(sum((answer.usage for answer in ended), before)),
                 "warnings": [failed],
                 "stop_reason": "model_failed",
             }
@@ -425,7 +414,7 @@ class Nodes:
         # A stored state has lists instead of tuples.
         chosen: list[GroupKey] = [(name, group) for name, group in state["chosen"]]
         keyed = list(zip(chosen, answers, strict=True))
-        checked, topic = await checked_refinements(self._engine, keyed, state, context)
+        checked, topic = await checked_refinements(self.engine, keyed, state, context)
         statuses = []
         for (name, group), refinement in zip(chosen, checked, strict=True):
             opened.content(f"fairqr.keywords.{name}.{group}", refinement.keywords)
@@ -435,15 +424,14 @@ class Nodes:
         return after_refinement(state, context, checked, topic, usage, budget_is_spent=spent)
 
     @traced
-    async def rerank(self, state: State, runtime: Runtime[Context]) -> Update:
+    async def rerank(self, state: State, context: Context, opened: Span) -> Update:
         """Re-rank by the original query, and make the result."""
-        context, opened = self._context(runtime), current_span()
-        ranker = self._ranker_for(context)
-        by_model = ModelRanking(self._engine, ranker, context, state) if ranker else None
+        ranker = self.ranker_for(context)
+        by_model = ModelRanking(self.engine, ranker, context, state) if ranker else None
         result = await assemble(
-            self._engine,
+            self.engine,
             self._lists(state, context),
-            self._refiner_for(context) if context.rounds else None,
+            self.refiner_for(context) if context.rounds else None,
             by_model,
         )
         models = {"refiner": result.model, "ranker": result.ranker}
@@ -451,12 +439,12 @@ class Nodes:
         opened.set("fairqr.corpus", result.corpus)
         opened.set("fairqr.best_iteration", result.best_iteration)
         opened.set("fairqr.stop_reason", result.stop_reason)
-        record_divergence(opened, result.divergence, result.exposure, result.target)
+        _record_divergence(opened, result.divergence, result.exposure, result.target)
         if result.baseline.divergence is not None:
             opened.set("fairqr.baseline_divergence", result.baseline.divergence)
         update: Update = {"result": result.model_dump(mode="json")}
         if by_model is not None:
-            update["usage"] = usage_record(by_model.usage)
+            update["usage"] = asdict(by_model.usage)
         return update
 
 
@@ -481,3 +469,18 @@ async def _refined(
             answer = Refinement("timeout", message=message)
         ended.append(answer)
         return answer
+
+
+def _record_divergence(
+    step: Span,
+    divergence: float | None,
+    exposure: Mapping[str, Mapping[str, float]],
+    target: Mapping[str, Mapping[str, float]],
+) -> None:
+    """Record in a step's span how far its list is from the target, in nats."""
+    worst = [
+        f"{name}={group} has {exposure[name][group]:.1%} of the exposure; "
+        f"its target is {target[name][group]:.1%}."
+        for name, group in groups_to_ask_about(target, exposure, "most", 1)
+    ]
+    step.evaluation("divergence", divergence, explanation="".join(worst) or None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Literal, Self
 
@@ -11,11 +12,6 @@ from fairqr.agents.ranking.rankers import RankerName, RankerOptions, Shown
 
 READS: Mapping[RankerName, int] = {"listwise": 100, "pairwise": 20, "monot5": 100, "monobert": 100}
 """How many documents each ranker reads by default; pairwise comparisons cost most."""
-
-
-def half(window: int) -> int:
-    """Return the usual step of a window."""
-    return max(1, window // 2)
 
 
 class WindowSettings(BaseModel):
@@ -51,6 +47,17 @@ class WindowSettings(BaseModel):
                 "windows overlap"
             )
         return self
+
+    def options(self, versions: Mapping[str, str]) -> RankerOptions:
+        """Return the options for :func:`fairqr.agents.ranking.rankers.open_ranker`.
+
+        Args:
+            versions: The versions of prompts, by id.
+        """
+        names = {field.name for field in dataclasses.fields(RankerOptions)}
+        own = self.model_dump(include=names, exclude_none=True)
+        step = self.step or max(1, self.window // 2)
+        return RankerOptions(**own | {"step": step, "versions": versions})
 
 
 class RankingSettings(WindowSettings):
@@ -88,23 +95,3 @@ class RankingSettings(WindowSettings):
     concurrency: int = Field(
         8, ge=1, le=256, description="How many comparisons run at the same time."
     )
-
-    def options(self, versions: Mapping[str, str]) -> RankerOptions:
-        """Return the options for :func:`fairqr.agents.ranking.rankers.open_ranker`.
-
-        Args:
-            versions: The versions of prompts, by id.
-        """
-        return RankerOptions(
-            shown=self.shown or "title_text",
-            length=self.length,
-            window=self.window,
-            step=self.step or half(self.window),
-            context=self.context,
-            strategy=self.strategy,
-            passes=self.passes,
-            by=self.by,
-            concurrency=self.concurrency,
-            weights=self.weights,
-            versions=versions,
-        )

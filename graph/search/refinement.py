@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, cast
 
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiner import Refinement
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.state import GroupKey, QueryRecord, RefinementRecord, State
-from fairqr.graph.usage import usage_record
 
 # The model replied, but its words do not help. Any other status that is not ok is a failure.
 _OF_NO_HELP = ("repeated", "unknown_terms", "unsupported")
@@ -48,7 +48,7 @@ def after_refinement(
     keyed = list(zip(chosen, refinements, strict=True))
     failed = [r for r in refinements if r.status != "ok" and r.status not in _OF_NO_HELP]
     update: dict[str, Any] = {
-        "usage": usage_record(usage),
+        "usage": asdict(usage),
         "refinements": [
             RefinementRecord(
                 attribute=name,

@@ -13,7 +13,7 @@ from langgraph.channels import DeltaChannel
 # Before Python 3.12, pydantic cannot make a JSON schema, which Studio needs, of typing's TypedDict.
 from typing_extensions import TypedDict
 
-from fairqr.graph.usage import UsageRecord, longest
+from fairqr.graph.usage import longest
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.table import CodedMemberships
 
@@ -213,7 +213,7 @@ class State(InputState, OutputState, total=False):
     keywords: dict[str, dict[str, list[str]]]
     topic_words: list[str]
     refinements: list[RefinementRecord]
-    usage: UsageRecord
+    usage: dict[str, Any]
     stop_reason: StopReason | None
     warnings: Annotated[list[str], DeltaChannel(joined)]
     cost: CostRecord | None

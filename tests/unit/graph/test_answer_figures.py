@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairqr.graph.answer.nodes import attribution_rate, group_shares, mean_exposure
 from fairqr.graph.answer.result import RankingAnswer
-from fairqr.graph.answer.summary import attribution_rate, group_shares, mean_exposure
 
 IDS = list("abcdef")
 K = 3

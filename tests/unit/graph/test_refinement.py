@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, cast
 
 from fairqr.agents.models.replies import Usage
@@ -13,7 +14,6 @@ from fairqr.graph.search.refinement import (
     shown,
 )
 from fairqr.graph.search.state import QueryRecord, State
-from fairqr.graph.usage import usage_record
 
 FEMALE, MALE = ("gender", "female"), ("gender", "male")
 ALL_WHO_LACK = Context(groups="lacking")
@@ -28,7 +28,7 @@ def state(**more: Any) -> State:
         "lacking": [FEMALE],
         "keywords": {},
         "topic_words": [],
-        "usage": usage_record(Usage()),
+        "usage": asdict(Usage()),
         **more,
     }
     return cast("State", known)

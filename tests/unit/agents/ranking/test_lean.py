@@ -17,7 +17,7 @@ from fairqr.agents.statistics import (
     sign_test,
     stream,
 )
-from fairqr.graph.probe.summary import verdict_in_words
+from fairqr.graph.probe.result import verdict_in_words
 
 P, U = "protected", "unprotected"
 KINDS = {"p": (P, P), "u": (U, U), "1": (P, U), "2": (U, P), "x": ("refused", "both")}
