@@ -17,7 +17,7 @@ from fairqr.graph.answer.context import AnswerContext, answer_context
 from fairqr.graph.probe.context import probe_context
 from fairqr.graph.search.context import Context, make_context
 from fairqr.graph.search.rankers import ASKED
-from fairqr.graph.service.configuration import Caps, ModelEntry
+from fairqr.graph.service.configuration import Caps
 from fairqr.graph.service.engine.bounds import bounded, check_bound, check_text, with_answers
 from fairqr.graph.service.engine.offers import NOTHING, Offers
 from fairqr.graph.service.engine.requests import REQUESTS, RunRequest
@@ -38,7 +38,6 @@ class Request:
         corpus: The name of a source, an index or a built-in corpus.
         retriever: One of :data:`fairqr.retrieval.encoders.opening.RETRIEVERS`.
         model: The name of the model.
-        entry: The configuration of the model.
         base_url: The configured address that the request names, if any.
         attributor: What judges answers; optional.
         context: The context of the graph.
@@ -51,7 +50,6 @@ class Request:
     corpus: str
     retriever: str
     model: str
-    entry: ModelEntry
     base_url: str | None
     attributor: str | None
     context: Context
@@ -114,7 +112,6 @@ def check_request(kind: Kind, asked: RunRequest, caps: Caps, offers: Offers) -> 
         corpus=values["corpus"],
         retriever=strategy.searched_by(values["retriever"]),
         model=values["model"],
-        entry=entry,
         base_url=base_url,
         attributor=attributor,
         context=context,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from fairqr.graph.service.engine.audits import (
     check_audit,
 )
 from fairqr.graph.service.engine.checking import Request, check_request, parsed
-from fairqr.graph.service.engine.offers import Offers
+from fairqr.graph.service.engine.offers import Offers, ServedPrompts
 from fairqr.graph.service.engine.requests import RunRequest
 from fairqr.graph.service.engine.resources import Resources
 from fairqr.graph.service.records import Kind, Run
@@ -59,7 +59,7 @@ class Engine:
     Args:
         settings: The settings of the service.
         catalog: What can be searched; defaults to the user's data folder.
-        prompts: The prompts; by default we read them again whenever they change.
+        prompts: The prompts; defaults to the shipped ones and those of the user's folder.
         default_model: The model for requests that name none; defaults to the configured one.
         auditor: Runs audits; without it, the service offers none.
 
@@ -78,13 +78,11 @@ class Engine:
     ) -> None:
         self.settings = settings
         self.auditor = auditor
-        self.prompts = prompts or PromptLibrary()
+        self.prompts = prompts or ServedPrompts()
         catalog = catalog or Catalog()
         self.offers = Offers(settings, catalog, self.prompts, default_model)
         replies = ReplyCache(settings.replies)
-        self._resources = Resources(
-            catalog, self.prompts, self.offers, replies, settings.caps.seconds
-        )
+        self._resources = Resources(catalog, self.prompts, self.offers, replies)
         # One client for all checks, since it takes long to make. Each check opens a new connection.
         self._http = httpx.AsyncClient(
             timeout=REACHED_WITHIN, limits=httpx.Limits(max_keepalive_connections=0)
@@ -101,7 +99,8 @@ class Engine:
         """
         await self._start_model()
         for name in self._named():
-            await self._resources.engine(name, progress=progress)
+            async with self._resources.engine(name, progress=progress):
+                pass
         if self.settings.traces is not None:
             # What is recorded may be private.
             await asyncio.to_thread(self.settings.traces.mkdir, 0o700, parents=True, exist_ok=True)
@@ -118,7 +117,8 @@ class Engine:
             FairqrError: One cannot.
         """
         for name in self._named():
-            await (await self._resources.engine(name)).info()
+            async with self._resources.engine(name) as engine:
+                await engine.info()
 
     async def check_model(self) -> None:
         """Check that the server of the default model responds; we send no prompt.
@@ -154,19 +154,21 @@ class Engine:
         Raises:
             FairqrError: The run fails.
         """
-        with _others_untold(request.corpus), _caps_named(self.settings.caps):
-            graph, engine = await self._resources.graph(request)
-            context = await _fitting(request, engine)
-            if journal is not None and engine.in_process:
-                journal.version = (await engine.info()).fingerprint
-            with self._recorded(id_, more=journal is not None and journal.resumed):
-                if not steps:
-                    yield await result_of(graph, request.query, context)
-                    return
-                events = run_graph(graph, request.query, context, journal=journal)
-                async with aclosing(events):
-                    async for event in events:
-                        yield event
+        lent = self.searched(request.corpus, request.retriever)
+        with _caps_named(self.settings.caps):
+            async with lent as engine:
+                graph = self._resources.graph(request, engine)
+                context = await _fitting(request, engine)
+                if journal is not None and engine.in_process:
+                    journal.version = (await engine.info()).fingerprint
+                with self._recorded(id_, more=journal is not None and journal.resumed):
+                    if not steps:
+                        yield await result_of(graph, request.query, context)
+                        return
+                    events = run_graph(graph, request.query, context, journal=journal)
+                    async with aclosing(events):
+                        async for event in events:
+                            yield event
 
     async def execute_stored(self, run: Run, journal: RunJournal) -> AsyncGenerator[RunEvent, None]:
         """Run or resume a durable run, as :meth:`execute` does."""
@@ -189,33 +191,42 @@ class Engine:
         work = check_audit(asked, self.offers.corpus(asked.corpus), self.settings.caps)
         if self.auditor is not None:
             await self.auditor.check(work.options)
-        engine = await self.searched(work.corpus, work.retriever)
-        for name in asked.attributes:
-            engine.schema.attribute(name)
+        async with self.searched(work.corpus, work.retriever) as engine:
+            for name in asked.attributes:
+                engine.schema.attribute(name)
         return work
 
     async def _audited(self, run: Run) -> AsyncGenerator[Step, None]:
         """Run a durable audit, or resume it from its folder."""
         work = await self.checked_audit(AuditRequest.model_validate(run.request))
-        engine = await self.searched(work.corpus, work.retriever)
         folder = self.settings.audits_folder / run.id
-        events = audited(
-            self.auditor, engine, work.queries, work.options, folder=folder, attempt=run.attempts
-        )
-        with self._recorded(run.id, more=run.attempts > 1):
-            async with aclosing(events):
-                async for event in events:
-                    yield event
+        async with self.searched(work.corpus, work.retriever) as engine:
+            with self._recorded(run.id, more=run.attempts > 1):
+                events = audited(
+                    self.auditor,
+                    engine,
+                    work.queries,
+                    work.options,
+                    folder=folder,
+                    attempt=run.attempts,
+                )
+                async with aclosing(events):
+                    async for event in events:
+                        yield event
 
-    async def searched(self, corpus: str | None, retriever: str = AUTO) -> SearchEngine:
-        """Return the search engine of an offered corpus; None means the default corpus.
+    @contextlib.asynccontextmanager
+    async def searched(
+        self, corpus: str | None, retriever: str = AUTO
+    ) -> AsyncIterator[SearchEngine]:
+        """Lend the search engine of an offered corpus; None means the default corpus.
 
         Raises:
             FairqrError: The corpus is not offered, or cannot be opened.
         """
         name = self.offers.corpus(corpus)
         with _others_untold(name):
-            return await self._resources.engine(name, retriever)
+            async with self._resources.engine(name, retriever) as engine:
+                yield engine
 
     async def infos(self) -> list[tuple[SearchEngine, EngineInfo]]:
         """Return the offered search engines that can be opened."""
@@ -226,8 +237,8 @@ class Engine:
 
     async def _info(self, name: str) -> tuple[SearchEngine, EngineInfo] | None:
         try:
-            engine = await self._resources.engine(name)
-            return engine, await engine.info()
+            async with self._resources.engine(name) as engine:
+                return engine, await engine.info()
         except FairqrError:
             return None
 
@@ -245,10 +256,10 @@ class Engine:
 
     async def _start_model(self) -> ChatModel | None:
         """Start the default model and return it; None if it needs no start."""
-        name, entry = self.offers.model(None)
+        name, _ = self.offers.model(None)
         if name == FeedbackRefiner.name:
             return None
-        model = await self._resources.model(name, entry, None)
+        model = self._resources.model(name, None)
         if not isinstance(model, ChatModel):
             return None
         await model.start()

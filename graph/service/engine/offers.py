@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,11 +22,14 @@ from fairqr.base.settings import default_corpus, default_model
 from fairqr.graph.answer.nodes import PROMPT as ANSWER
 from fairqr.graph.search.context import METHODS, FinalStep, Method
 from fairqr.graph.service.configuration import ModelEntry, ServiceSettings
-from fairqr.prompts.library import PromptLibrary
+from fairqr.prompts.library import DEFAULT_VERSIONS, PromptLibrary
+from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.rerankers.registry import TRAINED
 from fairqr.retrieval.sources.catalog import Catalog, check_name
 from fairqr.retrieval.sources.corpus import BUILT_IN
 from fairqr.retrieval.sources.source import Source, load_source
+
+log = logging.getLogger(__name__)
 
 NOTHING = "none"
 """The name to give if nothing should judge answers."""
@@ -35,6 +39,27 @@ NEURAL = ("monot5", "monobert")
 
 LONGEST_NAME = 200
 """The most characters of a model's name that matches a pattern."""
+
+
+class ServedPrompts(PromptLibrary):
+    """Prompts, of whose wrong files only the log says where they are and what is wrong."""
+
+    def get(self, id_: str, version: str | None = None) -> PromptTemplate:
+        """Return a prompt; see :meth:`PromptLibrary.get`.
+
+        Raises:
+            PromptError: It does not exist, or its file is wrong.
+        """
+        try:
+            return super().get(id_, version)
+        except PromptError as error:
+            if (id_, version or DEFAULT_VERSIONS.get(id_, "v1")) not in self.names():
+                raise
+            log.warning("%s", error)
+            shown = one_line(f"{id_}/{version}" if version else id_, 60)
+            raise PromptError(
+                f"The file of the prompt {shown} is wrong; ask whoever runs the service to mend it."
+            ) from None
 
 
 class Offers:

@@ -222,13 +222,13 @@ class _Tools:
         body = {"corpus": source, "queries": queries, "attributes": attributes}
         asked = AuditRequest(**body, k=k or min(SHOWN, self._caps.k), intersections=False)
         work = await self._engine.checked_audit(asked)
-        engine = await self._engine.searched(work.corpus)
+        async with self._engine.searched(work.corpus) as engine:
 
-        def execute(_: str) -> AsyncGenerator[RunEvent, None]:
-            auditor, options = self._engine.auditor, work.options
-            return audited(auditor, engine, work.queries, options, seconds=seconds)
+            def execute(_: str) -> AsyncGenerator[RunEvent, None]:
+                auditor, options = self._engine.auditor, work.options
+                return audited(auditor, engine, work.queries, options, seconds=seconds)
 
-        found = await self._followed("audit", work.name, execute, context, len(queries) + 1)
+            found = await self._followed("audit", work.name, execute, context, len(queries) + 1)
         summary = summary_of(engine.name, AuditResult.model_validate(found))
         lines = [
             f"{summary.answered} of {summary.queries} queries were answered.",
@@ -299,7 +299,8 @@ class _Tools:
         return result
 
     async def _documents(self, corpus: str, ids: Sequence[str]) -> list[Document]:
-        return await (await self._engine.searched(corpus)).documents(ids)
+        async with self._engine.searched(corpus) as engine:
+            return await engine.documents(ids)
 
 
 class _Edge(Middleware):

@@ -150,8 +150,8 @@ async def list_documents(
     corpus: _Corpus = None,
 ) -> Response:
     """Return the title and a line of the text of several documents."""
-    searched = await parts_of(request).engine.searched(corpus)
-    found = DocumentLines(documents=await read_lines(searched, id))
+    async with parts_of(request).engine.searched(corpus) as searched:
+        found = DocumentLines(documents=await read_lines(searched, id))
     return Json(found.model_dump())
 
 
@@ -166,8 +166,9 @@ async def get_document(
     An endpoint that only searches by words gives only documents that an earlier search found.
     """
     engine = parts_of(request).engine
-    searched, link = await engine.searched(corpus), engine.offers.link(corpus)
-    return Json((await read_document(searched, id, link)).model_dump())
+    async with engine.searched(corpus) as searched:
+        found = await read_document(searched, id, engine.offers.link(corpus))
+    return Json(found.model_dump())
 
 
 @router.get("/prompts")

@@ -93,7 +93,8 @@ def _completing(asked: ChatRequest, request: Request) -> Completing:
     async def cite(ids: list[str]) -> list[str]:
         links: dict[str, str] = {}
         with suppress(FairqrError):  # keep the answer even if its documents cannot be read
-            links = await links_of(await engine.searched(corpus), ids, engine.offers.link(corpus))
+            async with engine.searched(corpus) as searched:
+                links = await links_of(searched, ids, engine.offers.link(corpus))
         source = urlencode({"corpus": corpus})
         own = f"{request.base_url}v1/documents/"
         return [links.get(id_) or f"{own}{quote(id_, safe='')}?{source}" for id_ in ids]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from starlette.responses import PlainTextResponse
@@ -16,7 +16,6 @@ from fairqr.agents.models.cache import ReplyCache
 from fairqr.base import errors
 from fairqr.base.errors import BusyError, CapError, FairqrError, ModelError
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.engine.open_once import KeptOpen
 from fairqr.graph.service.engine.resources import Resources
 from fairqr.graph.service.http import app, serving
 from fairqr.graph.service.http.access import Caller, is_loopback, needed
@@ -107,90 +106,87 @@ async def test_an_event_is_one_line_whatever_is_in_it() -> None:
     assert (step.id, step.event, token.id, token.event) == ("3", "step", None, "token")
 
 
-async def test_what_is_opened_is_opened_once_and_again_where_it_failed() -> None:
-    kept: KeptOpen[str, int] = KeptOpen(2)
-    tries = 0
+class _Engine:
+    def __init__(self, name: str, closed: list[str]) -> None:
+        self._name, self._closed = name, closed
 
-    async def opening() -> int:
-        nonlocal tries
-        tries += 1
+    async def aclose(self) -> None:
+        self._closed.append(self._name)
+        if self._name == "first":
+            raise OSError(self._name)
+
+
+class _Catalog:
+    """Opens engines; some fail at first, and one never opens."""
+
+    def __init__(self) -> None:
+        self.stamps: dict[str, str] = {}
+        self.closed: list[str] = []
+        self.opened = 0
+
+    def stamp(self, name: str) -> str:
+        return self.stamps.get(name, "")
+
+    async def open(self, name: str, **_: Any) -> _Engine:
+        self.opened += 1
         await asyncio.sleep(0)
-        if tries == 1:
+        if name == "fails" and self.opened == 1:
             raise OSError
-        return tries
+        if name == "never":
+            await asyncio.Event().wait()
+        return _Engine(name + self.stamp(name), self.closed)
 
-    two = kept.get("a", opening), kept.get("a", opening)
-    both = await asyncio.gather(*two, return_exceptions=True)
+    def resources(self) -> Resources:
+        offers: Any = SimpleNamespace(sources={})
+        catalog, prompts = cast("Any", self), cast("Any", None)
+        return Resources(catalog, prompts, offers, ReplyCache())
+
+
+async def test_an_engine_is_opened_once_and_again_if_it_failed() -> None:
+    catalog = _Catalog()
+    resources = catalog.resources()
+
+    async def lent() -> Any:
+        async with resources.engine("fails") as engine:
+            return engine
+
+    both = await asyncio.gather(lent(), lent(), return_exceptions=True)
     assert [type(it) for it in both] == [OSError, OSError]
-    assert await kept.get("a", opening) == await kept.get("a", opening) == 2
-    await kept.get("b", opening)
-    await kept.get("c", opening)
-    assert [*kept._opened] == ["b", "c"]
+    first, second = await asyncio.gather(lent(), lent())
+    assert first is second
+    assert catalog.opened == 2
 
 
-async def test_what_is_forgotten_is_closed_and_all_is_closed_where_one_fails() -> None:
-    closed: list[str] = []
-
-    async def close(name: str) -> None:
-        closed.append(name)
-        if name in ("a", "c"):
-            raise OSError(name)
-
-    def opening(name: str, after: float = 0) -> Callable[[], Awaitable[str]]:
-        async def open_() -> str:
-            await asyncio.sleep(after)
-            return name
-
-        return open_
-
-    kept: KeptOpen[str, str] = KeptOpen(3, close)
-    late = asyncio.create_task(kept.get("late", opening("late", 0.02)))
-    for name in "abcd":
-        await kept.get(name, opening(name))
-    assert await late == "late"
+async def test_an_engine_that_was_replaced_is_closed_when_nobody_uses_it() -> None:
+    catalog = _Catalog()
+    resources = catalog.resources()
+    async with resources.engine("a") as old:
+        async with resources.engine("a") as same:
+            assert same is old
+        catalog.stamps["a"] = "2"
+        async with resources.engine("a") as new:
+            assert new is not old
+        await asyncio.sleep(0.01)
+        assert catalog.closed == []
     await asyncio.sleep(0.01)
-    assert closed == ["a", "late"]
-    with pytest.raises(OSError, match="c"):
-        await kept.aclose()
-    assert sorted(closed) == ["a", "b", "c", "d", "late"]
-    assert not kept._opened
-    await kept.aclose()
+    assert catalog.closed == ["a"]
+    await resources.close()
+    assert catalog.closed == ["a", "a2"]
 
 
-async def test_an_engine_that_cannot_be_closed_keeps_no_other_open() -> None:
-    closed: list[str] = []
-
-    class Engine:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        async def aclose(self) -> None:
-            closed.append(self.name)
-            if self.name == "first":
-                raise OSError(self.name)
-
-    async def open_(name: str, **_: Any) -> Engine:
-        return Engine(name)
-
-    catalog: Any = SimpleNamespace(open=open_, stamp=lambda name: "")
-    offers: Any = SimpleNamespace(sources={})
-    prompts: Any = SimpleNamespace()
-    resources = Resources(catalog, prompts, offers, ReplyCache(), 300)
+async def test_all_engines_are_closed_if_one_cannot_be_and_what_opens_is_given_up() -> None:
+    catalog = _Catalog()
+    resources = catalog.resources()
+    waiting = asyncio.create_task(resources.engine("never").__aenter__())
     for name in ("first", "second", "third"):
-        await resources.engine(name)
-    with pytest.raises(OSError, match="first"):
-        await resources.close()
-    assert sorted(closed) == ["first", "second", "third"]
-
-
-async def test_what_is_being_opened_is_given_up() -> None:
-    kept: KeptOpen[str, bool] = KeptOpen(3)
-    waiting = asyncio.create_task(kept.get("a", asyncio.Event().wait))
-    await asyncio.sleep(0)
+        async with resources.engine(name):
+            pass
     async with asyncio.timeout(PATIENCE):
-        await kept.aclose()
+        with pytest.raises(OSError, match="first"):
+            await resources.close()
         with pytest.raises(asyncio.CancelledError):
             await waiting
+    assert sorted(catalog.closed) == ["first", "second", "third"]
 
 
 async def test_who_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,14 +10,13 @@ import os
 import time
 from pathlib import Path
 
-import httpx
 import pytest
 import yaml
 
 from fairqr.base.errors import PromptError
 from fairqr.prompts.library import SHIPPED, PromptLibrary
 from fairqr.prompts.template import LARGEST, load_template
-from tests.integration.service_client import PHYSICIST, a_service, until
+from tests.integration.service_client import PHYSICIST, a_service
 
 GOOD = yaml.safe_load((SHIPPED / "refine" / "v4.yaml").read_text())
 LEVELS = range(1, 10)
@@ -118,13 +117,12 @@ def test_a_file_that_is_wrong_is_nothing_to_those_who_ask(tmp_path: Path) -> Non
     folder = tmp_path / "PLACEcanary" / "refine"
     folder.mkdir(parents=True)
     variables = {"FAIRQR_PROMPTS_DIR": str(folder.parent)}
+    (folder / "v7.yaml").write_text("id: SECRETcanary: [")
+    (folder / "v4.yaml").write_text(f"id: SECRETcanary\n{BOMB}")
     with a_service(tmp_path / "service", environment=variables) as service:
         ask = lambda **more: service.client.post("/v1/search", json={**PHYSICIST, **more})  # noqa: E731
-        assert ask().status_code == 200
-        (folder / "v7.yaml").write_text("id: SECRETcanary: [")
-        (folder / "v4.yaml").write_text(f"id: SECRETcanary\n{BOMB}")
-        named = until(lambda: _wrong(ask(prompts={"refine": "v7"})))
-        default = until(lambda: _wrong(ask(query="physicist two")))
+        named = ask(prompts={"refine": "v7"})
+        default = ask(query="physicist two")
         listed = service.client.get("/v1/prompts")
         for answer in (named, default, listed):
             assert "canary" not in answer.text
@@ -135,7 +133,3 @@ def test_a_file_that_is_wrong_is_nothing_to_those_who_ask(tmp_path: Path) -> Non
             [it["id"], it["version"]] for it in listed.json()["prompts"]
         ]
         assert ask(model="feedback").status_code == 200
-
-
-def _wrong(answer: httpx.Response) -> httpx.Response | None:
-    return answer if "is wrong" in answer.json().get("detail", "") else None
