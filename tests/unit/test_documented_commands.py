@@ -11,7 +11,7 @@ import pytest
 import typer.main
 
 from fairqr.cli.main import app
-from fairqr.cli.parameters import ParameterCommand, read_parameters
+from fairqr.cli.parameters import read_parameters
 from fairqr.evaluation.experiments.catalogue import read_experiment
 
 ROOT = Path(__file__).parents[2]
@@ -50,8 +50,8 @@ def test_a_documented_command_is_understood(name: str, line: str) -> None:
     if (hasattr(command, "commands") and not words) or "…" in line:
         return
     values, _, _ = command.make_parser(context).parse_args(args=words)
-    settings = [text for text in values.get("settings") or [] if text != "help"]
-    if isinstance(command, ParameterCommand):
-        read_parameters(command.models, settings)
-    elif settings:
-        read_parameters([read_experiment(values["experiment"]).kind.spec], settings)
+    settings = [text for text in values.get("set_") or [] if text != "help"]
+    models = getattr(command.callback, "settable", None)
+    if not models and settings:
+        models = [read_experiment(values["experiment"]).kind.spec]
+    read_parameters(models or [], settings)

@@ -21,7 +21,7 @@ from docs_site.docstrings import attributes_of, lead_of, markdown
 from fairqr.base import errors
 from fairqr.base.settings import SETTINGS, variable_of
 from fairqr.cli.main import app
-from fairqr.cli.parameters import ParameterCommand, ParameterGroup, parameters_of
+from fairqr.cli.parameters import parameters_of
 from fairqr.cli.running import AnswerRunSettings, RunSettings, SearchRunSettings
 from fairqr.evaluation.experiments.kinds import KINDS
 from fairqr.evaluation.measures.text import MEASURES
@@ -63,8 +63,6 @@ def commands() -> Iterator[str]:
 
 
 def _command(name: str, command: Any) -> Iterator[str]:
-    if isinstance(command, ParameterCommand | ParameterGroup):
-        command.describe()
     yield f"## {name}\n"
     yield f"{markdown(command.help)}\n"
     rows = [_option(each) for each in command.params if not each.hidden]

@@ -5,117 +5,77 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from fairqr.base.errors import InputError
 from fairqr.base.settings import DEFAULT_POOL
-from fairqr.cli.common import (
-    MODELS,
-    AsJson,
-    BaseUrl,
-    Corpus,
-    TraceContent,
-    TracePath,
-    print_json,
-    run_recorded,
-    warn,
-)
-from fairqr.cli.parameters import ParameterCommand, Set, options_of
-from fairqr.cli.search import MethodName, Retriever
+from fairqr.cli.common import Recording, Searched
+from fairqr.cli.options import Fields
+from fairqr.cli.output import Printed, warn
+from fairqr.cli.running import AnswerRunSettings
+from fairqr.graph.answer.context import AnswerContext
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fairqr.graph.answer.context import AnswerContext
+    from fairqr.agents.generators import Generator
+    from fairqr.agents.models.chat import ChatModel
     from fairqr.graph.answer.result import AnswerResult
     from fairqr.retrieval.engines.engine import SearchEngine
 
-AnswerCommand = ParameterCommand.of(
-    "fairqr.graph.answer.context:AnswerContext", "fairqr.cli.running:AnswerRunSettings"
-)
-
 
 def answer(
-    ctx: typer.Context,
-    question: Annotated[str, typer.Argument(help="The question to answer.")],
-    corpus: Corpus = None,
-    k: Annotated[int | None, typer.Option("-k", help="{answer.documents}")] = None,
-    alpha: Annotated[float | None, typer.Option(help="{answer.alpha}")] = None,
-    samples: Annotated[int | None, typer.Option(help="{answer.samples}")] = None,
-    pool: Annotated[
-        int | None, typer.Option(help="{k} Rankings are sampled from these documents.")
-    ] = None,
-    method: MethodName = None,
-    attribute: Annotated[list[str] | None, typer.Option(help="{attributes}")] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="The model that answers, such as local:smollm2-135m, openai:gpt-4o or "
-            "seq2seq:google/flan-t5-small. A chat model also refines, if the method does. "
-            "[default: FAIRQR_MODEL, or the local model]",
-            rich_help_panel=MODELS,
+    question: str,
+    *,
+    asked: Annotated[
+        AnswerContext,
+        Fields(
+            k="answer.documents",
+            alpha="answer.alpha",
+            samples="answer.samples",
+            pool="k",
+            method="method",
+            attribute="attributes",
+            seed="seed",
         ),
-    ] = None,
-    base_url: BaseUrl = None,
-    retriever: Retriever = "auto",
-    attributor: Annotated[
-        str,
-        typer.Option(
-            help="The attributor, which judges which documents an answer used; 'fairqr attribution "
-            "list' lists them, and none skips this.",
-            rich_help_panel=MODELS,
-        ),
-    ] = "overlap",
-    seed: Annotated[int | None, typer.Option(help="{seed}")] = None,
-    set_: Set = None,
-    trace: TracePath = None,
-    trace_content: TraceContent = False,
-    as_json: AsJson = False,
-) -> None:
+    ],
+    settings: Annotated[AnswerRunSettings, Fields()],
+    where: Searched,
+    model: str | None = None,
+    base_url: str | None = None,
+    attributor: str = "overlap",
+    recording: Recording,
+    as_json: bool = False,
+) -> Printed:
     """Answer a question from a sampled ranking, and show whose documents the answer used.
 
     With more samples, it also shows how exposure and use differ between groups.
-    """
-    from fairqr.cli.running import AnswerRunSettings
-    from fairqr.graph.answer.context import AnswerContext
 
-    asked, settings = options_of(ctx, set_, AnswerContext, AnswerRunSettings)
+    Args:
+        question: The question to answer.
+        asked: How to search and to answer.
+        settings: How the run works.
+        where: What is searched.
+        model: The model that answers, such as local:smollm2-135m, openai:gpt-4o or
+            seq2seq:google/flan-t5-small. A chat model also refines, if the method does.
+            [default: FAIRQR_MODEL, or the local model]
+        base_url: The URL of an OpenAI-compatible server.
+        attributor: The attributor, which judges which documents an answer used; 'fairqr
+            attribution list' lists them, and none skips this.
+        recording: Where the run is recorded.
+        as_json: Print one JSON object.
+    """
     is_live = asked.answer.samples == 1 and not as_json and sys.stdout.isatty()
     has_written = False
 
     async def work() -> tuple[AnswerResult, Mapping[str, str]]:
         from fairqr.agents.attribution.opening import open_attributor
-        from fairqr.agents.generators import INPUT_TOKENS, ModelGenerator
-        from fairqr.agents.models.cache import kept_in
-        from fairqr.agents.models.chat import ChatModel
-        from fairqr.agents.models.opening import SEQ2SEQ, open_generator
-        from fairqr.agents.refiner import FeedbackRefiner
         from fairqr.api import FairSearch
-        from fairqr.base.settings import default_model
         from fairqr.cli.render import View
         from fairqr.cli.render_answer import AnswerView
         from fairqr.graph.answer.result import AnswerResult
         from fairqr.graph.search.rankers import ASKED
 
         prompts = settings.prompts_for(asked)
-        name = model or default_model()
-        if name == FeedbackRefiner.name:
-            raise InputError(f"'{name}' writes no answers; name a chat model with --model.")
-        chat: ChatModel | None = None
-        if name.startswith(f"{SEQ2SEQ}:"):
-            if asked.rounds:
-                raise InputError(
-                    f"The method '{asked.method}' refines with a chat model, which {name} is not; "
-                    "choose a method that does not refine, or a chat model."
-                )
-            generator = open_generator(
-                name, cache=settings.cache, input_tokens=settings.input_tokens
-            )
-        else:
-            chat = ChatModel(
-                name, cache=kept_in(settings.cache), base_url=base_url, timeout=settings.timeout
-            )
-            generator = ModelGenerator(chat, input_tokens=settings.input_tokens or INPUT_TOKENS)
+        generator, chat = _opened(model, base_url, asked, settings)
         judge = None
         if attributor != "none":
             judge = open_attributor(
@@ -131,8 +91,8 @@ def answer(
             await judge.start()
         view = AnswerView(question) if is_live else View()
         if chat and asked.strategy.ranker in ASKED:
-            view.expect_cost(name)
-        async with settings.opened(corpus, asked.strategy.searched_by(retriever)) as engine:
+            view.expect_cost(chat.name)
+        async with settings.opened(where, asked) as engine:
             fair = FairSearch(
                 engine,
                 chat,
@@ -149,15 +109,42 @@ def answer(
         has_written = isinstance(view, AnswerView) and view.has_written
         return result, passages
 
-    result, passages = run_recorded(work(), trace, content=trace_content, command="answer")
+    result, passages = recording.run(work(), "answer")
     for warning in result.warnings:
         warn(warning)
-    if as_json:
-        print_json(result)
-    else:
-        from fairqr.cli.render_answer import print_answer
+    from fairqr.cli.render_answer import answer_lines
 
-        print_answer(result, passages, written=has_written)
+    return Printed(result, answer_lines(result, passages, written=has_written))
+
+
+def _opened(
+    model: str | None, base_url: str | None, asked: AnswerContext, settings: AnswerRunSettings
+) -> tuple[Generator, ChatModel | None]:
+    """Return what writes the answers, and the chat model if it is one.
+
+    Raises:
+        InputError: The model writes no answers, or the method refines and the model cannot.
+    """
+    from fairqr.agents.generators import INPUT_TOKENS, ModelGenerator
+    from fairqr.agents.models.cache import kept_in
+    from fairqr.agents.models.chat import ChatModel
+    from fairqr.agents.models.opening import SEQ2SEQ, open_generator
+    from fairqr.agents.refiner import FeedbackRefiner
+    from fairqr.base.settings import default_model
+
+    name, tokens = model or default_model(), settings.input_tokens
+    if name == FeedbackRefiner.name:
+        raise InputError(f"'{name}' writes no answers; name a chat model with --model.")
+    if name.startswith(f"{SEQ2SEQ}:"):
+        if asked.rounds:
+            raise InputError(
+                f"The method '{asked.method}' refines with a chat model, which {name} is not; "
+                "choose a method that does not refine, or a chat model."
+            )
+        return open_generator(name, cache=settings.cache, input_tokens=tokens), None
+    cache = kept_in(settings.cache)
+    chat = ChatModel(name, cache=cache, base_url=base_url, timeout=settings.timeout)
+    return ModelGenerator(chat, input_tokens=tokens or INPUT_TOKENS), chat
 
 
 async def _with_pool(asked: AnswerContext, engine: SearchEngine, *, stream: bool) -> AnswerContext:

@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fairqr.base.errors import InputError
-from fairqr.cli.common import (
-    MODELS,
-    OUTPUT,
-    AsJson,
-    Corpus,
-    open_to_search,
-    print_json,
-    printable,
-    recorded,
-    run,
-    warn,
-)
-from fairqr.cli.parameters import ParameterGroup, Set, options_of
-from fairqr.cli.search import Retriever
+from fairqr.cli.common import Recording, Searched, open_to_search
+from fairqr.cli.options import Fields, command, readable
+from fairqr.cli.output import Printed, warn
+from fairqr.cli.running import AuditRunSettings
+from fairqr.evaluation.audit.specification import AuditSpec
 
 if TYPE_CHECKING:
     from fairqr.cli.progress import Progress
-    from fairqr.cli.running import AuditRunSettings
     from fairqr.evaluation.audit.finishing import Audit
     from fairqr.evaluation.audit.queries import Queries
-    from fairqr.evaluation.audit.specification import AuditSpec
     from fairqr.retrieval.engines.engine import SearchEngine
     from fairqr.retrieval.sources.query_files import QueryColumns
     from fairqr.retrieval.sources.source import RunSource
@@ -41,138 +30,78 @@ FAILED, DOUBTFUL = 3, 4
 
 app = typer.Typer(invoke_without_command=True)
 
-AuditGroup = ParameterGroup.of(
-    "fairqr.evaluation.audit.specification:AuditSpec", "fairqr.cli.running:AuditRunSettings"
-)
-
 
 @app.callback()
-def audit(
+@readable
+def measure(
     ctx: typer.Context,
-    corpus: Corpus = None,
-    queries: Annotated[
-        Path | None,
-        typer.Option(help="The queries: one per line, CSV, JSON Lines or TREC topics; may be .gz."),
-    ] = None,
-    weight: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="The column that says how often a query was asked.",
-            rich_help_panel="Queries",
+    *,
+    where: Searched,
+    queries: Path | None = None,
+    weight: str | None = None,
+    segment: str | None = None,
+    spec: Annotated[
+        AuditSpec,
+        Fields(
+            sample="sample",
+            attribute="attributes",
+            target="target",
+            k="k",
+            depth="depth",
+            seed="seed",
+            pairs_by="pairs_by",
         ),
-    ] = None,
-    segment: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="The column that groups the queries, such as their topic, for figures by segment.",
-            rich_help_panel="Queries",
-        ),
-    ] = None,
-    sample: Annotated[int | None, typer.Option(help="{sample}", rich_help_panel="Queries")] = None,
-    attribute: Annotated[list[str] | None, typer.Option(help="{attributes}")] = None,
-    target: Annotated[list[str] | None, typer.Option(help="{target}")] = None,
-    k: Annotated[int | None, typer.Option("-k", help="{k}")] = None,
-    depth: Annotated[int | None, typer.Option(help="{depth}", rich_help_panel="Measures")] = None,
-    qrels: Annotated[
-        Path | None,
-        typer.Option(
-            help="Judgements in TREC's format; a grade above 0 is relevant. By default relevance "
-            "is estimated from texts, once MiniLM is pulled.",
-            rich_help_panel="Measures",
-        ),
-    ] = None,
-    run_file: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--run",
-            help="Audit this run file in TREC's format, instead of a corpus. Repeatable.",
-            rich_help_panel="Run files",
-        ),
-    ] = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(
-            help="The groups of the documents of --run: CSV or JSON Lines, with 'id' and a column "
-            "for each attribute.",
-            rich_help_panel="Run files",
-        ),
-    ] = None,
-    documents: Annotated[
-        Path | None,
-        typer.Option(
-            help="The texts of the documents of --run, as JSON Lines.", rich_help_panel="Run files"
-        ),
-    ] = None,
-    pairs: Annotated[
-        Path | None,
-        typer.Option(
-            help="Documents in several versions, to see which version scores higher: CSV or JSON "
-            "Lines with query, version, document or text, pair and segment.",
-            rich_help_panel=MODELS,
-        ),
-    ] = None,
-    pairs_by: Annotated[str | None, typer.Option(help="{pairs_by}", rich_help_panel=MODELS)] = None,
-    retriever: Retriever = "auto",
-    rate: Annotated[
-        float | None, typer.Option(help="{rate}", rich_help_panel="Load on the engine")
-    ] = None,
-    concurrency: Annotated[
-        int | None, typer.Option(help="{concurrency}", rich_help_panel="Load on the engine")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="{seed}", rich_help_panel="Measures")] = None,
-    set_: Set = None,
-    redact: Annotated[
-        bool,
-        typer.Option("--redact", help="Replace all queries by pseudonyms.", rich_help_panel=OUTPUT),
-    ] = False,
-    layout: Annotated[
-        str,
-        typer.Option(
-            help="The order of the report: plain, or as a law asks: ll144 (New York City), dsa or "
-            "ai-act (European Union).",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = "plain",
-    fail_if: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CONDITION",
-            help='End with code 3 if this holds for any group, such as "impact_ratio < 0.8", and '
-            "with 4 if nobody can tell. Repeatable.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    sure: Annotated[
-        bool,
-        typer.Option(
-            "--sure", help="The whole interval must meet a condition.", rich_help_panel=OUTPUT
-        ),
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="The folder; an interrupted audit resumes there."),
-    ] = None,
-    sign: Annotated[
-        Path | None,
-        typer.Option(metavar="KEY", help="Sign it by this SSH key.", rich_help_panel=OUTPUT),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Audit a search engine: who gets seen in its results, and how sure that is."""
+    ],
+    settings: Annotated[AuditRunSettings, Fields(rate="rate", concurrency="concurrency")],
+    qrels: Path | None = None,
+    run_: list[Path] | None = None,
+    labels: Path | None = None,
+    documents: Path | None = None,
+    pairs: Path | None = None,
+    redact: bool = False,
+    layout: str = "plain",
+    fail_if: list[str] | None = None,
+    sure: bool = False,
+    output: Path | None = None,
+    sign: Path | None = None,
+) -> Printed:
+    """Audit a search engine: who gets seen in its results, and how sure that is.
+
+    Args:
+        ctx: Whether a command below this one follows.
+        where: What is audited.
+        queries: The queries: one per line, CSV, JSON Lines or TREC topics; may be .gz.
+        weight: The column that says how often a query was asked.
+        segment: The column that groups the queries, such as their topic, for figures by segment.
+        spec: What is measured.
+        settings: How the audit runs.
+        qrels: Judgements in TREC's format; a grade above 0 is relevant. By default relevance is
+            estimated from texts, once MiniLM is pulled.
+        run_: Audit this run file in TREC's format, instead of a corpus. Repeatable.
+        labels: The groups of the documents of --run: CSV or JSON Lines, with 'id' and a column for
+            each attribute.
+        documents: The texts of the documents of --run, as JSON Lines.
+        pairs: Documents in several versions, to see which version scores higher: CSV or JSON Lines
+            with query, version, document or text, pair and segment.
+        redact: Replace all queries by pseudonyms.
+        layout: The order of the report: plain, or as a law asks: ll144 (New York City), dsa or
+            ai-act (European Union).
+        fail_if: End with code 3 if this holds for any group, such as "impact_ratio < 0.8", and with
+            4 if nobody can tell. Repeatable.
+        sure: The whole interval must meet a condition.
+        output: The folder; an interrupted audit resumes there.
+        sign: Sign it by this SSH key.
+    """
     if ctx.invoked_subcommand is not None:
-        return
+        return None  # type: ignore[return-value]
     import asyncio
 
     from fairqr.cli.progress import Progress
-    from fairqr.cli.running import AuditRunSettings
     from fairqr.evaluation.audit.bundle import AuditFolder
     from fairqr.evaluation.audit.conditions import check, parse_condition
     from fairqr.evaluation.audit.outcomes import audit_json
     from fairqr.evaluation.audit.pairs import read_pairs
     from fairqr.evaluation.audit.running import audit_engine
-    from fairqr.evaluation.audit.specification import AuditSpec
     from fairqr.evaluation.experiments.kinds import check_pandas
     from fairqr.evaluation.experiments.signing import check_key, sign_folder
     from fairqr.evaluation.qrels import read_qrels
@@ -183,16 +112,14 @@ def audit(
     check_pandas()
     if sign is not None:
         check_key(sign)
-    spec, settings = options_of(ctx, set_, AuditSpec, AuditRunSettings)
     conditions = [parse_condition(text) for text in fail_if or []]
     judged = None if qrels is None else read_qrels(qrels)
     versions = None if pairs is None else read_pairs(pairs)
     columns = QueryColumns(settings.query_column, settings.id_column, weight, segment)
 
     async def work(progress: Progress) -> Audit:
-        async with _opened(
-            corpus, _run_source(run_file, labels, documents, spec), retriever, settings
-        ) as engine:
+        source = _run_source(run_, labels, documents, spec)
+        async with _opened(where, source, settings) as engine:
             asked = await asyncio.to_thread(_asked, queries, columns, spec, engine, progress)
             return await audit_engine(
                 spec,
@@ -209,39 +136,34 @@ def audit(
                 command=sys.argv[1:],
             )
 
-    with recorded(command="audit"), Progress() as progress:
-        found = run(work(progress))
+    with Progress() as progress:
+        found = Recording().run(work(progress), "audit")
     if sign is not None:
         sign_folder(AuditFolder(output), sign)
     broken, doubtful = check(conditions, found.figures, sure=sure)
-    if as_json:
-        print_json(audit_json(found).decode())
-    else:
-        for sentence in found.findings:
-            typer.echo(printable(sentence))
-        typer.echo(f"report: {output / 'report.html'}")
-        typer.echo(f"digest: {found.digest}")
     for sentence in [*broken, *doubtful]:
-        warn(printable(sentence))
-    if broken or doubtful:
-        raise typer.Exit(FAILED if broken else DOUBTFUL)
+        warn(sentence)
+    return Printed(
+        lambda: audit_json(found).decode(),
+        [*found.findings, f"report: {output / 'report.html'}", f"digest: {found.digest}"],
+        FAILED if broken else DOUBTFUL if doubtful else 0,
+    )
 
 
 @contextlib.asynccontextmanager
 async def _opened(
-    corpus: str | None, source: RunSource | None, retriever: str, settings: AuditRunSettings
+    where: Searched, source: RunSource | None, settings: AuditRunSettings
 ) -> AsyncIterator[SearchEngine]:
     """Open the run files or the corpus to audit; defaults to the configured corpus."""
-    from fairqr.base.settings import default_corpus
     from fairqr.retrieval.sources.catalog import Catalog
 
-    if source is not None:
-        if corpus is not None:
-            raise InputError("Audit either --run or --corpus; leave one of them out.")
-        engine = await Catalog().resolve(source)
+    if source is None:
+        schema = settings.corpus_schema
+        engine = await open_to_search(where.name, schema=schema, retriever=where.retriever)
+    elif where.corpus is not None:
+        raise InputError("Audit either --run or --corpus; leave one of them out.")
     else:
-        searched = default_corpus() if corpus is None else corpus
-        engine = await open_to_search(searched, schema=settings.corpus_schema, retriever=retriever)
+        engine = await Catalog().resolve(source)
     async with contextlib.aclosing(engine):
         yield engine
 
@@ -312,65 +234,60 @@ def _asked(
     )
 
 
-@app.command("sign")
-def sign(
-    folder: Annotated[Path, typer.Argument(help="The folder of a finished audit.")],
-    key: Annotated[Path, typer.Option(help="The SSH key.")],
-) -> None:
-    """Sign an audit by an SSH key, so that others can check who published it."""
+@command(app)
+def sign(folder: Path, *, key: Path) -> None:
+    """Sign an audit by an SSH key, so that others can check who published it.
+
+    Args:
+        folder: The folder of a finished audit.
+        key: The SSH key.
+    """
     from fairqr.evaluation.audit.bundle import AuditFolder
     from fairqr.evaluation.experiments.signing import sign_folder
 
     typer.echo(f"signature: {sign_folder(AuditFolder(folder), key)}")
 
 
-@app.command("verify")
-def verify(
-    folder: Annotated[Path, typer.Argument(help="The folder of an audit.")],
-    digest: Annotated[
-        str | None, typer.Option(help="The digest that the audit printed at its end.")
-    ] = None,
-    signed_by: Annotated[
-        Path | None, typer.Option(help="Check the signature by this file of allowed signers.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Check an audit without its engine: the hashes of all files, and every figure."""
-    from dataclasses import asdict
+@command(app)
+def verify(folder: Path, *, digest: str | None = None, signed_by: Path | None = None) -> Printed:
+    """Check an audit without its engine: the hashes of all files, and every figure.
 
+    Args:
+        folder: The folder of an audit.
+        digest: The digest that the audit printed at its end.
+        signed_by: Check the signature by this file of allowed signers.
+    """
     from fairqr.evaluation.audit.bundle import AuditFolder
     from fairqr.evaluation.audit.finishing import make_again
     from fairqr.evaluation.experiments.verifying import verify as checked
 
     found = checked(AuditFolder(folder), digest, make_again, signed_by)
-    if as_json:
-        print_json(asdict(found))
-    else:
+
+    def lines() -> Iterator[str]:
         for sentence in found.problems:
-            warn(printable(sentence))
+            warn(sentence)
         if not found.problems:
             fits = ", and the manifest has the digest that you gave" if digest else ""
-            typer.echo(f"All {found.files:,} files match the manifest{fits}.")
-            typer.echo("All that is checked follows from raw/.")
+            yield f"All {found.files:,} files match the manifest{fits}."
+            yield "All that is checked follows from raw/."
         if found.signed_by:
-            typer.echo(f"signed by: {found.signed_by}")
+            yield f"signed by: {found.signed_by}"
         for sentence in found.unchecked:
-            typer.echo(f"Not checked: {sentence}")
-        typer.echo(f"digest: {found.digest}")
-    if found.problems:
-        raise typer.Exit(FAILED)
+            yield f"Not checked: {sentence}"
+        yield f"digest: {found.digest}"
+
+    return Printed(found, lines(), FAILED if found.problems else 0)
 
 
-@app.command("compare")
-def compare(
-    first: Annotated[Path, typer.Argument(help="The folder of the earlier audit.")],
-    second: Annotated[Path, typer.Argument(help="The folder of the later audit.")],
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write a report into this folder.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show what changed between two audits, over the queries that both asked."""
+@command(app)
+def compare(first: Path, second: Path, *, output: Path | None = None) -> Printed:
+    """Show what changed between two audits, over the queries that both asked.
+
+    Args:
+        first: The folder of the earlier audit.
+        second: The folder of the later audit.
+        output: Write a report into this folder.
+    """
     from fairqr.evaluation.audit import comparing
     from fairqr.evaluation.audit.bundle import AuditFolder
     from fairqr.evaluation.audit.finishing import read_audit
@@ -379,10 +296,5 @@ def compare(
     found = comparing.compare(read_audit(AuditFolder(first)), read_audit(AuditFolder(second)))
     if output is not None:
         comparing.write_comparison(found, output)
-    if as_json:
-        print_json(as_data(found))
-        return
-    for sentence in found.sentences():
-        typer.echo(printable(sentence))
-    if output is not None:
-        typer.echo(f"kept: {output}")
+    kept = [] if output is None else [f"kept: {output}"]
+    return Printed(lambda: as_data(found), [*found.sentences(), *kept])

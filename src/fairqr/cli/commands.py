@@ -2,106 +2,82 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
+from fairqr.cli.options import readable
 
-class Entry(NamedTuple):
-    """A command, or a group of commands.
-
-    Attributes:
-        home: Its module in ``fairqr.cli``, and its name there.
-        about: The line that ``fairqr --help`` shows; also the help of a group.
-    """
-
-    home: str
-    about: str
-
-
-SECTIONS: Mapping[str, Mapping[str, Entry]] = {
+SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Search, audit, answer, serve": {
-        "demo": Entry("demo:demo", "Fetch the two small models, and run a fair search."),
-        "search": Entry("search:search", "Search so that every group gets its share of exposure."),
-        "audit": Entry("audit:app", "Measure who gets seen over many queries, and write a report."),
-        "answer": Entry("answer:answer", "Answer a question, and show whose documents were used."),
-        "serve": Entry("serve:serve", "Serve searches, answers and audits over HTTP, with a page."),
-        "mcp": Entry("mcp:mcp", "Offer fair search to an agent as tools, over MCP."),
-        "keys": Entry("keys:app", "Create and revoke access keys for the service."),
+        "demo": "Fetch the two small models, and run a fair search.",
+        "search": "Search so that every group gets its share of exposure.",
+        "audit": "Measure who gets seen over many queries, and write a report.",
+        "answer": "Answer a question, and show whose documents were used.",
+        "serve": "Serve searches, answers and audits over HTTP, with a page.",
+        "mcp": "Offer fair search to an agent as tools, over MCP.",
+        "keys": "Create and revoke access keys for the service.",
     },
     "Sources and indexes": {
-        "attach": Entry("source:attach", "Attach a search engine that you already run."),
-        "source": Entry("source:app", "List, show, check and remove attached search engines."),
-        "index": Entry("index:app", "Create, change, list and delete indexes of your documents."),
-        "corpus": Entry("corpus:app", "Check a corpus before you index it."),
-        "dataset": Entry("dataset:app", "Import and list collections with topics and judgements."),
+        "attach": "Attach a search engine that you already run.",
+        "source": "List, show, check and remove attached search engines.",
+        "index": "Create, change, list and delete indexes of your documents.",
+        "corpus": "Check a corpus before you index it.",
+        "dataset": "Import and list collections with topics and judgements.",
     },
     "Evaluate and experiment": {
-        "evaluate": Entry("evaluate:evaluate", "Measure relevance and fairness of run files."),
-        "experiment": Entry("experiment:app", "Run a published experiment, or your own."),
-        "probe": Entry("probe:app", "Test whether a model that ranks leans toward a group."),
-        "tune": Entry("tune:tune", "Tune a causal model by LoRA so that it leans less."),
-        "train": Entry("train:train", "Train a re-ranker on the judgements of a collection."),
-        "attribution": Entry("attribution:app", "Test what judges which documents were used."),
-        "lamp": Entry("lamp:app", "Label which documents help a generator to answer."),
+        "evaluate": "Measure relevance and fairness of run files.",
+        "experiment": "Run a published experiment, or your own.",
+        "probe": "Test whether a model that ranks leans toward a group.",
+        "tune": "Tune a causal model by LoRA so that it leans less.",
+        "train": "Train a re-ranker on the judgements of a collection.",
+        "attribution": "Test what judges which documents were used.",
+        "lamp": "Label which documents help a generator to answer.",
     },
     "Models, prompts, settings, traces": {
-        "models": Entry("models:app", "List, fetch and remove the embedded models."),
-        "prompts": Entry("prompts:app", "Show the prompts, and check your own."),
-        "config": Entry("config:app", "Show the settings, and where each one comes from."),
-        "trace": Entry("trace:app", "Show recorded runs, and compare results."),
+        "models": "List, fetch and remove the embedded models.",
+        "prompts": "Show the prompts, and check your own.",
+        "config": "Show the settings, and where each one comes from.",
+        "trace": "Show recorded runs, and compare results.",
     },
 }
+
+_HOMES = {"attach": "source"}
+"""The modules that have another name than their command."""
 
 
 class _Commands(Mapping[str, Any]):
     """The commands by name, each imported when it is asked for."""
 
-    def __init__(self) -> None:
-        self._entries = {name: it for entries in SECTIONS.values() for name, it in entries.items()}
-        self._loaded: dict[str, Any] = {}
-
     def __getitem__(self, name: str) -> Any:
-        if name not in self._loaded:
-            self._loaded[name] = _load(name, self._entries[name])
-        return self._loaded[name]
+        if name not in [*self]:
+            raise KeyError(name)
+        return _load(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
+        return (name for commands in SECTIONS.values() for name in commands)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return sum(map(len, SECTIONS.values()))
 
 
-def _load(name: str, entry: Entry) -> Any:
-    """Import a command.
-
-    Its module may have its class: ``SearchCommand`` for ``search``, ``AuditGroup`` for ``audit``.
-    """
-    place, _, attribute = entry.home.partition(":")
-    module = import_module(f"fairqr.cli.{place}")
-    found = getattr(module, attribute)
+@functools.cache
+def _load(name: str) -> Any:
+    """Import a command: the function of its name in its module, or the module's ``app``."""
+    module = import_module(f"fairqr.cli.{_HOMES.get(name, name)}")
     only = typer.Typer(rich_markup_mode=None)
-    if isinstance(found, typer.Typer):
-        cls = getattr(module, f"{name.capitalize()}Group", Group)
-        only.add_typer(found, name=name, cls=cls, help=entry.about, no_args_is_help=cls is Group)
+    if function := getattr(module, name, None):
+        only.command(name)(readable(function))
     else:
-        only.command(name, cls=getattr(module, f"{name.capitalize()}Command", TyperCommand))(found)
-    command = typer.main.get_group(only).commands[name]
-    _name_values(command)
-    return command
-
-
-def _name_values(command: Any) -> None:
-    """Let help call the value of ``--corpus`` CORPUS, and not by its type in Python."""
-    for parameter in command.params:
-        if parameter.metavar is None and not getattr(parameter, "is_flag", False):
-            parameter.metavar = parameter.name.strip("_").upper()
-    for inner in getattr(command, "commands", {}).values():
-        _name_values(inner)
+        app = module.app
+        needs_command = not app.info.invoke_without_command
+        about = next(commands[name] for commands in SECTIONS.values() if name in commands)
+        only.add_typer(app, name=name, cls=Group, help=about, no_args_is_help=needs_command)
+    return typer.main.get_group(only).commands[name]
 
 
 class Group(TyperGroup):
@@ -131,4 +107,4 @@ class CommandList(TyperGroup):
         width = max(map(len, self.commands))
         for title, entries in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([(f"{n:<{width}}", it.about) for n, it in entries.items()])
+                formatter.write_dl([(f"{name:<{width}}", it) for name, it in entries.items()])

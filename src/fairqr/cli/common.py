@@ -1,71 +1,93 @@
-"""Options and helpers that several commands share."""
+"""What several commands share: options, consent, and how work is run and recorded."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import typer
+from pydantic import BaseModel, Field
+
+from fairqr.base.errors import InputError
+from fairqr.cli.output import warn
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from fairqr.retrieval.engines.engine import SearchEngine
 
 T = TypeVar("T")
 
-MODELS, OUTPUT = "Models", "Output"
-"""The sections of options in help texts that several commands have."""
+NOTABLES = "notables"
+"""The built-in corpus and collection."""
 
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=OUTPUT)
-]
-BaseUrl = Annotated[
-    str | None,
-    typer.Option(help="The URL of an OpenAI-compatible server.", rich_help_panel=MODELS),
-]
-Corpus = Annotated[
-    str | None,
-    typer.Option(
-        help="What to search: a source, an index or a built-in corpus by name, or the path of a "
-        "source file or a corpus. [default: FAIRQR_CORPUS, or notables]"
-    ),
-]
-NoCache = Annotated[
-    bool, typer.Option("--no-cache", help="Ask the model again what it was asked before.")
-]
-PromptsFolder = Annotated[
-    Path | None,
-    typer.Option("--prompts", help="A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]"),
-]
-Timeout = Annotated[float, typer.Option(help="How many seconds one request to a model may take.")]
-TraceContent = Annotated[
-    bool,
-    typer.Option(
-        "--trace-content",
-        help="Record queries and replies in the trace too.",
-        rich_help_panel=OUTPUT,
-    ),
-]
 LARGE_CALLS, LARGE_TOKENS = 2_000, 1_000_000
 """A run that may cost more needs the user's consent."""
 
-Yes = Annotated[
-    bool,
-    typer.Option(
-        "--yes",
-        help="Run even if the model may be asked more than "
-        f"{LARGE_CALLS:,} times or read more than {LARGE_TOKENS:,} tokens.",
-        rich_help_panel=MODELS,
-    ),
-]
-TracePath = Annotated[
-    Path | None,
-    typer.Option(help="Record the run in this file, as JSON lines.", rich_help_panel=OUTPUT),
-]
+
+class Searched(BaseModel):
+    """What is searched, and how."""
+
+    corpus: str | None = Field(
+        None,
+        description="What to search: a source, an index or a built-in corpus by name, or the path "
+        "of a source file or a corpus. [default: FAIRQR_CORPUS, or notables]",
+    )
+    retriever: str | None = Field(
+        None,
+        description="How to find documents: bm25 by words; dense by vectors; hybrid by words and "
+        "vectors. Write dense:ENCODER or hybrid:ENCODER for another encoder. Defaults to hybrid "
+        "for an index once MiniLM is pulled, and otherwise to the engine's own ranking.",
+    )
+
+    @property
+    def name(self) -> str:
+        """The corpus, by default the configured one."""
+        from fairqr.base.settings import default_corpus
+
+        return default_corpus() if self.corpus is None else self.corpus
+
+
+class Recording(BaseModel):
+    """Whether a run is recorded, and where.
+
+    A run is recorded if a file or a folder of traces is named. If the file could not be written
+    whole, a warning says so.
+    """
+
+    trace: Path | None = Field(None, description="Record the run in this file, as JSON lines.")
+    trace_content: bool = Field(False, description="Record queries and replies in the trace too.")
+
+    def run(self, work: Coroutine[Any, Any, T], what: str) -> T:
+        """Run asynchronous work to its end, and record it.
+
+        Args:
+            work: What to run.
+            what: The command that runs, for the name of a new file in the folder of traces.
+        """
+        try:
+            with self._on(what):
+                return run(work)
+        finally:
+            work.close()  # Without this, work that never started would warn.
+
+    @contextlib.contextmanager
+    def _on(self, what: str) -> Iterator[None]:
+        from fairqr.base.settings import is_on, path_of
+
+        trace = self.trace
+        if trace is None and (folder := path_of("trace_dir")) is not None:
+            from fairqr.cli.trace_reading import new_trace
+
+            trace = new_trace(folder, what)
+        if trace is None:
+            yield
+            return
+        from fairqr.base.telemetry import record_to
+
+        with record_to(trace, content=self.trace_content or is_on("trace_content")) as recorder:
+            yield
+        if recorder.failure:
+            warn(f"The trace {trace} is incomplete: {recorder.failure}.")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -82,48 +104,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         work.close()  # Without this, work that never started would warn.
 
 
-def run_recorded(
-    work: Coroutine[Any, Any, T], trace: Path | None, *, content: bool, command: str
-) -> T:
-    """Run asynchronous work to its end, and record it as :func:`recorded` does."""
-    try:
-        with recorded(trace, content=content, command=command):
-            return run(work)
-    finally:
-        work.close()  # Without this, work that never started would warn.
-
-
-@contextlib.contextmanager
-def recorded(trace: Path | None = None, *, content: bool = False, command: str) -> Iterator[None]:
-    """Record what runs inside, if a file or a folder is named.
-
-    Args:
-        trace: The file to record to; defaults to a new one in the configured folder of traces, if
-            there is such a folder. If the file could not be written whole, a warning says so.
-        content: Record queries and replies too; the setting ``trace_content`` does the same.
-        command: The command that runs, for the name of a new file.
-    """
-    from fairqr.base.settings import is_on, path_of
-
-    folder = path_of("trace_dir")
-    content = content or is_on("trace_content")
-    if trace is None and folder is not None:
-        from fairqr.cli.trace_reading import new_trace
-
-        trace = new_trace(folder, command)
-    if trace is None:
-        yield
-        return
-    from fairqr.base.telemetry import record_to
-
-    with record_to(trace, content=content) as recorder:
-        yield
-    if recorder.failure:
-        warn(f"The trace {trace} is incomplete: {recorder.failure}.")
-
-
 async def open_to_search(
-    corpus: str, *, schema: Path | None = None, retriever: str = "bm25"
+    corpus: str, *, schema: Path | None = None, retriever: str | None = None
 ) -> SearchEngine:
     """Open a search engine; a bar shows what has to be indexed first.
 
@@ -133,11 +115,12 @@ async def open_to_search(
         retriever: How to find documents, as :func:`fairqr.open_engine` takes it.
     """
     from fairqr.cli.progress import Progress
+    from fairqr.retrieval.encoders.opening import AUTO
     from fairqr.retrieval.sources.catalog import Catalog
 
     with Progress() as progress:
         return await Catalog().resolve(
-            corpus, retriever=retriever, schema=schema, progress=progress.prepare
+            corpus, retriever=retriever or AUTO, schema=schema, progress=progress.prepare
         )
 
 
@@ -153,50 +136,11 @@ def agree(calls: int, tokens: int, *, yes: bool, instead: str = "make it smaller
     Raises:
         InputError: The run is large, and nobody agreed.
     """
-    from fairqr.base.errors import InputError
-
     if not yes and (calls > LARGE_CALLS or tokens > LARGE_TOKENS):
         raise InputError(
             f"This run may ask the model {calls:,} times and take about {tokens:,} tokens, more "
             f"than {LARGE_CALLS:,} or {LARGE_TOKENS:,}; {instead}, or add --yes to go on."
         )
-
-
-def print_json(data: object) -> None:
-    """Print JSON on one line, as UTF-8 on any terminal.
-
-    Args:
-        data: A JSON text, a pydantic model, or anything that ``json`` can write.
-    """
-    import json
-
-    if not isinstance(data, str):
-        to_json = getattr(data, "model_dump_json", None)
-        data = to_json() if to_json else json.dumps(data, ensure_ascii=False)
-    sys.stdout.buffer.write(data.encode() + b"\n")
-    sys.stdout.buffer.flush()
-
-
-def print_row(*cells: str) -> None:
-    """Print a row of a list, with tabs between its cells."""
-    typer.echo("\t".join(map(printable, cells)))
-
-
-def printable(text: str) -> str:
-    """Return a text that cannot steer the terminal, which a document could otherwise do."""
-    return "".join(character if character.isprintable() else " " for character in text)
-
-
-def notes() -> Console:
-    """Return a console on stderr, for progress and warnings."""
-    from rich.console import Console
-
-    return Console(stderr=True, highlight=False)
-
-
-def warn(message: str) -> None:
-    """Print a warning to stderr."""
-    typer.echo(f"fairqr: {message}", err=True)
 
 
 def pairs(texts: list[str], what: str, example: str) -> dict[str, str]:
@@ -210,8 +154,6 @@ def pairs(texts: list[str], what: str, example: str) -> dict[str, str]:
     Raises:
         InputError: An option is written in another form, or a name is given twice.
     """
-    from fairqr.base.errors import InputError
-
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from fairqr.cli.common import AsJson, print_json, printable, warn
+from fairqr.cli.options import command
+from fairqr.cli.output import MISSING, Printed, table, warn
 
 if TYPE_CHECKING:
     from fairqr.base.settings import ValueSource
@@ -17,28 +18,25 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 HIDDEN = "(hidden)"
-NOTHING = "—"
 
 
 class Row(NamedTuple):
     """A setting as ``fairqr config show`` prints it.
 
     Attributes:
-        section: The section in the settings file; empty above all sections.
-        name: The name within the section.
+        name: The name, after its section in the settings file and a dot.
         value: The value, or None; never a secret.
         source: Where the value comes from.
         private: Whether a secret was hidden in the value.
     """
 
-    section: str
     name: str
     value: Any
     source: ValueSource
     private: bool
 
 
-@app.command()
+@command(app)
 def path() -> None:
     """Print the path of the settings file; the variable FAIRQR_CONFIG changes it."""
     from fairqr.base.settings import config_path
@@ -46,38 +44,34 @@ def path() -> None:
     typer.echo(str(config_path()))
 
 
-@app.command()
-def show(as_json: AsJson = False) -> None:
-    """Print every setting, and where its value comes from; secrets are hidden."""
+@command(app)
+def show(*, as_json: bool = False) -> Printed:
+    """Print every setting, and where its value comes from; secrets are hidden.
+
+    Args:
+        as_json: Print one JSON object.
+    """
     from fairqr.base.settings import config_path
 
     file = config_path()
     rows = [*_general(), *_credentials(), *_service()]
     warnings = [*unknown_settings(), *_open_to_others(file, rows)]
-    if as_json:
-        settings = {
-            ".".join(filter(None, (row.section, row.name))): {
-                "value": row.value,
-                "source": row.source.kind,
-                "place": row.source.place or None,
-            }
-            for row in rows
-        }
-        shown = {"file": str(file), "exists": os.path.exists(file)}
-        print_json({**shown, "settings": settings, "warnings": warnings})
-        return
-    there = "" if os.path.exists(file) else " (does not exist)"
-    typer.echo(f"settings file: {printable(str(file))}{there}")
-    texts = [tuple(map(printable, _texts(row))) for row in rows]
-    name_width, value_width = (max(len(text[at]) for text in texts) for at in (0, 1))
-    section = None
-    for row, (name, value, where) in zip(rows, texts, strict=True):
-        if row.section != section:
-            section = row.section
-            typer.echo(f"\n[{printable(_heading(section))}]" if section else "")
-        typer.echo(f"{name:<{name_width}}  {value:<{value_width}}  {where}")
-    for warning in warnings:
+    for warning in [] if as_json else warnings:
         warn(warning)
+    settings = {
+        row.name: {
+            "value": row.value,
+            "source": row.source.kind,
+            "place": row.source.place or None,
+        }
+        for row in rows
+    }
+    shown = {"file": str(file), "exists": os.path.exists(file)}
+    there = "" if shown["exists"] else " (does not exist)"
+    return Printed(
+        {**shown, "settings": settings, "warnings": warnings},
+        [f"settings file: {file}{there}", table(["", "", ""], map(_texts, rows))],
+    )
 
 
 def unknown_settings() -> Iterator[str]:
@@ -99,9 +93,7 @@ def _general() -> Iterator[Row]:
     from fairqr.base.settings import SETTINGS, find
 
     for setting in SETTINGS:
-        section, _, name = setting.name.rpartition(".")
-        value, source = find(setting.name)
-        yield _row(section, name, value, source, secret=setting.secret)
+        yield _row(setting.name, *find(setting.name), secret=setting.secret)
 
 
 def _credentials() -> Iterator[Row]:
@@ -113,12 +105,12 @@ def _credentials() -> Iterator[Row]:
         section = f"{CREDENTIALS}.{name}"
         for key in ("urls", "username", "ca_certs"):
             if value := getattr(entry, key):
-                yield _row(section, key, value, source)
+                yield _row(f"{section}.{key}", value, source)
         for key in ("api_key", "password", "bearer"):
             if getattr(entry, key):
-                yield _row(section, key, HIDDEN, source, secret=True)
+                yield _row(f"{section}.{key}", HIDDEN, source, secret=True)
         for header in entry.headers:
-            yield _row(section, f"headers.{header}", HIDDEN, source, secret=True)
+            yield _row(f"{section}.headers.{header}", HIDDEN, source, secret=True)
 
 
 def _service() -> Iterator[Row]:
@@ -139,28 +131,29 @@ def _service() -> Iterator[Row]:
             continue
         # A text that is not a URL may be a list of words with the password among them.
         hides = name == "database" and "://" not in value
-        yield _row(SERVICE, name, value, sources.get(name, default), secret=hides)
+        yield _row(f"{SERVICE}.{name}", value, sources.get(name, default), secret=hides)
     for within, entry in sections:
         for name in type(entry).model_fields:
             source = sources.get(f"{within}.{name}", default)
             value = getattr(entry, name)
-            yield _row(f"{SERVICE}.{within}", name, value, source, secret=name == "api_key")
+            shown = f"{SERVICE}.{within}.{name}"
+            yield _row(shown, value, source, secret=name == "api_key")
 
 
-def _row(section: str, name: str, value: Any, source: ValueSource, *, secret: bool = False) -> Row:
+def _row(name: str, value: Any, source: ValueSource, *, secret: bool = False) -> Row:
     """Return a setting as it may be shown."""
     if isinstance(value, Path):
         value = str(value)
     if value in (None, "", ()):
-        return Row(section, name, None, source, False)
+        return Row(name, None, source, False)
     if secret:
-        return Row(section, name, HIDDEN, source, True)
+        return Row(name, HIDDEN, source, True)
     if isinstance(value, tuple):
         texts = [str(one) for one in value]
         shown: Any = [_without_secrets(text) for text in texts]
-        return Row(section, name, shown, source, shown != texts)
+        return Row(name, shown, source, shown != texts)
     shown = _without_secrets(value) if isinstance(value, str) else value
-    return Row(section, name, shown, source, shown != value)
+    return Row(name, shown, source, shown != value)
 
 
 def _without_secrets(text: str) -> str:
@@ -188,20 +181,12 @@ def _open_to_others(file: Path, rows: Iterable[Row]) -> Iterator[str]:
         )
 
 
-def _heading(section: str) -> str:
-    """Return the name of a section as the settings file has it."""
-    import json
-
-    within, _, model = section.partition("models.")
-    return f"{within}models.{json.dumps(model, ensure_ascii=False)}" if model else section
-
-
 def _texts(row: Row) -> tuple[str, str, str]:
     """Return the name, the value and the source of a setting, for people."""
     value, source = row.value, row.source
     where = source.place if source.kind == "variable" else source.kind
     if value is None:
-        return row.name, NOTHING, NOTHING if source.kind == "default" else where
+        return row.name, MISSING, MISSING if source.kind == "default" else where
     if isinstance(value, list):
         value = ", ".join(value)
     elif isinstance(value, bool):

@@ -4,107 +4,77 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from fairqr.base.errors import InputError
-from fairqr.cli.common import (
-    AsJson,
-    notes,
-    open_to_search,
-    print_json,
-    printable,
-    run,
+from fairqr.cli.common import open_to_search, run
+from fairqr.cli.output import (
+    Printed,
+    console,
+    counted,
+    decimal,
+    interval,
+    literal,
+    number,
+    table,
     warn,
 )
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from fairqr.evaluation.collections.labels import Groups
     from fairqr.evaluation.qrels import Qrels
+    from fairqr.evaluation.results import Evaluation, MeasureResult
     from fairqr.retrieval.sources.runs import SystemRun
 
 RELEVANCE = "nDCG@20,P@20,AP"
 FAIRNESS = "AWRF@20,nDCG@20×AWRF@20"
+_BEST = {"the high end is best": "high", "the group's target is fair": "target"}
 
 
 def evaluate(
-    run_file: Annotated[
-        Path | None, typer.Argument(metavar="RUN", help="A run file in TREC's format.")
-    ] = None,
-    qrels: Annotated[
-        Path | None,
-        typer.Option(help="Judgements in TREC's format; a grade above 0 is relevant."),
-    ] = None,
-    measures: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Measures, such as nDCG@20,AWRF@20(attribute=gender); 'help' lists them."
-        ),
-    ] = None,
-    documents: Annotated[
-        str | None,
-        typer.Option(help="Where groups come from: JSON Lines of documents, or a built-in corpus."),
-    ] = None,
-    schema: Annotated[
-        Path | None,
-        typer.Option(help="The schema of the documents; by default the one beside the file."),
-    ] = None,
-    corpus: Annotated[
-        str | None,
-        typer.Option(
-            help="A source, an index or a source file to ask for the groups, instead of "
-            "--documents."
-        ),
-    ] = None,
-    attribute: Annotated[
-        list[str] | None,
-        typer.Option(help="The attribute of measures without one; gender×continent for a product."),
-    ] = None,
-    target: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="The target of fairness: relevance:0.5,population:0.5 (the default), or trec2022."
-        ),
-    ] = None,
-    compare: Annotated[
-        list[Path] | None,
-        typer.Option(help="Another run to compare with RUN by paired tests. Repeatable."),
-    ] = None,
-    alpha: Annotated[
-        float, typer.Option(help="The level of the tests; intervals have the level 1 - alpha.")
-    ] = 0.05,
-    ties: Annotated[
-        str,
-        typer.Option(
-            help="How to order equal scores: rank (as in the file), id, trec_eval or error."
-        ),
-    ] = "rank",
-    missing: Annotated[
-        str,
-        typer.Option(
-            help="The relevance of queries that a run lacks: zero, or undefined to leave them out."
-        ),
-    ] = "zero",
-    seed: Annotated[int, typer.Option(help="The seed of the randomisation tests.", min=0)] = 0,
-    by_query: Annotated[
-        bool, typer.Option("--by-query", help="Show the value of each query too.")
-    ] = False,
-    csv: Annotated[
-        Path | None, typer.Option(help="Write the value of each query to this file.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Measure the relevance and the fairness of a run, and compare it with others."""
-    if measures and "help" in measures:
-        from fairqr.cli.evaluation_tables import print_measures
+    run_file: Path | None = None,
+    *,
+    qrels: Path | None = None,
+    measures: list[str] | None = None,
+    documents: str | None = None,
+    schema: Path | None = None,
+    corpus: str | None = None,
+    attribute: list[str] | None = None,
+    target: list[str] | None = None,
+    compare: list[Path] | None = None,
+    alpha: float = 0.05,
+    ties: str = "rank",
+    missing: str = "zero",
+    seed: int = 0,
+    by_query: bool = False,
+    csv: Path | None = None,
+) -> Printed | None:
+    """Measure the relevance and the fairness of a run, and compare it with others.
 
-        print_measures()
-        return
+    Args:
+        run_file: A run file in TREC's format.
+        qrels: Judgements in TREC's format; a grade above 0 is relevant.
+        measures: Measures, such as nDCG@20,AWRF@20(attribute=gender); 'help' lists them.
+        documents: Where groups come from: JSON Lines of documents, or a built-in corpus.
+        schema: The schema of the documents; by default the one beside the file.
+        corpus: A source, an index or a source file to ask for the groups, instead of --documents.
+        attribute: The attribute of measures without one; gender×continent for a product.
+        target: The target of fairness: relevance:0.5,population:0.5 (the default), or trec2022.
+        compare: Another run to compare with RUN_FILE by paired tests. Repeatable.
+        alpha: The level of the tests; intervals have the level 1 - alpha.
+        ties: How to order equal scores: rank (as in the file), id, trec_eval or error.
+        missing: The relevance of queries that a run lacks: zero, or undefined to leave them out.
+        seed: The seed of the randomisation tests.
+        by_query: Show the value of each query too.
+        csv: Write the value of each query to this file.
+    """
+    if measures and "help" in measures:
+        return Printed(None, _measure_lines())
     if run_file is None:
         raise InputError("An evaluation needs a run; name a run file in TREC's format.")
     if documents is not None and corpus is not None:
@@ -142,31 +112,29 @@ def evaluate(
         level=1 - alpha,
         by_group=attribute or (tuple(scan.schema.attributes) if scan else ()),
     )
-    comparisons = None
+    found = None
     if len(runs) > 1:
-        comparisons = compare_runs(evaluations[0], evaluations[1:], alpha=alpha, seed=seed)
+        found = compare_runs(evaluations[0], evaluations[1:], alpha=alpha, seed=seed)
     if csv is not None:
         from fairqr.base.files import write_beside
         from fairqr.evaluation.results import csv_text
 
         write_beside(csv, csv_text(evaluations))
-    from fairqr.cli.evaluation_tables import print_comparisons, print_evaluation
-
     told = (note.sentence for evaluation in evaluations for note in evaluation.notes)
     for sentence in dict.fromkeys(told):
-        warn(printable(sentence))
-    if as_json:
-        found = {
-            "runs": [evaluation.as_json(by_query=by_query) for evaluation in evaluations],
-            "comparisons": comparisons.as_json() if comparisons else None,
-        }
-        # JSON has no NaN.
-        print_json(json.dumps(found, ensure_ascii=False, allow_nan=False))
-        return
+        warn(sentence)
+    data = {
+        "runs": [evaluation.as_json(by_query=by_query) for evaluation in evaluations],
+        "comparisons": found.as_json() if found else None,
+    }
+    lines: list[RenderableType] = []
     for evaluation in evaluations:
-        print_evaluation(evaluation, by_query=by_query)
-    if comparisons:
-        print_comparisons(comparisons)
+        lines += _lines(evaluation, by_query=by_query)
+    if found:
+        lines.append("")
+        for row, sentence in zip(found.rows, found.sentences(), strict=True):
+            lines.append(literal(sentence, "bold" if row.holds(found.alpha) else ""))
+    return Printed(data, lines)
 
 
 def _read_runs(paths: Sequence[Path], ties: str) -> list[SystemRun]:
@@ -201,11 +169,98 @@ def _scan(
     ids = ids_of(runs, qrels)
     if documents is not None:
         labelled = find_corpus(BUILT_IN.get(documents, Path(documents)), schema)
-        with notes().status("reading documents"):
+        with console(stderr=True).status("reading documents"):
             return scan_corpus(labelled, ids)
 
     async def ask() -> Groups:
-        async with contextlib.aclosing(await open_to_search(corpus or "")) as engine:
+        opened = await open_to_search(corpus or "", retriever="bm25")
+        async with contextlib.aclosing(opened) as engine:
             return await scan_engine(engine, ids)
 
     return run(ask())
+
+
+def _lines(evaluation: Evaluation, *, by_query: bool) -> Iterator[RenderableType]:
+    """Yield the means of a run, and the values of its queries if asked for."""
+    from fairqr.agents.statistics import too_few
+    from fairqr.evaluation.scores import Undefined
+
+    results = list(evaluation.results.values())
+    level = next((it.interval.level for it in results if it.interval), None)
+    yield literal(f"{evaluation.run}  {counted(len(evaluation.queries), 'query', 'queries')}")
+    middle = number("interval" if level is None else f"{level:.0%} interval")
+    heads: list[Any] = ["measure", number("mean"), middle, number("over"), "best"]
+    if any(result.undefined() for result in results):
+        heads.append("no value")
+    yield table(heads, (_cells(result)[: len(heads)] for result in results))
+    if evaluation.by_group:
+        names = ("share of exposure", "of the relevant", "ratio", "95% interval", "over")
+        yield table(
+            ["group", *map(number, names)],
+            (
+                (
+                    f"{share.attribute}: {share.group}",
+                    decimal(share.exposure, 4),
+                    decimal(share.relevant, 4),
+                    decimal(share.ratio),
+                    interval(share.low, share.high),
+                    str(share.queries),
+                )
+                for share in evaluation.by_group
+            ),
+        )
+    if by_query:
+        values = [
+            (query, measure, result.values[query])
+            for query in evaluation.queries
+            for measure, result in evaluation.results.items()
+        ]
+        yield table(
+            ["query", "measure", number("value"), ""],
+            (
+                (query, measure, "", str(score.reason).replace("_", " "))
+                if isinstance(score, Undefined)
+                else (query, measure, f"{score:.4f}", "")
+                for query, measure, score in values
+            ),
+        )
+    told = f"target {evaluation.target}; missing queries: {evaluation.missing}"
+    if evaluation.unknown:
+        listed = ", ".join(f"{name} {policy}" for name, policy in evaluation.unknown.items())
+        told += f"; unknown: {listed}"
+    if any(too_few(result.count, 0.05) and result.count for result in results):
+        told += "; too few queries for an interval"
+    yield literal(told, "dim")
+
+
+def _cells(result: MeasureResult) -> tuple[str, ...]:
+    best = result.measure.best
+    low, high = (result.interval.low, result.interval.high) if result.interval else (None, None)
+    return (
+        str(result.measure),
+        decimal(result.mean, 4),
+        interval(low, high, 4),
+        str(result.count),
+        _BEST.get(best, best.split()[0]),
+        ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in result.undefined().items()),
+    )
+
+
+def _measure_lines() -> Iterator[str]:
+    """Yield what measures there are, with their parameters."""
+    from fairqr.evaluation.measures.product import Product
+    from fairqr.evaluation.measures.text import MEASURES, parse_measure
+
+    measures: tuple[Any, ...] = (*MEASURES, Product)
+    for measure in measures:
+        needs = ", ".join(sorted(parse_measure(measure.example).needs))
+        yield f"{measure.example}  {measure.summary}"
+        yield f"  range {measure.range}; {measure.best}; needs {needs}"
+        taken = []
+        for field in dataclasses.fields(measure):
+            if field.name not in ("k", "factors"):
+                choices = "|".join(measure.choices.get(field.name, ()))
+                taken.append(f"{field.name}={choices}" if choices else field.name)
+        if taken:
+            yield f"  takes {', '.join(taken)}"
+    yield "docs/explanation/measures.md has formulas and conventions."

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from fairqr.cli.common import AsJson, print_json, run
+from fairqr.cli.common import run
+from fairqr.cli.options import command
+from fairqr.cli.output import Printed, table
 from fairqr.cli.serve import require_service
 
 if TYPE_CHECKING:
@@ -18,62 +20,66 @@ app = typer.Typer()
 
 T = TypeVar("T")
 
-Database = Annotated[
-    str | None,
-    typer.Option(help="The service's database. [default: the configured one]", metavar="URL"),
-]
 
-
-@app.command()
+@command(app)
 def create(
-    name: Annotated[str, typer.Argument(help="Who or what will use the key.")],
-    scope: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What the key may do: read, run (includes read) or admin (includes both). "
-            "Repeatable. [default: run]"
-        ),
-    ] = None,
-    database: Database = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the key.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Make an access key and print it. It cannot be shown again."""
+    name: str,
+    *,
+    scope: list[str] | None = None,
+    database: str | None = None,
+    quiet: bool = False,
+) -> Printed:
+    """Make an access key and print it. It cannot be shown again.
+
+    Args:
+        name: Who or what will use the key.
+        scope: What the key may do: read, run (includes read) or admin (includes both). Repeatable.
+            [default: run]
+        database: The service's database. [default: the configured one]
+        quiet: Print only the key.
+    """
     scopes: Any = scope or ["run"]
     key, secret = _with_store(database, lambda store: store.create_key(name, scopes))
-    if as_json:
-        print_json({**_shown(key), "key": secret})
-        return
-    typer.echo(secret)
     if not quiet:
         typer.echo(
             f"The key {key.id} of {key.name} may {', '.join(key.scopes)}. Save it now: it is not "
             "shown again. Send it as 'Authorization: Bearer KEY'.",
             err=True,
         )
+    return Printed({**_shown(key), "key": secret}, [secret])
 
 
-@app.command("list")
-def list_(database: Database = None, as_json: AsJson = False) -> None:
-    """List the access keys, without their secrets."""
+@command(app)
+def list_(*, database: str | None = None) -> Printed:
+    """List the access keys, without their secrets.
+
+    Args:
+        database: The service's database. [default: the configured one]
+    """
     keys = _with_store(database, lambda store: store.keys())
-    if as_json:
-        print_json({"keys": [_shown(key) for key in keys]})
-        return
-    for key in keys:
-        state = "active" if key.revoked is None else f"revoked {_day(key.revoked)}"
-        scopes = ",".join(key.scopes)
-        typer.echo(f"{key.id}  {_day(key.created)}  {scopes:14}  {state:18}  {key.name}")
+    rows = (
+        (
+            key.id,
+            _day(key.created),
+            ",".join(key.scopes),
+            "active" if key.revoked is None else f"revoked {_day(key.revoked)}",
+            key.name,
+        )
+        for key in keys
+    )
+    return Printed(
+        {"keys": [_shown(key) for key in keys]}, [table(["id", "made", "scopes", "", "name"], rows)]
+    )
 
 
-@app.command()
-def revoke(
-    id_: Annotated[
-        str, typer.Argument(metavar="ID", help="The key's id, as 'fairqr keys list' shows it.")
-    ],
-    database: Database = None,
-) -> None:
-    """Revoke an access key for good."""
+@command(app)
+def revoke(id_: str, *, database: str | None = None) -> None:
+    """Revoke an access key for good.
+
+    Args:
+        id_: The key's id, as 'fairqr keys list' shows it.
+        database: The service's database. [default: the configured one]
+    """
     key = _with_store(database, lambda store: store.revoke_key(id_))
     typer.echo(f"The key {key.id} of {key.name} is revoked.")
 

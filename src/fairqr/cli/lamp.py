@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fairqr.cli.common import AsJson, PromptsFolder, pairs, print_json, run
+from fairqr.base.errors import InputError
+from fairqr.cli.common import pairs, run
+from fairqr.cli.options import Count, command
+from fairqr.cli.output import Printed, say
 from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -17,39 +20,35 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-MinUseful = Annotated[int, typer.Option(min=1, help="Drop questions with fewer useful documents.")]
 
-
-@app.command("label")
+@command(app)
 def label(
-    path: Annotated[
-        str, typer.Argument(help="A folder of LaMP, notables, or a JSON Lines file of your own.")
-    ],
-    generator: Annotated[
-        str, typer.Option(help="The model that answers, such as seq2seq:google/flan-t5-small.")
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "-o", "--output", help="The folder of the labels; an interrupted run resumes."
-        ),
-    ],
-    task: Annotated[str | None, typer.Option(help="The task, if the files do not name it.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="The most questions to use.")] = 1000,
-    pool: Annotated[
-        int | None,
-        typer.Option(min=1, help="Use at most this many documents per question; all by default."),
-    ] = None,
-    prompt: Annotated[
-        str | None, typer.Option(help="The version of the task's prompt: lamp5=v2, or just v2.")
-    ] = None,
-    prompts: PromptsFolder = None,
-    concurrency: Annotated[
-        int, typer.Option(min=1, max=256, help="How many questions run at a time.")
-    ] = 2,
-    min_useful: MinUseful = 2,
+    path: str,
+    *,
+    generator: str,
+    output: Path,
+    task: str | None = None,
+    limit: Count = 1000,
+    pool: int | None = None,
+    prompt: str | None = None,
+    prompts: Path | None = None,
+    concurrency: Count = 2,
+    min_useful: Count = 2,
 ) -> None:
-    """Label a collection: the gain of each document over the answer without documents."""
+    """Label a collection: the gain of each document over the answer without documents.
+
+    Args:
+        path: A folder of LaMP, notables, or a JSON Lines file of your own.
+        generator: The model that answers, such as seq2seq:google/flan-t5-small.
+        output: The folder of the labels; an interrupted run resumes.
+        task: The task, if the files do not name it.
+        limit: The most questions to use.
+        pool: Use at most this many documents per question; all by default.
+        prompt: The version of the task's prompt: lamp5=v2, or just v2.
+        prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
+        concurrency: How many questions run at a time.
+        min_useful: Drop questions with fewer useful documents.
+    """
     from fairqr.evaluation.rag.finding import find_rag_collection
     from fairqr.evaluation.rag.labelling import label_collection, label_manifest, labelling_calls
     from fairqr.evaluation.rag.store import GenerationLabels
@@ -72,26 +71,20 @@ def label(
     workers = LocalPool.of(library, store.replies, concurrency)
     with Progress() as watcher:
         run(label_collection(collection, manifest, template, store, workers, watcher=watcher))
-    _print(store, min_useful)
+    say(_lines(store, min_useful)[1])
 
 
-@app.command("report")
-def report(
-    folder: Annotated[Path, typer.Argument(help="The folder of the labels.")],
-    min_useful: MinUseful = 2,
-    as_json: AsJson = False,
-) -> None:
-    """Print a summary of the labels: useful documents per question, and dropped questions."""
-    from fairqr.evaluation.rag.labelling import summarise_labels
+@command(app)
+def report(folder: Path, *, min_useful: Count = 2) -> Printed:
+    """Print a summary of the labels: useful documents per question, and dropped questions.
+
+    Args:
+        folder: The folder of the labels.
+        min_useful: Drop questions with fewer useful documents.
+    """
     from fairqr.evaluation.rag.store import GenerationLabels
 
-    store = GenerationLabels(folder)
-    if not as_json:
-        _print(store, min_useful)
-        return
-    manifest = store.manifest().model_dump(mode="json")
-    summary = dataclasses.asdict(summarise_labels(store.lines.read(), min_useful))
-    print_json({"labels": manifest, "summary": summary})
+    return Printed(*_lines(GenerationLabels(folder), min_useful))
 
 
 def _version(text: str | None, prompt: str) -> str | None:
@@ -100,8 +93,6 @@ def _version(text: str | None, prompt: str) -> str | None:
     Raises:
         InputError: The collection uses another prompt.
     """
-    from fairqr.base.errors import InputError
-
     if text is None or "=" not in text:
         return text
     ((name, version),) = pairs([text], "a version of a prompt", "lamp5=v2").items()
@@ -112,29 +103,28 @@ def _version(text: str | None, prompt: str) -> str | None:
     return version
 
 
-def _print(store: GenerationLabels, min_useful: int) -> None:
-    from fairqr.base.errors import one_line
+def _lines(store: GenerationLabels, min_useful: int) -> tuple[dict[str, Any], list[str]]:
+    """Return a summary of labels, for programs and for people."""
+    from dataclasses import asdict
+
     from fairqr.evaluation.rag.labelling import summarise_labels
 
     manifest = store.manifest()
     summary = summarise_labels(store.lines.read(), min_useful)
-    typer.echo(one_line(f"{manifest.title}, {manifest.task}, {manifest.generator}"))
-    for line in _told(summary):
-        typer.echo(line)
+    data = {"labels": manifest.model_dump(mode="json"), "summary": asdict(summary)}
+    title = f"{manifest.title}, {manifest.task}, {manifest.generator}"
+    return data, [title, *_summary_lines(summary)]
 
 
-def _told(summary: LabelSummary) -> list[str]:
-    lines = [f"questions: {summary.labelled:,} labelled, {summary.kept:,} kept"]
-    lines += [f"  dropped: {count:,}, {reason}" for reason, count in summary.dropped.items()]
-    spread = ""
-    if summary.useful_mean is not None:
-        spread = f", {summary.useful_mean:.2f} a question"
-        if summary.useful_sd is not None:
-            spread += f" (sd {summary.useful_sd:.2f})"
-    lines.append(f"documents of kept questions: {summary.documents:,}")
-    lines.append(f"useful documents: {summary.useful:,}{spread}")
+def _summary_lines(summary: LabelSummary) -> Iterator[str]:
+    yield f"questions: {summary.labelled:,} labelled, {summary.kept:,} kept"
+    for reason, count in summary.dropped.items():
+        yield f"  dropped: {count:,}, {reason}"
+    spread = "" if summary.useful_mean is None else f", {summary.useful_mean:.2f} a question"
+    spread += "" if summary.useful_sd is None else f" (sd {summary.useful_sd:.2f})"
+    yield f"documents of kept questions: {summary.documents:,}"
+    yield f"useful documents: {summary.useful:,}{spread}"
     if summary.share is not None:
-        lines.append(f"share useful: {summary.share:.1%}")
+        yield f"share useful: {summary.share:.1%}"
     if summary.unlabelled:
-        lines.append(f"not labelled: {summary.unlabelled:,} documents, whose answers failed")
-    return lines
+        yield f"not labelled: {summary.unlabelled:,} documents, whose answers failed"

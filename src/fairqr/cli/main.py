@@ -12,7 +12,7 @@ import typer
 
 from fairqr.base.errors import FairqrError, one_line
 from fairqr.cli.commands import CommandList
-from fairqr.cli.common import printable
+from fairqr.cli.output import warn
 
 INTERRUPTED = 130
 # Some versions of typer bring a click of their own, so this class is found through typer.
@@ -85,7 +85,7 @@ def main() -> None:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror}; {_ADVICE.get(error.errno or 0, 'check the path')}.")
     if code == INTERRUPTED:
-        typer.echo("fairqr: interrupted", err=True)
+        warn("interrupted")
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -101,7 +101,7 @@ def _refuse_bytes(arguments: list[str]) -> None:
 
 def _fail(sentence: str) -> NoReturn:
     # It may quote a document, or the reply of a server.
-    typer.echo(f"fairqr: {printable(sentence)}", err=True)
+    warn(sentence)
     sys.exit(2)
 
 

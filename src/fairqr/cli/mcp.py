@@ -6,36 +6,34 @@ import contextlib
 import logging
 import os
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from fairqr.base.errors import ConfigError, InputError
-from fairqr.cli.common import BaseUrl, run
-from fairqr.cli.serve import Offered, offered_models, with_corpora
+from fairqr.base.errors import ConfigError
+from fairqr.cli.common import run
+from fairqr.cli.serve import offered_models, with_corpora
 
 if TYPE_CHECKING:
     from fairqr.graph.service.configuration import ServiceSettings
 
 
 def mcp(
-    corpus: Offered = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="The language model that refines queries and writes answers."),
-    ] = None,
-    base_url: BaseUrl = None,
+    *, corpus: list[str] | None = None, model: str | None = None, base_url: str | None = None
 ) -> None:
     """Offer fair search as tools to an agent, over MCP on stdin and stdout.
 
     The sections [service], [service.caps] and [service.models] of the settings file also apply.
+
+    Args:
+        corpus: What the agent may search: a source, an index, a built-in corpus, or the path of a
+            source file or a corpus. Repeatable; the first is the default. [default: everything that
+            has a name]
+        model: The language model that refines queries and writes answers.
+        base_url: The URL of an OpenAI-compatible server.
     """
     if find_spec("fastmcp") is None:
         raise ConfigError("MCP needs fastmcp; install it with: pip install 'fairqr[mcp]'")
     from fairqr.graph.service.configuration import service_settings
 
-    if base_url is not None and model is None:
-        raise InputError("--base-url belongs to a model; name the model with --model.")
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = service_settings(models=offered_models([model] if model else None, base_url))
     run(_converse(settings, corpus or [], model))

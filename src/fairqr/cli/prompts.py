@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from pathlib import Path
 
 import typer
 
 from fairqr.base.errors import PromptError
-from fairqr.cli.common import PromptsFolder
+from fairqr.cli.options import command
 
 app = typer.Typer()
 
 
-@app.command("list")
-def list_(folder: PromptsFolder = None) -> None:
-    """List all prompts; an asterisk marks the default version."""
+@command(app)
+def list_(*, prompts: Path | None = None) -> None:
+    """List all prompts; an asterisk marks the default version.
+
+    Args:
+        prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
+    """
     from fairqr.prompts.library import DEFAULT_VERSIONS, PromptLibrary
 
-    library = PromptLibrary(folder)
+    library = PromptLibrary(prompts)
     for id_, version in library.names():
         template = library.get(id_, version)
         mark = "*" if DEFAULT_VERSIONS.get(template.id, "v1") == template.version else " "
@@ -26,27 +30,25 @@ def list_(folder: PromptsFolder = None) -> None:
         typer.echo(f"{mark} {name:17} {template.sha256[:12]}  {template.description}")
 
 
-@app.command()
-def show(
-    prompt: Annotated[str, typer.Argument(help="The prompt, such as refine or refine=v2.")],
-    folder: PromptsFolder = None,
-    as_yaml: Annotated[
-        bool, typer.Option("--yaml", help="Print the file itself, ready to copy.")
-    ] = False,
-) -> None:
-    """Print a prompt as the model gets it, with placeholders in braces."""
+@command(app)
+def show(prompt: str, *, prompts: Path | None = None, yaml: bool = False) -> None:
+    """Print a prompt as the model gets it, with placeholders in braces.
+
+    Args:
+        prompt: The prompt, such as refine or refine=v2.
+        prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
+        yaml: Print the file itself, ready to copy.
+    """
     from fairqr.base.settings import path_of
     from fairqr.prompts.library import SHIPPED, PromptLibrary
 
     id_, _, version = prompt.partition("=")
-    template = PromptLibrary(folder).get(id_, version or None)
-    if as_yaml:
-        own = (
-            (folder or path_of("prompts_dir") or SHIPPED) / template.id / f"{template.version}.yaml"
-        )
-        shipped = SHIPPED / template.id / f"{template.version}.yaml"
+    template = PromptLibrary(prompts).get(id_, version or None)
+    if yaml:
+        file = f"{template.id}/{template.version}.yaml"
+        own = (prompts or path_of("prompts_dir") or SHIPPED) / file
         # Bytes keep the hash of the file.
-        sys.stdout.buffer.write((own if own.is_file() else shipped).read_bytes())
+        sys.stdout.buffer.write((own if own.is_file() else SHIPPED / file).read_bytes())
         sys.stdout.buffer.flush()
         return
     typer.echo(f"{template.id} {template.version}: {template.description}")
@@ -64,12 +66,16 @@ def show(
         typer.echo(f"\n--- {message['role']}\n{message['content']}")
 
 
-@app.command()
-def check(folder: PromptsFolder = None) -> None:
-    """Check all prompts, including yours, and name each file that is wrong."""
+@command(app)
+def check(*, prompts: Path | None = None) -> None:
+    """Check all prompts, including yours, and name each file that is wrong.
+
+    Args:
+        prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
+    """
     from fairqr.prompts.library import PromptLibrary
 
-    library = PromptLibrary(folder)
+    library = PromptLibrary(prompts)
     names = library.names()
     wrong = 0
     for id_, version in names:

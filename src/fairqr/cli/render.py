@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Group
 from rich.markup import escape
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from fairqr.cli.common import agree, notes, printable
-from fairqr.cli.terminal import Output, counted, number, shortened, table
+from fairqr.cli.common import agree
+from fairqr.cli.output import console, counted, literal, number, printable, shortened, table
 from fairqr.graph.step_data import StepData
 from fairqr.graph.stream import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from rich.console import RenderableType
 
     from fairqr.api import FairSearch, Result, StreamEvent
     from fairqr.graph.answer.result import ExposedDocument
@@ -61,20 +61,16 @@ class View:
     """
 
     def __init__(self, doing: str = "") -> None:
-        self._console = Output()
-        self._stderr = notes()
+        self._console = console()
+        self._stderr = console(stderr=True)
         self._doing = doing
         self._status = self._stderr.status(doing) if doing else None
         self._asked = ""
         self._budget: Budget | None = None
         self._agreed = True
 
-    def __enter__(self) -> Self:
-        if self._status:
-            self._status.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def end(self) -> None:
+        """End the spinner."""
         if self._status:
             self._status.stop()
 
@@ -111,14 +107,17 @@ class View:
 
     async def follow(self, search: FairSearch, query: str, context: Context, kind: type[R]) -> R:
         """Run what a context asks for, show each event, and return the result of this kind."""
-        events = search.stream(query, context)
-        with self:
-            async with contextlib.aclosing(events):
+        if self._status:
+            self._status.start()
+        try:
+            async with contextlib.aclosing(search.stream(query, context)) as events:
                 async for event in events:
                     if isinstance(event, kind):
                         result = event
                     else:
                         self.show(event)
+        finally:
+            self.end()
         return result
 
     def say(self, doing: str) -> None:
@@ -126,25 +125,6 @@ class View:
         self._doing = escape(printable(doing))
         if self._status:
             self._status.update(self._doing)
-
-
-class ProbeView(View):
-    """Says what a probe asks the model at most, and requires consent if that is much."""
-
-    def __init__(self, *, yes: bool) -> None:
-        super().__init__("probing")
-        self._yes = yes
-
-    def show(self, event: StreamEvent) -> None:
-        """Show a step."""
-        super().show(event)
-        if isinstance(event, StepData) and (cost := event.cost):
-            from fairqr.agents.ranking.rankers import Cost
-            from fairqr.evaluation.probes.running import cost_in_words
-
-            calls, tokens = cost["reserved_calls"], cost["reserved_tokens"]
-            agree(calls, tokens, yes=self._yes)
-            self._stderr.print(cost_in_words(Cost(calls, tokens)), soft_wrap=True)
 
 
 class SearchView(View):
@@ -166,8 +146,8 @@ class SearchView(View):
         by = "not refined"
         if context.rounds:
             by = f"{'may ask' if context.strategy.ask == 'auto' else 'refined by'} {model}"
-        told = f"  in {corpus}, method {context.method}, {by}"
-        self._title: Text | None = Text.assemble((printable(query), "bold"), printable(told))
+        self._title: Text | None = literal(query, "bold")
+        self._title.append(printable(f"  in {corpus}, method {context.method}, {by}"), "not bold")
 
     def show(self, event: StreamEvent) -> None:
         """Show a step."""
@@ -194,18 +174,18 @@ class SearchView(View):
             # Not before: what is wrong is mostly found earlier, and is then all that is printed.
             self._console.print(self._title)
             self._title = None
-        number = record["index"]
-        heading = Text(f"\nround {number}", style="bold")
-        heading.append("  plain retrieval" if number == 0 else "  refined", style="not bold")
+        index = record["index"]
+        heading = Text(f"\nround {index}", style="bold")
+        heading.append("  refined" if index else "  plain retrieval", style="not bold")
         self._console.print(heading)
-        for refinement in self._refinements if number else []:
+        for refinement in self._refinements if index else []:
             words = ", ".join(refinement["keywords"]) or NO_WORDS.get(
                 refinement["status"], f"none ({refinement['status'].replace('_', ' ')})"
             )
             group = shortened(refinement["group"], NAME)
-            line = Text.assemble("  words for ", (group, "bold"), f": {printable(words)}")
+            self._console.print(literal(f"  words for {group}: {words}"))
+        for line in exposure_bars(record["exposure"], self._target):
             self._console.print(line)
-        self._console.print(exposure_bars(record["exposure"], self._target, self._console.width))
         if record["divergence"] is not None:
             self._console.print(_divergence(record["divergence"]))
 
@@ -226,77 +206,75 @@ def cost_of_ranking(cost: CostRecord, model: str) -> str:
 
 
 def exposure_bars(
-    exposure: Mapping[str, Mapping[str, float]],
-    target: Mapping[str, Mapping[str, float]],
-    columns: int,
-) -> Group:
+    exposure: Mapping[str, Mapping[str, float]], target: Mapping[str, Mapping[str, float]]
+) -> Iterator[Text]:
     """Draw the exposure of each group as a bar, with a mark where its target is.
 
     Args:
         exposure: For each attribute, the share of each group.
         target: The same for the target.
-        columns: The width of the terminal; bars and names are shorter in a narrow one, and
-            figures whole from 38 columns.
     """
-    lines: list[Text] = []
-    figures = len("    100.0%  target 100.0%")
+    # Bars and names are shorter in a narrow terminal, and figures whole from 38 columns.
+    columns, figures = console().width, len("    100.0%  target 100.0%")
     names = [shortened(group, NAME) for groups in exposure.values() for group in groups]
     width = min(max(map(cell_len, names)), max(columns - figures - 6, 8))
     bar = min(BAR, max(columns - figures - width - 1, 4))
     for attribute, groups in exposure.items():
         for group, share in groups.items():
             wanted = target[attribute][group]
-            cells = ["█" if cell < round(share * bar) else "·" for cell in range(bar + 1)]
-            cells[round(wanted * bar)] = "┃"
             name = set_cell_size(shortened(group, width), width)
             line = Text(f"  {name} ", no_wrap=True, overflow="ellipsis")
             style = "green" if share >= wanted - 0.02 else "yellow"
-            for cell in cells:
-                line.append(cell, style={"█": style, "┃": "bold white", "·": "dim"}[cell])
-            line.append(f" {share:6.1%}", style=style)
-            line.append(f"  target {wanted:.1%}", style="dim")
-            lines.append(line)
-    return Group(*lines)
+            for cell in range(bar + 1):
+                if cell == round(wanted * bar):
+                    line.append("┃", "bold white")
+                else:
+                    line.append(*(("█", style) if cell < round(share * bar) else ("·", "dim")))
+            line.append(f" {share:6.1%}", style)
+            yield line.append(f"  target {wanted:.1%}", "dim")
 
 
-def print_result(result: SearchResult, passages: Mapping[str, str]) -> None:
-    """Print who gets seen, the ranking before and after, and what it cost.
+def result_lines(result: SearchResult, passages: Mapping[str, str]) -> Iterator[RenderableType]:
+    """Yield who gets seen, the ranking before and after, and what it cost.
 
     Args:
         result: The result of a search.
         passages: How the texts of its documents begin, by id; those of some may be missing.
     """
-    console = Output()
-    console.print(Text("\nre-ranked", style="bold"))
+    yield Text("\nre-ranked", "bold")
     for sentence in result.explanation:
-        console.print(Padding(Text(printable(sentence)), (0, 0, 0, 2)))
-    console.print(exposure_bars(result.exposure, result.target, console.width))
+        yield Padding(literal(sentence), (0, 0, 0, 2))
+    yield from exposure_bars(result.exposure, result.target)
     for attribute, share in result.unknown.items():
         if share >= 0.0005:  # below that it would read 0.0%
-            unknown = f"{share:.1%} of the exposure has no label for '{printable(attribute)}'"
-            console.print(Padding(Text(unknown, style="dim"), (0, 0, 0, 2)))
+            unknown = f"{share:.1%} of the exposure has no label for '{attribute}'"
+            yield Padding(literal(unknown, "dim"), (0, 0, 0, 2))
     if result.divergence is not None:
         before = result.baseline.divergence
-        console.print(
-            _divergence(result.divergence, "" if before is None else f", before {before:.4f}")
-        )
-    console.print(_rankings(result, passages, console))
+        yield _divergence(result.divergence, "" if before is None else f", before {before:.4f}")
+    old, new = result.baseline.ranking, result.ranking
+    places = {document.id: document.rank for document in old}
+    moves = [_move(document, places) for document in new]
+    # Ranks and moves are never cut.
+    width = (console().width - len(str(max(len(old), len(new)))) - 9) // 2
+    rows = zip_longest(
+        _cells(old, passages, width), _cells(new, passages, width), moves, fillvalue=Text()
+    )
+    yield table(
+        (number(), "plain retrieval", "re-ranked", number("was")),
+        ((str(rank), *row) for rank, row in enumerate(rows, start=1)),
+        gap=1,
+    )
     by = f"found by {result.retriever}; "
     if result.model:
-        by += f"refined by {result.model}"
-        if result.prompt:
-            by += f" with {result.prompt.id}={result.prompt.version}"
-        by += "; "
+        prompt = result.prompt
+        with_ = f" with {prompt.id}={prompt.version}" if prompt else ""
+        by += f"refined by {result.model}{with_}; "
     if result.ranker:
         by += f"re-ranked by {result.ranker}; "
     rounds = len(result.iterations) - 1
     ended = f"stopped after {counted(rounds, 'round')}" if rounds else "no refinement"
-    console.print(
-        origin(
-            f"{by}{ended}: {_STOPPED[result.stop_reason]}",
-            result.usage,
-        )
-    )
+    yield origin(f"{by}{ended}: {_STOPPED[result.stop_reason]}", result.usage)
 
 
 def origin(how: str, usage: UsageReport) -> Text:
@@ -305,101 +283,38 @@ def origin(how: str, usage: UsageReport) -> Text:
     if usage.cached_calls:
         asked += f" and {usage.cached_calls} from the cache"
     tokens = f"{usage.prompt_tokens} + {usage.completion_tokens} tokens"
-    return Text(
-        printable(f"{how}; {asked}, {tokens}, {usage.milliseconds / 1000:.2f} s"), style="dim"
-    )
+    return literal(f"{how}; {asked}, {tokens}, {usage.milliseconds / 1000:.2f} s", "dim")
 
 
 def _divergence(nats: float, before: str = "") -> Text:
     return Text.assemble("  divergence from the target ", (f"{nats:.4f}", "cyan"), before)
 
 
-def _rankings(result: SearchResult, passages: Mapping[str, str], console: Output) -> Table:
-    """Return the ranking before and after, in a table that is no wider than the terminal."""
-    old, new = result.baseline.ranking, result.ranking
-    place = {document.id: document.rank for document in old}
-    moves = [_move(document, place) for document in new]
-    ranks = max(len(old), len(new))
-    # Ranks and moves are never cut.
-    width = (console.width - len(str(ranks)) - max(map(len, ("was", *moves))) - 3) // 2
-    rows = zip_longest(
-        _cells(old, passages, console, width),
-        _cells(new, passages, console, width),
-        [Text(move, _MOVED.get(move[:1], "")) for move in moves],
-        fillvalue=Text(),
-    )
-    return table(
-        (number(), "plain retrieval", "re-ranked", number("was")),
-        ((str(rank), *row) for rank, row in enumerate(rows, start=1)),
-        gap=1,
-    )
-
-
 def _cells(
-    ranking: Sequence[RankedDocument], passages: Mapping[str, str], console: Output, width: int
+    ranking: Sequence[RankedDocument], passages: Mapping[str, str], width: int
 ) -> Iterator[Text]:
     """Yield the title and the labels of each document, and below how its text begins."""
-    if not ranking:
-        return
-    titles = [shortened(document.title or document.id, TITLE) for document in ranking]
-    labels = [labels_of(document) for document in ranking]
-    wanted = [max(map(cell_len, texts)) for texts in (titles, map(", ".join, labels))]
-    first, second = _shared(width - 1, wanted, (5, 4))
+    labels = [shortened(", ".join(labels_of(it)), max(width // 2, 4)) for it in ranking]
+    titles = [shortened(it.title or it.id, TITLE) for it in ranking]
+    left = max(width - 1 - max(map(cell_len, labels), default=0), 4)
+    space = min(left, max(map(cell_len, titles), default=0))
     for document, title, groups in zip(ranking, titles, labels, strict=True):
-        cell = Text(set_cell_size(shortened(title, first), first) + " ")
-        cell.append(_fitted(groups, second), style="dim")
-        if passage := printable(passages.get(document.id, "")):
-            # One line of a wide terminal, and two of a narrow one.
-            first_line = Text(passage).wrap(console, width)[0].plain
-            rest = shortened(passage[len(first_line) :].strip(), width)
-            cell.append(f"\n{first_line.rstrip()}\n{rest}".rstrip(), style="dim")
+        cell = Text(set_cell_size(shortened(title, space), space) + " ")
+        cell.append(groups, "dim")
+        if passage := passages.get(document.id, ""):
+            cell.append(f"\n{shortened(passage, width)}", "dim")
         yield cell
-
-
-def _shared(space: int, wanted: Sequence[int], weights: Sequence[int]) -> list[int]:
-    """Share a width among columns by weight; what one does not want is the others'."""
-    widths = list(wanted)
-    tight = set(range(len(widths)))
-    while sum(widths) > space and tight:
-        left = space - sum(widths[i] for i in range(len(widths)) if i not in tight)
-        weight = sum(weights[i] for i in tight)
-        fitting = {i for i in tight if wanted[i] <= left * weights[i] // weight}
-        if not fitting:
-            for i in tight:
-                widths[i] = max(1, left * weights[i] // weight)
-            for i in sorted(tight)[: max(0, space - sum(widths))]:
-                widths[i] += 1
-            break
-        tight -= fitting
-    return widths
-
-
-def _fitted(labels: Sequence[str], width: int) -> str:
-    """Join labels; where they are too long, each is shortened, so that none is lost."""
-    space = width - 2 * (len(labels) - 1)
-    widths = _shared(space, [cell_len(label) for label in labels], [1] * len(labels))
-    fitted = ", ".join(map(shortened, labels, widths))
-    return shortened(fitted, width)
 
 
 def labels_of(document: RankedDocument | ExposedDocument) -> list[str]:
     """Return for each attribute the groups of a document, in one text."""
-    labels = []
-    for shares in document.groups.values():
-        if len(shares) == 1:
-            labels.append(next(iter(shares)))
-        else:
-            labels.append("+".join(shares) or "unknown")
-    return labels
+    return ["+".join(shares) or "unknown" for shares in document.groups.values()]
 
 
-_MOVED = {"n": "green", "=": "dim", "▲": "green", "▼": "yellow"}
-
-
-def _move(document: RankedDocument, place: Mapping[str, int]) -> str:
-    if document.id not in place:
-        return "new"
-    moved = place[document.id] - document.rank
+def _move(document: RankedDocument, places: Mapping[str, int]) -> Text:
+    if document.id not in places:
+        return Text("new", "green")
+    moved = places[document.id] - document.rank
     if not moved:
-        return "="
-    return f"▲{moved}" if moved > 0 else f"▼{-moved}"
+        return Text("=", "dim")
+    return Text(f"▲{moved}", "green") if moved > 0 else Text(f"▼{-moved}", "yellow")

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from langchain_core.messages import AIMessageChunk
-from rich.table import Table
 from rich.text import Text
 
-from fairqr.cli.common import printable
+from fairqr.cli.output import counted, decimal, literal, number, percent, shortened, table
 from fairqr.cli.render import NAME, TITLE, View, labels_of, origin
-from fairqr.cli.terminal import Output, counted, decimal, number, percent, shortened, table
 from fairqr.graph.step_data import StepData
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from rich.console import RenderableType
+    from rich.table import Table
 
     from fairqr.api import StreamEvent
     from fairqr.graph.answer.result import (
@@ -53,8 +54,9 @@ class AnswerView(View):
         self._question = question
         self.has_written = False
 
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
+    def end(self) -> None:
+        """End the line of the answer."""
+        super().end()
         if self.has_written:
             self._console.print()
 
@@ -63,49 +65,47 @@ class AnswerView(View):
         super().show(event)
         if isinstance(event, AIMessageChunk):
             if not self.has_written:
-                super().__exit__()
-                self._console.print(_heading(self._question))
+                super().end()
+                self._console.print(literal(self._question, "bold"))
                 self.has_written = True
-            self._console.print(Text(_lines(event.text)), end="", soft_wrap=True)
+            self._console.print(literal(event.text), end="", soft_wrap=True)
         elif isinstance(event, StepData) and not self.has_written:
             self.say(_STEPS.get(event.step, "searching"))
 
 
-def print_answer(
+def answer_lines(
     result: AnswerResult, passages: Mapping[str, str], *, written: bool = False
-) -> None:
-    """Print the answer and its sources; of several samples how they differ.
+) -> Iterator[RenderableType]:
+    """Yield the answer and its sources; of several samples how they differ.
 
     Args:
-        result: What to print.
+        result: What to show.
         passages: How the texts of its documents begin, by id; those of some may be missing.
         written: The answer itself stands there already.
     """
-    console = Output()
-    if result.counts.samples == 1:
+    if result.counts.samples > 1:
+        yield literal(result.question, "bold")
+        yield _answers(result)
+        yield _documents(result, passages)
+        for attribute in result.groups:
+            yield _groups(attribute)
+        yield from _figures(result)
+    else:
         answer = result.answers[0]
         if not written:
-            console.print(_heading(result.question))
-            console.print(Text(_lines(answer.text)))
-        console.print(_sources(result, answer, passages))
-    else:
-        console.print(_heading(result.question))
-        console.print(_answers(result))
-        console.print(_documents(result, passages))
-        for attribute in result.groups:
-            console.print(_groups(attribute))
-        console.print(_figures(result))
-    console.print()
-    console.print(_origin(result))
-
-
-def _heading(question: str) -> Text:
-    return Text(printable(question), style="bold")
-
-
-def _lines(text: str) -> str:
-    """Return a text without control codes, in lines as it was written."""
-    return "\n".join(map(printable, text.split("\n")))
+            yield literal(result.question, "bold")
+            yield literal(answer.text)
+        yield _sources(result, answer, passages)
+    counts = result.counts
+    judged = f", judged by {result.attributor}" if result.attributor else ""
+    yield ""
+    yield origin(
+        f"answered by {result.generator} with {result.prompt.id}={result.prompt.version}{judged}; "
+        f"{counted(counts.rankings, 'ranking')} of {counted(counts.samples, 'sample')} "
+        f"at alpha {result.alpha:g} of {counted(result.pool, 'document')} by {result.method}, "
+        f"seed {result.seed}",
+        result.usage,
+    )
 
 
 def _sources(result: AnswerResult, answer: RankingAnswer, passages: Mapping[str, str]) -> Table:
@@ -168,30 +168,15 @@ def _groups(attribute: AttributeExposure) -> Table:
     return table((f"\n{shortened(attribute.attribute, NAME)}", *heads), rows)
 
 
-def _figures(result: AnswerResult) -> Text:
-    lines = [f"\ndisparity of exposure      {result.disparity:.3f}  (EE-D/k; 1 is one ranking)"]
+def _figures(result: AnswerResult) -> Iterator[str]:
+    yield ""
+    yield f"disparity of exposure      {result.disparity:.3f}  (EE-D/k; 1 is one ranking)"
     if result.attribution_rate is None:
-        lines.append("attribution                not judged")
-    else:
-        lines.append(f"disparity of attribution   {decimal(result.attributed_disparity, 3)}")
-        judged = counted(result.counts.judged, "sample")
-        lines.append(
-            f"attribution rate           {result.attribution_rate:.3f}  (share of the documents "
-            f"read that answers used, over {judged})"
-        )
-    return Text("\n".join(lines))
-
-
-def _origin(result: AnswerResult) -> Text:
-    counts = result.counts
-    judged = f", judged by {result.attributor}" if result.attributor else ""
-    return origin(
-        f"answered by {result.generator} with {result.prompt.id}={result.prompt.version}{judged}; "
-        f"{counted(counts.rankings, 'ranking')} of {counted(counts.samples, 'sample')} "
-        f"at alpha {result.alpha:g} of {counted(result.pool, 'document')} by {result.method}, "
-        f"seed {result.seed}",
-        result.usage,
-    )
+        yield "attribution                not judged"
+        return
+    judged = counted(result.counts.judged, "sample")
+    yield f"disparity of attribution   {decimal(result.attributed_disparity, 3)}"
+    yield f"attribution rate           {result.attribution_rate:.3f}  (used of read, over {judged})"
 
 
 def _title(document: ExposedDocument, passages: Mapping[str, str]) -> Text:
@@ -204,4 +189,4 @@ def _title(document: ExposedDocument, passages: Mapping[str, str]) -> Text:
 
 
 def _labels(document: ExposedDocument) -> Text:
-    return Text(shortened(", ".join(labels_of(document)), 2 * NAME), style="dim")
+    return literal(shortened(", ".join(labels_of(document)), 2 * NAME), "dim")

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, Field
 
 from fairqr.base.errors import FairqrError
-from fairqr.cli.common import open_to_search, warn
+from fairqr.cli.common import Searched, open_to_search
+from fairqr.cli.output import warn
+from fairqr.retrieval.encoders.opening import AUTO
 
 if TYPE_CHECKING:
     from fairqr.graph.search.context import Context
@@ -89,16 +91,12 @@ class RunSettings(BaseModel):
         return model
 
     @contextlib.asynccontextmanager
-    async def opened(self, corpus: str | None, retriever: str) -> AsyncIterator[SearchEngine]:
-        """Open a corpus, by default the configured one, and close it at the end."""
-        from fairqr.base.settings import default_corpus
-
-        searched = default_corpus() if corpus is None else corpus
-        engine = await open_to_search(searched, schema=self.corpus_schema, retriever=retriever)
-        try:
+    async def opened(self, where: Searched, context: Context) -> AsyncIterator[SearchEngine]:
+        """Open what is searched, with the retriever of the method, and close it at the end."""
+        retriever = context.strategy.searched_by(where.retriever or AUTO)
+        engine = await open_to_search(where.name, schema=self.corpus_schema, retriever=retriever)
+        async with contextlib.aclosing(engine):
             yield engine
-        finally:
-            await engine.aclose()
 
 
 class _ReadingSettings(RunSettings):

@@ -5,31 +5,19 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from fairqr.base.errors import ConfigError, InputError
-from fairqr.cli.common import BaseUrl, run, warn
+from fairqr.cli.common import run
 from fairqr.cli.config import unknown_settings
-from fairqr.cli.parameters import ParameterCommand
+from fairqr.cli.options import Fields
+from fairqr.cli.output import warn
 from fairqr.cli.progress import Progress
-
-if TYPE_CHECKING:
-    from fairqr.graph.service.configuration import ServiceSettings
-
-ServeCommand = ParameterCommand.of("fairqr.graph.service.configuration:ServiceSettings")
-
-Offered = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--corpus",
-        help="What clients may search: a source, an index, a built-in corpus, or the path of a "
-        "source file or a corpus. Repeatable; the first is the default. [default: everything "
-        "that has a name]",
-    ),
-]
+from fairqr.graph.service.configuration import ServiceSettings
 
 LIBRARIES = ("fastapi", "limits", "prometheus_client", "sqlalchemy", "uvicorn")
 """The libraries of the extra ``service``."""
@@ -39,42 +27,42 @@ YOUNG_OBJECTS = 10_000
 
 
 def serve(
-    host: Annotated[str | None, typer.Option(help="{host}")] = None,
-    port: Annotated[int | None, typer.Option(help="{port}")] = None,
-    corpus: Offered = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A model that clients may ask, besides those of the settings file. Repeatable; "
-            "the first is the default.",
+    *,
+    changes: Annotated[
+        Mapping[str, Any],
+        Fields(
+            ServiceSettings,
+            host="host",
+            port="port",
+            database="database",
+            require_keys="require_keys",
+            concurrency="concurrency",
+            traces="traces",
         ),
-    ] = None,
-    base_url: BaseUrl = None,
-    database: Annotated[str | None, typer.Option(help="{database}", metavar="URL")] = None,
-    require_keys: Annotated[bool, typer.Option("--require-keys", help="{require_keys}")] = False,
-    concurrency: Annotated[int | None, typer.Option(min=1, help="{concurrency}")] = None,
-    traces: Annotated[Path | None, typer.Option(help="{traces}")] = None,
+    ],
+    corpus: list[str] | None = None,
+    model: list[str] | None = None,
+    base_url: str | None = None,
 ) -> None:
     """Serve searches, answers, probes and audits over HTTP, with a page to run and watch them.
 
     Set everything else in the section [service] of the settings file, or in variables
     FAIRQR_SERVICE_…; 'fairqr config show' lists them.
+
+    Args:
+        changes: Where it listens, and what it keeps.
+        corpus: What clients may search: a source, an index, a built-in corpus, or the path of a
+            source file or a corpus. Repeatable; the first is the default. [default: everything that
+            has a name]
+        model: A model that clients may ask, besides those of the settings file. Repeatable; the
+            first is the default.
+        base_url: The URL of an OpenAI-compatible server.
     """
     require_service()
     from fairqr.graph.service.configuration import service_settings
 
-    if base_url is not None and not model:
-        raise InputError("--base-url belongs to a model; name the model with --model.")
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    settings = service_settings(
-        host=host,
-        port=port,
-        database=database,
-        require_keys=require_keys or None,
-        concurrency=concurrency,
-        traces=traces,
-        models=offered_models(model, base_url),
-    )
+    settings = service_settings(models=offered_models(model, base_url), **changes)
     for warning in unknown_settings():
         warn(warning)
     run(_serve(settings, corpus or [], model[0] if model else None))
@@ -110,7 +98,13 @@ async def _serve(settings: ServiceSettings, corpora: list[str], model: str | Non
 
 
 def offered_models(names: list[str] | None, base_url: str | None) -> dict[str, Any] | None:
-    """Return the models to add to those of the settings file."""
+    """Return the models to add to those of the settings file.
+
+    Raises:
+        InputError: There is a server, and no model.
+    """
+    if base_url is not None and not names:
+        raise InputError("--base-url belongs to a model; name the model with --model.")
     if not names:
         return None
     return {**{name: {"base_url": base_url} for name in names}, "feedback": {}}

@@ -3,63 +3,68 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from fairqr.base.errors import InputError
-from fairqr.cli.common import AsJson, print_json, print_row, printable, run
+from fairqr.base.errors import InputError, one_line
+from fairqr.cli.common import run
+from fairqr.cli.options import command
+from fairqr.cli.output import Printed, printable, row_lines
 from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from fairqr.retrieval.engines.report import SourceReport
+    from fairqr.retrieval.engines.report import AttributeReport, SampleHit, SourceReport
     from fairqr.retrieval.sources.source import Source
 
 app = typer.Typer()
 
-Name = Annotated[str, typer.Argument(help="The name of an attached source.")]
+VALUES = 20
+"""How many values of an attribute are shown; ``--json`` has all that were checked."""
+
+LONGEST_VALUE = 40
+
+ABILITIES = {
+    "rescore": "score given documents",
+    "document_frequencies": "count matches",
+    "corpus_shares": "count groups",
+    "within_group": "search within a group",
+    "vectors": "search by vectors",
+}
 
 
 def attach(
-    file: Annotated[
-        Path | None, typer.Argument(help="A source file, such as people.source.yaml.")
-    ] = None,
-    draft: Annotated[
-        bool, typer.Option("--draft", help="Write a source file from the mapping of an index.")
-    ] = False,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            help="With --draft: the Elasticsearch or OpenSearch server. [default: "
-            "FAIRQR_ELASTICSEARCH_URL]",
-            metavar="URL",
-        ),
-    ] = None,
-    index: Annotated[
-        str | None, typer.Option(help="With --draft: an index, an alias, or a pattern.")
-    ] = None,
-    credentials: Annotated[
-        str | None,
-        typer.Option(help="With --draft: an entry [credentials.NAME] of the settings file."),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="With --draft: the file to write. [default: stdout]"),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+    file: Path | None = None,
+    *,
+    draft: bool = False,
+    url: str | None = None,
+    index: str | None = None,
+    credentials: str | None = None,
+    output: Path | None = None,
+    as_json: bool = False,
+) -> Printed | None:
     """Attach a search engine as a source file describes it: check the file, and register its name.
 
     Nothing is ever written to the engine. The file stays where it is, so that edits take effect.
+
+    Args:
+        file: A source file, such as people.source.yaml.
+        draft: Write a source file from the mapping of an index.
+        url: With --draft: the Elasticsearch or OpenSearch server. [default:
+            FAIRQR_ELASTICSEARCH_URL]
+        index: With --draft: an index, an alias, or a pattern.
+        credentials: With --draft: an entry [credentials.NAME] of the settings file.
+        output: With --draft: the file to write. [default: stdout]
+        as_json: Print one JSON object.
     """
     if draft:
         _refuse({"FILE": file, "--json": as_json}, "cannot be combined with --draft; leave it out.")
         if index is None:
             raise InputError("--draft needs the index to describe; name it with --index.")
         _draft(url, index, credentials, output)
-        return
+        return None
     of_draft = {"--url": url, "--index": index, "--credentials": credentials, "--output": output}
     _refuse(of_draft, "needs --draft; add --draft, or leave it out.")
     if file is None:
@@ -74,13 +79,12 @@ def attach(
         catalog.attach(file)
     report = _checked(source)
     catalog.attach(file)
-    _show(report, as_json=as_json)
-    if not as_json:
-        typer.echo(f"{source.name}: attached; search it with --corpus {source.name}")
+    attached = f"{source.name}: attached; search it with --corpus {source.name}"
+    return Printed(report, [*report_lines(report), attached])
 
 
-@app.command("list")
-def list_(as_json: AsJson = False) -> None:
+@command(app)
+def list_() -> Printed:
     """List the attached sources, and the files that describe them."""
     from fairqr.base.errors import SourceError
     from fairqr.retrieval.sources.catalog import Catalog
@@ -94,44 +98,52 @@ def list_(as_json: AsJson = False) -> None:
         except SourceError as error:
             row["error"] = str(error)
         rows.append(row)
-    if as_json:
-        print_json({"sources": rows})
-        return
-    for row in rows:
-        print_row(str(row["name"]), row["engine"] or "", row.get("error") or str(row["file"]))
+    shown = [(row["name"], row["engine"], row.get("error") or row["file"]) for row in rows]
+    return Printed({"sources": rows}, row_lines(shown))
 
 
-@app.command()
-def show(name: Name, as_json: AsJson = False) -> None:
-    """Print the file that describes a source, to keep or change a copy of it."""
+@command(app)
+def show(name: str, *, as_json: bool = False) -> Printed | None:
+    """Print the file that describes a source, to keep or change a copy of it.
+
+    Args:
+        name: The name of an attached source.
+        as_json: Print one JSON object.
+    """
     from fairqr.retrieval.sources.catalog import Catalog
 
     source, path = Catalog().source(name)
     if as_json:
-        print_json(source.model_dump_json(exclude_defaults=True))
-    else:
-        text = path.read_text(encoding="utf-8")
-        if sys.stdout.isatty():  # A copy in a file stays exact.
-            text = "\n".join(map(printable, text.split("\n")))
-        typer.echo(text, nl=False)
+        return Printed(source.model_dump_json(exclude_defaults=True))
+    text = path.read_text(encoding="utf-8")
+    if sys.stdout.isatty():  # A copy in a file stays exact.
+        text = "\n".join(map(printable, text.split("\n")))
+    typer.echo(text, nl=False)
+    return None
 
 
-@app.command()
-def check(
-    source: Annotated[str, typer.Argument(help="An attached source, or a source file.")],
-    as_json: AsJson = False,
-) -> None:
-    """Show what a source holds: its fields, labels and their counts, and what its engine can do."""
+@command(app)
+def check(source: str) -> Printed:
+    """Show what a source holds: its fields, labels and their counts, and what its engine can do.
+
+    Args:
+        source: An attached source, or a source file.
+    """
     from fairqr.retrieval.sources.catalog import Catalog
     from fairqr.retrieval.sources.source import is_source_file, load_source
 
     found = load_source(Path(source)) if is_source_file(source) else Catalog().source(source)[0]
-    _show(_checked(found), as_json=as_json)
+    report = _checked(found)
+    return Printed(report, report_lines(report))
 
 
-@app.command()
-def remove(name: Name) -> None:
-    """Forget the name of a source; its file and its engine stay as they are."""
+@command(app)
+def remove(name: str) -> None:
+    """Forget the name of a source; its file and its engine stay as they are.
+
+    Args:
+        name: The name of an attached source.
+    """
     from fairqr.retrieval.sources.catalog import Catalog
 
     Catalog().detach(name)
@@ -143,16 +155,6 @@ def _checked(source: Source) -> SourceReport:
 
     with Progress() as progress:
         return run(check_source(source, progress=progress.prepare))
-
-
-def _show(report: SourceReport, *, as_json: bool) -> None:
-    if as_json:
-        print_json(report)
-        return
-    from fairqr.cli.source_report import lines_of
-
-    for line in lines_of(report):
-        typer.echo(printable(line))
 
 
 def _draft(url: str | None, index: str, credentials: str | None, output: Path | None) -> None:
@@ -173,3 +175,51 @@ def _refuse(options: Mapping[str, object], sentence: str) -> None:
     for name, value in options.items():
         if value not in (None, False):
             raise InputError(f"{name} {sentence}")
+
+
+def report_lines(report: SourceReport) -> Iterator[str]:
+    """Yield the lines of the check of a source; remarks come last, where users see them."""
+    version = f" {report.version}" if report.version else ""
+    if not version and report.engine in ("elasticsearch", "opensearch"):
+        version = " (version not visible)"
+    yield f"{report.name}: {report.engine}{version} at {report.location}"
+    if report.documents is not None:
+        yield f"documents: {report.documents:,}"
+    can = [ABILITIES[ability] for ability in ABILITIES if ability in report.capabilities]
+    yield f"the engine can: {', '.join(can) or 'only search'}"
+    for attribute in report.attributes:
+        yield from _attribute(attribute)
+    if report.sample_query:
+        yield f"sample query '{report.sample_query}': {len(report.sample)} hits"
+        for rank, hit in enumerate(report.sample, start=1):
+            yield f"  {rank:>2}  {hit.score:8.3f}  {hit.title or hit.id}  [{_groups(hit)}]"
+    for remark in report.remarks:
+        yield f"note: {remark}"
+
+
+def _attribute(found: AttributeReport) -> Iterator[str]:
+    share = f" ({found.labelled / found.documents:.1%})" if found.documents else ""
+    yield (
+        f"{found.name}, from {found.origin}: {found.labelled:,} of {found.documents:,} documents "
+        f"have a group{share}"
+    )
+    shown = found.values[:VALUES]
+    texts = [one_line(value.value, LONGEST_VALUE) for value in shown]
+    width = max(map(len, texts), default=0)
+    for text, value in zip(texts, shown, strict=True):
+        group = "belongs to no group" if value.group is None else value.group
+        yield f"  {text:{width}}  {value.documents:>10,}  {group}"
+    if found.more_values or len(found.values) > VALUES:
+        yield "  and more values"
+    missing = [value for value in found.values[VALUES:] if value.group is None]
+    if missing:
+        total = sum(value.documents for value in missing)
+        yield f"  of those, {len(missing):,} belong to no group, in {total:,} documents"
+
+
+def _groups(hit: SampleHit) -> str:
+    said = [
+        "/".join(group if share == 1 else f"{group} {share:.0%}" for group, share in shares.items())
+        for shares in hit.groups.values()
+    ]
+    return ", ".join(one or "unknown" for one in said)

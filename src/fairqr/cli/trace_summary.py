@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 from fairqr.cli.trace_reading import RecordedSpan
@@ -14,54 +13,22 @@ _KINDS = {"fairqr.summarise": "answer", "fairqr.conclude": "probe", "fairqr.rera
 """The steps that end a part of a run, the last first."""
 
 
-@dataclass(slots=True)
-class RunSummary:
-    """A recorded run. A value that the record lacks is None or empty.
-
-    Attributes:
-        started: In seconds since the epoch.
-        seconds: How long it took.
-        kind: ``search``, ``answer``, ``probe``, or ``other``.
-        status: ``ok``, the class of the error that ended it, or ``unfinished``.
-        query: The query, if content was recorded.
-        models: The models by their role.
-        prompts: The version and sha256 of each prompt, by id.
-        before, after: The divergence of the plain retrieval, and of the result, in nats.
-        stop_reason: Why the loop ended.
-    """
-
-    started: float
-    seconds: float
-    kind: str
-    status: str
-    query: str | None
-    corpus: str | None
-    method: str | None
-    attributes: list[str]
-    target: str | None
-    k: float | None
-    model_calls: float
-    cached_calls: float
-    input_tokens: float
-    output_tokens: float
-    before: float | None
-    after: float | None
-    stop_reason: str | None
-    models: dict[str, str] = field(default_factory=dict)
-    prompts: dict[str, str] = field(default_factory=dict)
-
-
-def summary_of(spans: Sequence[RecordedSpan]) -> RunSummary:
+def summary_of(spans: Sequence[RecordedSpan]) -> dict[str, Any]:
     """Return the summary of a recorded run; its attributes may hold anything.
 
     Args:
         spans: At least one.
+
+    Returns:
+        When it ``started``, in seconds since the epoch; how many ``seconds`` it took; its ``kind``:
+        ``search``, ``answer``, ``probe`` or ``other``; its ``status``: ``ok``, the class of the
+        error that ended it, or ``unfinished``; the ``query``, if content was recorded; the
+        ``method``, and the ``models``; ``model_calls``, ``cached_calls``, ``input_tokens`` and
+        ``output_tokens``; the divergence ``before`` and ``after``, in nats; and the
+        ``stop_reason``. A value that the record lacks is None or empty.
     """
     ordered = sorted(spans, key=lambda span: span["start"])
     names = [span["name"] for span in ordered]
-    last = next((name for name in _KINDS if name in names), None)
-    started = ordered[0]["start"]
-    ended = max(span["start"] + span["milliseconds"] / 1000 for span in ordered)
     # The last step that says something wins; each step at an end counts what those before it cost.
     said: dict[str, Any] = {}
     for span in ordered:
@@ -69,37 +36,38 @@ def summary_of(spans: Sequence[RecordedSpan]) -> RunSummary:
             said |= span["attributes"]
     calls = [it["attributes"] for it in ordered if "gen_ai.request.model" in it["attributes"]]
     divergences = [it for span in ordered if (it := _divergence(span)) is not None]
+
+    def tokens(kind: str) -> float:
+        known = _number(said.get(f"fairqr.{kind}"))
+        each = (_number(call.get(f"gen_ai.usage.{kind}")) or 0 for call in calls)
+        return sum(each) if known is None else known
+
+    listed = said.get("fairqr.models")
+    named = listed if isinstance(listed, list) else []
+    models = [it.partition("=")[2] for it in named if isinstance(it, str)]
+    ended = max(span["start"] + span["milliseconds"] / 1000 for span in ordered)
     before = _number(said.get("fairqr.baseline_divergence"))
-    return RunSummary(
-        started=started,
-        seconds=max(0.0, ended - started),
-        kind=_KINDS[last] if last else "other",
-        status=_status(ordered),
-        query=_text(said.get("fairqr.query")),
-        corpus=_text(said.get("fairqr.corpus")),
-        method=_text(said.get("fairqr.method")),
-        attributes=_texts(said.get("fairqr.attributes")),
-        target=next((_text(it["attributes"].get("fairqr.target")) for it in _runs(ordered)), None),
-        k=_number(said.get("fairqr.k")),
+    return {
+        "started": ordered[0]["start"],
+        "seconds": max(0.0, ended - ordered[0]["start"]),
+        "kind": next((kind for step, kind in _KINDS.items() if step in names), "other"),
+        "status": _status(ordered),
+        "query": _text(said.get("fairqr.query")),
+        "method": _text(said.get("fairqr.method")),
+        "models": list(dict.fromkeys(models)),
         # A run that was killed does not sum up.
-        model_calls=_number(said.get("fairqr.model_calls")) or len(calls),
-        cached_calls=_number(said.get("fairqr.cached_calls")) or 0,
-        input_tokens=_sum(said, calls, "input_tokens"),
-        output_tokens=_sum(said, calls, "output_tokens"),
-        before=before if before is not None else next(iter(divergences), None),
-        after=divergences[-1] if divergences else None,
-        stop_reason=_text(said.get("fairqr.stop_reason")),
-        models=_named(ordered, "fairqr.models") or _asked(calls),
-        prompts=_named(ordered, "fairqr.prompts"),
-    )
-
-
-def _runs(spans: Sequence[RecordedSpan]) -> list[RecordedSpan]:
-    return [span for span in spans if span["name"] == RUN]
+        "model_calls": _number(said.get("fairqr.model_calls")) or len(calls),
+        "cached_calls": _number(said.get("fairqr.cached_calls")) or 0,
+        "input_tokens": tokens("input_tokens"),
+        "output_tokens": tokens("output_tokens"),
+        "before": next(iter(divergences), None) if before is None else before,
+        "after": divergences[-1] if divergences else None,
+        "stop_reason": _text(said.get("fairqr.stop_reason")),
+    }
 
 
 def _status(spans: Sequence[RecordedSpan]) -> str:
-    if runs := _runs(spans):
+    if runs := [span for span in spans if span["name"] == RUN]:
         # A run that was resumed ended as its last part did.
         resumed = [run["attributes"].get("fairqr.resumed") is True for run in runs]
         last = max((at for at, is_resumed in enumerate(resumed) if is_resumed), default=0)
@@ -116,38 +84,11 @@ def _divergence(span: RecordedSpan) -> float | None:
     return None
 
 
-def _sum(said: Mapping[str, Any], calls: Sequence[Mapping[str, Any]], tokens: str) -> float:
-    known = _number(said.get(f"fairqr.{tokens}"))
-    if known is not None:
-        return known
-    return sum(_number(call.get(f"gen_ai.usage.{tokens}")) or 0 for call in calls)
-
-
-def _asked(calls: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    if not calls:
-        return {}
-    first = calls[0]
-    return {"asked": f"{first.get('gen_ai.provider.name')}:{first['gen_ai.request.model']}"}
-
-
-def _named(spans: Sequence[RecordedSpan], key: str) -> dict[str, str]:
-    """Return what steps list as ``name=value``."""
-    listed = [text for span in spans for text in _texts(span["attributes"].get(key))]
-    return {name: value for name, _, value in (text.partition("=") for text in listed)}
-
-
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def _texts(value: Any) -> list[str]:
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
 def _number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    try:
-        return value if math.isfinite(value) else None
-    except OverflowError:
-        return None
+    return value if abs(value) < 1e300 and not math.isnan(value) else None

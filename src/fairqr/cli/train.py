@@ -4,46 +4,43 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from fairqr.base.errors import InputError
-from fairqr.cli.collection_options import NOTABLES, Collection, Split
-from fairqr.cli.common import open_to_search, pairs, run
+from fairqr.cli.common import NOTABLES, open_to_search, pairs, run
+from fairqr.cli.options import Count
 
 
 def train(
-    method: Annotated[str, typer.Argument(help="The re-ranker to train: deltr or dlf.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The file of weights to write.")],
-    collection: Collection = NOTABLES,
-    split: Split = None,
-    attribute: Annotated[
-        str, typer.Option(help="The attribute to be fair about; gender×continent for a product.")
-    ] = "gender",
-    queries: Annotated[
-        str, typer.Option(help="How topics become queries: title, or title+10 with 10 keywords.")
-    ] = "title",
-    depth: Annotated[
-        int, typer.Option(min=1, help="How many documents of each topic to train on.")
-    ] = 200,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            help="The target of the searches, which see no judgements; as in a search by default."
-        ),
-    ] = None,
-    option: Annotated[
-        list[str] | None, typer.Option(help="An option of the training, such as gamma=1000.")
-    ] = None,
-    retriever: Annotated[
-        str, typer.Option(help="How to find documents, as in fairqr search.")
-    ] = "auto",
+    method: str,
+    *,
+    output: Path,
+    collection: str = NOTABLES,
+    split: str | None = None,
+    attribute: str = "gender",
+    queries: str = "title",
+    depth: Count = 200,
+    target: str | None = None,
+    option: list[str] | None = None,
+    retriever: str = "auto",
 ) -> None:
     """Train a re-ranker on the judgements of a collection.
 
     Its weights serve searches for other topics: fairqr search --method deltr --set
     options.weights=FILE.
+
+    Args:
+        method: The re-ranker to train: deltr or dlf.
+        output: The file of weights to write.
+        collection: A collection with judgements: its name or its folder.
+        split: Which judgements to use, if there are several sets: train or eval.
+        attribute: The attribute to be fair about; gender×continent for a product.
+        queries: How topics become queries: title, or title+10 with 10 keywords.
+        depth: How many documents of each topic to train on.
+        target: The target of the searches, which see no judgements; as in a search by default.
+        option: An option of the training, such as gamma=1000.
+        retriever: How to find documents, as in fairqr search.
     """
     from fairqr.evaluation.collections.finding import find_collection
     from fairqr.evaluation.experiments.specification import QueryForm

@@ -2,88 +2,126 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from fairqr.cli.collection_options import (
-    NOTABLES,
-    Attribute,
-    Built,
-    Collection,
-    Protected,
-    Seed,
-    experiment_of,
-)
-from fairqr.cli.common import AsJson, PromptsFolder, run
-from fairqr.cli.parameters import ParameterCommand, Set
+from fairqr.cli.common import run
+from fairqr.cli.options import Fields
+from fairqr.cli.output import Printed, decimal, number, percent, table
+from fairqr.cli.probed import Probed, as_data
 from fairqr.cli.progress import Progress
+from fairqr.evaluation.probes.specification import LORA_KIND, LoraExperiment
 
-TuneCommand = ParameterCommand.of("fairqr.evaluation.probes.specification:LoraExperiment")
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from fairqr.evaluation.probes.tuning_measures import MeasuredLora
+
+CHANGES = {
+    "ratio": "ratio, nearer to 1",
+    "consistent": "one winner in both orders",
+    "log_odds": "log-odds, nearer to 0",
+    "both_orders": "relevant item wins, both orders",
+    "averaged": "relevant item wins, averaged",
+}
+VERDICTS = {"up": "rose", "down": "fell", "none": "no sure change", "too_few": "too few queries"}
 
 
 def tune(
-    output: Annotated[
-        Path,
-        typer.Option(
-            "-o",
-            "--output",
-            help="The folder of the run and of the adapter; an interrupted run resumes.",
-        ),
-    ],
-    model: Annotated[
-        str,
-        typer.Option(
-            help="The model to tune: causal: followed by a hub id, a folder, a GGUF file or the "
-            "name of embedded weights."
-        ),
-    ] = "causal:smollm2-135m",
-    attribute: Attribute = None,
-    protected: Protected = None,
-    collection: Collection = NOTABLES,
-    built: Built = None,
-    queries: Annotated[int | None, typer.Option(min=1, help="The most queries to use.")] = None,
-    seed: Seed = None,
-    settings: Set = None,
-    prompts: PromptsFolder = None,
-    yes: Annotated[
-        bool,
-        typer.Option("--yes", help="Run even if it takes more than 6,000 passes of the model."),
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+    *,
+    output: Path,
+    model: str = "causal:smollm2-135m",
+    probed: Probed,
+    changes: Annotated[Mapping[str, Any], Fields(LoraExperiment, queries="queries", seed="seed")],
+    prompts: Path | None = None,
+    yes: bool = False,
+) -> Printed:
     """Tune a causal model by LoRA, so that neither group is preferred; probe it before and after.
 
     It learns from pairs that both groups win equally often, in both orders. It is probed with
     queries that it was not trained on. The attribute defaults to gender.
+
+    Args:
+        output: The folder of the run and of the adapter; an interrupted run resumes.
+        model: The model to tune: causal: followed by a hub id, a folder, a GGUF file or the name of
+            embedded weights.
+        probed: What it is trained and probed on.
+        changes: How it is tuned.
+        prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
+        yes: Run even if it takes more than 6,000 passes of the model.
     """
-    from fairqr.cli.tuning_tables import print_measured
     from fairqr.evaluation.experiments.kinds import RunOptions, check_pandas
     from fairqr.evaluation.probes import tuning
-    from fairqr.evaluation.probes.specification import LORA_KIND, LoraExperiment
     from fairqr.evaluation.probes.store import LoraStore
     from fairqr.evaluation.probes.tuning_measures import measure_lora
     from fairqr.prompts.library import PromptLibrary
 
     check_pandas()
-    experiment = experiment_of(
-        LoraExperiment,
-        {
-            "kind": LORA_KIND,
-            "title": f"{model} tuned by LoRA",
-            "prompts": {"pairwise": "v2"},
-            "model": model,
-            "collection": collection,
-        },
-        settings,
-        queries=queries,
-        seed=seed,
-        built=built,
-        attribute=attribute if attribute or built else "gender",
-        protected=protected,
-    )
+    if probed.from_ is None and not probed.attribute:
+        probed = probed.model_copy(update={"attribute": "gender"})
+    usual = {"kind": LORA_KIND, "title": f"{model} tuned by LoRA", "prompts": {"pairwise": "v2"}}
+    experiment = probed.experiment(LoraExperiment, {**usual, "model": model, **changes})
     with Progress() as watcher:
         options = RunOptions(output, watcher, PromptLibrary(prompts), yes=yes)
         run(tuning.run(experiment, options))
-    print_measured(measure_lora(LoraStore(output)), output, as_json=as_json)
+    measured, adapter = measure_lora(LoraStore(output)), output / "adapter"
+    return Printed(
+        lambda: {"adapter": str(adapter), **as_data(measured, ["splits"])},
+        _lines(measured, adapter),
+    )
+
+
+def _lines(measured: MeasuredLora, adapter: Path) -> Iterator[RenderableType]:
+    """Yield what a tuning changed, where the adapter is, and how to probe it."""
+    shares = map(number, ("n", "protected", "unprotected", "ratio", "flips", "averaged"))
+    yield table(
+        ["pairs", "", *shares],
+        (
+            (
+                f"{row.collection}, {row.kind}" if row.when == "before" else "",
+                row.when,
+                str(row.pairs),
+                percent(row.protected),
+                percent(row.unprotected),
+                decimal(row.ratio),
+                percent(row.flips),
+                percent(row.averaged),
+            )
+            for row in measured.figures.itertuples()
+        ),
+    )
+    numbers = map(number, ("n", "before", "after", "change", "p by Holm"))
+    yield table(
+        ["pairs", "what changed", *numbers, ""],
+        (
+            (
+                f"{row.collection}, {row.kind}",
+                CHANGES[row.measure],
+                str(row.pairs),
+                *(decimal(it, 3) for it in (row.before, row.after, row.difference, row.p_holm)),
+                VERDICTS.get(row.verdict, ""),
+            )
+            for row in measured.changes.itertuples()
+        ),
+    )
+    yield "A change is above 0 if a share rose, or if a ratio or log-odds came nearer to fair."
+    yield ""
+    yield f"adapter: {adapter}"
+    yield f"next: {_next(measured, adapter)}"
+    yield "(this asks about all queries, including those of the training)"
+
+
+def _next(measured: MeasuredLora, adapter: Path) -> str:
+    """Return the command that probes the adapter as it was probed here."""
+    manifest = measured.manifest
+    experiment, source = manifest.experiment, manifest.experiment.sources[0]
+    words = ["fairqr", "probe", "pairwise", "--model", f"causal:{adapter}"]
+    if source.folder:
+        words += ["--from", source.folder]
+    else:
+        words += ["--collection", str(experiment.collection)]
+        words += ["--attribute", str(source.attribute), "--protected", str(source.protected)]
+    words += ["--set", f"shown={experiment.shown}", "--set", f"length={experiment.length}"]
+    return shlex.join([*words, "--set", f"prompts.{manifest.prompt}"])

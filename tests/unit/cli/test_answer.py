@@ -9,7 +9,8 @@ import pytest
 from langchain_core.messages import AIMessageChunk
 
 from fairqr.cli.main import main
-from fairqr.cli.render_answer import AnswerView, print_answer
+from fairqr.cli.output import say
+from fairqr.cli.render_answer import AnswerView, answer_lines
 from fairqr.graph.answer.result import (
     AnswerCounts,
     AnswerResult,
@@ -132,7 +133,7 @@ def result(*, samples: int = 1, judged: bool = True, title: str = "Marie Curie")
 
 
 def test_one_answer_stands_above_its_sources(capsys: pytest.CaptureFixture[str]) -> None:
-    print_answer(result(), {"a": "A physicist and\x1b a chemist.", "c": "It was not read."})
+    say(answer_lines(result(), {"a": "A physicist and\x1b a chemist.", "c": "It was not read."}))
     shown = capsys.readouterr().out.splitlines()
     assert shown[:2] == ["Who found radium?", "Marie Curie"]
     (first,) = [line for line in shown if line.lstrip().startswith("1 ")]
@@ -148,7 +149,7 @@ def test_one_answer_stands_above_its_sources(capsys: pytest.CaptureFixture[str])
 
 
 def test_several_samples_are_shown_as_a_distribution(capsys: pytest.CaptureFixture[str]) -> None:
-    print_answer(result(samples=4), {"a": "A physicist.", "b": "A chemist."})
+    say(answer_lines(result(samples=4), {"a": "A physicist.", "b": "A chemist."}))
     shown = capsys.readouterr().out
     for part in (
         "4 of 4",
@@ -170,7 +171,7 @@ def test_titles_and_texts_take_a_line_each(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     long = {"a": "A physicist and a chemist. " * 9, "b": "A chemist of whom less is known. " * 9}
-    print_answer(result(samples=samples, title="Maria Skłodowska Curie " * 9), long)
+    say(answer_lines(result(samples=samples, title="Maria Skłodowska Curie " * 9), long))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert sum("A physicist and" in line for line in lines) == 1
@@ -181,20 +182,20 @@ def test_titles_and_texts_take_a_line_each(
 
 
 def test_what_was_not_judged_is_not_called_unused(capsys: pytest.CaptureFixture[str]) -> None:
-    print_answer(result(judged=False), {})
+    say(answer_lines(result(judged=False), {}))
     assert "used" not in capsys.readouterr().out
-    print_answer(result(samples=4, judged=False), {})
+    say(answer_lines(result(samples=4, judged=False), {}))
     assert "not judged" in capsys.readouterr().out
 
 
 def test_an_answer_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """Neither a model's text nor a title: escape sequences and markup are shown, not obeyed."""
     view = AnswerView("Who?")
-    with view:
-        view.show(AIMessageChunk("one\n"))
-        view.show(AIMessageChunk(HOSTILE))
-    print_answer(result(title=HOSTILE), {"a": HOSTILE}, written=True)
-    print_answer(result(title=HOSTILE, samples=4), {"a": HOSTILE})
+    view.show(AIMessageChunk("one\n"))
+    view.show(AIMessageChunk(HOSTILE))
+    view.end()
+    say(answer_lines(result(title=HOSTILE), {"a": HOSTILE}, written=True))
+    say(answer_lines(result(title=HOSTILE, samples=4), {"a": HOSTILE}))
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
     assert "\u202e" not in shown

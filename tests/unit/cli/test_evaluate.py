@@ -223,12 +223,3 @@ def test_names_in_files_cannot_steer_the_terminal(fairqr: Fairqr) -> None:
     _, stdout, stderr = fairqr("odd.run", "--qrels", "qrels", "--measures", "AP", "--by-query")
     assert "\x1b" not in stdout + stderr
     assert "red" in stdout
-
-
-def test_its_help_loads_nothing_heavy() -> None:
-    code = (
-        "import sys, fairqr.cli.evaluate\n"
-        "heavy = {'numpy', 'scipy', 'pydantic', 'langgraph', 'rich'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

