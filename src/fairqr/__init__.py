@@ -5,95 +5,78 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fairqr.agents.models.opening import open_model
-    from fairqr.api import FairSearch, Progress, StepData, SyncFairSearch, open_engine
-    from fairqr.auditing import audit
-    from fairqr.base import errors
-    from fairqr.base.errors import FairqrError
-    from fairqr.evaluation.audit.finishing import Audit
-    from fairqr.evaluation.evaluate import evaluate
-    from fairqr.evaluation.experiments.catalogue import load_experiment
-    from fairqr.graph.answer.builder import answer_state_graph, build_answer_graph
-    from fairqr.graph.answer.context import AnswerContext, AnswerSettings
-    from fairqr.graph.answer.result import AnswerResult
-    from fairqr.graph.probe.builder import build_probe_graph, probe_state_graph
-    from fairqr.graph.probe.context import ProbeContext, ProbeSettings
-    from fairqr.graph.probe.result import ProbeResult
-    from fairqr.graph.search.builder import build_search_graph, search_state_graph
-    from fairqr.graph.search.context import Budget, Context
-    from fairqr.graph.search.result import SearchResult
-    from fairqr.parts import FairReranker, FairRetriever, search_tool
-    from fairqr.retrieval.engines.langchain import from_langchain
-    from fairqr.retrieval.sources.source import Source
-
-__all__ = [
-    "AnswerContext",
-    "AnswerResult",
-    "AnswerSettings",
-    "Audit",
-    "Budget",
-    "Context",
-    "FairReranker",
-    "FairRetriever",
-    "FairSearch",
-    "FairqrError",
-    "ProbeContext",
-    "ProbeResult",
-    "ProbeSettings",
-    "Progress",
-    "SearchResult",
-    "Source",
-    "StepData",
-    "SyncFairSearch",
-    "answer_state_graph",
-    "audit",
-    "build_answer_graph",
-    "build_probe_graph",
-    "build_search_graph",
-    "errors",
-    "evaluate",
-    "from_langchain",
-    "load_experiment",
-    "open_engine",
-    "open_model",
-    "probe_state_graph",
-    "search_state_graph",
-    "search_tool",
-]
+    from fairqr.agents.models.opening import open_model as open_model
+    from fairqr.api import (
+        FairSearch as FairSearch,
+        Progress as Progress,
+        StepData as StepData,
+        SyncFairSearch as SyncFairSearch,
+        open_engine as open_engine,
+    )
+    from fairqr.auditing import audit as audit
+    from fairqr.base import errors as errors
+    from fairqr.base.errors import FairqrError as FairqrError
+    from fairqr.evaluation.audit.finishing import Audit as Audit
+    from fairqr.evaluation.evaluate import evaluate as evaluate
+    from fairqr.evaluation.experiments.catalogue import load_experiment as load_experiment
+    from fairqr.graph.answer.builder import (
+        answer_state_graph as answer_state_graph,
+        build_answer_graph as build_answer_graph,
+    )
+    from fairqr.graph.answer.context import (
+        AnswerContext as AnswerContext,
+        AnswerSettings as AnswerSettings,
+    )
+    from fairqr.graph.answer.result import AnswerResult as AnswerResult
+    from fairqr.graph.probe.builder import (
+        build_probe_graph as build_probe_graph,
+        probe_state_graph as probe_state_graph,
+    )
+    from fairqr.graph.probe.context import (
+        ProbeContext as ProbeContext,
+        ProbeSettings as ProbeSettings,
+    )
+    from fairqr.graph.probe.result import ProbeResult as ProbeResult
+    from fairqr.graph.search.builder import (
+        build_search_graph as build_search_graph,
+        search_state_graph as search_state_graph,
+    )
+    from fairqr.graph.search.context import Budget as Budget, Context as Context
+    from fairqr.graph.search.result import SearchResult as SearchResult
+    from fairqr.parts import (
+        FairReranker as FairReranker,
+        FairRetriever as FairRetriever,
+        search_tool as search_tool,
+    )
+    from fairqr.retrieval.engines.langchain import from_langchain as from_langchain
+    from fairqr.retrieval.sources.source import Source as Source
 
 _HOMES = {
-    "AnswerContext": "fairqr.graph.answer.context",
-    "AnswerResult": "fairqr.graph.answer.result",
-    "AnswerSettings": "fairqr.graph.answer.context",
-    "Audit": "fairqr.evaluation.audit.finishing",
-    "Budget": "fairqr.graph.search.context",
-    "Context": "fairqr.graph.search.context",
-    "FairReranker": "fairqr.parts",
-    "FairRetriever": "fairqr.parts",
-    "FairSearch": "fairqr.api",
-    "FairqrError": "fairqr.base.errors",
-    "ProbeContext": "fairqr.graph.probe.context",
-    "ProbeResult": "fairqr.graph.probe.result",
-    "ProbeSettings": "fairqr.graph.probe.context",
-    "Progress": "fairqr.api",
-    "SearchResult": "fairqr.graph.search.result",
-    "Source": "fairqr.retrieval.sources.source",
-    "StepData": "fairqr.api",
-    "SyncFairSearch": "fairqr.api",
-    "answer_state_graph": "fairqr.graph.answer.builder",
-    "audit": "fairqr.auditing",
-    "build_answer_graph": "fairqr.graph.answer.builder",
-    "build_probe_graph": "fairqr.graph.probe.builder",
-    "build_search_graph": "fairqr.graph.search.builder",
-    "evaluate": "fairqr.evaluation.evaluate",
-    "from_langchain": "fairqr.retrieval.engines.langchain",
-    "load_experiment": "fairqr.evaluation.experiments.catalogue",
-    "open_engine": "fairqr.api",
-    "open_model": "fairqr.agents.models.opening",
-    "probe_state_graph": "fairqr.graph.probe.builder",
-    "search_state_graph": "fairqr.graph.search.builder",
-    "search_tool": "fairqr.parts",
+    "agents.models.opening": "open_model",
+    "api": "FairSearch Progress StepData SyncFairSearch open_engine",
+    "auditing": "audit",
+    "base.errors": "FairqrError",
+    "evaluation.audit.finishing": "Audit",
+    "evaluation.evaluate": "evaluate",
+    "evaluation.experiments.catalogue": "load_experiment",
+    "graph.answer.builder": "answer_state_graph build_answer_graph",
+    "graph.answer.context": "AnswerContext AnswerSettings",
+    "graph.answer.result": "AnswerResult",
+    "graph.probe.builder": "build_probe_graph probe_state_graph",
+    "graph.probe.context": "ProbeContext ProbeSettings",
+    "graph.probe.result": "ProbeResult",
+    "graph.search.builder": "build_search_graph search_state_graph",
+    "graph.search.context": "Budget Context",
+    "graph.search.result": "SearchResult",
+    "parts": "FairReranker FairRetriever search_tool",
+    "retrieval.engines.langchain": "from_langchain",
+    "retrieval.sources.source": "Source",
 }
+"""The public names by their module."""
+
+_MODULES = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+__all__ = sorted([*_MODULES, "errors"])
 
 
 def __getattr__(name: str) -> Any:
@@ -102,9 +85,9 @@ def __getattr__(name: str) -> Any:
 
     if name == "errors":
         return import_module("fairqr.base.errors")
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'fairqr' has no attribute '{name}'")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(f"fairqr.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -196,20 +196,15 @@ class FairSearch:
             raise InputError(
                 "An open engine has its own retriever; leave retriever out, or name the source."
             )
-        self._source = source
-        self._retriever = retriever
+        self._source, self._retriever = source, retriever
+        self._model, self._ranker = model, ranker
+        self._generator, self._attributor = generator, attributor
+        self._prompts, self._concurrency = prompts or PromptLibrary(), concurrency
         self._engine: SearchEngine | None = None
-        self._model = model
-        self._ranker = ranker
-        self._generator = generator
-        self._attributor = attributor
-        self._concurrency = concurrency
-        self._prompts = prompts or PromptLibrary()
         self._graphs: Graphs | None = None
         self._by_words: Graphs | None = None
         self._lock = threading.Lock()
-        self._opening = False
-        self._waiting: list[Future[None]] = []
+        self._opening: Future[None] | None = None
         self._background: BackgroundLoop | None = None
 
     @classmethod
@@ -384,8 +379,7 @@ class FairSearch:
     def _close_background(self) -> None:
         with self._lock:
             engine, self._engine, self._graphs = self._engine, None, None
-            self._by_words = None
-            background, self._background = self._background, None
+            background, self._background, self._by_words = self._background, None, None
         if background is None:
             return
         try:
@@ -402,29 +396,25 @@ class FairSearch:
 
     async def _ready(self) -> Graphs:
         """Return the graphs. The first caller opens the engine; the others wait, on any loop."""
-        while True:
+        opened: Future[None] = Future()
+        while self._graphs is None:
             with self._lock:
-                if self._graphs is not None:
-                    return self._graphs
-                if not self._opening:
-                    self._opening = True
+                opening = self._opening
+                if opening is None and self._graphs is None:
+                    self._opening = opened
                     break
-                waiter: Future[None] = Future()
-                self._waiting.append(waiter)
-            await asyncio.wrap_future(waiter)
+            if opening is not None:
+                # Unlike awaiting it, this does not cancel it for the others.
+                await asyncio.wait([asyncio.wrap_future(opening)])
+        else:
+            return self._graphs
         try:
-            graphs = await self._open()
-            with self._lock:
-                self._graphs = graphs
-            return graphs
+            self._graphs = await self._open()
+            return self._graphs
         finally:
             # After a failure, the next caller tries again.
-            with self._lock:
-                self._opening = False
-                waiting, self._waiting = self._waiting, []
-            for waiter in waiting:
-                if waiter.set_running_or_notify_cancel():
-                    waiter.set_result(None)
+            self._opening = None
+            opened.set_result(None)
 
     async def _graphs_for(self, context: Context) -> Graphs:
         """Return the graphs, with the retriever that a method uses for ``auto``."""
@@ -439,27 +429,26 @@ class FairSearch:
         return self._by_words
 
     async def _open(self) -> Graphs:
-        try:
-            return await self._built()
-        except BaseException:
-            engine, self._engine = self._engine, None
-            if engine is not None:
-                await engine.aclose()
-            raise
-
-    async def _built(self) -> Graphs:
         source, model = self._source, self._model
-        if isinstance(source, _NAMED):
-            engine = self._engine = await open_engine(source, retriever=self._retriever)
-        else:
+        if not isinstance(source, _NAMED):
             engine = source
-        # Both are opened once and shared by all graphs.
-        opened = open_model(engine=engine) if model is None else model_of(model, engine)
-        return self._over(engine, opened)
+        else:
+            engine = self._engine = await open_engine(source, retriever=self._retriever)
+        try:
+            # Both are opened once and shared by all graphs.
+            opened = open_model(engine=engine) if model is None else model_of(model, engine)
+            return self._over(engine, opened)
+        except BaseException:
+            own, self._engine = self._engine, None
+            if own is not None:
+                await own.aclose()
+            raise
 
     def _over(self, engine: SearchEngine, opened: Any) -> Graphs:
         rankers = Rankers.of(self._ranker, opened, self._prompts)
         given: dict[str, Any] = {"ranker": rankers, "prompts": self._prompts}
+        at_once = {**given, "concurrency": self._concurrency}
+        written = {"generator": self._generator, "attributor": self._attributor}
         return Graphs(
             engine=engine,
             model=opened,
@@ -467,15 +456,8 @@ class FairSearch:
             approved=search_state_graph(engine, opened, **given).compile(
                 checkpointer=InMemorySaver(), interrupt_after=["refine"]
             ),
-            answer=build_answer_graph(
-                engine,
-                opened,
-                generator=self._generator,
-                attributor=self._attributor,
-                concurrency=self._concurrency,
-                **given,
-            ),
-            probe=build_probe_graph(engine, opened, concurrency=self._concurrency, **given),
+            answer=build_answer_graph(engine, opened, **written, **at_once),
+            probe=build_probe_graph(engine, opened, **at_once),
         )
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -510,21 +492,6 @@ class SyncFairSearch:
         self.asynchronous = search
         self._run = search._run
 
-    # See FairSearch.run.
-    @overload
-    def run(self, query: str, context: AnswerContext) -> AnswerResult: ...  # type: ignore[overload-overlap]
-    @overload
-    def run(self, query: str, context: ProbeContext) -> ProbeResult: ...  # type: ignore[overload-overlap]
-    @overload
-    def run(
-        self, query: str, context: Context | None = None, *, approve: Approve | None = None
-    ) -> SearchResult: ...
-    def run(
-        self, query: str, context: Context | None = None, *, approve: Approve | None = None
-    ) -> Result:
-        """Do what a context asks for; see :meth:`FairSearch.run`."""
-        return self._run(self.asynchronous.run(query, context, approve=approve))
-
     def stream(
         self,
         query: str,
@@ -545,6 +512,7 @@ class SyncFairSearch:
         finally:
             self._run(events.aclose())
 
+    run = _blocking(FairSearch.run)
     search = _blocking(FairSearch.search)
     answer = _blocking(FairSearch.answer)
     probe = _blocking(FairSearch.probe)

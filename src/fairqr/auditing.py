@@ -109,11 +109,6 @@ async def audit(
             "An open engine has its own retriever; leave retriever out, or name the source."
         )
     columns = QueryColumns(weight=weight, segment=segment)
-    asked = await asyncio.to_thread(_queries, queries, columns, spec)
-    judged = qrels if isinstance(qrels, Mapping) or qrels is None else Path(qrels)
-    if isinstance(judged, Path):
-        judged = await asyncio.to_thread(read_qrels, judged)
-    versions = None if pairs is None else await asyncio.to_thread(read_pairs, Path(pairs))
     made = "" if folder else await asyncio.to_thread(mkdtemp, prefix="fairqr-audit-")
     place = Path(folder or made)
     try:
@@ -121,16 +116,17 @@ async def audit(
             if isinstance(engine, str | Path | Source | Mapping):
                 engine = await open_engine(engine, retriever=retriever)
                 stack.push_async_callback(engine.aclose)
-            found = await audit_engine(
+            found = await audit_opened(
                 spec,
                 engine,
-                asked,
-                AuditFolder(place),
-                qrels=judged,
-                pairs=versions,
+                queries,
+                columns,
+                place,
+                qrels=qrels,
+                pairs=pairs,
+                watcher=watcher or QuietWatcher(),
                 rate=rate,
                 concurrency=concurrency,
-                watcher=watcher or QuietWatcher(),
                 redact=redact,
                 layout=layout,
                 withhold_place=withhold_place,
@@ -142,6 +138,48 @@ async def audit(
     if made:
         weakref.finalize(found, shutil.rmtree, place, ignore_errors=True)
     return found
+
+
+async def audit_opened(
+    spec: AuditSpec,
+    engine: SearchEngine,
+    queries: Iterable[str | Mapping[str, Any] | AuditQuery] | DataFrame | Path,
+    columns: QueryColumns,
+    folder: Path,
+    *,
+    qrels: Qrels | Path | str | None,
+    pairs: Path | str | None,
+    watcher: StageWatcher,
+    **how: Any,
+) -> Audit:
+    """Audit an open engine; see :func:`audit`.
+
+    Args:
+        spec: What to measure.
+        engine: What is audited.
+        queries: In any form.
+        columns: What they are called in a table.
+        folder: The folder for all files.
+        qrels: Judgements, or their file.
+        pairs: The file of documents in several versions.
+        watcher: Told how far the audit is.
+        how: The other arguments of :func:`fairqr.evaluation.audit.running.audit_engine`.
+    """
+    asked = await asyncio.to_thread(_queries, queries, columns, spec, watcher)
+    judged = qrels if isinstance(qrels, Mapping) or qrels is None else Path(qrels)
+    if isinstance(judged, Path):
+        judged = await asyncio.to_thread(read_qrels, judged)
+    versions = None if pairs is None else await asyncio.to_thread(read_pairs, Path(pairs))
+    return await audit_engine(
+        spec,
+        engine,
+        asked,
+        AuditFolder(folder),
+        qrels=judged,
+        pairs=versions,
+        watcher=watcher,
+        **how,
+    )
 
 
 def audit_spec(options: Mapping[str, Any]) -> AuditSpec:
@@ -167,6 +205,7 @@ def _queries(
     given: Iterable[str | Mapping[str, Any] | AuditQuery] | DataFrame | Path,
     columns: QueryColumns,
     spec: AuditSpec,
+    watcher: StageWatcher,
 ) -> Queries:
     """Read the queries, in any form; this blocks."""
     weighted_by, origin = columns.weight, "queries given"
@@ -184,7 +223,12 @@ def _queries(
             weighted_by = "weight"
         rows = _rows(listed, columns)
     return collect_queries(
-        rows, sample=spec.sample, seed=spec.seed, weighted_by=weighted_by, origin=origin
+        rows,
+        sample=spec.sample,
+        seed=spec.seed,
+        weighted_by=weighted_by,
+        origin=origin,
+        progress=watcher.count("reading queries"),
     )
 
 

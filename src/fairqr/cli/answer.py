@@ -89,7 +89,7 @@ def answer(
         await generator.start()
         if judge is not None:
             await judge.start()
-        view = AnswerView(question) if is_live else View()
+        view = AnswerView(question) if is_live else View(quiet=True)
         if chat and asked.strategy.ranker in ASKED:
             view.expect_cost(chat.name)
         async with settings.opened(where, asked) as engine:

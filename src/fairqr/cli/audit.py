@@ -18,9 +18,7 @@ from fairqr.cli.running import AuditRunSettings
 from fairqr.evaluation.audit.specification import AuditSpec
 
 if TYPE_CHECKING:
-    from fairqr.cli.progress import Progress
     from fairqr.evaluation.audit.finishing import Audit
-    from fairqr.evaluation.audit.queries import Queries
     from fairqr.retrieval.engines.engine import SearchEngine
     from fairqr.retrieval.sources.query_files import QueryColumns
     from fairqr.retrieval.sources.source import RunSource
@@ -94,17 +92,13 @@ def measure(
     """
     if ctx.invoked_subcommand is not None:
         return None  # type: ignore[return-value]
-    import asyncio
-
+    from fairqr.auditing import audit_opened
     from fairqr.cli.progress import Progress
     from fairqr.evaluation.audit.bundle import AuditFolder
     from fairqr.evaluation.audit.conditions import check, parse_condition
     from fairqr.evaluation.audit.outcomes import audit_json
-    from fairqr.evaluation.audit.pairs import read_pairs
-    from fairqr.evaluation.audit.running import audit_engine
     from fairqr.evaluation.experiments.kinds import check_pandas
     from fairqr.evaluation.experiments.signing import check_key, sign_folder
-    from fairqr.evaluation.qrels import read_qrels
     from fairqr.retrieval.sources.query_files import QueryColumns
 
     if output is None:
@@ -113,31 +107,29 @@ def measure(
     if sign is not None:
         check_key(sign)
     conditions = [parse_condition(text) for text in fail_if or []]
-    judged = None if qrels is None else read_qrels(qrels)
-    versions = None if pairs is None else read_pairs(pairs)
     columns = QueryColumns(settings.query_column, settings.id_column, weight, segment)
+    source = _run_source(run_, labels, documents, spec)
 
-    async def work(progress: Progress) -> Audit:
-        source = _run_source(run_, labels, documents, spec)
+    async def work() -> Audit:
         async with _opened(where, source, settings) as engine:
-            asked = await asyncio.to_thread(_asked, queries, columns, spec, engine, progress)
-            return await audit_engine(
+            return await audit_opened(
                 spec,
                 engine,
-                asked,
-                AuditFolder(output),
-                qrels=judged,
-                pairs=versions,
+                queries or _of_run(engine, columns),
+                columns,
+                output,
+                qrels=qrels,
+                pairs=pairs,
+                watcher=progress,
                 rate=settings.rate,
                 concurrency=settings.concurrency,
-                watcher=progress,
                 redact=redact,
                 layout=layout,
                 command=sys.argv[1:],
             )
 
     with Progress() as progress:
-        found = Recording().run(work(progress), "audit")
+        found = Recording().run(work(), "audit")
     if sign is not None:
         sign_folder(AuditFolder(output), sign)
     broken, doubtful = check(conditions, found.figures, sure=sure)
@@ -202,36 +194,20 @@ def _run_source(
     return validated(RunSource, described, "The run", SourceError)
 
 
-def _asked(
-    path: Path | None,
-    columns: QueryColumns,
-    spec: AuditSpec,
-    engine: SearchEngine,
-    progress: Progress,
-) -> Queries:
-    """Read the queries, by default those of the run. This blocks."""
-    from fairqr.evaluation.audit.queries import collect_queries
-    from fairqr.retrieval.engines.run import RunEngine
-    from fairqr.retrieval.sources.query_files import QueryRow, query_rows
+def _of_run(engine: SearchEngine, columns: QueryColumns) -> list[dict[str, str]]:
+    """Return the queries of a run file, which are known by their ids alone.
 
-    if path is not None:
-        rows, origin = query_rows(path, columns), f"queries {path}"
-    elif not isinstance(engine, RunEngine):
+    Raises:
+        InputError: It is no run file, or a column of queries is named.
+    """
+    from fairqr.retrieval.engines.run import RunEngine
+
+    if not isinstance(engine, RunEngine):
         raise InputError("An audit needs queries; name their file with --queries.")
-    elif columns.weight or columns.segment:
+    if columns.weight or columns.segment:
         option = "--weight" if columns.weight else "--segment"
         raise InputError(f"{option} names a column of --queries; name their file, too.")
-    else:
-        rows = (QueryRow(line, id_, id_) for line, id_ in enumerate(engine.rankings, start=1))
-        origin = "queries of the run"
-    return collect_queries(
-        rows,
-        sample=spec.sample,
-        seed=spec.seed,
-        weighted_by=columns.weight,
-        origin=origin,
-        progress=progress.count("reading queries"),
-    )
+    return [{"id": id_, "query": id_} for id_ in engine.rankings]
 
 
 @command(app)

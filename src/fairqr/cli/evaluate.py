@@ -28,12 +28,11 @@ if TYPE_CHECKING:
 
     from fairqr.evaluation.collections.labels import Groups
     from fairqr.evaluation.qrels import Qrels
-    from fairqr.evaluation.results import Evaluation, MeasureResult
+    from fairqr.evaluation.results import Evaluation
     from fairqr.retrieval.sources.runs import SystemRun
 
 RELEVANCE = "nDCG@20,P@20,AP"
 FAIRNESS = "AWRF@20,nDCG@20×AWRF@20"
-_BEST = {"the high end is best": "high", "the group's target is fair": "target"}
 
 
 def evaluate(
@@ -183,16 +182,24 @@ def _scan(
 def _lines(evaluation: Evaluation, *, by_query: bool) -> Iterator[RenderableType]:
     """Yield the means of a run, and the values of its queries if asked for."""
     from fairqr.agents.statistics import too_few
-    from fairqr.evaluation.scores import Undefined
 
     results = list(evaluation.results.values())
-    level = next((it.interval.level for it in results if it.interval), None)
-    yield literal(f"{evaluation.run}  {counted(len(evaluation.queries), 'query', 'queries')}")
-    middle = number("interval" if level is None else f"{level:.0%} interval")
-    heads: list[Any] = ["measure", number("mean"), middle, number("over"), "best"]
-    if any(result.undefined() for result in results):
-        heads.append("no value")
-    yield table(heads, (_cells(result)[: len(heads)] for result in results))
+    level = next((it.interval.level for it in results if it.interval), 0.95)
+    yield f"{evaluation.run}  {counted(len(evaluation.queries), 'query', 'queries')}"
+    yield table(
+        ["measure", *map(number, ("mean", f"{level:.0%} interval", "over")), "best", "no value"],
+        (
+            (
+                str(result.measure),
+                decimal(result.mean, 4),
+                interval(result.interval and (result.interval.low, result.interval.high), 4),
+                str(result.count),
+                result.measure.best,
+                ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in result.undefined().items()),
+            )
+            for result in results
+        ),
+    )
     if evaluation.by_group:
         names = ("share of exposure", "of the relevant", "ratio", "95% interval", "over")
         yield table(
@@ -203,46 +210,24 @@ def _lines(evaluation: Evaluation, *, by_query: bool) -> Iterator[RenderableType
                     decimal(share.exposure, 4),
                     decimal(share.relevant, 4),
                     decimal(share.ratio),
-                    interval(share.low, share.high),
+                    "" if share.low is None else interval((share.low, share.high)),
                     str(share.queries),
                 )
                 for share in evaluation.by_group
             ),
         )
     if by_query:
-        values = [
-            (query, measure, result.values[query])
-            for query in evaluation.queries
-            for measure, result in evaluation.results.items()
-        ]
-        yield table(
-            ["query", "measure", number("value"), ""],
-            (
-                (query, measure, "", str(score.reason).replace("_", " "))
-                if isinstance(score, Undefined)
-                else (query, measure, f"{score:.4f}", "")
-                for query, measure, score in values
-            ),
+        rows = (
+            (query, name, decimal(value, 4), why.replace("_", " "))
+            for _, query, name, value, why in evaluation.rows()
         )
-    told = f"target {evaluation.target}; missing queries: {evaluation.missing}"
-    if evaluation.unknown:
-        listed = ", ".join(f"{name} {policy}" for name, policy in evaluation.unknown.items())
-        told += f"; unknown: {listed}"
-    if any(too_few(result.count, 0.05) and result.count for result in results):
-        told += "; too few queries for an interval"
-    yield literal(told, "dim")
-
-
-def _cells(result: MeasureResult) -> tuple[str, ...]:
-    best = result.measure.best
-    low, high = (result.interval.low, result.interval.high) if result.interval else (None, None)
-    return (
-        str(result.measure),
-        decimal(result.mean, 4),
-        interval(low, high, 4),
-        str(result.count),
-        _BEST.get(best, best.split()[0]),
-        ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in result.undefined().items()),
+        yield table(["query", "measure", number("value"), ""], rows)
+    unknown = ", ".join(f"{name} {policy}" for name, policy in evaluation.unknown.items())
+    few = any(too_few(result.count, 0.05) and result.count for result in results)
+    yield (
+        f"target {evaluation.target}; missing queries: {evaluation.missing}"
+        f"{'; unknown: ' if unknown else ''}{unknown}"
+        f"{'; too few queries for an interval' if few else ''}"
     )
 
 
@@ -251,16 +236,14 @@ def _measure_lines() -> Iterator[str]:
     from fairqr.evaluation.measures.product import Product
     from fairqr.evaluation.measures.text import MEASURES, parse_measure
 
-    measures: tuple[Any, ...] = (*MEASURES, Product)
-    for measure in measures:
-        needs = ", ".join(sorted(parse_measure(measure.example).needs))
-        yield f"{measure.example}  {measure.summary}"
-        yield f"  range {measure.range}; {measure.best}; needs {needs}"
-        taken = []
-        for field in dataclasses.fields(measure):
-            if field.name not in ("k", "factors"):
-                choices = "|".join(measure.choices.get(field.name, ()))
-                taken.append(f"{field.name}={choices}" if choices else field.name)
-        if taken:
-            yield f"  takes {', '.join(taken)}"
+    for measure in (*MEASURES, Product):
+        kind: Any = measure
+        needs = ", ".join(sorted(parse_measure(kind.example).needs))
+        taken = [it.name for it in dataclasses.fields(kind) if it.name not in ("k", "factors")]
+        choices = ("|".join(kind.choices.get(name, ())) for name in taken)
+        told = [f"{name}={it}" if it else name for name, it in zip(taken, choices, strict=True)]
+        yield f"{kind.example}  {kind.summary}"
+        yield f"  range {kind.range}; {kind.best}; needs {needs}"
+        if told:
+            yield f"  takes {', '.join(told)}"
     yield "docs/explanation/measures.md has formulas and conventions."

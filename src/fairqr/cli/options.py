@@ -139,7 +139,7 @@ def _values(groups: Mapping[str, _Group], given: dict[str, Any]) -> dict[str, An
         InputError: A name or a value is wrong, or is given by an option and by ``--set``.
     """
     settable = [group.model for group in groups.values() if group.is_settable]
-    values = read_parameters(settable, given.pop("set_", None) or [])
+    values = read_parameters(settable, (given.pop("set_") or []) if settable else [])
     found = {}
     for name, group in groups.items():
         for option, parameter in group.options.items():
@@ -159,6 +159,8 @@ def _values(groups: Mapping[str, _Group], given: dict[str, Any]) -> dict[str, An
 def _option_of(name: str, parameter: Parameter) -> tuple[Any, Any]:
     """Return the option that sets a parameter of a model."""
     accepts = parameter.accepts
+    if get_origin(accepts) is Annotated:
+        accepts = get_args(accepts)[0]
     kind: Any = accepts if accepts in (int, float, bool) else str
     if parameter.is_list or name == "target":
         kind = list[str]

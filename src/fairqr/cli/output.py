@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from rich.console import Console, RenderableType
     from rich.table import Column, Table
     from rich.text import Text
@@ -123,11 +124,21 @@ def table(
     return built
 
 
-def number(head: str = "", width: int | None = None) -> Column:
+def frame_table(frame: DataFrame, *columns: str) -> Table:
+    """Return a table of some columns of a DataFrame, with three decimals."""
+    cells = (
+        [decimal(it, 3) if isinstance(it, float) else str(it) for it in row]
+        for row in frame[[*columns]].itertuples(index=False)
+    )
+    numeric = frame.select_dtypes("number").columns
+    return table([number(name) if name in numeric else name for name in columns], cells)
+
+
+def number(head: str = "") -> Column:
     """Return a column of numbers, which are never broken."""
     from rich.table import Column
 
-    return Column(literal(head), justify="right", no_wrap=True, width=width)
+    return Column(literal(head), justify="right", no_wrap=True)
 
 
 def counted(count: int, what: str, several: str | None = None) -> str:
@@ -145,11 +156,9 @@ def decimal(value: float | None, digits: int = 2) -> str:
     return MISSING if value is None or value != value else f"{value:.{digits}f}"
 
 
-def interval(low: float | None, high: float | None, digits: int = 2) -> str:
+def interval(ends: tuple[float, float] | None, digits: int = 2) -> str:
     """Return an interval in words; empty without one."""
-    if low is None or high is None or low != low:
-        return ""
-    return f"{low:.{digits}f} to {high:.{digits}f}"
+    return f"{ends[0]:.{digits}f} to {ends[1]:.{digits}f}" if ends else ""
 
 
 def shortened(text: str, width: int) -> str:

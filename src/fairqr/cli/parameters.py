@@ -43,7 +43,7 @@ class Parameter:
         kind: Any = self.field.annotation
         if get_origin(kind) in (Union, UnionType):
             kind = next(each for each in get_args(kind) if each is not NoneType)
-        return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+        return kind
 
     @property
     def is_mapping(self) -> bool:

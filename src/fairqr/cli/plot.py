@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 from itertools import product
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,27 +51,20 @@ def draw(result: SearchResult, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    names = list(result.target)
-    most = max(map(len, result.target.values()), default=0)
-    # A legend stands beside its panel, in as many columns as keep it within the panel's height.
-    columns = -(-most // LEGEND)
-    figure = Figure(
-        figsize=((3.6 + 2.2 * columns) * len(names) + 4.2, 3.6 if most <= 14 else 6.6),
-        layout="constrained",
-    )
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(1, len(names) + 1, squeeze=False)[0]
     rounds = [str(iteration.index) for iteration in result.iterations] + ["final"]
-    positions = range(len(rounds))
-    colours = color_sequences["tab10" if most <= 10 else "tab20"]
-    styles = [(colour, marker) for marker, colour in product(MARKERS, colours)]
-    for panel, name in zip(panels, names, strict=False):
+    # A legend stands beside its panel, in as many columns as keep it within the panel's height.
+    columns = -(-max(map(len, result.target.values()), default=0) // LEGEND)
+    size = ((3.6 + 2.2 * columns) * len(result.target) + 4.2, 3.6 if columns < 2 else 6.6)
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    *panels, last = figure.subplots(1, len(result.target) + 1, squeeze=False)[0]
+    styles = [*product(MARKERS, color_sequences["tab20"])]
+    for panel, (name, targets) in zip(panels, result.target.items(), strict=True):
         lines = []
-        for number, (group, target) in enumerate(result.target[name].items()):
-            shares = [iteration.exposure[name][group] for iteration in result.iterations]
-            shares.append(result.exposure[name][group])
-            colour, marker = styles[number % len(styles)]
-            lines += panel.plot(positions, shares, marker=marker, color=colour)
+        for number, (group, target) in enumerate(targets.items()):
+            shares = [it.exposure[name][group] for it in (*result.iterations, result)]
+            marker, colour = styles[number % len(styles)]
+            lines += panel.plot(rounds, shares, marker=marker, color=colour)
             panel.axhline(target, linestyle="--", linewidth=1, color=colour)
         title = f"exposure by {shortened(name, NAME)} (dashed: target)"
         panel.set_title(title, fontsize=10, parse_math=False)
@@ -81,40 +75,29 @@ def draw(result: SearchResult, path: Path) -> None:
             fontsize=8,
             loc="upper left",
             bbox_to_anchor=(1.01, 1),
-            ncols=-(-len(lines) // LEGEND),
+            ncols=columns,
         )
-        for text, group in zip(legend.get_texts(), result.target[name], strict=True):
+        for text, group in zip(legend.get_texts(), targets, strict=True):
             text.set_parse_math(False)
             text.set_text(shortened(group, NAME))
-    divergences = [iteration.divergence for iteration in result.iterations] + [result.divergence]
-    defined = [(i, d) for i, d in enumerate(divergences) if d is not None]
-    panels[-1].plot([i for i, _ in defined], [d for _, d in defined], marker="o", color="black")
-    panels[-1].set_title("divergence from the target (nats)", fontsize=10)
-    panels[-1].set_ylim(bottom=0)
-    for panel in panels:
-        panel.set_xticks(list(positions), rounds)
-        panel.set_xlabel("round")
+    found = [it.divergence for it in (*result.iterations, result)]
+    last.plot(rounds, [nan if it is None else it for it in found], marker="o", color="black")
+    last.set_title("divergence from the target (nats)", fontsize=10)
+    last.set_ylim(bottom=0)
     told = f"{shortened(result.query, TITLE)} in {shortened(result.corpus, TITLE)}, {result.method}"
     figure.suptitle(told, fontsize=11, parse_math=False)
+    drawn = io.BytesIO()
     with quiet_fonts():
-        if path.suffix == ".png":
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format="png", dpi=130)
-            content = buffer.getvalue()
-        else:
-            content = _page(result, figure).encode()
+        figure.savefig(drawn, format="png" if path.suffix == ".png" else "svg", dpi=130)
+    content = drawn.getvalue()
+    if path.suffix != ".png":
+        title = html.escape(f"{result.query} in {result.corpus}")
+        picture = content[content.index(b"<svg") :].decode()
+        content = (
+            f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title>\n'
+            f"<body>\n<h1>{title}</h1>\n{picture}\n</body></html>\n"
+        ).encode()
     try:
         write_beside(path, content)
     except OSError as error:
         raise InputError(f"The plot {path} cannot be written: {error.strerror}.") from None
-
-
-def _page(result: SearchResult, figure: object) -> str:
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg")  # type: ignore[attr-defined]
-    picture = buffer.getvalue()[buffer.getvalue().index("<svg") :]
-    title = html.escape(f"{result.query} in {result.corpus}")
-    return (
-        f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title>\n'
-        f"<body>\n<h1>{title}</h1>\n{picture}\n</body></html>\n"
-    )

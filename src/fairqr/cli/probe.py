@@ -172,7 +172,7 @@ def query(
         await probed.start("text")
         async with settings.opened(where, context) as engine:
             fair = FairSearch(engine, probed, prompts=prompts)
-            view = View("probing")
+            view = View()
             view.expect_cost(probed.name, context.budget, yes=yes)
             return await view.follow(fair, query, context, ProbeResult)
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from fairqr.cli.output import counted, decimal, interval, literal, number, percent, table
-from fairqr.evaluation.probes.listwise_measures import KEYS, MeasuredListwise, ranker_name
+from fairqr.cli.output import counted, decimal, frame_table, interval, literal, number, table
+from fairqr.evaluation.probes.listwise_measures import MeasuredListwise
 from fairqr.evaluation.probes.pairwise_measures import MeasuredPairwise
-from fairqr.evaluation.probes.rankers import INITIAL
-from fairqr.graph.probe.result import ProbedShare, ProbeResult
+from fairqr.graph.probe.result import ProbeResult
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
-
-KINDS = {"relevant": "relevant", "irrelevant": "irrelevant", "both": "together"}
-"""What kinds of pairs are called."""
 
 
 def measured_lines(measured: MeasuredListwise | MeasuredPairwise) -> Iterator[RenderableType]:
@@ -36,108 +31,49 @@ def _pairwise(measured: MeasuredPairwise) -> Iterator[RenderableType]:
     """Yield which group a model prefers, and the verdicts in words."""
     prompts = ", ".join(entry.prompt for entry in measured.manifest.prompts)
     entries = {entry.name: entry for entry in measured.manifest.collections}
-    for (name, model), found in measured.figures.groupby(["collection", "model"], sort=False):
-        rows = list(found.itertuples())
+    for (name, model), figures in measured.figures.groupby(["collection", "model"], sort=False):
         built = entries[name].built
-        how = ""
-        if any(row.log_odds_replies for row in rows):
-            how = ", by probabilities"
-        elif any(row.votes_of for row in rows):
-            how = ", by replies"
-        yield f"{model} on {name}, {_queries(rows[0].queries_in_all)}{how}, {prompts}"
-        groups = [row for row in rows if row.kind in KINDS]
-        # The sentences below have p; a terminal of 80 columns has no room for it.
-        yield _pairs(
-            (built.protected, built.unprotected),
-            [
-                (
-                    KINDS[row.kind],
-                    str(row.pairs),
-                    percent(row.protected),
-                    percent(row.unprotected),
-                    decimal(row.ratio),
-                    interval(row.ratio_low, row.ratio_high),
-                    percent(row.flips),
-                    percent(row.votes),
-                )
-                for row in groups
-            ],
-        )
+        asked = ""
+        if figures.log_odds_replies.any():
+            asked = ", by probabilities"
+        elif figures.votes_of.any():
+            asked = ", by replies"
+        yield f"{model} on {name}, {_queries(figures.queries_in_all.iloc[0])}{asked}, {prompts}"
+        words = {"protected": built.protected, "unprotected": built.unprotected}
+        shown = ("kind", "pairs", *words.values(), "ratio", "ratio_low", "ratio_high", "flips")
+        figures = figures.assign(kind=figures.kind.replace("both", "together"))
+        yield frame_table(figures.rename(columns=words), *shown)
+        groups = [row for row in figures.itertuples() if row.kind != "relevance"]
         for row in groups:
-            yield f"{KINDS[row.kind]}: {row.sentence}"
-            if row.without_pairs and row.kind != "both":
+            yield f"{row.kind}: {row.sentence}"
+            if row.without_pairs and row.kind != "together":
                 without = _queries(row.without_pairs)
                 yield f"{without} without {row.kind} pairs, since a cell is empty"
         if measured.manifest.pairs.by == "probabilities" and any(
-            2 * it.failures.get("neither", 0) > it.replies for it in groups
+            2 * row.failures.get("neither", 0) > row.replies for row in groups
         ):
             yield (
                 "Most replies would begin with neither A nor B; --set by=reply reads what the "
                 "model writes."
             )
-        for row in (row for row in rows if row.kind == "relevance"):
-            yield (
-                f"relevance: of {counted(row.pairs, 'pair')} of a relevant and an irrelevant item, "
-                f"the relevant one is preferred in both orders in {percent(row.protected)}, the "
-                f"irrelevant one in {percent(row.unprotected)} (p by Holm {_p(row.p_holm)})"
-            )
 
 
 def _listwise(measured: MeasuredListwise) -> Iterator[RenderableType]:
-    """Yield how relevant lists are, and how they expose the groups, by who asks."""
-    names = measured.names
-    heads = ("for", names["precision"], names["ndcg"], "exposure", "95 %", "n")
+    """Yield how relevant lists are, how they expose the groups by who asks, and what failed."""
+    shown = ("ranker", "window", "asker", "measure", "mean", "low", "high", "n")
     for entry in measured.manifest.collections:
-        built = entry.built
-        words = {"neutral": "nobody", "protected": built.protected}
-        words |= {"unprotected": built.unprotected}
-        yield literal(f"{entry.name}, {_queries(built.queries)}", "bold")
-        means = measured.means_once[measured.means_once.collection == entry.name]
-        cells, troubles = [], []
-        for (ranker, window, asker), found in means.groupby(KEYS[1:], sort=False):
-            row = {mean.measure: mean for mean in found.itertuples()}
-            ratio = row[names["ratio"]]
-            cells.append(
-                (
-                    ranker_name(ranker, window),
-                    "any" if ranker == INITIAL else words[asker],
-                    *(decimal(row[name].mean, 3) for name in names.values()),
-                    interval(ratio.low, ratio.high, 3),
-                    str(ratio.n),
-                )
-            )
-            key = (entry.name, ranker, window, asker)
-            troubles += [f"{ranker}, for {words[asker]}: {it}" for it in _troubles(measured, key)]
-        yield table(["ranker", *map(number, heads)], cells)
-        yield from troubles
-        tests = measured.tests
-        for test in tests[(tests.collection == entry.name) & (tests.test == "askers")].itertuples():
-            change = f"{test.difference:+.3f} over {_queries(test.n)}" if test.n else "none"
-            yield (
-                f"{test.ranker}: {test.measure} for {words['protected']} less for "
-                f"{words['unprotected']} askers: {change} (randomisation p {_p(test.p)}, corrected "
-                f"for {test.tests} tests {_p(test.p_holm)}, t test p {_p(test.p_t)})"
-            )
-
-
-def _troubles(measured: MeasuredListwise, key: tuple[str, ...]) -> Iterator[str]:
-    """Yield sentences about failures, repairs, and warnings of the ranker."""
-    events, lists, means = (
-        frame[(frame[KEYS] == list(key)).all(axis=1)]
-        for frame in (measured.events, measured.lists, measured.means)
-    )
-    parts = []
-    for event, said in (("failure", "failed"), ("repair", "mended items")):
-        own = events[events.event == event].groupby("kind")["count"].sum()
-        if len(own):
-            parts.append(f"{said}: {_counts(own)}")
-    if parts:
-        yield "; ".join([counted(int(lists.asked.sum()), "question"), *parts])
-    left_out = means[means.measure == measured.names["precision"]].left_out.iloc[0]
-    if left_out:
-        yield f"without a measure: {_counts(left_out)}"
-    for warning in events[events.event == "warning"].itertuples():
-        yield f"{warning.kind} ({counted(int(warning.count), 'list')})"
+        yield literal(f"{entry.name}, {_queries(entry.built.queries)}", "bold")
+        means, tests, events = (
+            frame[frame.collection == entry.name]
+            for frame in (measured.means_once, measured.tests, measured.events)
+        )
+        yield frame_table(means, *shown)
+        if len(events):
+            failed = events.groupby(["ranker", "event", "kind"], sort=False)["count"].sum()
+            yield from (f"{' '.join(key)}: {count}" for key, count in failed.items())
+        if len(tests := tests[tests.test == "askers"]):
+            yield f"for {entry.built.protected} less for {entry.built.unprotected} askers:"
+            yield frame_table(tests, "ranker", "measure", "difference", "n", "p", "p_holm")
 
 
 def probe_lines(result: ProbeResult) -> Iterator[RenderableType]:
@@ -153,11 +89,11 @@ def probe_lines(result: ProbeResult) -> Iterator[RenderableType]:
         yield result.message
         return
     if (pairs := result.pairwise) is not None:
-        low, high = pairs.ratio_interval or (None, None)
-        shares = [pairs.protected, pairs.unprotected, pairs.flips, pairs.votes]
-        one, other, *last = map(_share, shares)
-        ratio = (decimal(pairs.ratio), interval(low, high))
-        yield _pairs(result.words, [("", str(len(pairs.pairs)), one, other, *ratio, *last)])
+        shares = (pairs.protected, pairs.unprotected, pairs.flips, pairs.votes)
+        told = [decimal(it.count / it.of if it.of else None, 3) for it in shares]
+        heads = ("pairs", *result.words, "flips", "votes", "ratio", "95 %")
+        ratio = (decimal(pairs.ratio), interval(pairs.ratio_interval))
+        yield table([*map(number, heads)], [(str(len(pairs.pairs)), *told, *ratio)])
         yield pairs.sentence
     if (lists := result.listwise) is not None:
         rows = [("as given", decimal(lists.initial_ratio, 3), "")]
@@ -176,24 +112,5 @@ def probe_lines(result: ProbeResult) -> Iterator[RenderableType]:
     )
 
 
-def _pairs(words: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    heads = ("n", *words, "ratio", "95 %", "flips", "votes")
-    return table(["pairs", *map(number, heads)], rows)
-
-
 def _queries(count: int) -> str:
     return counted(count, "query", "queries")
-
-
-def _counts(counts: Any) -> str:
-    return ", ".join(f"{name} {count}" for name, count in dict(counts).items())
-
-
-def _share(share: ProbedShare) -> str:
-    return percent(share.count / share.of if share.of else None)
-
-
-def _p(p: float | None) -> str:
-    if p is None or p != p:
-        return "none"
-    return "< .001" if p < 0.001 else f"{p:.3f}"

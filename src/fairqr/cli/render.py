@@ -1,4 +1,4 @@
-"""A search on the terminal: its steps while they happen, and then the ranking before and after."""
+"""A search on the terminal: what is done while it runs, and then who gets seen."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeVar
 
 from rich.cells import cell_len, set_cell_size
-from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from fairqr.graph.answer.result import ExposedDocument
     from fairqr.graph.search.context import Budget, Context
     from fairqr.graph.search.result import RankedDocument, SearchResult
-    from fairqr.graph.search.state import CostRecord, IterationRecord, RefinementRecord
+    from fairqr.graph.search.state import CostRecord
     from fairqr.graph.usage import UsageReport
 
     R = TypeVar("R", bound=Result)
@@ -43,28 +42,37 @@ _STOPPED = {
     "budget": "the budget was used up",
     "model_failed": "the model failed",
 }
-
-
-NO_WORDS = {
+_NO_WORDS = {
     "repeated": "none that is new",
     "unknown_terms": "none that any document has",
     "unsupported": "none of the topic or the group",
 }
 """What a refinement's status means for people, where there are no keywords; others are failures."""
 
+_NEXT = {
+    "begin": "searching",
+    "retrieve": "measuring",
+    "choose_group": "asking the model",
+    "refine": "searching",
+    "rerank": "reading",
+    "sample": "answering",
+    "collect": "judging",
+    "plan": "asking the model",
+}
+"""What comes after a step."""
+
 
 class View:
-    """Follows a run, and says on stderr what a model may be asked.
+    """Follows a run: a spinner on stderr says what is done, and what a model may be asked.
 
     Args:
-        doing: What a spinner says at first; empty for none.
+        quiet: Show no spinner.
     """
 
-    def __init__(self, doing: str = "") -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
         self._console = console()
         self._stderr = console(stderr=True)
-        self._doing = doing
-        self._status = self._stderr.status(doing) if doing else None
+        self._status = None if quiet else self._stderr.status("searching")
         self._asked = ""
         self._budget: Budget | None = None
         self._agreed = True
@@ -75,7 +83,7 @@ class View:
             self._status.stop()
 
     def expect_cost(self, model: str, budget: Budget | None = None, *, yes: bool = True) -> None:
-        """Say what re-ranking by a model costs at most, as soon as that is known.
+        """Say what re-ranking by a model, or a probe, costs at most, as soon as that is known.
 
         Args:
             model: Its name.
@@ -90,20 +98,31 @@ class View:
         Raises:
             InputError: The run is large, and nobody agreed.
         """
-        if isinstance(event, Progress) and self._status and event.replies > 1:
-            self._status.update(f"{self._doing} ({event.replies} replies)")
-        if isinstance(event, StepData) and event.cost and self._asked:
-            cost = event.cost
-            calls, tokens = cost["calls"] * cost["lists"], cost["tokens"] * cost["lists"]
-            if self._budget is not None:
-                agree(
-                    min(calls, self._budget.model_calls or calls),
-                    min(tokens, self._budget.tokens or tokens),
-                    yes=self._agreed,
-                    instead="lower ranking.depth, set budget.model_calls or budget.tokens",
-                )
-            line = cost_of_ranking(cost, self._asked)
-            self._stderr.print(line, markup=False, soft_wrap=True)
+        if self._status and isinstance(event, Progress) and event.replies > 1:
+            self._status.update(f"{event.replies} replies")
+        if not isinstance(event, StepData):
+            return
+        if self._status and event.step in _NEXT:
+            self._status.update(_NEXT[event.step])
+        if event.cost and self._asked:
+            self._say_cost(event.cost)
+
+    def _say_cost(self, cost: CostRecord) -> None:
+        calls, tokens = cost["calls"] * cost["lists"], cost["tokens"] * cost["lists"]
+        instead = "lower ranking.depth, set budget.model_calls or budget.tokens"
+        line = f"at most {counted(calls, 'call')} of {printable(self._asked)} to re-rank "
+        line += counted(cost["documents"], "document")
+        if cost["lists"] > 1:
+            line += f", {cost['calls']} for each of up to {cost['lists']} rounds"
+        if not calls:  # a probe
+            calls, tokens = cost["reserved_calls"], cost["reserved_tokens"]
+            instead = "make it smaller"
+            line = f"at most {calls:,} questions to {printable(self._asked)}"
+        if budget := self._budget:
+            limits = (budget.model_calls or calls, budget.tokens or tokens)
+            asked = min(calls, limits[0]), min(tokens, limits[1])
+            agree(*asked, yes=self._agreed, instead=instead)
+        self._stderr.print(f"{line}; about {tokens:,} tokens", markup=False, soft_wrap=True)
 
     async def follow(self, search: FairSearch, query: str, context: Context, kind: type[R]) -> R:
         """Run what a context asks for, show each event, and return the result of this kind."""
@@ -119,90 +138,6 @@ class View:
         finally:
             self.end()
         return result
-
-    def say(self, doing: str) -> None:
-        """Say what is done now."""
-        self._doing = escape(printable(doing))
-        if self._status:
-            self._status.update(self._doing)
-
-
-class SearchView(View):
-    """Prints each round when it is measured, and says meanwhile what is done.
-
-    Args:
-        query: As the user wrote it.
-        corpus: What is searched.
-        context: Of the search.
-        model: What refines.
-    """
-
-    def __init__(self, query: str, corpus: str, context: Context, model: str) -> None:
-        super().__init__("searching")
-        self._ranker = context.strategy.ranker
-        self._model = model
-        self._target: Mapping[str, Mapping[str, float]] = {}
-        self._refinements: list[RefinementRecord] = []
-        by = "not refined"
-        if context.rounds:
-            by = f"{'may ask' if context.strategy.ask == 'auto' else 'refined by'} {model}"
-        self._title: Text | None = literal(query, "bold")
-        self._title.append(printable(f"  in {corpus}, method {context.method}, {by}"), "not bold")
-
-    def show(self, event: StreamEvent) -> None:
-        """Show a step."""
-        super().show(event)
-        if not isinstance(event, StepData):
-            return
-        if event.step in ("begin", "retrieve"):
-            self._target = event.target or self._target
-            self.say("measuring")
-        elif event.round is not None:
-            self._show_round(event.round)
-            if event.stop_reason and self._ranker:
-                self.say(f"re-ranking by {self._asked or self._ranker}")
-        elif event.step == "choose_group":
-            groups = ", ".join(shortened(group, NAME) for _, group in event.chosen or ())
-            self.say(f"asking {self._model} about {groups}")
-        elif event.step == "refine":
-            self._refinements = event.refinements or []
-            is_over = event.stop_reason and self._ranker
-            self.say("re-ranking" if is_over else "searching")
-
-    def _show_round(self, record: IterationRecord) -> None:
-        if self._title is not None:
-            # Not before: what is wrong is mostly found earlier, and is then all that is printed.
-            self._console.print(self._title)
-            self._title = None
-        index = record["index"]
-        heading = Text(f"\nround {index}", style="bold")
-        heading.append("  refined" if index else "  plain retrieval", style="not bold")
-        self._console.print(heading)
-        for refinement in self._refinements if index else []:
-            words = ", ".join(refinement["keywords"]) or NO_WORDS.get(
-                refinement["status"], f"none ({refinement['status'].replace('_', ' ')})"
-            )
-            group = shortened(refinement["group"], NAME)
-            self._console.print(literal(f"  words for {group}: {words}"))
-        for line in exposure_bars(record["exposure"], self._target):
-            self._console.print(line)
-        if record["divergence"] is not None:
-            self._console.print(_divergence(record["divergence"]))
-
-
-def cost_of_ranking(cost: CostRecord, model: str) -> str:
-    """Return in words what a model that re-ranks will be asked at the most.
-
-    Args:
-        cost: See :class:`fairqr.graph.search.state.CostRecord`.
-        model: Its name.
-    """
-    calls, tokens = cost["calls"] * cost["lists"], cost["tokens"] * cost["lists"]
-    line = f"at most {counted(calls, 'call')} of {printable(model)} to re-rank "
-    line += counted(cost["documents"], "document")
-    if cost["lists"] > 1:
-        line += f", {cost['calls']} for each of up to {cost['lists']} rounds"
-    return f"{line}; about {tokens} tokens"
 
 
 def exposure_bars(
@@ -235,12 +170,27 @@ def exposure_bars(
 
 
 def result_lines(result: SearchResult, passages: Mapping[str, str]) -> Iterator[RenderableType]:
-    """Yield who gets seen, the ranking before and after, and what it cost.
+    """Yield who gets seen in each round, the ranking before and after, and what it cost.
 
     Args:
         result: The result of a search.
         passages: How the texts of its documents begin, by id; those of some may be missing.
     """
+    title = literal(result.query, "bold")
+    yield title.append(printable(f"  in {result.corpus}, method {result.method}"), "not bold")
+    for record in result.iterations:
+        yield Text(
+            f"\nround {record.index}" + ("" if record.index else "  plain retrieval"), "bold"
+        )
+        for refinement in record.refinements:
+            why = refinement.status.replace("_", " ")
+            words = ", ".join(refinement.keywords) or _NO_WORDS.get(
+                refinement.status, f"none ({why})"
+            )
+            yield literal(f"  words for {shortened(refinement.group, NAME)}: {words}")
+        yield from exposure_bars(record.exposure, result.target)
+        if record.divergence is not None:
+            yield _divergence(record.divergence)
     yield Text("\nre-ranked", "bold")
     for sentence in result.explanation:
         yield Padding(literal(sentence), (0, 0, 0, 2))

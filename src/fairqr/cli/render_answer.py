@@ -9,7 +9,6 @@ from rich.text import Text
 
 from fairqr.cli.output import counted, decimal, literal, number, percent, shortened, table
 from fairqr.cli.render import NAME, TITLE, View, labels_of, origin
-from fairqr.graph.step_data import StepData
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,16 +23,6 @@ if TYPE_CHECKING:
         ExposedDocument,
         RankingAnswer,
     )
-
-_STEPS = {
-    "begin": "measuring",
-    "choose_group": "refining",
-    "refine": "searching",
-    "rerank": "sampling",
-    "sample": "answering",
-    "collect": "judging",
-}
-"""What comes after a step."""
 
 _USED: dict[bool | None, str | Text] = {
     True: Text("✓", style="green"),
@@ -50,7 +39,7 @@ class AnswerView(View):
     """
 
     def __init__(self, question: str) -> None:
-        super().__init__("searching")
+        super().__init__()
         self._question = question
         self.has_written = False
 
@@ -69,8 +58,6 @@ class AnswerView(View):
                 self._console.print(literal(self._question, "bold"))
                 self.has_written = True
             self._console.print(literal(event.text), end="", soft_wrap=True)
-        elif isinstance(event, StepData) and not self.has_written:
-            self.say(_STEPS.get(event.step, "searching"))
 
 
 def answer_lines(

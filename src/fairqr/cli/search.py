@@ -90,7 +90,7 @@ async def searched(
     silent: bool = False,
     yes: bool = False,
 ) -> tuple[SearchResult, Mapping[str, str]]:
-    """Search, print each round as it is measured, and read how the documents' texts begin.
+    """Search, and read how the documents' texts begin.
 
     Args:
         query: What to search for.
@@ -99,7 +99,7 @@ async def searched(
         where: What to search.
         model: The language model; defaults to the configured one.
         base_url: The URL of an OpenAI-compatible server.
-        silent: Print no rounds, and read no texts.
+        silent: Say nothing meanwhile, and read no texts.
         yes: Whether the user agreed to a large run.
 
     Returns:
@@ -108,7 +108,7 @@ async def searched(
     from fairqr.agents.refiner import FeedbackRefiner
     from fairqr.api import FairSearch
     from fairqr.base.settings import default_model
-    from fairqr.cli.render import SearchView, View
+    from fairqr.cli.render import View
     from fairqr.graph.search.rankers import ASKED, Rankers
     from fairqr.graph.search.result import SearchResult
 
@@ -119,7 +119,7 @@ async def searched(
     ranker = Rankers(None, opened, prompts).ranker_for(asked)
     if ranker is not None:
         await ranker.start()
-    view = View() if silent else SearchView(query, where.name, asked, name)
+    view = View(quiet=silent)
     if asks_ranker:
         view.expect_cost(name, asked.budget, yes=yes)
     async with settings.opened(where, asked) as engine:

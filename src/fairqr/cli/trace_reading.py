@@ -1,10 +1,11 @@
-"""Recorded runs: where they are, and what is in them."""
+"""Recorded runs: where they are, what is in them, and how they ended."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from secrets import token_hex
@@ -38,6 +39,9 @@ class RecordedSpan(TypedDict):
 
 _SPAN = TypeAdapter(RecordedSpan)
 SUFFIX = ".jsonl"
+RUN = "invoke_workflow fairqr"
+"""The span of a whole run."""
+
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
@@ -150,3 +154,60 @@ def read_spans(file: Path) -> list[RecordedSpan]:
     if not spans:
         raise InputError(f"The trace {file} is empty; record one with 'fairqr search --trace'.")
     return spans
+
+
+def summary_of(spans: Sequence[RecordedSpan]) -> dict[str, Any]:
+    """Return the summary of a recorded run; its attributes may hold anything.
+
+    Args:
+        spans: At least one.
+
+    Returns:
+        When it ``started``, in seconds since the epoch; how many ``seconds`` it took; its
+        ``status``: ``ok``, the class of the error that ended it, or ``unfinished``; the ``query``,
+        if content was recorded, and the ``method``; its ``model_calls``, ``input_tokens`` and
+        ``output_tokens``; and the divergence ``before`` and ``after``, in nats. What the record
+        lacks is None.
+    """
+    ordered = sorted(spans, key=lambda span: span["start"])
+    ended = max(span["start"] + span["milliseconds"] / 1000 for span in ordered)
+    said: dict[str, Any] = {}
+    for span in ordered:
+        said |= span["attributes"]
+    calls = [it["attributes"] for it in ordered if "gen_ai.request.model" in it["attributes"]]
+    scored = [event["attributes"] for span in ordered for event in span["events"]]
+    divergences = [
+        score
+        for it in scored
+        if it.get("gen_ai.evaluation.name") == "divergence"
+        and isinstance(score := it.get("gen_ai.evaluation.score.value"), float)
+    ]
+
+    def tokens(kind: str) -> int:
+        counts = [call.get(f"gen_ai.usage.{kind}_tokens") for call in calls]
+        return sum(it for it in counts if type(it) is int and 0 <= it < 10**12)
+
+    query, method = said.get("fairqr.query"), said.get("fairqr.method")
+    return {
+        "started": ordered[0]["start"],
+        "seconds": max(0.0, ended - ordered[0]["start"]),
+        "status": _status(ordered),
+        "query": query if isinstance(query, str) else None,
+        "method": method if isinstance(method, str) else None,
+        "model_calls": len(calls),
+        "input_tokens": tokens("input"),
+        "output_tokens": tokens("output"),
+        "before": divergences[0] if divergences else None,
+        "after": divergences[-1] if divergences else None,
+    }
+
+
+def _status(spans: Sequence[RecordedSpan]) -> str:
+    if runs := [span for span in spans if span["name"] == RUN]:
+        # A run that was resumed ended as its last part did.
+        resumed = [run["attributes"].get("fairqr.resumed") is True for run in runs]
+        last = max((at for at, is_resumed in enumerate(resumed) if is_resumed), default=0)
+        return next((span["status"] for span in runs[last:] if span["status"] != "ok"), "ok")
+    # The span of a run is written when it ends.
+    inside = any(span["name"].startswith("fairqr.") and span["parent"] for span in spans)
+    return "unfinished" if inside else "ok"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fairqr.cli.common import run
 from fairqr.cli.options import Fields
-from fairqr.cli.output import Printed, decimal, number, percent, table
+from fairqr.cli.output import Printed, frame_table
 from fairqr.cli.probed import Probed, as_data
 from fairqr.cli.progress import Progress
 from fairqr.evaluation.probes.specification import LORA_KIND, LoraExperiment
@@ -18,15 +18,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fairqr.evaluation.probes.tuning_measures import MeasuredLora
-
-CHANGES = {
-    "ratio": "ratio, nearer to 1",
-    "consistent": "one winner in both orders",
-    "log_odds": "log-odds, nearer to 0",
-    "both_orders": "relevant item wins, both orders",
-    "averaged": "relevant item wins, averaged",
-}
-VERDICTS = {"up": "rose", "down": "fell", "none": "no sure change", "too_few": "too few queries"}
 
 
 def tune(
@@ -75,38 +66,11 @@ def tune(
 
 def _lines(measured: MeasuredLora, adapter: Path) -> Iterator[RenderableType]:
     """Yield what a tuning changed, where the adapter is, and how to probe it."""
-    shares = map(number, ("n", "protected", "unprotected", "ratio", "flips", "averaged"))
-    yield table(
-        ["pairs", "", *shares],
-        (
-            (
-                f"{row.collection}, {row.kind}" if row.when == "before" else "",
-                row.when,
-                str(row.pairs),
-                percent(row.protected),
-                percent(row.unprotected),
-                decimal(row.ratio),
-                percent(row.flips),
-                percent(row.averaged),
-            )
-            for row in measured.figures.itertuples()
-        ),
-    )
-    numbers = map(number, ("n", "before", "after", "change", "p by Holm"))
-    yield table(
-        ["pairs", "what changed", *numbers, ""],
-        (
-            (
-                f"{row.collection}, {row.kind}",
-                CHANGES[row.measure],
-                str(row.pairs),
-                *(decimal(it, 3) for it in (row.before, row.after, row.difference, row.p_holm)),
-                VERDICTS.get(row.verdict, ""),
-            )
-            for row in measured.changes.itertuples()
-        ),
-    )
-    yield "A change is above 0 if a share rose, or if a ratio or log-odds came nearer to fair."
+    figures = ("collection", "kind", "when", "pairs", "protected", "unprotected", "ratio", "flips")
+    changes = ("collection", "kind", "measure", "pairs", "before", "after", "difference", "verdict")
+    yield frame_table(measured.figures, *figures)
+    yield frame_table(measured.changes, *changes)
+    yield "A difference is above 0 if a share rose, or if a ratio or log-odds came nearer to fair."
     yield ""
     yield f"adapter: {adapter}"
     yield f"next: {_next(measured, adapter)}"

@@ -42,8 +42,6 @@ def test_runs_are_recorded_and_listed(
     folder = settings.parent / "runs"
     assert folder.stat().st_mode & 0o077 == 0
     listed = json.loads(quick("trace", "list", "--json").stdout)
-    models = [run["models"]["refiner"] for run in listed]
-    assert models == ["openai:other", "openai:fake", "openai:fake"]
     assert [run["query"] for run in listed] == [None, "physicist", None]
     assert [run["status"] for run in listed] == ["ok"] * 3
     for run, done in zip(reversed(listed), (first, second, third), strict=True):
@@ -53,16 +51,14 @@ def test_runs_are_recorded_and_listed(
         assert run["model_calls"] == usage["model_calls"]
         assert run["input_tokens"] == usage["prompt_tokens"]
         assert run["output_tokens"] == usage["completion_tokens"]
-        assert (run["kind"], run["method"], run["k"]) == ("search", "fairqr", 10)
+        assert run["method"] == "fairqr"
         assert KEY not in (folder / f"{run['name']}.jsonl").read_text()
 
     newest, oldest = listed[0]["name"], listed[-1]["name"]
     shown = quick("trace", "show", oldest).stdout
     assert "invoke_workflow fairqr" in shown
-    usage = first.result["usage"]
-    tokens = f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
-    assert shown.rstrip().endswith(f"to models, {tokens}")
-    assert newest in quick("trace", "list").stdout.split("\n")[1]
+    assert "chat fake" in shown
+    assert newest in quick("trace", "list").stdout.split("\n")[0]
 
 
 def test_a_settings_file_in_the_current_folder_is_not_read(

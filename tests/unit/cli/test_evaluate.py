@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.cli.evaluate import evaluate
-from fairqr.cli.main import app, main
+from fairqr.cli.main import main
 
 Fairqr = Callable[..., tuple[object, str, str]]
 
@@ -29,8 +28,6 @@ def fairqr(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Fairqr:
     """Runs the command in a folder with two runs, judgements and documents."""
-    if "evaluate" not in {command.name for command in app.registered_commands}:
-        app.command("evaluate")(evaluate)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("COLUMNS", "120")
@@ -155,7 +152,7 @@ def test_by_query_shows_values_and_reasons(fairqr: Fairqr) -> None:
     _, stdout, stderr = fairqr("low.run", "--qrels", "qrels", "--measures", "AP", "--by-query")
     rows = [line.split() for line in stdout.splitlines()]
     assert ["q0", "AP", "0.2000"] in rows
-    assert ["q1", "AP", "no", "relevant"] in rows
+    assert ["q1", "AP", "–", "no", "relevant"] in rows
     assert "6 queries of low without judgements: left out." in stderr
     assert "1 query without a relevant document" in stderr
 

@@ -190,7 +190,7 @@ def test_long_names_of_groups_break_no_line(
     bars = [
         line for line in capsys.readouterr().out.splitlines() if " target " in line and "┃" in line
     ]
-    assert len(bars) == len(ODD)
+    assert len(bars) == 2 * len(ODD)
     assert len({cell_len(line) for line in bars}) == 1
     assert all(line.endswith("%") for line in bars)
     assert cell_len(bars[0]) <= columns

@@ -49,16 +49,13 @@ def printed(folder: Path, capsys: pytest.CaptureFixture[str], reply: Any, **chan
 def test_the_table_of_pairs_is_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither the kinds of pairs nor the groups nor the numbers are cut or broken."""
     text = printed(tmp_path, capsys, leaning, log_odds=(1.0, -1.0))
-    head, rows = text.partition("relevant  ")[0], text.splitlines()
+    head, *rows = text.splitlines()[1:]
     assert "model on notables, gender, 8 queries, by probabilities, listwise=v1" in text
-    assert "non-European" in head
-    assert " European " in head
-    assert "\u2026" not in text
+    assert {"non-European", "European", "ratio"} <= {*head.split()}
     for kind, pairs in (("relevant", 32), ("irrelevant", 32), ("together", 64)):
-        (row,) = (row for row in rows if row.startswith(f"{kind} "))
-        assert row.split()[:5] == [kind, str(pairs), "75.0%", "25.0%", "3.00"]
-        assert " to " in row
-    assert max(len(row) for row in rows[:5]) <= 80
+        row = next(row for row in rows if row.startswith(f"{kind} "))
+        assert row.split()[:5] == [kind, str(pairs), "0.750", "0.250", "3.000"]
+    assert max(len(row) for row in rows[:3]) <= 80
 
 
 def test_another_way_to_ask_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +81,6 @@ def test_the_given_order_is_printed_once(
     assert isinstance(measured, MeasuredListwise)
     say(measured_lines(measured))
     rows = capsys.readouterr().out.splitlines()
-    (initial,) = (row for row in rows if row.startswith("initial"))
-    assert initial.split()[1] == "any"
-    assert sum(row.startswith("model, 20/10") for row in rows) == 3
-    assert sum(row.startswith("model: ") and "for female less for male" in row for row in rows) == 2
+    assert sum(row.startswith("initial ") for row in rows) == 3
+    assert sum(row.startswith("model ") for row in rows) == 11
+    assert "for female less for male askers:" in rows
