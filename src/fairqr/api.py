@@ -448,7 +448,7 @@ class FairSearch:
         rankers = Rankers.of(self._ranker, opened, self._prompts)
         given: dict[str, Any] = {"ranker": rankers, "prompts": self._prompts}
         at_once = {**given, "concurrency": self._concurrency}
-        written = {"generator": self._generator, "attributor": self._attributor}
+        written: dict[str, Any] = {"generator": self._generator, "attributor": self._attributor}
         return Graphs(
             engine=engine,
             model=opened,

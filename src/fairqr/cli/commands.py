@@ -42,7 +42,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "models": "List, fetch and remove the embedded models.",
         "prompts": "Show the prompts, and check your own.",
         "config": "Show the settings, and where each one comes from.",
-        "trace": "Show recorded runs, and compare results.",
+        "trace": "List and show recorded runs.",
     },
 }
 

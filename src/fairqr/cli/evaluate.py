@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from fairqr.evaluation.collections.labels import Groups
     from fairqr.evaluation.qrels import Qrels
-    from fairqr.evaluation.results import Evaluation
+    from fairqr.evaluation.results import Evaluation, MeasureResult
     from fairqr.retrieval.sources.runs import SystemRun
 
 RELEVANCE = "nDCG@20,P@20,AP"
@@ -192,7 +192,7 @@ def _lines(evaluation: Evaluation, *, by_query: bool) -> Iterator[RenderableType
             (
                 str(result.measure),
                 decimal(result.mean, 4),
-                interval(result.interval and (result.interval.low, result.interval.high), 4),
+                interval(*_ends(result), 4),
                 str(result.count),
                 result.measure.best,
                 ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in result.undefined().items()),
@@ -210,7 +210,7 @@ def _lines(evaluation: Evaluation, *, by_query: bool) -> Iterator[RenderableType
                     decimal(share.exposure, 4),
                     decimal(share.relevant, 4),
                     decimal(share.ratio),
-                    "" if share.low is None else interval((share.low, share.high)),
+                    interval(share.low, share.high),
                     str(share.queries),
                 )
                 for share in evaluation.by_group
@@ -229,6 +229,11 @@ def _lines(evaluation: Evaluation, *, by_query: bool) -> Iterator[RenderableType
         f"{'; unknown: ' if unknown else ''}{unknown}"
         f"{'; too few queries for an interval' if few else ''}"
     )
+
+
+def _ends(result: MeasureResult) -> tuple[float | None, float | None]:
+    found = result.interval
+    return (found.low, found.high) if found else (None, None)
 
 
 def _measure_lines() -> Iterator[str]:

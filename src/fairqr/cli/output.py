@@ -156,9 +156,9 @@ def decimal(value: float | None, digits: int = 2) -> str:
     return MISSING if value is None or value != value else f"{value:.{digits}f}"
 
 
-def interval(ends: tuple[float, float] | None, digits: int = 2) -> str:
+def interval(low: float | None, high: float | None, digits: int = 2) -> str:
     """Return an interval in words; empty without one."""
-    return f"{ends[0]:.{digits}f} to {ends[1]:.{digits}f}" if ends else ""
+    return "" if low is None else f"{decimal(low, digits)} to {decimal(high, digits)}"
 
 
 def shortened(text: str, width: int) -> str:

@@ -16,7 +16,7 @@ from fairqr.cli.output import shortened
 from fairqr.evaluation.reports.drawing import quiet_fonts
 
 if TYPE_CHECKING:
-    from fairqr.graph.search.result import SearchResult
+    from fairqr.graph.search.result import Iteration, SearchResult
 
 # Each marker in twenty colours keeps many groups apart.
 MARKERS = "osD^vP*X"
@@ -51,6 +51,7 @@ def draw(result: SearchResult, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    measured: list[Iteration | SearchResult] = [*result.iterations, result]
     rounds = [str(iteration.index) for iteration in result.iterations] + ["final"]
     # A legend stands beside its panel, in as many columns as keep it within the panel's height.
     columns = -(-max(map(len, result.target.values()), default=0) // LEGEND)
@@ -62,7 +63,7 @@ def draw(result: SearchResult, path: Path) -> None:
     for panel, (name, targets) in zip(panels, result.target.items(), strict=True):
         lines = []
         for number, (group, target) in enumerate(targets.items()):
-            shares = [it.exposure[name][group] for it in (*result.iterations, result)]
+            shares = [it.exposure[name][group] for it in measured]
             marker, colour = styles[number % len(styles)]
             lines += panel.plot(rounds, shares, marker=marker, color=colour)
             panel.axhline(target, linestyle="--", linewidth=1, color=colour)
@@ -80,7 +81,7 @@ def draw(result: SearchResult, path: Path) -> None:
         for text, group in zip(legend.get_texts(), targets, strict=True):
             text.set_parse_math(False)
             text.set_text(shortened(group, NAME))
-    found = [it.divergence for it in (*result.iterations, result)]
+    found = [it.divergence for it in measured]
     last.plot(rounds, [nan if it is None else it for it in found], marker="o", color="black")
     last.set_title("divergence from the target (nats)", fontsize=10)
     last.set_ylim(bottom=0)

@@ -92,7 +92,7 @@ def probe_lines(result: ProbeResult) -> Iterator[RenderableType]:
         shares = (pairs.protected, pairs.unprotected, pairs.flips, pairs.votes)
         told = [decimal(it.count / it.of if it.of else None, 3) for it in shares]
         heads = ("pairs", *result.words, "flips", "votes", "ratio", "95 %")
-        ratio = (decimal(pairs.ratio), interval(pairs.ratio_interval))
+        ratio = (decimal(pairs.ratio), interval(*(pairs.ratio_interval or (None, None))))
         yield table([*map(number, heads)], [(str(len(pairs.pairs)), *told, *ratio)])
         yield pairs.sentence
     if (lists := result.listwise) is not None:

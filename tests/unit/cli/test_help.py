@@ -57,7 +57,7 @@ GROUPS = {
     "probe": ["build", "query", "pairwise", "listwise"],
     "prompts": ["list", "show", "check"],
     "source": ["list", "show", "check", "remove"],
-    "trace": ["list", "show", "compare"],
+    "trace": ["list", "show"],
 }
 
 SCRIPT = """
