@@ -13,12 +13,7 @@ from langgraph.types import Overwrite
 from fairqr.agents.models.replies import Usage, no_answer_within
 from fairqr.agents.ranking.rankers import ItemRanker
 from fairqr.agents.refiner import Refinement, RefinementRequest, Refiner, RoundRefiner
-from fairqr.base.errors import (
-    InputError,
-    ModelUnavailableError,
-    QueryError,
-    one_line,
-)
+from fairqr.base.errors import InputError, ModelUnavailableError, QueryError, one_line
 from fairqr.base.loops import run_together
 from fairqr.base.telemetry import Kind, Span, span
 from fairqr.graph.search.context import Context
@@ -43,16 +38,10 @@ from fairqr.graph.search.round_lists import (
     sought_of,
     table_of,
 )
-from fairqr.graph.search.state import (
-    GroupKey,
-    IterationRecord,
-    QueryRecord,
-    RankingRecord,
-    State,
-)
+from fairqr.graph.search.state import GroupKey, IterationRecord, QueryRecord, RankingRecord, State
 from fairqr.graph.steps import Update, begun, context_of, forgotten, record_outcome, traced
 from fairqr.graph.usage import running_seconds, seconds_left
-from fairqr.retrieval.engines.engine import Query, SearchEngine, require, searched
+from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require, searched
 from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.table import coded
@@ -175,7 +164,8 @@ class Nodes:
         """Run the original query, and set the target by what it retrieves."""
         dimensions = self._dimensions(context)
         n = max(context.strategy.depth or context.k, TARGET_DEPTH)
-        records, reported, size = await self._retrieved([original], n, context, 0)
+        records, reported, (*_, last) = await self._retrieved([original], n, context, 0)
+        size = last.total if "document_frequencies" in self.engine.capabilities else None
         if size is not None and context.k > size:
             raise InputError(
                 f"k is {context.k}, but '{self.engine.name}' has only {size} documents; lower k."
@@ -212,9 +202,12 @@ class Nodes:
         # The queries are made here, so that a person may change the keywords before.
         pending = refined_queries(state, context) or [state["rankings"][0]["query"]]
         depth = context.strategy.depth or context.k
-        records, reported, _ = await self._retrieved(pending, depth, context, state["iteration"])
+        records, reported, found = await self._retrieved(
+            pending, depth, context, state["iteration"]
+        )
+        unboosted = {id_: score for hits in found for id_, score in hits.unboosted.items()}
         return {
-            **await self._given(state, context, records),
+            **await self._given(state, context, records, unboosted),
             "rankings": records,
             "pending": pending,
             "warnings": [warning for warning in reported if warning not in state["warnings"]],
@@ -222,12 +215,12 @@ class Nodes:
 
     async def _retrieved(
         self, pending: Sequence[QueryRecord], n: int, context: Context, iteration: int
-    ) -> tuple[list[RankingRecord], list[str], int | None]:
+    ) -> tuple[list[RankingRecord], list[str], list[Hits]]:
         """Run queries.
 
         Returns:
-            The hits of each query, the warnings, and the number of all documents, which the
-            original query counts if the engine can.
+            The record of each query, the warnings, and what was found. With the original query, the
+            last of these counts all documents if the engine can.
         """
         engine = self.engine
         factors = [one for dimension in self._dimensions(context) for one in dimension.factors]
@@ -241,7 +234,6 @@ class Nodes:
             search.content("gen_ai.retrieval.query.text", [shown(query) for query in pending])
             found = await searched(engine, [*queries, Query("", 0)] if counted else queries)
             search.set("fairqr.documents", [len(hits) for hits in found[: len(queries)]])
-        size = found.pop().total if counted else None
         are_read = not iteration or context.strategy.rerank in ("none", "original_query")
         records = [
             RankingRecord(
@@ -253,19 +245,23 @@ class Nodes:
                 relevance=None if hits.relevance is None else hits.relevance.tolist(),
                 memberships=coded(hits.memberships, attributes),
             )
-            for query, hits in zip(pending, found, strict=True)
+            for query, hits in zip(pending, found[: len(pending)], strict=True)
         ]
         reported = dict.fromkeys(warning for hits in found for warning in hits.warnings)
-        return records, list(reported), size
+        return records, list(reported), found
 
     async def _given(
-        self, state: State, context: Context, found: Sequence[RankingRecord]
+        self,
+        state: State,
+        context: Context,
+        found: Sequence[RankingRecord],
+        unboosted: Mapping[str, float],
     ) -> dict[str, dict[str, float]]:
         """Return what the original query says of the documents that refined queries sought.
 
         That is their scores, and how likely they are relevant if the engine estimates that. An
         engine may estimate a document better when asked about it directly, even if the original
-        query found it far down.
+        query found it far down. ``unboosted`` are scores that came with the refined rankings.
         """
         scores: dict[str, float] = {}
         chances: dict[str, float] = {}
@@ -280,6 +276,9 @@ class Nodes:
         known.update(id_ for record in earlier for id_ in sought_of(record, dimensions))
         sought = [id_ for record in found for id_ in sought_of(record, dimensions)]
         ids = list(dict.fromkeys(id_ for id_ in sought if id_ not in known))
+        if "relevance" not in can:
+            scores = {id_: unboosted[id_] for id_ in ids if id_ in unboosted}
+            ids = [id_ for id_ in ids if id_ not in unboosted]
         for hits in await search_given(self.engine, state["query"], ids) if ids else ():
             if "rescore" in can:
                 scores.update(zip(hits.ids, hits.scores, strict=True))

@@ -104,6 +104,8 @@ class Hits:
         own: How many of the hits, from the first, are in the engine's own ranking; the others were
             found by their similarity. All of them by default.
         warnings: Sentences for users, such as that part of the index did not respond.
+        unboosted: The score by the text alone of hits of a boosted query, by id, as far as the
+            engine gives it in the same round trip.
     """
 
     ids: list[str]
@@ -113,6 +115,7 @@ class Hits:
     warnings: tuple[str, ...] = field(default=())
     relevance: FloatArray | None = None
     own: int | None = None
+    unboosted: Mapping[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -22,12 +22,7 @@ from fairqr.retrieval.sources.corpus import Corpus
 from fairqr.retrieval.sources.documents import read_documents
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import Schema
-from fairqr.retrieval.sources.source import (
-    ElasticsearchSource,
-    RunSource,
-    Source,
-    TantivySource,
-)
+from fairqr.retrieval.sources.source import ElasticsearchSource, RunSource, Source, TantivySource
 
 CHECKED = 10_000
 """How many documents of an embedded index we check for labels."""

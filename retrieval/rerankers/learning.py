@@ -498,10 +498,6 @@ def _mark(candidates: Candidates, dimension: int, protected: Sequence[str]) -> F
     return np.isin(group_of_each(candidates.memberships[dimension]), groups).astype(np.float64)
 
 
-def _target_column(dimension: str) -> str:
-    return f"target({dimension})"
-
-
 class DlfModel(TrainedModel):
     """Trained weights.
 
@@ -642,7 +638,7 @@ def train_dlf(examples: Sequence[TopicExample], options: TrainingOptions) -> Dlf
     memberships = [padded([it.memberships[a] for it in every]) for a in dimensions]
     targets = [np.array([it.targets[a] for it in every]) for a in dimensions]
     told = {
-        _target_column(name): padded([target_feature(it, a) for it in every])
+        f"target({name})": padded([target_feature(it, a) for it in every])
         for a, name in dimensions.items()
     }
 

@@ -86,9 +86,7 @@ def occurs(word: str, words: Collection[str]) -> bool:
 
     A run of Thai or Chinese is one word to us, but engines for these languages find its parts.
     """
-    if word in words:
-        return True
-    return _is_unspaced(word) and any(word in other for other in words)
+    return word in words or (_is_unspaced(word) and any(word in other for other in words))
 
 
 @functools.cache

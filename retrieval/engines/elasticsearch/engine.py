@@ -154,9 +154,19 @@ class ElasticsearchEngine:
         return [results[number] for number in range(len(plans))]
 
     def plan(self, search: Search, n: int) -> Plan:
-        """Answer a query of n hits by one search; a warning says if the server returns fewer."""
-        (hits,) = yield from self.found([search])
-        query, _ = search
+        """Answer a query of n hits by one search; a warning says if the server returns fewer.
+
+        A boosted one is sent twice: the second time, its best documents are scored by the text.
+        """
+        query, body = search
+        searches, can = [search], "rescore" in self.capabilities and "sort" not in body
+        if can and query.boost and query.only is None and query.is_ranking:
+            by_text = {"rescore_query": self._matching(replace(query, boost="")), "query_weight": 0}
+            rescore = {"window_size": body["size"], "query": by_text}
+            searches.append((query, {**body, "rescore": rescore}))
+        hits, *again = yield from self.found(searches)
+        for scored in again:
+            hits = replace(hits, unboosted=dict(zip(scored.ids, scored.scores, strict=True)))
         wanted = n if query.only is None else min(n, len(query.only))
         if not len(hits) == self.most < wanted:
             return hits
@@ -228,8 +238,9 @@ class ElasticsearchEngine:
         words: Body = {"query": text, "fields": self.source.searched_fields}
         if every and how.type != "phrase":
             # The words may be in different fields, each with its own analyzer.
-            words |= {"default_operator": "and", "flags": "WHITESPACE"}
-            return {"simple_query_string": words}
+            return {
+                "simple_query_string": {**words, "default_operator": "and", "flags": "WHITESPACE"}
+            }
         return {"multi_match": {**words, "type": how.type, "operator": how.operator}}
 
     def pieces(self, ids: Iterable[str]) -> list[list[str]]:

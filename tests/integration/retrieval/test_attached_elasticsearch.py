@@ -223,6 +223,19 @@ async def test_an_own_request_is_sent_with_values_in_place(server: Server) -> No
             assert found.ids == (hits.ids[:9] if "opera" in odd else [])
 
 
+@pytest.mark.parametrize("body", [None, BODY, {**BODY, "sort": ["_score"], "track_scores": True}])
+async def test_a_boosted_ranking_brings_the_scores_of_its_text(
+    server: Server, body: dict[str, Any] | None
+) -> None:
+    """Unless the source's own request sorts."""
+    async with attached(described(server, INDEX, body=body)) as engine:
+        hits = await hits_of(engine, "opera", 30, boost="river")
+        alone = await hits_of(engine, "opera", 30, only=hits.ids)
+    assert len(hits) == 30
+    sorts = body is not None and "sort" in body
+    assert hits.unboosted == ({} if sorts else dict(zip(alone.ids, alone.scores, strict=True)))
+
+
 async def test_an_own_request_that_ranks_by_more_than_its_query(server: Server) -> None:
     """What cannot be asked of it is refused, each by one sentence."""
     body = {**BODY, "rescore": {"window_size": 9, "query": {"rescore_query": {"match_all": {}}}}}

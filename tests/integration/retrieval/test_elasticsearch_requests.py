@@ -53,10 +53,12 @@ class EagerRefiner:
 
 @pytest.fixture
 def proxy(elasticsearch_url: str, tmp_path: Path) -> Iterator[CountingProxy]:
-    """A proxy before a server with the people, each with a year of birth."""
+    """A proxy before a server with 600 people, more than a query finds, who have years of birth."""
     lines = write_people(tmp_path).read_text().splitlines()
     people = {
-        f"p{place}": {**json.loads(it), "born": 1900 + place} for place, it in enumerate(lines)
+        f"p{place}{copy}": {**json.loads(it), "born": 1900 + place}
+        for place, it in enumerate(lines)
+        for copy in "abcdefghij"
     }
     keyword = {"type": "keyword"}
     fields = {"gender": keyword, "continent": keyword, "born": {"type": "integer"}}
@@ -77,7 +79,7 @@ ATTRIBUTES = [["gender"], ["gender", "continent", "decade"]]
 async def test_a_round_is_two_requests_and_texts_are_one(
     proxy: CountingProxy, attributes: list[str], method: str
 ) -> None:
-    """However many attributes and groups there are."""
+    """However many attributes and groups there are, and where only refined queries found some."""
     result, asked = await searched(proxy, attributes, method)
     assert len(result.iterations) == 1 + ROUNDS, result.stop_reason
     assert any(round_.refinements for round_ in result.iterations)
