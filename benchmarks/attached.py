@@ -13,7 +13,7 @@ from typing import Any
 from elasticsearch import AsyncElasticsearch
 from generated import GENDERS, REGIONS, group_words, queries
 from measuring import Row, in_turns_async, median
-from stubs import InstantRefiner
+from stubs import ROUNDS, ROUNDS_OPTIONS, InstantRefiner
 from workspace import Workspace
 
 from fairqr import FairSearch
@@ -28,7 +28,6 @@ sys.path.append(str(Path(__file__).parents[1]))
 NAME = "attached"
 TOP = 500
 CLIENTS = 8
-ROUNDS = 2
 SLEEP = 0.05
 MAX_RATIO = 1.4
 MAX_OPENING_MILLISECONDS = 200.0
@@ -125,7 +124,11 @@ async def _clients(workspace: Workspace, source: ElasticsearchSource) -> list[Ro
     rows = []
     for what, model, options in (
         ("no model", InstantRefiner(), {"max_iterations": 0}),
-        (f"a model of {SLEEP * 1000:g} ms", InstantRefiner(words, SLEEP), {}),
+        (
+            f"{ROUNDS} rounds, a model of {SLEEP * 1000:g} ms",
+            InstantRefiner(words, SLEEP),
+            ROUNDS_OPTIONS,
+        ),
     ):
         async with FairSearch.open(engine, model) as search:
             seconds = await _crowd(search, queries(CLIENTS * each), options)
@@ -160,13 +163,7 @@ async def _requests(source: Any, proxy: Any) -> Row:
     words = {group: group_words(group) for group in (*GENDERS, *REGIONS)}
     async with FairSearch.open(engine, InstantRefiner(words)) as search:
         proxy.clear()
-        await search.search(
-            queries(1)[0],
-            attribute=("gender", "region"),
-            max_iterations=ROUNDS,
-            patience=ROUNDS,
-            ask="always",
-        )
+        await search.search(queries(1)[0], attribute=("gender", "region"), **ROUNDS_OPTIONS)
     await engine.aclose()
     return Row(
         "attached",

@@ -16,7 +16,7 @@ from typing import Any
 
 from generated import GENDERS, REGIONS, group_words, queries
 from measuring import Row, median
-from stubs import InstantRefiner
+from stubs import ROUNDS, ROUNDS_OPTIONS, InstantRefiner
 from workspace import Workspace
 
 from fairqr import FairSearch, SearchResult, StepData
@@ -139,12 +139,13 @@ async def _crowd(
 
     async def one(query: str) -> tuple[int, dict[str, Any]]:
         rounds = 0
-        async for event in search.stream(query, attributes=attributes):
+        async for event in search.stream(query, attributes=attributes, **ROUNDS_OPTIONS):
             if isinstance(event, StepData):
                 rounds += event.step == "refine"
             elif isinstance(event, SearchResult):
                 result = event
         assert result.stop_reason != "model_failed", result.warnings
+        assert rounds == ROUNDS, result.stop_reason
         return rounds, result.usage.model_dump()
 
     # A process makes its client once.

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,11 @@ SCHEMA = Schema(
         )
     }
 )
+
+
+ROUNDS = 2
+ROUNDS_OPTIONS: dict[str, Any] = {"ask": "always", "max_iterations": ROUNDS, "patience": ROUNDS}
+"""Make a search ask in each of its rounds, whatever it expects of them."""
 
 
 class InstantEngine:
