@@ -7,8 +7,13 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from fairqr.agents.ranking.rankers import Asker, Shown
-from fairqr.graph.search.context import Context, Method, WrittenTarget, checked_context
-from fairqr.graph.search.ranking_context import WindowSettings
+from fairqr.graph.search.context import (
+    Context,
+    Method,
+    WindowSettings,
+    WrittenTarget,
+    checked_context,
+)
 from fairqr.retrieval.fairness.dimension import factors_of
 from fairqr.retrieval.fairness.target import Target
 

@@ -6,19 +6,21 @@ pairs and for each asker, several at a time.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from langgraph.types import Overwrite, Send
 
 from fairqr.agents.models.language_model import LanguageModel
+from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.lean import PairOutcome, pair_figures, verdicts
-from fairqr.agents.ranking.rankers import Cost, group_of
+from fairqr.agents.ranking.rankers import Cost, ItemRanker, RankItem, group_of, open_ranker
 from fairqr.agents.statistics import stream
-from fairqr.base.errors import InputError
+from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.base.telemetry import Span
 from fairqr.graph.probe.context import ProbeContext, ProbeSettings
-from fairqr.graph.probe.probed_model import ProbedModel
 from fairqr.graph.probe.result import (
     AskerOrder,
     ListwiseProbe,
@@ -33,40 +35,44 @@ from fairqr.graph.probe.result import (
 from fairqr.graph.probe.state import ProbedRecord, ProbePlan, ProbeTask, State
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.decisions import shortage
-from fairqr.graph.search.model_ranking import items_of
+from fairqr.graph.search.rankers import items_of
 from fairqr.graph.search.result import RankedDocument, memberships_of
 from fairqr.graph.steps import Update, context_of, forgotten, record_outcome, require_hits, traced
-from fairqr.graph.usage import total_usage, usage_of, usage_report
+from fairqr.graph.usage import seconds_left, total_usage, usage_of, usage_report
 from fairqr.prompts.library import PromptLibrary
+from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import exposure_ratio
 from fairqr.retrieval.fairness.protected import ProtectedGroup
 
+if TYPE_CHECKING:
+    from fairqr.agents.ranking.pairwise import PairComparison, PairwiseJudge
+
+GONE = "deleted"
+"""The outcome of a pair if one of its documents was deleted meanwhile."""
+
 PAIRS_AT_ONCE = 5
 """How many pairs a task compares, one after the other; tasks run at the same time."""
 
 
+@dataclass(frozen=True)
 class Nodes:
     """The steps over one engine.
 
-    Args:
+    Attributes:
         engine: The search engine.
         model_for: Returns the language model that is probed, or None.
         prompts: The library of prompts.
         default: The context of runs that bring none of ours. Without it, each run must bring one.
+        judges: Those in use, since each learns once whether its model gives probabilities.
     """
 
-    def __init__(
-        self,
-        engine: SearchEngine,
-        model_for: Callable[[], LanguageModel | None],
-        prompts: PromptLibrary,
-        default: ProbeContext | None,
-    ) -> None:
-        self._engine = engine
-        self._probed = ProbedModel(engine, model_for, prompts)
-        self._default = default
+    engine: SearchEngine
+    model_for: Callable[[], LanguageModel | None]
+    prompts: PromptLibrary
+    default: ProbeContext | None
+    judges: dict[tuple[object, ...], PairwiseJudge] = field(default_factory=dict)
 
     def context(self, given: object) -> ProbeContext:
         """See :func:`fairqr.graph.steps.context_of`.
@@ -74,11 +80,41 @@ class Nodes:
         Raises:
             InputError: The run brings none, and the graph has none.
         """
-        if self._default is not None:
-            return context_of(given, self._default)
+        if self.default is not None:
+            return context_of(given, self.default)
         if not isinstance(given, ProbeContext):
             raise InputError("The probe needs a context; give the graph a ProbeContext.")
         return given
+
+    def _model(self) -> LanguageModel:
+        """Return the model.
+
+        Raises:
+            ModelUnavailableError: No language model is given.
+        """
+        model = self.model_for()
+        if model is None:
+            raise ModelUnavailableError(
+                "No language model is given to probe; name one, such as openai:gpt-4o or "
+                "local:smollm2-135m."
+            )
+        return model
+
+    def _prompt(self, context: ProbeContext, kind: str) -> PromptTemplate:
+        return self.prompts.get(kind, context.prompts.get(kind))
+
+    def _judge(self, context: ProbeContext) -> PairwiseJudge:
+        from fairqr.agents.ranking.pairwise import PairwiseJudge
+
+        model, prompt, settings = self._model(), self._prompt(context, "pairwise"), context.probe
+        key = (prompt.sha256, settings.by, settings.shown, settings.length)
+        if key not in self.judges:
+            self.judges[key] = PairwiseJudge(model, prompt, settings.options(context.prompts))
+        return self.judges[key]
+
+    def _ranker(self, context: ProbeContext) -> ItemRanker:
+        options = context.probe.options(context.prompts)
+        return open_ranker("listwise", self._model(), self.prompts, options)
 
     @traced
     async def prepare(self, state: State, context: ProbeContext, opened: Span) -> Update:
@@ -89,8 +125,11 @@ class Nodes:
             PromptError: There is no such prompt.
             InputError: There is no such attribute or group, or an option is out of its range.
         """
-        sides_of(self._engine, context.probe)
-        await self._probed.start(context)
+        sides_of(self.engine, context.probe)
+        if "pairwise" in context.probe.kinds:
+            await self._judge(context).start()
+        if "listwise" in context.probe.kinds:
+            await self._ranker(context).start()
         earlier = forgotten(state, "result", "probe")
         return {**earlier, "seconds": Overwrite(0.0), "probed": Overwrite([])}
 
@@ -106,8 +145,24 @@ class Nodes:
             InputError: Not even two documents fit into what the model reads at once.
         """
         context = self.context(context)
-        items = await items_of(self._engine, found[: _depth(context)])
-        return self._probed.cost(query, items, context) if len(items) > 1 else Cost()
+        items = await items_of(self.engine, found[: _depth(context)])
+        return self._cost(query, items, context) if len(items) > 1 else Cost()
+
+    def _cost(self, query: str, items: Sequence[RankItem], context: ProbeContext) -> Cost:
+        """Return the cost of as many pairs as there can be, and of a list for each asker."""
+        total, settings = Cost(), context.probe
+        if "pairwise" in settings.kinds:
+            judge = self._judge(context)
+            one, other = sorted(items, key=lambda it: len(it.shown(settings.shown)))[-2:]
+            each = judge.cost(query, (one, other), settings.words[0] if settings.words else "")
+            pairs = min(settings.pairs, len(items) // 2)
+            # The first question may only show whether the model gives probabilities.
+            total += Cost(pairs * each.calls + 1, pairs * each.tokens + each.tokens // 2)
+        if "listwise" in settings.kinds:
+            each = self._ranker(context).cost(query, items)
+            lists = len(settings.askers)
+            total += Cost(lists * each.calls, lists * each.tokens)
+        return total
 
     @traced
     async def plan(self, state: State, context: ProbeContext, opened: Span) -> Update:
@@ -118,11 +173,11 @@ class Nodes:
         """
         settings = context.probe
         places = state["result"]["ranking"]
-        require_hits(places, self._engine, state["query"])
+        require_hits(places, self.engine, state["query"])
         searched = state["result"]["usage"]["milliseconds"] / 1000
         ids = [place["id"] for place in places[: _depth(context)]]
-        sides = sides_of(self._engine, settings)
-        dimension = Dimension.named(self._engine.schema, settings.attribute)
+        sides = sides_of(self.engine, settings)
+        dimension = Dimension.named(self.engine.schema, settings.attribute)
         pool = [RankedDocument.model_validate(place) for place in places[: len(ids)]]
         marks = sides.sides_of(memberships_of(pool, dimension)).tolist()
         of_side = {
@@ -150,8 +205,8 @@ class Nodes:
                 "to compare; raise k, or choose another query or attribute."
             )
             return update
-        items = await items_of(self._engine, ids)
-        needed = self._probed.cost(state["query"], items, context)
+        items = await items_of(self.engine, ids)
+        needed = self._cost(state["query"], items, context)
         if lack := shortage(context.budget, usage_of(state["result"]), needed):
             plan["status"] = "budget"
             plan["message"] = (
@@ -172,28 +227,79 @@ class Nodes:
     async def probe(self, state: ProbeTask, context: ProbeContext, opened: Span) -> Update:
         """Compare the pairs of a batch, or order the list for an asker."""
         opened.set("fairqr.asker", state["asker"])
-        work = self._probed.compared if state["pairs"] else self._probed.ordered
+        work = self._compared if state["pairs"] else self._ordered
         record = await work(state, context)
         opened.set("fairqr.asked", record["asked"])
         opened.set("fairqr.failures", record["failures"])
         return {"probed": [record]}
 
+    async def _compared(self, task: ProbeTask, context: ProbeContext) -> ProbedRecord:
+        """Compare the pairs of a task, one after the other."""
+        judge = self._judge(context)
+        ids = list(dict.fromkeys(id_ for pair in task["pairs"] for id_ in pair))
+        items = {item.id: item for item in await items_of(self.engine, ids)}
+        group = group_of(task["asker"], task["words"])
+        found: list[PairComparison | None] = []
+        for protected, unprotected in task["pairs"]:
+            if protected not in items or unprotected not in items:
+                found.append(None)  # it was deleted meanwhile
+                continue
+            left = seconds_left(context)
+            pair = items[protected], items[unprotected]
+            found.append(await judge.compare(task["query"], pair, group, left))
+        asked = [preference for it in found if it for preference in (it.one_first, it.other_first)]
+        failures = Counter[str](it.status for it in asked if it.choice is None)
+        return ProbedRecord(
+            number=task["number"],
+            asker=task["asker"],
+            outcomes=[_outcome(it) for it in found],
+            order=[],
+            asked=len(asked),
+            failures=dict(failures),
+            repairs={},
+            asked_by=judge.asks_by,
+            messages=list(dict.fromkeys(it.message for it in asked if it.message)),
+            usage=asdict(sum((it.usage for it in asked), Usage())),
+        )
+
+    async def _ordered(self, task: ProbeTask, context: ProbeContext) -> ProbedRecord:
+        """Order the list of a task for its asker."""
+        items = await items_of(self.engine, task["order"])
+        found = await self._ranker(context).rank(
+            task["query"],
+            items,
+            group=group_of(task["asker"], task["words"]),
+            deadline=seconds_left(context),
+        )
+        return ProbedRecord(
+            number=task["number"],
+            asker=task["asker"],
+            outcomes=[],
+            order=[] if found.failed else [items[position].id for position in found.order],
+            asked=found.asked,
+            failures=dict(found.failures),
+            repairs={kind: times for kind, times in found.repairs.items() if times},
+            asked_by="reply",
+            messages=[*found.warnings, *filter(None, [found.message])],
+            usage=asdict(found.usage),
+        )
+
     @traced
     async def conclude(self, state: State, context: ProbeContext, opened: Span) -> Update:
         """Put the result together."""
         settings, plan = context.probe, state["plan"]
-        sides = sides_of(self._engine, settings)
+        sides = sides_of(self.engine, settings)
         records = sorted(state["probed"], key=lambda record: record["number"])
         compared = [record for record in records if record["outcomes"]]
         ordered = [record for record in records if not record["outcomes"]]
         documents = _documents(state["result"]["ranking"], plan)
         messages = [message for record in records for message in record["messages"]]
         spent = total_usage(record["usage"] for record in records)
-        prompts = [self._probed.prompt(context, kind) for kind in settings.kinds]
+        prompts = [self._prompt(context, kind) for kind in settings.kinds]
         result = ProbeResult(
             query=state["query"],
-            corpus=self._engine.name,
-            model=self._probed.model().name,
+            corpus=self.engine.name,
+            model=self._model().name,
             attribute=sides.attribute,
             protected_groups=list(sides.protected),
             unprotected_groups=list(sides.unprotected),
@@ -334,4 +440,17 @@ def _listwise(records: Sequence[ProbedRecord], plan: ProbePlan) -> ListwiseProbe
             )
             for record in records
         ],
+    )
+
+
+def _outcome(comparison: PairComparison | None) -> tuple[str, str, float | None, float | None]:
+    """Return the preferences with the protected document first and second, and the log-odds."""
+    if comparison is None:
+        return GONE, GONE, None, None
+    protected_first, unprotected_first = comparison.preferred("protected", "unprotected")
+    return (
+        protected_first,
+        unprotected_first,
+        comparison.one_first.log_odds,
+        comparison.other_first.log_odds,
     )

@@ -9,13 +9,13 @@ from langgraph.graph import END, START, StateGraph
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.refiner import LLMRefiner, Refiner
 from fairqr.graph.search.context import Context, require_context
-from fairqr.graph.search.expected_cost import Reserve
 from fairqr.graph.search.nodes import Nodes, RefinerFor
 from fairqr.graph.search.rankers import (
     GivenModel,
     GivenRanker,
     Model,
     Rankers,
+    Reserve,
     model_of,
     require_refines,
 )

@@ -19,9 +19,8 @@ from pydantic import (
     model_validator,
 )
 
-from fairqr.agents.ranking.rankers import RANKERS, RankerName
+from fairqr.agents.ranking.rankers import RANKERS, RankerName, RankerOptions, Shown
 from fairqr.base.errors import InputError, TargetError, one_line, parameter_error
-from fairqr.graph.search.ranking_context import READS, RankingSettings
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.fairness.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Direction
 from fairqr.retrieval.fairness.exposure import Discount, DiscountText
@@ -59,6 +58,10 @@ if TYPE_CHECKING:
 else:  # A re-ranker is registered in one place, which a type checker cannot read.
     FinalStep = Literal[(*RERANKERS, "none")]
 """A re-ranker of :mod:`fairqr.retrieval.rerankers`, or ``none``."""
+
+
+READS: Mapping[RankerName, int] = {"listwise": 100, "pairwise": 20, "monot5": 100, "monobert": 100}
+"""How many documents each ranker reads by default; pairwise comparisons cost most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,89 @@ METHODS: dict[Method, Strategy] = {
     "monot5": _ranked("monot5"),
     "monobert": _ranked("monobert"),
 }
+
+
+class WindowSettings(BaseModel):
+    """What a model reads at once, where it orders documents in windows or compares them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    length: int = Field(
+        2000, ge=1, le=100_000, description="The most characters of a document that are shown."
+    )
+    window: int = Field(
+        20, ge=2, le=1000, description="How many documents the model orders at once."
+    )
+    step: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="How many documents the window moves by; half of the window by default.",
+    )
+    context: int | None = Field(
+        None,
+        ge=1,
+        description="How many tokens the model can read and write at once; only needed if the "
+        "model does not state it.",
+    )
+
+    @model_validator(mode="after")
+    def _step_is_within_the_window(self) -> Self:
+        """Windows must overlap, so that the best documents can rise from one to the next."""
+        if self.step is not None and self.step >= self.window:
+            raise ValueError(
+                f"step is {self.step}, but window is {self.window}; make step smaller, so that "
+                "windows overlap"
+            )
+        return self
+
+    def options(self, versions: Mapping[str, str]) -> RankerOptions:
+        """Return the options for :func:`fairqr.agents.ranking.rankers.open_ranker`.
+
+        Args:
+            versions: The versions of prompts, by id.
+        """
+        names = {field.name for field in dataclasses.fields(RankerOptions)}
+        own = self.model_dump(include=names, exclude_none=True)
+        step = self.step or max(1, self.window // 2)
+        return RankerOptions(**own | {"step": step, "versions": versions})
+
+
+class RankingSettings(WindowSettings):
+    """How a model re-ranks; each ranker uses the options that it needs."""
+
+    depth: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="How many of the best documents the model reads; the others keep their places "
+        f"below. By default the depth of the search if it is set, or else {READS['pairwise']} for "
+        f"pairwise and {READS['listwise']} for the others.",
+    )
+    shown: Shown | None = Field(
+        None,
+        description="What the model reads of a document: title, text or title_text; by default "
+        "title_text.",
+    )
+    strategy: Literal["all", "sorting", "sliding"] = Field(
+        "sorting",
+        description="Which pairs a pairwise ranker compares: all, those that sorting needs, or "
+        "neighbours in sliding passes.",
+    )
+    passes: int = Field(
+        10, ge=1, le=1000, description="How many passes the sliding strategy makes."
+    )
+    by: Literal["probabilities", "reply"] = Field(
+        "probabilities",
+        description="How a pairwise ranker decides: by the probabilities of the two labels, if the "
+        "model gives them, or by the reply it writes.",
+    )
+    weights: str | None = Field(
+        None, min_length=1, description="The hub id or folder of monoT5 or monoBERT weights."
+    )
+    concurrency: int = Field(
+        8, ge=1, le=256, description="How many comparisons run at the same time."
+    )
 
 
 class Budget(BaseModel):
@@ -397,28 +483,21 @@ class Context(SearchParameters):
     def strategy(self) -> Strategy:
         """The method's strategy, with this context's overrides."""
         own = METHODS[self.method]
-        order, ranker = self._reranked_by(own)
-        reads = (self.ranking.depth or self.depth or READS[ranker]) if ranker else 0
+        order, ranker = own.rerank, own.ranker
+        if self.rerank in READS:
+            ranker = cast("RankerName", self.rerank)
+        elif self.rerank is not None:
+            order, ranker = cast("Order", self.rerank), None
+        names = ("ask", "groups", "pool", "final_step", "evidence")
+        chosen = {name: value for name in names if (value := getattr(self, name)) is not None}
         return dataclasses.replace(
             own,
-            ask=self.ask or own.ask,
-            groups=self.groups or own.groups,
-            pool=self.pool or own.pool,
             rerank=order,
             ranker=ranker,
-            reads=reads,
-            final_step=self.final_step or own.final_step,
-            evidence=own.evidence if self.evidence is None else self.evidence,
+            reads=(self.ranking.depth or self.depth or READS[ranker]) if ranker else 0,
             depth=max(self.depth or own.depth or self.k, self.k, self.ranking.depth or 0),
+            **chosen,
         )
-
-    def _reranked_by(self, own: Strategy) -> tuple[Order, RankerName | None]:
-        """Return the order before a ranker, and the ranker."""
-        if self.rerank is None:
-            return own.rerank, own.ranker
-        if self.rerank in READS:
-            return own.rerank, cast("RankerName", self.rerank)
-        return cast("Order", self.rerank), None
 
     def __copy__(self) -> Self:
         """Return a copy without what was computed from the fields, which may change in it."""

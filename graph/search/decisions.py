@@ -8,8 +8,15 @@ from typing import NamedTuple
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.rankers import Cost
 from fairqr.graph.search.context import Budget, Context, Groups
-from fairqr.graph.search.measurement import rank_key
-from fairqr.graph.search.state import GroupKey, IterationRecord, ObjectiveRecord, StopReason
+from fairqr.graph.search.round_lists import rank_key
+from fairqr.graph.search.state import (
+    FairListRecord,
+    GroupKey,
+    IterationRecord,
+    ObjectiveRecord,
+    State,
+    StopReason,
+)
 from fairqr.retrieval.fairness.objective import DIGITS
 from fairqr.retrieval.sources.schema import UNKNOWN
 
@@ -46,6 +53,13 @@ def preference(objective: ObjectiveRecord) -> tuple[float, ...]:
     """
     missed, weight = objective["missed"], objective["weight"]
     return objective["undefined"], missed, weight, -worth(objective)
+
+
+def better(one: FairListRecord | None, other: FairListRecord) -> FairListRecord:
+    """Return the better list by the objective; the first one if both are equal."""
+    if one is None:
+        return other
+    return min(one, other, key=lambda record: preference(record["objective"]))
 
 
 def worth(objective: ObjectiveRecord) -> float:
@@ -107,15 +121,24 @@ def shortage(budget: Budget, spent: Usage, needed: Cost) -> Shortage | None:
     return None
 
 
+def for_the_loop(context: Context, state: State) -> Context:
+    """Return the context with the budget for refinement: without re-ranking and later steps."""
+    cost, budget = state.get("cost"), context.budget
+    if cost is None:
+        return context
+    left: dict[str, int] = {}
+    if budget.model_calls is not None:
+        left["model_calls"] = max(0, budget.model_calls - cost["calls"] - cost["reserved_calls"])
+    if budget.tokens is not None:
+        left["tokens"] = max(0, budget.tokens - cost["tokens"] - cost["reserved_tokens"])
+    return context.model_copy(update={"budget": budget.model_copy(update=left)})
+
+
 def budget_is_spent(budget: Budget, usage: Usage, seconds: float) -> bool:
     """Return whether the budget has no room for another question."""
     if budget.seconds is not None and seconds >= budget.seconds:
         return True
     return shortage(budget, usage, Cost(calls=1, tokens=1)) is not None
-
-
-def _is_little(iterations: Sequence[IterationRecord], context: Context, by_vectors: bool) -> bool:
-    return expected_gain(iterations, EXPECTED_SHARE[by_vectors]) < context.least_gain
 
 
 def decide_stop(
@@ -142,7 +165,9 @@ def decide_stop(
         undefined, divergence = rank_key(last["divergences"])
         if not undefined and divergence <= context.threshold:
             return "converged"
-    elif asks == "auto" and _is_little(iterations, context, by_vectors):
+    elif asks == "auto" and (
+        expected_gain(iterations, EXPECTED_SHARE[by_vectors]) < context.least_gain
+    ):
         return "little_to_gain"
     if last["index"] - best_iteration(iterations) >= context.patience:
         return "no_improvement"

@@ -1,13 +1,18 @@
-"""Explains the numbers of a search in sentences, which the terminal and the page both show."""
+"""A search result in words: its numbers explained, and its documents as compact text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from fairqr.graph.search.result import SearchResult
+from fairqr.graph.search.result import Place, SearchResult
+from fairqr.prompts.template import fence
+from fairqr.retrieval.sources.documents import Document
 
 LEAST_GAP = 0.01
 """Gaps below one percentage point are left out."""
+
+LINE = 120
+"""How many characters of a document's title, and of its text, are shown."""
 
 TOO_FEW = "too few documents were found that are likely to be relevant"
 """Others may exist: their estimates may be too low, or they were not found at all."""
@@ -30,12 +35,11 @@ def explain(result: SearchResult) -> list[str]:
 def _target(result: SearchResult) -> Iterator[str]:
     """Say how the target came about."""
     origins = result.target_origin
-    if result.ranking and origins:
-        phrases = list(dict.fromkeys(origins.values()))
-        if len(phrases) == 1:
-            yield f"The target: {phrases[0]}."
-        else:
-            yield f"The target: {'; '.join(f'{name}: {how}' for name, how in origins.items())}."
+    phrases = list(dict.fromkeys(origins.values()))
+    if len(phrases) > 1:
+        phrases = [f"{name}: {how}" for name, how in origins.items()]
+    if result.ranking and phrases:
+        yield f"The target: {'; '.join(phrases)}."
 
 
 def _not_estimated(result: SearchResult) -> Iterator[str]:
@@ -68,8 +72,7 @@ def _lacked(result: SearchResult) -> Iterator[str]:
             if missing >= LEAST_GAP:
                 reasons.append(f"for {_points(missing)}, {TOO_FEW}")
             if reasons:
-                had = result.baseline.exposure[name][group]
-                why = "; ".join(reasons)
+                had, why = result.baseline.exposure[name][group], "; ".join(reasons)
                 yield (
                     f"{group}: {had:.0%} of the exposure before, target {wanted:.0%}. "
                     f"{why[0].upper()}{why[1:]}."
@@ -108,3 +111,32 @@ def _by_model(result: SearchResult) -> Iterator[str]:
         f"The model's queries brought {brought} into this ranking: {relevance:+.3f} of expected "
         f"relevance, {fairness:+.3f} of fairness."
     )
+
+
+def passage_lines(ranking: Sequence[Place], documents: Sequence[Document]) -> Iterator[str]:
+    """Yield the rank, the title, the groups and a line of text of each document."""
+    texts = {document.id: document.text for document in documents}
+    for place in ranking:
+        groups = "; ".join(
+            f"{attribute}: {', '.join(shares) or 'unknown'}"
+            for attribute, shares in place.groups.items()
+        )
+        title, text = fence(place.title, LINE), passage_of(texts.get(place.id, ""))
+        yield f"{place.rank}. {title} [{groups}] {text}".rstrip()
+
+
+def exposure_lines(result: SearchResult) -> Iterator[str]:
+    """Yield a line for each attribute that says how the exposure of its groups changed."""
+    for attribute, shares in result.exposure.items() if result.ranking else ():
+        before, target = result.baseline.exposure[attribute], result.target[attribute]
+        changes = [
+            f"{group} {before[group]:.0%} to {share:.0%} (target {target[group]:.0%})"
+            for group, share in shares.items()
+        ]
+        yield f"Exposure by {attribute}: {', '.join(changes)}."
+
+
+def passage_of(text: str) -> str:
+    """Return the beginning of a text as one line without markup."""
+    line = fence(text, len(text) + 1)
+    return line if len(line) <= LINE else f"{line[:LINE].rsplit(' ', 1)[0]} …"

@@ -19,19 +19,24 @@ from fairqr.base.telemetry import Kind, Span, span
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.decisions import (
     best_iteration,
+    better,
     budget_is_spent,
     decide_stop,
+    for_the_loop,
     groups_to_ask_about,
 )
-from fairqr.graph.search.evidence import checked_refinements
-from fairqr.graph.search.expected_cost import Reserve, expected_cost, for_the_loop
-from fairqr.graph.search.final_ranking import better, fair_list, final_step
-from fairqr.graph.search.final_result import assemble
-from fairqr.graph.search.measurement import TARGET_DEPTH, estimate_target
-from fairqr.graph.search.model_ranking import ModelRanking
-from fairqr.graph.search.refinement import after_refinement, refined_queries, shown
+from fairqr.graph.search.final_ranking import assemble, final_step
+from fairqr.graph.search.rankers import ModelRanking, Reserve, expected_cost
+from fairqr.graph.search.refinement import (
+    after_refinement,
+    checked_refinements,
+    refined_queries,
+    shown,
+)
 from fairqr.graph.search.round_lists import (
+    TARGET_DEPTH,
     RoundLists,
+    estimate_target,
     hits_of,
     plain_of,
     search_given,
@@ -306,9 +311,9 @@ class Nodes:
         objective = None
         if context.strategy.final_step == "fair" and lists.plain.ids:
             if context.k > SHORT or context.pursued:
-                fair = await asyncio.to_thread(fair_list, lists, number)
+                fair = await asyncio.to_thread(lists.fair_list, number)
             else:
-                fair = fair_list(lists, number)
+                fair = lists.fair_list(number)
             objective = fair["objective"]
             update = {"best_fair": better(state.get("best_fair"), fair)}
             if number == 0:
@@ -319,25 +324,21 @@ class Nodes:
             queries=[shown(query) for query in state["pending"]],
             refinements=state["refinements"],
             ids=list(found.ids[: context.k]),
-            exposure=measured.exposure,
-            divergences=measured.divergences,
-            divergence=measured.divergence,
             objective=objective,
+            **measured,
         )
-        iterations = [*state.get("iterations", []), record]
-        spent = Usage(**state["usage"])
-        loop = for_the_loop(context, state)
         reason = decide_stop(
-            iterations,
-            loop,
-            spent,
+            [*state.get("iterations", []), record],
+            for_the_loop(context, state),
+            Usage(**state["usage"]),
             running_seconds(),
             by_vectors="vectors" in self.engine.capabilities,
         )
         if not lists.plain.ids:
             reason = "no_hits"
-        _record_divergence(opened, measured.divergence, measured.exposure, state["target"])
-        opened.set("fairqr.exposure", measured.exposure)
+        exposure = measured["exposure"]
+        _record_divergence(opened, measured["divergence"], exposure, state["target"])
+        opened.set("fairqr.exposure", exposure)
         opened.set("fairqr.iteration", number)
         if reason:
             opened.set("fairqr.stop_reason", reason)
@@ -346,7 +347,7 @@ class Nodes:
             warnings = [
                 f"{share:.0%} of the exposure of the plain retrieval went to documents without a "
                 f"label for '{name}'; only the rest is measured."
-                for name, share in measured.unknown.items()
+                for name, share in measured["unknown"].items()
                 if share > MOSTLY_UNKNOWN
             ]
         return update | {"iterations": [record], "stop_reason": reason, "warnings": warnings}

@@ -1,7 +1,9 @@
-"""Finds the model that re-ranks, or is probed, in a run."""
+"""The models of a run: which one re-ranks, or is probed, what it costs at most, and how it does."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import cast
 
 from langchain_core.language_models import BaseChatModel
@@ -9,12 +11,26 @@ from langchain_core.language_models import BaseChatModel
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.opening import open_language_model, open_model
-from fairqr.agents.ranking.rankers import ItemRanker, RankerName, open_ranker
+from fairqr.agents.models.replies import Usage
+from fairqr.agents.ranking.rankers import (
+    Cost,
+    ItemRanker,
+    RankerName,
+    RankItem,
+    open_ranker,
+)
 from fairqr.agents.refiner import Refiner
-from fairqr.base.errors import InputError, ModelUnavailableError
+from fairqr.base.errors import BudgetError, InputError, ModelUnavailableError
+from fairqr.base.telemetry import span
 from fairqr.graph.search.context import Context
+from fairqr.graph.search.decisions import shortage
+from fairqr.graph.search.result import Reranking
+from fairqr.graph.search.state import CostRecord, State
+from fairqr.graph.usage import seconds_left
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.rerankers.base import by_rank
 
 ASKED: tuple[RankerName, ...] = ("listwise", "pairwise")
 """The rankers that ask a language model with a prompt; the others have their own model."""
@@ -65,7 +81,7 @@ class Rankers:
         if isinstance(self._given, str):
             self._given = open_language_model(self._given)
         for each in (self._given, self._model):
-            if is_language_model(each):
+            if hasattr(each, "weigh") and hasattr(each, "write"):
                 return cast("LanguageModel", each)
         return None
 
@@ -93,11 +109,6 @@ class Rankers:
 
 GivenRanker = Rankers | LanguageModel | ItemRanker | BaseChatModel | str
 """A ranker as callers give it."""
-
-
-def is_language_model(model: object) -> bool:
-    """Return whether something is a language model that can be asked to rank."""
-    return hasattr(model, "weigh") and hasattr(model, "write")
 
 
 def require_refines(model: Model) -> None:
@@ -146,3 +157,209 @@ def require_method(role: str, given: object, *methods: str) -> None:
             f"The {role} must be a name, a chat model of LangChain itself, or an object with a "
             f"method '{methods[0]}', not {type(given).__name__}."
         )
+
+
+async def items_of(engine: SearchEngine, ids: Sequence[str]) -> list[RankItem]:
+    """Return these documents for a ranker; deleted documents are left out."""
+    return [RankItem(d.id, d.title, d.text) for d in await engine.documents(ids)]
+
+
+Reserve = Callable[[str, Sequence[str], Context], Awaitable[Cost]]
+"""Returns the largest cost of the steps after a search, from the query and the ids it found."""
+
+
+async def expected_cost(
+    engine: SearchEngine,
+    ranker: ItemRanker | None,
+    reserve: Reserve | None,
+    query: str,
+    found: Sequence[str],
+    context: Context,
+) -> CostRecord | None:
+    """Return the largest cost of asking models, and check that the budget has room for it.
+
+    Args:
+        engine: The engine with the documents.
+        ranker: The model that re-ranks; optional.
+        reserve: Returns the largest cost of the steps after the search; optional.
+        query: The original query.
+        found: The ids of the documents that it found, best first.
+        context: The context of the run.
+
+    Returns:
+        The cost, or None if no model re-ranks and none is asked after the search.
+
+    Raises:
+        BudgetError: The budget has no room for one list and the steps after the search.
+        InputError: A window of documents does not fit into what the model reads at once.
+    """
+    if ranker is None and reserve is None:
+        return None
+    documents, lists, ranking, tasks = 0, 0, Cost(), []
+    if ranker is not None:
+        items = await _longest_list(engine, found, context)
+        documents, ranking = len(items), ranker.cost(query, items) if len(items) > 1 else Cost()
+        # The exposure-aware step may try the list of each round, until one reaches the target.
+        lists = context.rounds + 1 if context.strategy.final_step == "exposure-aware" else 1
+        tasks.append(f"to re-rank {documents} documents")
+    later = Cost()
+    if reserve is not None:
+        later = await reserve(query, found, context)
+        tasks.append("to probe the model")
+    if (lack := shortage(context.budget, Usage(), ranking + later)) is not None:
+        raise BudgetError(
+            lack.unit,
+            lack.needed,
+            lack.limit,
+            f"It may take {lack.needed} {lack.unit_in_words} {' and '.join(tasks)}, but the budget "
+            f"has {lack.limit}; raise the budget, or lower the number of documents.",
+        )
+    return CostRecord(
+        documents=documents,
+        calls=ranking.calls,
+        tokens=ranking.tokens,
+        lists=lists,
+        reserved_calls=later.calls,
+        reserved_tokens=later.tokens,
+    )
+
+
+async def _longest_list(
+    engine: SearchEngine, found: Sequence[str], context: Context
+) -> list[RankItem]:
+    """Return the longest list that a ranker may have to order in this run.
+
+    The results of refined queries are unknown yet. Their lists may be longer than the first one,
+    but never longer than what the ranker reads.
+    """
+    strategy = context.strategy
+    items = await items_of(engine, found[: min(strategy.reads, strategy.depth or 0)])
+    if context.rounds and items:
+        lacking = range(len(items), strategy.reads)
+        items += [RankItem(f"\0{at}", items[0].title, items[0].text) for at in lacking]
+    return items
+
+
+class ModelRanking:
+    """Re-ranks the lists of one run within the budget, and reports how that went.
+
+    Args:
+        engine: The engine with the documents.
+        ranker: The ranker, started.
+        context: The context of the run.
+        state: The state of the run after its rounds.
+
+    Attributes:
+        tried: Whether there was a list to re-rank.
+        lists: How many lists the ranker was asked about.
+        usage: What the run has cost so far, including these lists.
+        name: The name of the ranker.
+    """
+
+    def __init__(
+        self, engine: SearchEngine, ranker: ItemRanker, context: Context, state: State
+    ) -> None:
+        self._engine = engine
+        self._ranker = ranker
+        self._context = context
+        self._state = state
+        self.name = ranker.name
+        self.tried = False
+        self.lists = 0
+        self.usage = Usage(**state["usage"])
+        self._documents = self._asked = 0
+        self._failures = Counter[str]()
+        self._repairs = Counter[str]()
+        self._warnings: list[str] = []
+        self._gave_up = False
+        self._message = ""
+
+    async def reranked(self, order: Ranking) -> Ranking | None:
+        """Return the documents, the first of them in the ranker's order.
+
+        Args:
+            order: All documents that take part.
+
+        Returns:
+            A ranking with 1/rank as scores; the order itself if the model gave no usable reply;
+            None if the budget has no room for a question.
+
+        Raises:
+            ModelUnavailableError: The model has become unavailable since it was started.
+            InputError: Not even two documents fit into what the model reads at once.
+        """
+        query, context = self._state["query"], self._context
+        items = await items_of(self._engine, order.ids[: context.strategy.reads])
+        if len(items) < 2 or self._gave_up:
+            return order
+        self.tried = True
+        cost = self._ranker.cost(query, items)
+        if (kept := self._state.get("cost")) is not None:  # later steps need their part
+            cost += Cost(kept["reserved_calls"], kept["reserved_tokens"])
+        if shortage(context.budget, self.usage, cost) is not None:
+            return None
+        with span("fairqr.rank") as opened:
+            opened.set("fairqr.ranker", self.name)
+            opened.set("fairqr.documents", len(items))
+            found = await self._ranker.rank(query, items, deadline=seconds_left(context))
+            opened.set("fairqr.asked", found.asked)
+            opened.set("fairqr.failures", dict(found.failures))
+            opened.set("fairqr.repairs", dict(found.repairs))
+        self.lists += 1
+        self.usage += found.usage
+        self._documents = max(self._documents, len(items))
+        self._asked += found.asked
+        self._failures.update(found.failures)
+        self._repairs.update({kind: times for kind, times in found.repairs.items() if times})
+        self._warnings += found.warnings
+        self._message = found.message or self._message
+        if found.failed:
+            # Do not wait again for a model that answers nothing.
+            self._gave_up = True
+            return order
+        best = [items[position].id for position in found.order]
+        placed = set(best)
+        return by_rank([*best, *(id_ for id_ in order.ids if id_ not in placed)])
+
+    @property
+    def report(self) -> Reranking:
+        """How the re-ranking went."""
+        return Reranking(
+            ranker=self.name,
+            lists=self.lists,
+            documents=self._documents,
+            asked=self._asked,
+            failures=dict(self._failures),
+            repairs=dict(self._repairs),
+        )
+
+    @property
+    def warnings(self) -> list[str]:
+        """Sentences for users about what went wrong."""
+        sentences = list(self._warnings)
+        if failed := self._failures.total():
+            kept = "documents stay there as they were before"
+            if self._gave_up and self.lists == 1:
+                kept = "the order by the query stays"
+            elif self._gave_up:
+                kept = "a list of which all failed keeps its order by the query"
+            sentences.append(
+                f"{self.name} failed on {failed} of {self._asked} questions "
+                f"({_in_words(self._failures)}); {kept}."
+            )
+            if self._message not in ("", *self._warnings):
+                sentences[-1] += f" Lastly: {self._message}"
+        if self._repairs:
+            sentences.append(
+                f"Replies to {self.name} were mended, in documents: {_in_words(self._repairs)}."
+            )
+        if self.tried and not self.lists:
+            sentences.append(
+                f"Nothing is left of the budget for {self.name}; the order by the query stays."
+            )
+        return list(dict.fromkeys(sentences))
+
+
+def _in_words(counts: Mapping[str, int]) -> str:
+    """Return counts by kind in words: ``2 refused, 1 timeout``."""
+    return ", ".join(f"{number} {kind.replace('_', ' ')}" for kind, number in counts.items())

@@ -13,7 +13,6 @@ from fairqr.graph.usage import UsageReport
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, intersection
-from fairqr.retrieval.fairness.objective import Quality
 
 
 class Frozen(BaseModel):
@@ -22,7 +21,7 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Objective(Frozen):
+class Objective(Frozen, extra="ignore"):
     """How good a list is; see :mod:`fairqr.retrieval.fairness.objective`.
 
     Attributes:
@@ -38,13 +37,6 @@ class Objective(Frozen):
     fairness: float
     value: float
     weight: float = 1.0
-
-    @classmethod
-    def of(cls, found: Quality, weight: float) -> Objective:
-        """Return the objective of a list at a weight."""
-        return cls(
-            relevance=found.relevance, fairness=found.fairness, value=found.value, weight=weight
-        )
 
 
 class Place(Frozen):
@@ -92,7 +84,7 @@ class RefinedGroup(Frozen):
     status: str = "ok"
 
 
-class Iteration(Frozen):
+class Iteration(Frozen, extra="ignore"):
     """A round: 0 is the original query, and each later round a refinement.
 
     ``ids`` are the first k documents that the round retrieved, before any re-ranking; exposure and

@@ -10,15 +10,28 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from fairqr.base.errors import TargetError
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.measurement import Measurement, by_group, vector_of
-from fairqr.graph.search.state import QueryRecord, RankingRecord, State, ranking_of
-from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require, searched
+from fairqr.graph.search.state import (
+    FairListRecord,
+    Measured,
+    ObjectiveRecord,
+    QueryRecord,
+    RankingRecord,
+    State,
+)
+from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, searched
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.divergence import kullback_leibler
-from fairqr.retrieval.fairness.exposure import FloatArray, exposure_and_unknown
+from fairqr.retrieval.fairness.exposure import Discount, FloatArray, exposure_and_unknown
 from fairqr.retrieval.fairness.ranking import Ranking, reciprocal_rank_fusion
 from fairqr.retrieval.fairness.table import DocumentTable, decoded
+from fairqr.retrieval.fairness.target import Part, retrieved_distribution
+from fairqr.retrieval.rerankers.base import Candidates
+from fairqr.retrieval.rerankers.fair import FairStep
+
+TARGET_DEPTH = 500
+"""How many results of the original query the target part ``retrieved`` uses."""
 
 IDS_AT_ONCE = 10_000
 """How many documents one query scores, since servers limit the hits of a search."""
@@ -62,7 +75,7 @@ class RoundLists:
         """The first k documents of the engine's own ranking."""
         return plain_of(self.state["rankings"][0]).top(self.context.k)
 
-    def measured(self, ids: Sequence[str]) -> Measurement:
+    def measured(self, ids: Sequence[str]) -> Measured:
         """Measure the first k of a list of documents against the target."""
         context = self.context
         exposures: dict[str, dict[str, float]] = {}
@@ -80,7 +93,54 @@ class RoundLists:
                     target, vector, smoothing=context.smoothing, direction=context.direction
                 )
                 divergences[name] = float(divergence)
-        return Measurement(exposures, divergences, unknown)
+        return Measured(
+            exposure=exposures,
+            divergence=mean_divergence(divergences),
+            divergences=divergences,
+            unknown=unknown,
+        )
+
+    def candidates(self, order: Ranking) -> Candidates:
+        """Return the documents of an order with their relevance, their groups and the target."""
+        targets = [vector_of(d, self.state["target"][d.name]) for d in self.dimensions]
+        relevance = None
+        if self.chances is not None:
+            # What only a refined query found may have no estimate: then nothing speaks for it.
+            relevance = np.array([self.chances.get(id_, 0.0) for id_ in order.ids])
+        discount = self.context.discount
+        return Candidates.of(
+            self.table, order, self.dimensions, targets, discount, relevance=relevance
+        )
+
+    def fair_list(self, number: int) -> FairListRecord:
+        """Apply the fair step to all documents that were found up to a round."""
+        context, order = self.context, self.retrieved(number)
+        fair_step = FairStep(
+            weight=context.fairness_weight, order=context.order, pursue=context.pursued
+        )
+        candidates = self.candidates(order)
+        step = fair_step.take(candidates, context.k)
+        quality, chances = step.quality, candidates.relevance
+        relevance = None
+        if chances is not None:
+            relevance = discounted_mean(chances[step.positions], context.discount)
+        taken = [order.ids[place] for place in step.positions]
+        return FairListRecord(
+            **self.measured(taken),
+            iteration=number,
+            ids=taken,
+            scores=[order.scores[place] for place in step.positions],
+            relevance=relevance,
+            objective=ObjectiveRecord(
+                relevance=quality.relevance,
+                fairness=quality.fairness,
+                value=quality.value,
+                undefined=quality.undefined,
+                missed=step.missed,
+                weight=step.weight,
+                most=quality.most,
+            ),
+        )
 
     def retrieved(self, iteration: int) -> Ranking:
         """Return the list of a round before any re-ranking.
@@ -155,18 +215,20 @@ class RoundLists:
             return reciprocal_rank_fusion(rankings, k=self.context.rrf_k)
         weights = [REFINED_WEIGHT if record["iteration"] else 1.0 for record in records]
         shares = [
-            self._shares_of_group(record["query"], ranking)
+            shares_of_group(record["query"], self.table, self.dimensions, ranking.ids)
             for record, ranking in zip(records, rankings, strict=True)
         ]
         return reciprocal_rank_fusion(rankings, weights, self.context.rrf_k, shares=shares)
 
-    def _shares_of_group(self, query: QueryRecord, ranking: Ranking) -> FloatArray | None:
-        """Return each document's share of the group that a query was refined toward, or None."""
-        if query["group"] is None:
-            return None
-        dimension = next(d for d in self.dimensions if d.name == query["attribute"])
-        members = self.table.memberships(dimension, ranking.ids)
-        return members[:, dimension.groups.index(query["group"])]
+
+def shares_of_group(
+    query: QueryRecord, table: DocumentTable, dimensions: Sequence[Dimension], ids: Sequence[str]
+) -> FloatArray | None:
+    """Return each document's share of the group that a query was refined toward, or None."""
+    if query["group"] is None:
+        return None
+    dimension = next(d for d in dimensions if d.name == query["attribute"])
+    return table.memberships(dimension, ids)[:, dimension.groups.index(query["group"])]
 
 
 def newest(rankings: Sequence[RankingRecord], iteration: int) -> list[RankingRecord]:
@@ -193,13 +255,18 @@ def table_of(rankings: Sequence[RankingRecord]) -> DocumentTable:
 
 def sought_of(record: RankingRecord, dimensions: Sequence[Dimension]) -> list[str]:
     """Return the documents of its group that a refined query found; all of them without a group."""
-    query, ids = record["query"], record["ids"]
-    if query["group"] is None:
+    ids = record["ids"]
+    shares = shares_of_group(record["query"], table_of([record]), dimensions, ids)
+    if shares is None:
         return ids
-    dimension = next(d for d in dimensions if d.name == query["attribute"])
-    members = table_of([record]).memberships(dimension, ids)
-    shares = members[:, dimension.groups.index(query["group"])]
     return [id_ for id_, share in zip(ids, shares, strict=True) if share > 0]
+
+
+def ranking_of(record: RankingRecord, depth: int | None = None) -> Ranking:
+    """Return the engine's own ranking, cut to a depth, and behind it what similarity found."""
+    own = record["own"]
+    ids, scores = record["ids"], record["scores"]
+    return Ranking(ids[:own][:depth] + ids[own:], scores[:own][:depth] + scores[own:])
 
 
 def plain_of(record: RankingRecord) -> Ranking:
@@ -217,19 +284,6 @@ def hits_of(record: RankingRecord) -> Hits:
 def scores_of(record: RankingRecord) -> dict[str, float]:
     """Return the score of each document of a ranking."""
     return dict(zip(record["ids"], record["scores"], strict=True))
-
-
-async def scores_of_given(engine: SearchEngine, query: str, ids: Sequence[str]) -> dict[str, float]:
-    """Return the scores of given documents for a query.
-
-    Raises:
-        UnsupportedError: The engine cannot score given documents.
-    """
-    if not ids:
-        return {}
-    require(engine, "rescore", "The order 'original_query'")
-    found = await search_given(engine, query, ids)
-    return {id_: score for hits in found for id_, score in zip(hits.ids, hits.scores, strict=True)}
 
 
 async def search_given(engine: SearchEngine, query: str, ids: Sequence[str]) -> list[Hits]:
@@ -252,3 +306,70 @@ def usual_shares(
         else decoded(members).mean(axis=0)
         for name, members in original["memberships"].items()
     }
+
+
+def mean_divergence(divergences: Mapping[str, float | None]) -> float | None:
+    """Return the mean of the defined divergences, or None if none is defined."""
+    defined = [value for value in divergences.values() if value is not None]
+    return sum(defined) / len(defined) if defined else None
+
+
+def rank_key(divergences: Mapping[str, float | None]) -> tuple[int, float]:
+    """Return a key that sorts measurements from best to worst; undefined divergences are worst."""
+    undefined = sum(value is None for value in divergences.values())
+    return undefined, mean_divergence(divergences) or 0.0
+
+
+def discounted_mean(values: Sequence[float] | FloatArray, discount: Discount) -> float:
+    """Return the mean of the values of all ranks, weighted by the discount; 0 for an empty list."""
+    weights = discount.weights(len(values))
+    return float(weights @ np.array(values)) / float(weights.sum()) if len(values) else 0.0
+
+
+def by_group(dimension: Dimension, vector: FloatArray) -> dict[str, float]:
+    """Return the entries of a vector by the names of the groups."""
+    return dict(zip(dimension.groups, vector.tolist(), strict=True))
+
+
+def vector_of(dimension: Dimension, shares: Mapping[str, float]) -> FloatArray:
+    """Return named shares as a vector over the groups."""
+    return np.array([shares[group] for group in dimension.groups])
+
+
+def estimate_target(
+    table: DocumentTable,
+    dimensions: Sequence[Dimension],
+    original: Ranking,
+    context: Context,
+    corpus_shares: Mapping[str, FloatArray],
+) -> dict[str, dict[str, float]]:
+    """Compute ε* of each dimension from the results of the original query.
+
+    Args:
+        table: The groups of these results.
+        dimensions: The attributes, or their product, that exposure is measured over.
+        original: The results of the original query.
+        context: The context of the run.
+        corpus_shares: The share of each group in all documents, by attribute; needed for the target
+            part ``corpus``.
+
+    Raises:
+        TargetError: The target is undefined, or needs shares that are unknown.
+    """
+    target: dict[str, dict[str, float]] = {}
+    for dimension in dimensions:
+        estimates: dict[Part, FloatArray] = {}
+        if context.effective_target.parts.get("corpus"):
+            if dimension.name not in corpus_shares:
+                raise TargetError(
+                    f"The share of each group of {dimension.name} in all documents is not known, "
+                    "so the target cannot have the part 'corpus'; choose another part."
+                )
+            estimates["corpus"] = corpus_shares[dimension.name]
+        if context.effective_target.parts.get("retrieved"):
+            members = table.memberships(dimension, original.ids[:TARGET_DEPTH])
+            scores = np.array(original.scores[:TARGET_DEPTH])
+            estimates["retrieved"] = retrieved_distribution(members, scores)
+        vector = context.effective_target.resolve(dimension.attribute, estimates)
+        target[dimension.name] = by_group(dimension, vector)
+    return target

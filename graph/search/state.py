@@ -14,7 +14,6 @@ from langgraph.channels import DeltaChannel
 from typing_extensions import TypedDict
 
 from fairqr.graph.usage import longest
-from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.table import CodedMemberships
 
 StopReason = Literal[
@@ -91,30 +90,37 @@ class ObjectiveRecord(TypedDict):
     most: float
 
 
-class IterationRecord(TypedDict):
+class Measured(TypedDict):
+    """Exposure in the first k documents of a list, by attribute and group.
+
+    ``exposure`` is zero if no document has a label. ``divergences``, in nats, have None for an
+    attribute then; ``divergence`` is the mean of the others, or None if all are None. ``unknown``
+    is the share of exposure that went to documents without a label, by attribute.
+    """
+
+    exposure: dict[str, dict[str, float]]
+    divergence: float | None
+    divergences: dict[str, float | None]
+    unknown: dict[str, float]
+
+
+class IterationRecord(Measured):
     """The queries of a round, the first k documents that it had, and their exposure.
 
     ``objective`` is what the fair step reaches with all documents found so far; None if the method
     has another final step.
-
-    ``divergences`` has None for an attribute if no document of the measured list has a label.
-    ``divergence`` is the mean of the others, or None if all are None.
     """
 
     index: int
     queries: list[str]
     refinements: list[RefinementRecord]
     ids: list[str]
-    exposure: dict[str, dict[str, float]]
-    divergences: dict[str, float | None]
-    divergence: float | None
     objective: ObjectiveRecord | None
 
 
-class FairListRecord(TypedDict):
+class FairListRecord(Measured):
     """The ranking that the fair step made of all documents found up to a round.
 
-    ``unknown`` is the share of exposure that went to documents without a label, by attribute.
     ``relevance`` is the mean probability of relevance over the ranking, weighted by the discount,
     or None if none is estimated.
     """
@@ -122,9 +128,6 @@ class FairListRecord(TypedDict):
     iteration: int
     ids: list[str]
     scores: list[float]
-    exposure: dict[str, dict[str, float]]
-    divergences: dict[str, float | None]
-    unknown: dict[str, float]
     relevance: float | None
     objective: ObjectiveRecord
 
@@ -217,10 +220,3 @@ class State(InputState, OutputState, total=False):
     stop_reason: StopReason | None
     warnings: Annotated[list[str], DeltaChannel(joined)]
     cost: CostRecord | None
-
-
-def ranking_of(record: RankingRecord, depth: int | None = None) -> Ranking:
-    """Return the engine's own ranking, cut to a depth, and behind it what similarity found."""
-    own = record["own"]
-    ids, scores = record["ids"], record["scores"]
-    return Ranking(ids[:own][:depth] + ids[own:], scores[:own][:depth] + scores[own:])

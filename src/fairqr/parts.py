@@ -33,7 +33,7 @@ from fairqr.api import FairSearch, SyncFairSearch
 from fairqr.base.errors import InputError
 from fairqr.graph.search.builder import search_state_graph
 from fairqr.graph.search.context import Context, checked_context, require_context
-from fairqr.graph.search.passages import exposure_lines, passage_lines
+from fairqr.graph.search.explanation import exposure_lines, passage_lines
 from fairqr.graph.search.result import RankedDocument
 from fairqr.graph.search.state import InputState, OutputState, State
 from fairqr.retrieval.engines.engine import SearchEngine

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pydantic import BaseModel, ConfigDict, Field
 
 from fairqr.graph.answer.result import AnswerResult
-from fairqr.graph.search.passages import passage_of
+from fairqr.graph.search.explanation import passage_of
 from fairqr.graph.search.result import Place, SearchResult
 from fairqr.graph.service.engine.audits import AuditResult
 from fairqr.retrieval.sources.documents import Document

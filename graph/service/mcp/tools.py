@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from fairqr.base.errors import FairqrError, first_problem
 from fairqr.graph.answer.result import AnswerResult
-from fairqr.graph.search.passages import exposure_lines, passage_lines
+from fairqr.graph.search.explanation import exposure_lines, passage_lines
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.service.engine.audits import AuditRequest, AuditResult, audited
 from fairqr.graph.service.engine.checking import parsed

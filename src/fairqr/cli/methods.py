@@ -6,8 +6,7 @@ import typer
 
 from fairqr.agents.ranking.rankers import RANKERS
 from fairqr.cli.parameters import parameters_of
-from fairqr.graph.search.context import METHODS
-from fairqr.graph.search.ranking_context import READS
+from fairqr.graph.search.context import METHODS, READS
 from fairqr.retrieval.rerankers.registry import ABOUT, RERANKERS, TRAINED
 
 

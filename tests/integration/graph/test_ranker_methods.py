@@ -225,7 +225,7 @@ async def test_a_model_that_ranks_nothing_leaves_the_order_by_the_query(
     assert result.reranking is not None
     assert result.reranking.failures == {status: 5}
     (warning,) = result.warnings
-    assert "failed on each of 5 questions" in warning
+    assert "failed on 5 of 5 questions" in warning
     assert ("400" in warning) is (status == "invalid_request")
 
 

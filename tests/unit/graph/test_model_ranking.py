@@ -17,9 +17,8 @@ from fairqr.agents.ranking.rankers import Cost, ItemRanking, RankItem
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.base.telemetry import record_to
-from fairqr.graph.search.context import METHODS, Context, make_context
+from fairqr.graph.search.context import METHODS, READS, Context, RankingSettings, make_context
 from fairqr.graph.search.rankers import Rankers
-from fairqr.graph.search.ranking_context import READS, RankingSettings
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -251,8 +250,7 @@ async def test_a_ranker_that_fails_leaves_the_order_by_the_query_and_says_so(
     assert result.reranking is not None
     assert result.reranking.failures == {"refused": 3, "timeout": 2}
     assert result.warnings == [
-        "by-number failed on each of 5 questions (3 refused, 2 timeout); the order by the query "
-        "stays."
+        "by-number failed on 5 of 5 questions (3 refused, 2 timeout); the order by the query stays."
     ]
     assert result.usage.model_calls == 5
 
