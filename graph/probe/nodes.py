@@ -109,11 +109,13 @@ class Nodes:
         model, prompt, settings = self._model(), self._prompt(context, "pairwise"), context.probe
         key = (prompt.sha256, settings.by, settings.shown, settings.length)
         if key not in self.judges:
-            self.judges[key] = PairwiseJudge(model, prompt, settings.options(context.prompts))
+            self.judges[key] = PairwiseJudge(
+                model, prompt, settings.ranker_options(context.prompts)
+            )
         return self.judges[key]
 
     def _ranker(self, context: ProbeContext) -> ItemRanker:
-        options = context.probe.options(context.prompts)
+        options = context.probe.ranker_options(context.prompts)
         return open_ranker("listwise", self._model(), self.prompts, options)
 
     @traced

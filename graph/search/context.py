@@ -198,7 +198,7 @@ class WindowSettings(BaseModel):
             )
         return self
 
-    def options(self, versions: Mapping[str, str]) -> RankerOptions:
+    def ranker_options(self, versions: Mapping[str, str]) -> RankerOptions:
         """Return the options for :func:`fairqr.agents.ranking.rankers.open_ranker`.
 
         Args:

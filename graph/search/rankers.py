@@ -98,7 +98,7 @@ class Rankers:
             return None
         if hasattr(self._given, "rank"):
             return cast("ItemRanker", self._given)
-        options = context.ranking.options(context.prompts)
+        options = context.ranking.ranker_options(context.prompts)
         if name in ASKED:
             return open_ranker(name, self.language_model(), self._prompts, options)
         key = f"{name} {context.ranking.model_dump_json()}"

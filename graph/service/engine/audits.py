@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field
 
 from fairqr.base.errors import NotAllowedError, QueryError, RunTimeoutError, one_line
 from fairqr.graph.service.configuration import Caps
 from fairqr.graph.service.engine.bounds import check_bound, check_text
-from fairqr.graph.service.engine.requests import Seed, TargetOfRequest
+from fairqr.graph.service.engine.requests import Seed, TargetOfRequest, Texts
 from fairqr.graph.service.records import RunSummary
 from fairqr.graph.stream import Step
 from fairqr.retrieval.encoders.opening import RetrieverName
@@ -66,11 +66,11 @@ class AuditRequest(BaseModel):
     retriever: RetrieverName = Field(
         "auto", description="How documents are found; as in a search.", examples=["bm25"]
     )
-    queries: list[_Query] = Field(
+    queries: Annotated[list[_Query], FailFast()] = Field(
         description="What people search for. A text counts once; an object may give its weight.",
         min_length=1,
     )
-    attributes: list[str] = Field(
+    attributes: Texts = Field(
         [], description="The attributes to measure; by default all attributes of the source."
     )
     intersections: bool = Field(

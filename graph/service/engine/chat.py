@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationInfo, field_validator
 
 from fairqr.base.errors import InputError
 from fairqr.graph.service.engine.checking import parsed
@@ -43,7 +43,7 @@ class ChatRequest(BaseModel):
     )
 
     model: str = Field(description="The source to answer from; see `GET /openai/v1/models`.")
-    messages: list[_Message]
+    messages: Annotated[list[_Message], FailFast()]
     stream: bool | None = Field(None, description="Send the answer piece by piece.")
     stream_options: _StreamOptions | None = None
     temperature: float | None = Field(None, description="As in `POST /v1/answer`.")

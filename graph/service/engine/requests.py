@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from fairqr.graph.answer.context import AnswerSettings
 from fairqr.graph.probe.context import ProbeSettings
@@ -13,8 +13,14 @@ from fairqr.graph.service.records import Kind
 from fairqr.retrieval.encoders.opening import RetrieverName
 from fairqr.retrieval.fairness.target import Target
 
+Texts = Annotated[
+    list[Annotated[str, StringConstraints(max_length=2000)]],
+    Field(max_length=100, fail_fast=True),
+]
+"""Some texts, of which only the first wrong one is told."""
+
 TargetOfRequest = Annotated[
-    str | list[str] | Target | None,
+    Annotated[str, StringConstraints(max_length=2000)] | Texts | Target | None,
     Field(examples=["retrieved:0.5,population:0.5", ["gender=female:0.5,male:0.5"]]),
 ]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -30,7 +36,7 @@ class RunRequest(SearchParameters):
     They are checked together when they become the context of a run.
     """
 
-    attributes: str | list[str] = Field(  # type: ignore[assignment]
+    attributes: str | Texts = Field(  # type: ignore[assignment]
         [], description=_described("attributes"), examples=[["gender"], "gender"]
     )
     target: TargetOfRequest = Field(None, description=_described("target"))  # type: ignore[assignment]

@@ -373,7 +373,7 @@ async def test_a_search_without_a_ranker_is_as_it_was(engine: SearchEngine) -> N
     assert steps[-1].usage is None
     assert result.ranker is None
     assert (ranker.started, ranker.asked) == (0, [])
-    assert RankingSettings().options({}).window == 20
+    assert RankingSettings().ranker_options({}).window == 20
 
 
 async def test_the_ranking_is_traced_without_content(engine: SearchEngine, tmp_path: Path) -> None:

@@ -1,0 +1,128 @@
+"""No body, however wrong, keeps the service from answering others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from fairqr.graph.service.configuration import Limits, ServiceSettings
+from fairqr.graph.service.engine.engine import Engine
+from fairqr.graph.service.http.agents import McpDoor
+from fairqr.graph.service.http.app import create_app
+from fairqr.graph.service.http.metrics import Metrics
+from fairqr.graph.service.http.parts import Parts
+from fairqr.graph.service.runs.doing import Observer
+from fairqr.graph.service.runs.ephemeral import EphemeralRuns
+from fairqr.graph.service.runs.slots import Slots
+from tests.integration.service_client import ACCEPT, INITIALIZE
+
+MOST = 0.05
+"""Seconds of this thread's processor time that others may wait."""
+
+SIZE = 990_000
+
+_MANY = json.dumps({"query": "x", **{f"a{number}": 1 for number in range(9_000)}}).encode()
+BODIES = {
+    "list": b'{"query":"x","attributes":[' + b"1," * 490_000 + b"1]}",
+    "lists": b'{"query":"x","attributes":[' + b"[]," * 330_000 + b"1]}",
+    "members": b"{" + b",".join(b'"%d":1' % number for number in range(90_000)) + b"}",
+    "members that are counted": _MANY,
+    "values": json.dumps({"query": "x", "prompts": {str(n): 1 for n in range(4_900)}}).encode(),
+    "quotes": b'{"query":[' + b'"",' * 330_000 + b'""]}',
+    "escapes": b'{"query":"' + b'\\"' * 490_000 + b'"}',
+    "brackets": b"[" * SIZE,
+    "objects": b'{"a":' * 190_000,
+    "text": b'{"query":"' + b"x " * 490_000 + b'"}',
+    "name": b'{"query":"x","model":"' + b"x " * 490_000 + b'"}',
+    "long member": b'{"' + b"x" * SIZE + b'":1}',
+    "target": b'{"query":"x","target":"' + b"x:1," * 240_000 + b'"}',
+    "targets": json.dumps({"query": "x", "target": ["x:1"] * 9_000}).encode(),
+    "discount": b'{"query":"x","discount":"rbp(' + b"1" * SIZE + b')"}',
+    "number": b'{"query":"x","k":' + b"9" * SIZE + b"}",
+    "queries": json.dumps({"queries": [{"weight": "x"}] * 3_000}).encode(),
+    "messages": json.dumps({"model": "x", "messages": [{"role": 1}] * 3_000}).encode(),
+    "parts": json.dumps(
+        {"model": "x", "messages": [{"role": "user", "content": [{"type": 1}] * 3_000}]}
+    ).encode(),
+    "parameters": json.dumps({"model": "x", "messages": [], "fairqr": {"k": [1] * 9_000}}).encode(),
+    "call": json.dumps({**INITIALIZE, "params": {str(n): 1 for n in range(4_900)}}).encode(),
+    "calls": json.dumps([INITIALIZE] * 900).encode(),
+}
+
+
+@asynccontextmanager
+async def asked() -> AsyncIterator[httpx.AsyncClient]:
+    """Open a client of the whole application, in this process."""
+    settings = ServiceSettings(limits=Limits(rate=""))
+    engine = Engine(settings, default_model="feedback")
+    ephemeral = EphemeralRuns(settings, Slots(1), Observer())
+    runs: Any = SimpleNamespace(ephemeral=ephemeral)
+    nothing = cast("Any", None)
+    app = create_app(Parts(settings, nothing, engine, runs, Metrics(), nothing))
+    async with McpDoor.opened(engine, ephemeral) as door:
+        app.router.routes.append(door.route)
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            yield client
+    await engine.close()
+
+
+PATHS = (
+    "/v1/search",
+    "/v1/search/stream",
+    "/v1/answer",
+    "/v1/probe",
+    "/v1/runs",
+    "/v1/audits",
+    "/openai/v1/chat/completions",
+    "/mcp",
+)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_wrong_body_lets_others_be_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path))
+    headers = {**ACCEPT, "Content-Type": "application/json"}
+    async with asked() as client:
+        await client.post(path, content=b"{}", headers=headers)  # what is made once, is made
+        for name, body in BODIES.items():
+            if path == "/v1/runs":
+                body = b'{"kind":"search","request":' + body + b"}"
+            # A collection of garbage may come between.
+            waits = [await _longest_wait(client, path, body, headers) for _ in range(3)]
+            assert min(waits) < MOST, name
+
+
+async def _longest_wait(
+    client: httpx.AsyncClient, path: str, body: bytes, headers: dict[str, str]
+) -> float:
+    """Send a body, and return how long another client waited for an answer at most."""
+    waits: list[float] = []
+
+    async def watch() -> None:
+        while True:
+            begun = time.thread_time()
+            assert (await client.get("/healthz")).status_code == 200
+            await asyncio.sleep(0)
+            waits.append(time.thread_time() - begun)
+
+    watching = asyncio.create_task(watch())
+    await asyncio.sleep(0)
+    answer = await client.post(path, content=body, headers=headers)
+    await asyncio.sleep(0)
+    watching.cancel()
+    await asyncio.wait([watching])
+    assert path == "/mcp" or 400 <= answer.status_code < 500
+    assert len(answer.text) < 3_000
+    return max(waits)
