@@ -52,14 +52,14 @@ def best_positions(
         descending: Break ties by the greatest id first.
     """
     values = np.asarray(scores, dtype=np.float64)
-    best = np.argsort(-values, kind="stable")
-    order, ordered = best.tolist(), values[best]
-    tied = np.flatnonzero(ordered[1:] == ordered[:-1]).tolist()
+    best = np.argsort(-values) if (np.diff(values) > 0).any() else np.arange(len(values))
+    same = values[best[1:]] == values[best[:-1]]
+    ties = zip(best[:-1][same].tolist(), best[1:][same].tolist(), strict=True)
     # Comparing strings is slow, and ties are often in order already: their neighbours tell.
-    if any((ids[order[at]] < ids[order[at + 1]]) == descending for at in tied):
+    if any((ids[one] < ids[other]) == descending for one, other in ties):
         keys = list(zip((values if descending else -values).tolist(), ids, strict=True))
-        order.sort(key=keys.__getitem__, reverse=descending)
-    return np.array(order, dtype=np.intp)
+        best = np.array(sorted(best.tolist(), key=keys.__getitem__, reverse=descending))
+    return best
 
 
 @dataclass(frozen=True, slots=True)
