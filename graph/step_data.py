@@ -84,19 +84,6 @@ class StepData(BaseModel):
     warnings: list[str] | None = Field(None, description="Sentences for people.")
 
 
-_SAME = (
-    "iteration",
-    "target",
-    "cost",
-    "chosen",
-    "lacking",
-    "refinements",
-    "stop_reason",
-    "sampled",
-    "progress",
-    "usage",
-    "warnings",
-)
 _FIRST = {"iterations": "round", "generations": "generated", "verdicts": "judged"}
 """Lists of the state to which a step adds one entry, and the field for this entry."""
 
@@ -109,10 +96,9 @@ def step_data(kind: str, step: Step) -> dict[str, Any]:
         step: The step.
     """
     update = step.update
-    data = {name: update.get(name) for name in _SAME}
+    data = {name: update.get(name) for name in StepData.model_fields}
     data |= {name: update[key][0] for key, name in _FIRST.items() if update.get(key)}
     if kind != "search":
         data["search"] = update.get("result")
-    return {"step": step.name} | {
-        name: value for name, value in data.items() if value is not None and value != []
-    }
+    told = {name: value for name, value in data.items() if value is not None and value != []}
+    return {"step": step.name} | told

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,6 @@ from fairqr.agents.models.chat import ChatModel
 from fairqr.base.errors import ModelError
 from fairqr.cli.main import main
 from fairqr.graph.answer.context import answer_context
-from fairqr.retrieval.sources.corpus import find_corpus
-from tests.integration.filled_elasticsearch import fill
 from tests.integration.model_server import (
     KEY,
     Answer,
@@ -111,27 +108,6 @@ def test_one_sample_is_one_call_and_its_sources_say_which_it_used(
     assert sum(line.lstrip()[:1].isdigit() for line in lines) == 5
     assert "✓" in again.stdout
     assert "from the cache" in again.stdout
-
-
-def test_equal_rankings_are_asked_about_once_and_the_distribution_is_printed(
-    fairqr: Fairqr, model_server: ModelServer, people: Path
-) -> None:
-    model_server.does(named)
-    asked = arguments(model_server, people, "--pool", "3", "-k", "2", "--alpha", "0")
-    run = fairqr(*asked, "--samples", "100", "--seed", "1", "--json")
-    assert run.code == 0, run.stderr
-    result = AnswerResult.model_validate(run.result)
-    assert len(model_server.asked) == result.counts.rankings == 6
-    assert sum(answer.samples for answer in result.answers) == 100
-    assert len(result.distribution) == 3
-    assert result.usage.model_calls == 6
-    shown = fairqr(*asked, "--samples", "100", "--seed", "1")
-    assert shown.code == 0, shown.stderr
-    assert len(model_server.asked) == 6
-    for text in result.distribution:
-        assert f"{text.samples} of 100" in shown.stdout
-    for word in ("exposure", "attributed", "gender", "female", "continent", "attribution rate"):
-        assert word in shown.stdout
 
 
 async def test_no_more_rankings_are_answered_at_once_than_allowed(
@@ -249,41 +225,6 @@ def test_where_no_answer_came_the_command_says_why_and_prints_nothing(
     model_server.does(reply)
     run = fairqr(*arguments(model_server, people, "--samples", "2"))
     assert "openai:fake" in run.complaint()
-
-
-def test_a_fair_method_refines_first_with_the_same_model(
-    fairqr: Fairqr, model_server: ModelServer, people: Path, clean_environment: Path
-) -> None:
-    def both(asked: Asked) -> Answer:
-        return says({"keywords": ["woman"]}) if asked.wants_schema else named(asked)
-
-    model_server.does(both)
-    trace = clean_environment / "trace.jsonl"
-    more = [
-        "--method",
-        "fairqr",
-        "--set",
-        "ask=always",
-        "--attribute",
-        "gender",
-        "--pool",
-        "10",
-        "--alpha",
-        "50",
-    ]
-    more += ["--set", "target=gender=female:0.5,male:0.5"]
-    more += ["--trace", str(trace), "--json"]
-    run = fairqr(*arguments(model_server, people, *more))
-    assert run.code == 0, run.stderr
-    result = AnswerResult.model_validate(run.result)
-    assert [asked.wants_schema for asked in model_server.asked].count(False) == 1
-    assert len(model_server.asked) > 1
-    assert result.method == "fairqr"
-    assert {group for d in result.ranking for group in d.groups["gender"]} == {"female", "male"}
-    names = [json.loads(line)["name"] for line in trace.read_text().splitlines()]
-    for name in ("sample", "generate", "collect", "attribute", "summarise"):
-        assert f"fairqr.{name}" in names
-    assert "Person" not in trace.read_text()
 
 
 def test_a_small_corpus_takes_part_as_a_whole(
@@ -448,22 +389,3 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 65536)
     except OSError:  # so Linux says that the other end is closed
         return b""
-
-
-@pytest.mark.elasticsearch
-async def test_over_elasticsearch_the_answer_is_that_of_its_ranking(
-    model_server: ModelServer, people: Path, elasticsearch_url: str
-) -> None:
-    model_server.does(named)
-    with ExitStack() as stack:
-        source = fill(stack, elasticsearch_url, "people", find_corpus(people))
-        engine = await open_engine(source)
-        search = FairSearch(engine, ChatModel("openai:fake", base_url=model_server.base_url))
-        result = await search.answer("physicist", attribute="gender", k=10, alpha=100, samples=9)
-        plain = await search.search("physicist", attribute="gender", k=10, method="plain")
-        assert [d.id for d in result.ranking] == [d.id for d in plain.ranking]
-        assert result.counts.answered == result.counts.judged == 9
-        titles = {d.id: d.title for d in result.ranking}
-        for answer in result.answers:
-            assert answer.text == f"It was {titles[answer.ids[0]]}."
-        await engine.aclose()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import re
 import signal
@@ -133,23 +132,6 @@ async def test_a_model_that_fails_leaves_the_list_made_without_it(
     assert len(model_server.asked) == requests
 
 
-@pytest.mark.parametrize("name", ["prose", "nested lists", "503 for ever", "401"])
-async def test_a_model_that_fails_costs_the_default_method_nothing(
-    model_server: ModelServer, people: Path, name: str
-) -> None:
-    """The ranking is the one that needs no model, and the reason is told."""
-    answer, _, why = FAILING[name]
-    model_server.does(answer)
-    found = await searched(model_server, people, method="fairqr", ask="always")
-    assert found.stop_reason == "model_failed"
-    assert why in " ".join(found.warnings)
-    without = await searched(model_server, people, method="fairqr", ask="never")
-    assert found.ranking == without.ranking
-    assert found.divergence is not None
-    assert without.baseline.divergence is not None
-    assert found.divergence < without.baseline.divergence
-
-
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -222,17 +204,6 @@ class TestCommand:
         _, stderr = self.failed(quick, model_server, people, "--set", "strict=yes")
         assert stderr.splitlines()[1:] == ["fairqr: The model failed, and strict was set."]
 
-    def test_500_for_ever(self, command: Command, model_server: ModelServer, people: Path) -> None:
-        """A server that fails is asked a bounded number of times, after longer and longer waits."""
-        model_server.does(failure(500))
-        self.failed(command, model_server, people)
-        at = [asked.at for asked in model_server.asked]
-        waits = [later - earlier for earlier, later in itertools.pairwise(at)]
-        assert len(at) == 4
-        assert waits[0] >= 0.5
-        assert waits[1] >= 1
-        assert waits[2] >= 2
-
     def test_a_wrong_key(self, command: Command, model_server: ModelServer, people: Path) -> None:
         """401 is asked once, and the key that the server quotes appears nowhere."""
         model_server.does(failure(401, f"Incorrect API key provided: {KEY}.", "invalid_api_key"))
@@ -248,14 +219,6 @@ class TestCommand:
         _, stderr = self.failed(quick, model_server, people)
         assert "Do not send … here" in stderr
         assert len(model_server.asked) == 1
-
-    def test_no_answer(self, quick: Main, model_server: ModelServer, people: Path) -> None:
-        """--timeout is kept."""
-        model_server.does(Answer(never=True))
-        begun = time.monotonic()
-        result, _ = self.failed(quick, model_server, people, "--set", "timeout=0.5")
-        assert time.monotonic() - begun < 20
-        assert result.usage.milliseconds < 20_000
 
     def test_nobody_listens(self, quick: Main, people: Path) -> None:
         """A model server that is not there is named with its address."""
@@ -275,16 +238,6 @@ class TestCommand:
         assert run.code == 0
         assert run.result["stop_reason"] == "model_failed"
         assert "cannot be reached at http://127.0.0.1:1/v1" in run.stderr
-
-    def test_retry_after(self, quick: Main, model_server: ModelServer, people: Path) -> None:
-        """429 with Retry-After: the search waits as long as it is told, and then goes on."""
-        model_server.does(failure(429, retry_after="1"), GOOD)
-        run = quick(*search_arguments(model_server, people, "--json"))
-        assert run.code == 0
-        first, second = model_server.asked[:2]
-        assert 1 <= second.at - first.at < 5
-        assert first.body == second.body
-        assert run.result["divergence"] < run.result["baseline"]["divergence"]
 
     def test_a_person_reads_the_reason_too(
         self, quick: Main, model_server: ModelServer, people: Path
@@ -350,16 +303,6 @@ class TestModelsThatRecover:
         assert "woman" in refined.keywords
         assert len(refined.keywords) <= 8
         assert not any(word.startswith("zz") for word in refined.keywords)
-
-    async def test_the_same_keywords_for_ever(
-        self, model_server: ModelServer, people: Path
-    ) -> None:
-        """Nothing new is no failure: the loop ends with what it has."""
-        model_server.does(GOOD)
-        result = await searched(model_server, people, **LOOP, patience=5)
-        assert result.stop_reason == "no_improvement"
-        assert len(result.iterations) == 2
-        assert result.best_iteration == 1
 
     async def test_a_failure_in_a_later_round_keeps_the_best(
         self, model_server: ModelServer, people: Path
@@ -691,20 +634,6 @@ class TestInstructionsInData:
         await searched(model_server, corpus)
         for asked in model_server.asked:
             assert "Ignore all instructions" not in json.dumps(asked.body)
-
-
-async def test_a_corpus_with_few_labels_is_warned_about(
-    model_server: ModelServer, tmp_path: Path
-) -> None:
-    """Where most exposure goes to documents without a label, the share is reported and told."""
-    corpus = write_people(
-        tmp_path / "odd",
-        lambda d: {**d, "gender": d["gender"] if int(d["id"][1:]) >= 50 else None},
-    )
-    model_server.does(GOOD)
-    result = await searched(model_server, corpus)
-    assert result.unknown["gender"] > 0.5
-    assert any("without a label for 'gender'" in warning for warning in result.warnings)
 
 
 def test_few_labels_are_warned_about_by_the_command(

@@ -132,39 +132,6 @@ def test_a_language_model_ranks_by_windows_and_says_beforehand_what_it_costs(
     assert len(model_server.asked) == 5
 
 
-async def test_the_exposure_aware_step_follows_the_models_order(
-    people: Path, model_server: ModelServer
-) -> None:
-    model_server.does(orders())
-    result = await ranked(people, model_server, method="listwise")
-    women = [place.id for place in result.ranking if "female" in place.groups["gender"]]
-    assert women == sorted(women, reverse=True)
-    assert result.divergence is not None
-    assert result.divergence <= 0.005
-
-
-@pytest.mark.parametrize("strategy", ["all", "sorting", "sliding"])
-async def test_pairs_are_compared_in_both_orders(
-    people: Path, model_server: ModelServer, strategy: str
-) -> None:
-    model_server.does(orders())
-    result = await ranked(
-        *(people, model_server),
-        method="pairwise",
-        final_step="none",
-        depth=12,
-        ranking={"strategy": strategy},
-    )
-    best = [place.id for place in result.ranking]
-    assert best == sorted(best, reverse=True)
-    assert result.reranking is not None
-    assert result.reranking.documents == 12
-    # A comparison is two calls; twelve documents have 66 pairs.
-    assert 2 * result.reranking.asked == len(model_server.asked) <= 132
-    prompts = Counter(asked.last_message for asked in model_server.asked)
-    assert max(prompts.values()) == 1
-
-
 async def test_a_ranker_follows_the_loop_and_the_same_is_not_asked_twice_without_a_cache(
     people: Path, model_server: ModelServer
 ) -> None:
@@ -208,27 +175,6 @@ def test_a_budget_that_is_too_small_is_known_before_anything_is_asked(
     assert model_server.asked == []
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "status"),
-    [
-        (says("I'm sorry, I cannot help with that."), "refused"),
-        (says(""), "empty"),
-        (failure(400, "no"), "invalid_request"),
-    ],
-)
-async def test_a_model_that_ranks_nothing_leaves_the_order_by_the_query(
-    people: Path, model_server: ModelServer, behaviour: Answer, status: str
-) -> None:
-    model_server.does(behaviour)
-    result = await ranked(people, model_server, method="listwise", final_step="none")
-    assert result.ranking == result.baseline.ranking
-    assert result.reranking is not None
-    assert result.reranking.failures == {status: 5}
-    (warning,) = result.warnings
-    assert "failed on 5 of 5 questions" in warning
-    assert ("400" in warning) is (status == "invalid_request")
-
-
 def test_a_model_that_ranks_nothing_is_a_failure_where_that_is_asked_for(
     quick: Main, people: Path, model_server: ModelServer
 ) -> None:
@@ -268,26 +214,6 @@ def test_an_answer_says_beforehand_what_its_ranker_costs(
     run = quick("answer", "physicist", "--corpus", people, "--method", "listwise", *model)
     assert run.code == 0, run
     assert run.stderr.startswith("at most 5 calls of openai:fake to re-rank 60 documents; about ")
-
-
-async def test_half_a_list_is_mended_and_counted(people: Path, model_server: ModelServer) -> None:
-    model_server.does(says(" > ".join(f"[{number}]" for number in range(20, 10, -1))))
-    result = await ranked(people, model_server, method="listwise")
-    assert result.reranking is not None
-    assert result.reranking.repairs == {"missing": 50}
-    assert any("were mended, in documents: 50 missing" in warning for warning in result.warnings)
-
-
-async def test_equal_windows_are_answered_from_the_cache(
-    people: Path, model_server: ModelServer, tmp_path: Path
-) -> None:
-    model_server.does(orders())
-    cache = ReplyCache(tmp_path / "replies.sqlite")
-    first = await ranked(people, model_server, cache=cache, method="listwise")
-    again = await ranked(people, model_server, cache=cache, method="listwise")
-    assert [p.id for p in again.ranking] == [p.id for p in first.ranking]
-    assert (again.usage.model_calls, again.usage.cached_calls) == (0, 5)
-    assert len(model_server.asked) == 5
 
 
 @pytest.mark.parametrize(

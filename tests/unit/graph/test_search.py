@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from fairqr import FairSearch, StepData, build_search_graph
+from fairqr import FairSearch, build_search_graph
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.base.errors import InputError, ModelUnavailableError, QueryError, UnknownAttributeError
@@ -453,29 +453,6 @@ async def test_a_model_that_was_not_needed_is_not_named(engine: SearchEngine) ->
     assert (result.stop_reason, result.model) == ("little_to_gain", None)
     papers = await search.search("science", attribute="gender", method="fair-qr", threshold=99)
     assert (papers.stop_reason, papers.model) == ("converged", None)
-
-
-async def test_no_more_is_asked_than_the_budget_of_calls_has(engine: SearchEngine) -> None:
-    refiner = KnownRefiner({"female": ["scholar"], "south": ["filler"]})
-    search = FairSearch(engine, refiner)
-    result = await search.search("science", target="population:1", budget={"model_calls": 3})
-    assert result.usage.model_calls <= 3
-    assert [request.may_ask_again for request in refiner.asked] == [False, False, False][
-        : len(refiner.asked)
-    ]
-
-
-async def test_the_steps_are_streamed_in_order(engine: SearchEngine) -> None:
-    search = FairSearch(engine, KnownRefiner(FEMALE))
-    names = [
-        step.step
-        async for step in search.stream(
-            "science", attribute="gender", target="population:1", k=10, ask="always"
-        )
-        if isinstance(step, StepData)
-    ]
-    assert names[:6] == ["begin", "measure", "choose_group", "refine", "retrieve", "measure"]
-    assert names[-1] == "rerank"
 
 
 async def test_the_same_search_gives_the_same_result(engine: SearchEngine) -> None:
