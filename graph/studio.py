@@ -38,48 +38,44 @@ _building: asyncio.Lock | None = None
 
 async def search(runtime: ServerRuntime[Any]) -> Any:
     """Return the graph that searches."""
-    return (await _graphs(_method(runtime, Context)))["search"]
+    return await _graph("search", runtime, Context)
 
 
 async def answer(runtime: ServerRuntime[Any]) -> Any:
     """Return the graph that answers."""
-    return (await _graphs(_method(runtime, AnswerContext)))["answer"]
+    return await _graph("answer", runtime, AnswerContext)
 
 
 async def probe(runtime: ServerRuntime[Any]) -> Any:
     """Return the graph that probes."""
-    return (await _graphs(_method(runtime, ProbeContext)))["probe"]
+    return await _graph("probe", runtime, ProbeContext)
 
 
-def _method(runtime: ServerRuntime[Any], kind: type[Context]) -> object:
-    """Return the method that a run asks for.
+async def _graph(name: str, runtime: ServerRuntime[Any], kind: type[Context]) -> Any:
+    """Return a graph that uses the default retriever of the method that a run asks for.
 
     Raises:
         InputError: The context has an unknown name, which the server would silently drop.
     """
+    global _building
     # Other servers may pass a config of LangGraph here; they check contexts themselves.
     run = getattr(runtime, "execution_runtime", None)
     given = run.context if run is not None else None
     values = given if isinstance(given, Mapping) else {}
-    for name in values:
-        if name not in kind.model_fields:
-            raise unknown_parameter(str(name), kind.model_fields)
-    return values.get("method", kind.model_fields["method"].default)
-
-
-async def _graphs(method: object) -> dict[str, Any]:
-    """Return the graphs that use the method's default retriever."""
-    global _building
-    _building = _building or asyncio.Lock()
+    for field in values:
+        if field not in kind.model_fields:
+            raise unknown_parameter(str(field), kind.model_fields)
+    method = values.get("method", kind.model_fields["method"].default)
     # An unknown method is an error later, when the context is read.
-    retriever = next((it.retriever for name, it in METHODS.items() if name == method), AUTO)
+    retriever = next((it.retriever for known, it in METHODS.items() if known == method), AUTO)
     key = default_corpus(), default_model(), retriever
+    _building = _building or asyncio.Lock()
     async with _building:
         if key not in _built:
             engine = await Catalog().resolve(key[0], retriever=retriever)
             # Building reads prompt files, and such a server does not allow blocking calls.
             _built[key] = await asyncio.to_thread(_build, engine, key[1])
-    return _built[key]
+    return _built[key][name]
 
 
 def _build(engine: SearchEngine, name: str) -> dict[str, Any]:

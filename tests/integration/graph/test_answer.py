@@ -110,19 +110,21 @@ def test_one_sample_is_one_call_and_its_sources_say_which_it_used(
     assert "from the cache" in again.stdout
 
 
-async def test_no_more_rankings_are_answered_at_once_than_allowed(
-    model_server: ModelServer, people: Path
+@pytest.mark.parametrize(("judges", "allowed"), [(False, 3), (True, 1), (True, 3)])
+async def test_no_more_is_asked_at_once_than_allowed(
+    model_server: ModelServer, people: Path, allowed: int, *, judges: bool
 ) -> None:
-    """While three of six requests are held, another question is answered from begin to end.
+    """Rankings that are answered, or documents that a chat model judges, over all six rankings.
 
-    That gives a fourth request far more time than it takes to arrive, if it is allowed to.
+    While they are held, another question is answered from begin to end. That gives one request more
+    far more time than it takes to arrive, if it is allowed to.
     """
     opened, lock = threading.Event(), threading.Lock()
     at_once: list[int] = [0]
     most: list[int] = []
 
     def held(asked: Asked) -> Answer:
-        if "another" in asked.last_message:
+        if "another" in asked.last_message or bool(asked.body.get("logprobs")) is not judges:
             return named(asked)
         with lock:
             at_once[0] += 1
@@ -130,63 +132,26 @@ async def test_no_more_rankings_are_answered_at_once_than_allowed(
         opened.wait(PATIENCE)
         with lock:
             at_once[0] -= 1
-        return named(asked)
+        return weighs({"Yes": 0.8, "No": 0.2}) if judges else named(asked)
 
     model_server.does(held)
     engine = await open_engine(str(people))
     model = ChatModel("openai:fake", base_url=model_server.base_url)
-    search = FairSearch(engine, model, concurrency=3)
+    attributor = "llm" if judges else None
+    search = FairSearch(engine, model, attributor=attributor, concurrency=allowed)
     first = asyncio.create_task(
         search.answer("physicist", k=3, documents=2, alpha=0, samples=100, seed=1)
     )
-    await asyncio.to_thread(model_server.wait_for, 3)
-    other = await search.answer("another physicist", k=3)
-    assert other.counts.answered == 1
-    assert most == [1, 2, 3]
-    opened.set()
-    result = await first
-    await engine.aclose()
-    assert result.counts.rankings == len(most) == 6
-    assert max(most) == 3
-
-
-@pytest.mark.parametrize("allowed", [1, 3])
-async def test_no_more_documents_are_judged_at_once_than_allowed(
-    model_server: ModelServer, people: Path, allowed: int
-) -> None:
-    """By a chat model, over all rankings; another question is answered while requests are held."""
-    opened, lock = threading.Event(), threading.Lock()
-    at_once: list[int] = [0]
-    most: list[int] = []
-
-    def held(asked: Asked) -> Answer:
-        if not asked.body.get("logprobs"):
-            return named(asked)
-        with lock:
-            at_once[0] += 1
-            most.append(at_once[0])
-        opened.wait(PATIENCE)
-        with lock:
-            at_once[0] -= 1
-        return weighs({"Yes": 0.8, "No": 0.2})
-
-    model_server.does(held)
-    engine = await open_engine(str(people))
-    model = ChatModel("openai:fake", base_url=model_server.base_url)
-    search = FairSearch(engine, model, attributor="llm", concurrency=allowed)
-    first = asyncio.create_task(
-        search.answer("physicist", k=3, documents=2, alpha=0, samples=100, seed=1)
-    )
-    await asyncio.to_thread(model_server.wait_for, 6 + allowed)
-    other = await FairSearch(engine, model).answer("physicist", k=3)
+    await asyncio.to_thread(model_server.wait_for, allowed + 6 * judges)
+    other = await FairSearch(engine, model).answer("another physicist", k=3)
     assert other.counts.judged == 1
     assert max(most) == allowed
     opened.set()
     result = await first
     await engine.aclose()
-    assert result.attribution_rate == 1
     assert max(most) == allowed
-    assert len(most) == 2 * 6
+    assert (result.counts.rankings, len(most)) == (6, 12 if judges else 6)
+    assert result.attribution_rate == (1 if judges else None)
 
 
 def test_samples_that_fail_are_said_and_the_rest_counts(

@@ -176,6 +176,28 @@ async def test_a_node_of_ones_own_stands_between_two_of_ours(engine: SearchEngin
     assert len(ids[1]) == 5
 
 
+@pytest.mark.parametrize("durability", ["exit", "async", "sync"])
+async def test_a_run_that_is_left_after_each_step_goes_on_from_its_checkpoints(
+    engine: SearchEngine, durability: Any
+) -> None:
+    """Checkpoints only have what each step added; what they make together is the whole state."""
+    context = CONTEXT.model_copy(update={"max_iterations": 2, "patience": 5})
+    whole = await build_search_graph(engine, Proposing()).ainvoke(
+        {"query": "physicist"}, context=context
+    )
+    graph = build_search_graph(engine, Proposing(), checkpointer=InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "one"}}
+    given: Any = {"query": "physicist"}
+    while given or (await graph.aget_state(config)).next:
+        await graph.ainvoke(
+            given, config, context=context, durability=durability, interrupt_after="*"
+        )
+        given = None
+    found = (await graph.aget_state(config)).values["result"]
+    assert len(found["iterations"]) == 3
+    assert {**found, "usage": None} == {**whole["result"], "usage": None}
+
+
 async def test_a_person_may_change_the_keywords_and_nobody_is_asked_again(
     engine: SearchEngine,
 ) -> None:

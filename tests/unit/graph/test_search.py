@@ -192,16 +192,6 @@ async def test_several_groups_are_asked_about_at_once(engine: SearchEngine) -> N
     assert result.divergence == pytest.approx(mean)
 
 
-async def test_attributes_can_be_measured_as_their_product(engine: SearchEngine) -> None:
-    refiner = KnownRefiner({"female × south": ["scholar"], "female × north": ["scholar"]})
-    result = await FairSearch(engine, refiner).search(
-        "science", attribute=["gender", "place"], intersect=True, target="population:1", k=10
-    )
-    assert result.attributes == ["gender", "place"]
-    assert list(result.target["gender×place"].values()) == pytest.approx([0.25] * 4)
-    assert sum(result.exposure["gender×place"].values()) == pytest.approx(1)
-
-
 @pytest.mark.parametrize(
     ("answers", "stop", "rounds"),
     [
@@ -602,17 +592,6 @@ async def test_methods_that_do_not_refine_ask_no_model_and_rank_as_they_do(
         )
     with pytest.raises(InputError, match="there is none"):
         await search.search("science", k=10, method="plain", options={"trade_off": 1})
-
-
-async def test_a_final_step_can_follow_the_loop(engine: SearchEngine) -> None:
-    search = FairSearch(engine, KnownRefiner(FEMALE))
-    asked = {"attribute": "gender", "target": "population:1", "k": 10, "rerank": "fusion"}
-    asked |= {"ask": "always", "final_step": "exposure-aware"}
-    filled = await search.search("science", **asked)
-    none = await search.search("science", **asked | {"final_step": "none"})
-    assert filled.divergence is not None
-    assert none.divergence is not None
-    assert filled.divergence <= 0.05 < none.divergence
 
 
 async def test_all_groups_are_asked_about_and_queries_lead_to_those_that_lack_exposure(
