@@ -21,7 +21,6 @@ from fairqr.base.errors import (
     IndexNotFoundError,
     InputError,
     ModelUnavailableError,
-    PromptError,
 )
 from fairqr.base.settings import is_on
 from fairqr.base.telemetry import record_to
@@ -41,7 +40,6 @@ from fairqr.graph.service.engine.resources import Resources
 from fairqr.graph.service.records import Kind, Run
 from fairqr.graph.stream import RunEvent, Step, result_of, run_graph
 from fairqr.prompts.library import PromptLibrary
-from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
 from fairqr.retrieval.sources.catalog import Catalog
@@ -240,13 +238,6 @@ class Engine:
             async with self._resources.engine(name) as engine:
                 return engine, await engine.info()
         except FairqrError:
-            return None
-
-    def usable_prompt(self, id_: str, version: str) -> PromptTemplate | None:
-        """Return a prompt, or None if its file is wrong or was just removed."""
-        try:
-            return self.prompts.get(id_, version)
-        except PromptError:
             return None
 
     def _named(self) -> list[str]:

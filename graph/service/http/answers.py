@@ -117,9 +117,7 @@ async def _fairqr_error(request: Request, error: Exception) -> JSONResponse:
     return ProblemResponse(problem_of(error, request.url.path))
 
 
-async def _validation_error(request: Request, error: Exception) -> JSONResponse:
-    if not isinstance(error, RequestValidationError):
-        raise error
+async def _validation_error(request: Request, error: Any) -> JSONResponse:
     errors = [
         {"field": _place(each["loc"]), "reason": _reason(each)}
         for each in error.errors()[:MANY_ERRORS]
@@ -137,9 +135,7 @@ async def _validation_error(request: Request, error: Exception) -> JSONResponse:
     return ProblemResponse(document)
 
 
-async def _http_error(request: Request, error: Exception) -> JSONResponse:
-    if not isinstance(error, HTTPException):
-        raise error
+async def _http_error(request: Request, error: Any) -> JSONResponse:
     slug, title, detail = _HTTP.get(
         error.status_code, ("request", "The request cannot be served", "Correct the request.")
     )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prometheus_client import (
@@ -33,65 +32,45 @@ class Metrics(Observer):
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, of when it began
         self.registry = CollectorRegistry()
-        count = partial(Counter, registry=self.registry)
-        gauge = partial(Gauge, registry=self.registry)
-        histogram = partial(Histogram, registry=self.registry)
-        self._requests = count(
-            "fairqr_http_requests",
-            "Requests answered, by route and status.",
-            ["method", "route", "status"],
+
+        def counter(name: str, about: str, *labels: str) -> Counter:
+            return Counter(f"fairqr_{name}", about, labels, registry=self.registry)
+
+        def gauge(name: str, about: str, *labels: str) -> Gauge:
+            return Gauge(f"fairqr_{name}", about, labels, registry=self.registry)
+
+        def histogram(
+            name: str, about: str, *labels: str, buckets: Sequence[float] = _SECONDS
+        ) -> Histogram:
+            named = f"fairqr_{name}"
+            return Histogram(named, about, labels, registry=self.registry, buckets=buckets)
+
+        request = ("method", "route")
+        about = "Requests answered, by route and status."
+        self._requests = counter("http_requests", about, *request, "status")
+        about = "Time to answer a request; of a stream, to its end."
+        self._seconds = histogram("http_request_seconds", about, *request)
+        about = "Problem documents sent, by the last part of their type."
+        self._problems = counter("http_problems", about, "type")
+        self._accepted = counter("runs_accepted", "Runs accepted.", "kind")
+        about = "Runs started, or resumed after a worker stopped."
+        self._begun = counter("runs_begun", about, "kind")
+        about = "Runs that ended, by how they ended."
+        self._finished = counter("runs_finished", about, "kind", "status")
+        about = "Time from accepting a run to its end."
+        self._run_seconds = histogram("run_seconds", about, "kind")
+        self._refused = counter("runs_refused", "Runs refused, by reason.", "reason")
+        self._calls = counter("model_calls", "Requests to language models.")
+        about = "Questions to language models answered by the cache."
+        self._cached = counter("cached_calls", about)
+        self._tokens = counter("tokens", "Tokens of language models, read and written.", "kind")
+        about = (
+            "Divergence from the target: of the plain retrieval (before) and of the result (after)."
         )
-        self._seconds = histogram(
-            "fairqr_http_request_seconds",
-            "Time to answer a request; of a stream, to its end.",
-            ["method", "route"],
-            buckets=_SECONDS,
-        )
-        self._accepted = count("fairqr_runs_accepted", "Runs accepted.", ["kind"])
-        self._begun = count(
-            "fairqr_runs_begun",
-            "Runs started, or resumed after a worker stopped.",
-            ["kind"],
-        )
-        self._finished = count(
-            "fairqr_runs_finished", "Runs that ended, by how they ended.", ["kind", "status"]
-        )
-        self._run_seconds = histogram(
-            "fairqr_run_seconds",
-            "Time from accepting a run to its end.",
-            ["kind"],
-            buckets=_SECONDS,
-        )
-        self._refused = count("fairqr_runs_refused", "Runs refused, by reason.", ["reason"])
-        self._problems = count(
-            "fairqr_http_problems",
-            "Problem documents sent, by the last part of their type.",
-            ["type"],
-        )
-        self._calls = count("fairqr_model_calls", "Requests to language models.")
-        self._cached = count(
-            "fairqr_cached_calls", "Questions to language models answered by the cache."
-        )
-        self._tokens = count(
-            "fairqr_tokens", "Tokens of language models, read and written.", ["kind"]
-        )
-        self._divergence = histogram(
-            "fairqr_divergence_nats",
-            "Divergence from the target: of the plain retrieval (before) and of the result "
-            "(after).",
-            ["when"],
-            buckets=_NATS,
-        )
-        self._live = gauge(
-            "fairqr_runs",
-            "Live durable runs in the database, of all workers.",
-            ["status"],
-        )
-        self._ephemeral = gauge(
-            "fairqr_ephemeral_runs",
-            "Live ephemeral runs of this process.",
-            ["status"],
-        )
+        self._divergence = histogram("divergence_nats", about, "when", buckets=_NATS)
+        about = "Live durable runs in the database, of all workers."
+        self._live = gauge("runs", about, "status")
+        self._ephemeral = gauge("ephemeral_runs", "Live ephemeral runs of this process.", "status")
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count an answered request.

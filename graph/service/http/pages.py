@@ -29,7 +29,8 @@ def add_pages(app: FastAPI) -> None:
     """Add the page, its files, and the description of the API, all of which need no key."""
     for ending in ("js", "css"):  # some systems call them plain text
         mimetypes.add_type(f"text/{'javascript' if ending == 'js' else ending}", f".{ending}")
-    files = _Files(packages=[("fairqr.graph.service", "page")])
+    # In a checkout, the glossary is a link to that of the documentation.
+    files = _Files(packages=[("fairqr.graph.service", "page")], follow_symlink=True)
     app.mount("/page", files)
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)

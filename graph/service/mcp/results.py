@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -98,22 +98,22 @@ class Sources(_Small):
 
 def passages_of(result: SearchResult, documents: Sequence[Document]) -> FairPassages:
     """Summarise a search."""
-    texts = {document.id: document.text for document in documents}
+    before, target = result.baseline.exposure, result.target
     shares = [
         GroupShare(
-            attribute=attribute,
+            attribute=name,
             group=group,
             exposure=share,
-            target=result.target[attribute][group],
-            before=result.baseline.exposure[attribute][group],
+            target=target[name][group],
+            before=before[name][group],
         )
-        for attribute, groups in result.exposure.items()
+        for name, groups in result.exposure.items()
         for group, share in groups.items()
     ]
     return FairPassages(
         query=result.query,
         source=result.corpus,
-        passages=list(_passages(result.ranking, texts)),
+        passages=_passages(result.ranking, documents),
         exposure=shares,
         divergence=result.divergence,
         warnings=result.warnings,
@@ -130,7 +130,6 @@ def answer_of(
         used: The places of the documents that it used.
         documents: The same documents, with their texts.
     """
-    texts = {document.id: document.text for document in documents}
     shares = [
         GroupShare(attribute=it.attribute, group=of.group, exposure=of.exposure, target=of.target)
         for it in result.groups
@@ -140,44 +139,37 @@ def answer_of(
         question=result.question,
         source=result.corpus,
         answer=result.distribution[0].text if result.distribution else "",
-        used=list(_passages(used, texts)),
+        used=_passages(used, documents),
         exposure=shares,
         warnings=result.warnings,
     )
 
 
 def summary_of(source: str, result: AuditResult) -> AuditSummary:
-    """Summarise an audit.
-
-    Args:
-        source: The name of the audited source.
-        result: The audit.
-    """
+    """Summarise an audit of a source."""
     figures = result.figures
+    values = ("exposure", "target")
     return AuditSummary(
         source=source,
         queries=figures["queries"]["asked"],
         answered=figures["queries"]["answered"],
         findings=result.findings,
         groups=[
-            AuditedGroup(
-                attribute=it["attribute"],
-                group=it["group"],
-                exposure=it["exposure"]["value"],
-                target=it["target"]["value"],
-                verdict=it["verdict"],
-            )
+            AuditedGroup.model_validate({**it, **{name: it[name]["value"] for name in values}})
             for it in figures["groups"]
         ],
     )
 
 
-def _passages(places: Sequence[Place], texts: Mapping[str, str]) -> Iterator[Passage]:
-    for place in places:
-        yield Passage(
+def _passages(places: Sequence[Place], documents: Sequence[Document]) -> list[Passage]:
+    texts = {document.id: document.text for document in documents}
+    return [
+        Passage(
             rank=place.rank,
             id=place.id,
             title=place.title,
             text=passage_of(texts.get(place.id, "")),
             groups={attribute: [*shares] for attribute, shares in place.groups.items()},
         )
+        for place in places
+    ]

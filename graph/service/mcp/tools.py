@@ -112,40 +112,57 @@ def make_server(
     # Both would log arguments of calls, which may be private.
     logging.getLogger("fastmcp").setLevel(logging.CRITICAL)
     logging.getLogger("mcp").setLevel(logging.ERROR)
-    tools = _Tools(engine, runs, origin)
+    caps = engine.settings.caps
     server = FastMCP("fairqr", instructions=INSTRUCTIONS, middleware=[_Edge(engine)])
-    offered: list[tuple[Callable[..., Any], type[BaseModel]]] = [
-        (tools.fair_search, FairPassages),
-        (tools.fair_answer, FairAnswer),
-        (tools.list_sources, Sources),
-    ]
-    if engine.auditor is not None:
-        offered.append((tools.audit, AuditSummary))
-    for function, returned in offered:
-        server.tool(
-            function,
-            annotations={"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False},
-            output_schema=returned.model_json_schema(),
-        )
-    return server
 
+    async def run(
+        kind: Kind,
+        asked: dict[str, Any],
+        source: str | None,
+        attributes: Sequence[str],
+        seconds: float,
+        context: Context,
+    ) -> dict[str, Any]:
+        """Run the graph, and return the result."""
+        body = {
+            **asked,
+            "corpus": source,
+            "attributes": list(attributes),
+            "budget": {"seconds": min(seconds, caps.seconds)},
+        }
+        checked = engine.checked(kind, parsed(kind, body))
+        return await follow(kind, checked.query, lambda id_: engine.execute(checked, id_), context)
 
-class _Tools:
-    """The functions behind the tools."""
+    async def follow(
+        kind: Kind,
+        query: str,
+        execute: Callable[[str], AsyncGenerator[RunEvent, None]],
+        context: Context,
+        total: int | None = None,
+    ) -> dict[str, Any]:
+        """Run something, report each step to the client, and return the result."""
+        asking = origin()
+        begun = await runs.begin(kind, query, execute, key=asking.key, carrier=asking.carrier)
+        leaving = asyncio.create_task(_stop_when_gone(asking.gone, begun))
+        steps = 0
+        try:
+            async with begun as events:
+                async for event in events:
+                    if event.name == "step":
+                        steps += 1
+                        await context.report_progress(steps, total, event.data["step"])
+        finally:
+            leaving.cancel()
+        if event.name == "error":
+            raise ToolError(_detail(event.data))
+        result: dict[str, Any] = event.data["result"]
+        return result
 
-    def __init__(
-        self,
-        engine: Engine,
-        runs: EphemeralRuns,
-        origin: Callable[[], Origin],
-    ) -> None:
-        self._engine = engine
-        self._runs = runs
-        self._origin = origin
-        self._caps = engine.settings.caps
+    async def read(corpus: str, ids: Sequence[str]) -> list[Document]:
+        async with engine.searched(corpus) as searched:
+            return await searched.documents(ids)
 
     async def fair_search(
-        self,
         query: _Query,
         context: Context,
         source: _Source = None,
@@ -157,10 +174,10 @@ class _Tools:
 
         Returns numbered passages, and how the exposure of each group changed.
         """
-        asked = {"query": query, "k": k or min(SHOWN, self._caps.k)}
-        found = await self._done("search", asked, source, attributes, seconds, context)
+        asked = {"query": query, "k": k or min(SHOWN, caps.k)}
+        found = await run("search", asked, source, attributes, seconds, context)
         result = SearchResult.model_validate(found)
-        documents = await self._documents(result.corpus, [it.id for it in result.ranking])
+        documents = await read(result.corpus, [it.id for it in result.ranking])
         lines = [
             *_quoted(passage_lines(result.ranking, documents)),
             *exposure_lines(result),
@@ -169,7 +186,6 @@ class _Tools:
         return _result(lines, passages_of(result, documents))
 
     async def fair_answer(
-        self,
         question: _Question,
         context: Context,
         source: _Source = None,
@@ -184,11 +200,11 @@ class _Tools:
         asked: dict[str, Any] = {"question": question, "method": "fairqr"}
         if documents is not None:
             asked["documents"] = documents
-        found = await self._done("answer", asked, source, attributes, seconds, context)
+        found = await run("answer", asked, source, attributes, seconds, context)
         result = AnswerResult.model_validate(found)
         is_judged = result.attributor is not None
         used = [it for it in result.ranking if (it.attributed if is_judged else it.exposure)]
-        texts = await self._documents(result.corpus, [it.id for it in used])
+        texts = await read(result.corpus, [it.id for it in used])
         answer = answer_of(result, used, texts)
         shares = [
             f"Exposure by {it.attribute}: "
@@ -206,7 +222,6 @@ class _Tools:
         return _result(lines, answer)
 
     async def audit(
-        self,
         queries: _Queries,
         context: Context,
         source: _Source = None,
@@ -220,16 +235,16 @@ class _Tools:
         findings more certain.
         """
         body = {"corpus": source, "queries": queries, "attributes": attributes}
-        asked = AuditRequest(**body, k=k or min(SHOWN, self._caps.k), intersections=False)
-        work = await self._engine.checked_audit(asked)
-        async with self._engine.searched(work.corpus) as engine:
+        asked = AuditRequest(**body, k=k or min(SHOWN, caps.k), intersections=False)
+        work = await engine.checked_audit(asked)
+        async with engine.searched(work.corpus) as searched:
 
             def execute(_: str) -> AsyncGenerator[RunEvent, None]:
-                auditor, options = self._engine.auditor, work.options
-                return audited(auditor, engine, work.queries, options, seconds=seconds)
+                auditor, options = engine.auditor, work.options
+                return audited(auditor, searched, work.queries, options, seconds=seconds)
 
-            found = await self._followed("audit", work.name, execute, context, len(queries) + 1)
-        summary = summary_of(engine.name, AuditResult.model_validate(found))
+            found = await follow("audit", work.name, execute, context, len(queries) + 1)
+        summary = summary_of(searched.name, AuditResult.model_validate(found))
         lines = [
             f"{summary.answered} of {summary.queries} queries were answered.",
             *summary.findings,
@@ -241,9 +256,9 @@ class _Tools:
         ]
         return _result(lines, summary)
 
-    async def list_sources(self) -> ToolResult:
+    async def list_sources() -> ToolResult:
         """List the sources that can be searched, with their attributes and groups."""
-        sources = Sources(sources=await _sources(self._engine))
+        sources = Sources(sources=await _sources(engine))
         lines = [
             f"{it.name}: "
             + "; ".join(f"{name} ({', '.join(groups)})" for name, groups in it.attributes.items())
@@ -251,56 +266,20 @@ class _Tools:
         ]
         return _result(lines, sources)
 
-    async def _done(
-        self,
-        kind: Kind,
-        asked: dict[str, Any],
-        source: str | None,
-        attributes: Sequence[str],
-        seconds: float,
-        context: Context,
-    ) -> dict[str, Any]:
-        """Run the graph, and return the result."""
-        body = {
-            **asked,
-            "corpus": source,
-            "attributes": list(attributes),
-            "budget": {"seconds": min(seconds, self._caps.seconds)},
-        }
-        checked = self._engine.checked(kind, parsed(kind, body))
-        return await self._followed(
-            kind, checked.query, lambda id_: self._engine.execute(checked, id_), context
+    offered: list[tuple[Callable[..., Any], type[BaseModel]]] = [
+        (fair_search, FairPassages),
+        (fair_answer, FairAnswer),
+        (list_sources, Sources),
+    ]
+    if engine.auditor is not None:
+        offered.append((audit, AuditSummary))
+    for function, returned in offered:
+        server.tool(
+            function,
+            annotations={"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False},
+            output_schema=returned.model_json_schema(),
         )
-
-    async def _followed(
-        self,
-        kind: Kind,
-        query: str,
-        execute: Callable[[str], AsyncGenerator[RunEvent, None]],
-        context: Context,
-        total: int | None = None,
-    ) -> dict[str, Any]:
-        """Run something, report each step to the client, and return the result."""
-        origin = self._origin()
-        begun = await self._runs.begin(kind, query, execute, key=origin.key, carrier=origin.carrier)
-        leaving = asyncio.create_task(_stop_when_gone(origin.gone, begun))
-        steps = 0
-        try:
-            async with begun as events:
-                async for event in events:
-                    if event.name == "step":
-                        steps += 1
-                        await context.report_progress(steps, total, event.data["step"])
-        finally:
-            leaving.cancel()
-        if event.name == "error":
-            raise ToolError(_detail(event.data))
-        result: dict[str, Any] = event.data["result"]
-        return result
-
-    async def _documents(self, corpus: str, ids: Sequence[str]) -> list[Document]:
-        async with self._engine.searched(corpus) as engine:
-            return await engine.documents(ids)
+    return server
 
 
 class _Edge(Middleware):

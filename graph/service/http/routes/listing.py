@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
@@ -9,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from starlette.requests import Request
 from starlette.responses import Response
 
+from fairqr.base.errors import PromptError
 from fairqr.graph.search.context import METHODS
 from fairqr.graph.service.engine.documents import (
     DocumentLine,
@@ -177,11 +179,13 @@ async def list_prompts(request: Request) -> PromptList:
     engine = parts_of(request).engine
     found: list[PromptInfo] = []
     for id_, version in engine.offers.prompts():
-        template = engine.usable_prompt(id_, version)
-        if template is not None:
-            default = DEFAULT_VERSIONS.get(id_, "v1") == version
+        with suppress(PromptError):  # its file is wrong
+            sha256, default = (
+                engine.prompts.get(id_, version).sha256,
+                DEFAULT_VERSIONS.get(id_, "v1"),
+            )
             found.append(
-                PromptInfo(id=id_, version=version, default=default, sha256=template.sha256)
+                PromptInfo(id=id_, version=version, default=default == version, sha256=sha256)
             )
     return PromptList(prompts=found)
 

@@ -17,6 +17,7 @@ from fairqr.graph.service.http.agents import McpDoor
 from fairqr.graph.service.http.app import create_app
 from fairqr.graph.service.http.metrics import Metrics
 from fairqr.graph.service.http.parts import Parts
+from fairqr.graph.service.http.throttle import Throttle
 from fairqr.graph.service.store import Store
 
 OPEN = {"/", "/docs", "/healthz", "/readyz", "/openapi.json"}
@@ -80,3 +81,31 @@ async def test_only_openai_takes_the_keys_of_others(store: Store) -> None:
             assert await status(client, "/openai/v1/not/there", {**theirs, **odd}) == 403
     async with asking(an_app(store, keys=True)) as client:
         assert await status(client, "/openai/v1/not/there", theirs) == 401
+
+
+async def test_open_paths_ask_for_no_key_and_no_database() -> None:
+    """Not even a key that is wrong is looked up; the page and health answer HEAD, too."""
+    nothing: Any = None  # any use of the store fails
+    wrong = {"Authorization": f"Bearer fqr_{'0' * 12}_{'x' * 43}"}
+    async with asking(an_app(nothing, keys=True)) as client:
+        for path in (
+            "/",
+            "/healthz",
+            "/docs",
+            "/openapi.json",
+            "/page/app.js",
+            "/page/glossary.md",
+        ):
+            assert (await client.get(path, headers=wrong)).status_code == 200
+        for path in ("/", "/healthz"):
+            answer = await client.head(path)
+            assert (answer.status_code, answer.content) == (200, b"")
+        shown = (await client.get("/docs")).text
+        assert "POST /v1/search" in shown
+        assert re.findall(r"(?:src|href)=\"([^\"]*)", shown) == ["/page/base.css"]
+
+
+async def test_an_empty_rate_is_no_limit() -> None:
+    throttle = Throttle(Limits(rate=" "))
+    for _ in range(2000):
+        await throttle.count("anybody")
