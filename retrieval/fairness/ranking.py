@@ -52,7 +52,7 @@ def best_positions(
         descending: Break ties by the greatest id first.
     """
     values = np.asarray(scores, dtype=np.float64)
-    best = np.argsort(-values) if (np.diff(values) > 0).any() else np.arange(len(values))
+    best = np.argsort(-values) if (values[1:] > values[:-1]).any() else np.arange(len(values))
     same = values[best[1:]] == values[best[:-1]]
     ties = zip(best[:-1][same].tolist(), best[1:][same].tolist(), strict=True)
     # Comparing strings is slow, and ties are often in order already: their neighbours tell.

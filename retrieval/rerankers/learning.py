@@ -153,9 +153,8 @@ def padded(lists: Sequence[FloatArray]) -> FloatArray:
 
 def log_softmax(scores: FloatArray, mask: NDArray[np.bool_]) -> FloatArray:
     """Return ln(exp(s_i) / Σ_j exp(s_j)) over each list, shape (Q, N); −∞ for padding."""
-    from scipy import special
-
-    return np.asarray(special.log_softmax(np.where(mask, scores, -np.inf), axis=1))
+    held = np.where(mask, scores - scores.max(1, where=mask, initial=-np.inf)[:, None], -np.inf)
+    return np.asarray(held - np.log(np.exp(held).sum(axis=1, keepdims=True)))
 
 
 def list_cross_entropy(
