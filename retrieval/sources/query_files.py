@@ -125,7 +125,7 @@ def query_rows(
     columns = columns or QueryColumns()
     for number, row in _rows(path, columns, need_ids):
         try:
-            query = _query(number, row, columns)
+            query = query_row(number, row, columns)
         except ValueError as error:
             raise _wrong(path, number, error) from None
         yield query
@@ -173,8 +173,8 @@ def _tab_cells(path: Path) -> Iterator[Cells]:
             yield number, line.rstrip("\n").split("\t")
 
 
-def _query(number: int, row: Mapping[str, Any], columns: QueryColumns) -> QueryRow:
-    """Return the query in a row.
+def query_row(number: int, row: Mapping[str, Any], columns: QueryColumns) -> QueryRow:
+    """Return the query in a row, whose keys are case-folded.
 
     Raises:
         ValueError: A column is missing, or has a wrong value.

@@ -126,6 +126,30 @@ async def open_engine(
     return await Catalog().resolve(named, retriever=retriever, schema=schema)
 
 
+def check_source(source: object, retriever: object, what: str) -> None:
+    """Check what a user gave as a source.
+
+    Args:
+        source: An open engine, or what :func:`open_engine` takes.
+        retriever: The retriever for it.
+        what: The name of the function or class that takes it.
+
+    Raises:
+        InputError: It is neither, or an open engine is given with a retriever.
+    """
+    if isinstance(source, _NAMED):
+        return
+    if not hasattr(source, "capabilities"):
+        raise InputError(
+            f"{what} takes an open engine, or the name, file or content of a source, not "
+            f"{type(source).__name__}; from_langchain wraps a retriever as an engine."
+        )
+    if retriever != AUTO:
+        raise InputError(
+            "An open engine has its own retriever; leave retriever out, or name the source."
+        )
+
+
 class Graphs(NamedTuple):
     """The three graphs over one engine, and the search that waits for a person's approval."""
 
@@ -187,15 +211,7 @@ class FairSearch:
         prompts: PromptLibrary | None = None,
         concurrency: int = CONCURRENCY,
     ) -> None:
-        if not isinstance(source, _NAMED) and not hasattr(source, "capabilities"):
-            raise InputError(
-                "FairSearch takes an open engine, or the name, file or content of a source, not "
-                f"{type(source).__name__}; from_langchain wraps a retriever as an engine."
-            )
-        if retriever != AUTO and not isinstance(source, _NAMED):
-            raise InputError(
-                "An open engine has its own retriever; leave retriever out, or name the source."
-            )
+        check_source(source, retriever, "FairSearch")
         self._source, self._retriever = source, retriever
         self._model, self._ranker = model, ranker
         self._generator, self._attributor = generator, attributor

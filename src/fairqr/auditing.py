@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from fairqr.api import open_engine
+from fairqr.api import check_source, open_engine
 from fairqr.base.errors import InputError, one_line, parameter_error
 from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.finishing import Audit
@@ -31,14 +31,7 @@ from fairqr.evaluation.qrels import Qrels, read_qrels
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sources.documents import ProgressFunction
-from fairqr.retrieval.sources.query_files import (
-    TEXTS,
-    QueryColumns,
-    QueryRow,
-    query_rows,
-    segment_of,
-    weight_of,
-)
+from fairqr.retrieval.sources.query_files import QueryColumns, QueryRow, query_row, query_rows
 from fairqr.retrieval.sources.source import Source
 
 if TYPE_CHECKING:
@@ -98,16 +91,8 @@ async def audit(
     spec = audit_spec(options)
     if concurrency < 1:
         raise InputError(f"'concurrency' must be at least 1, not {concurrency}.")
-    is_named = isinstance(engine, str | Path | Source | Mapping)
-    if not is_named and not hasattr(engine, "capabilities"):
-        raise InputError(
-            "audit takes an open engine, or the name, file or content of a source, not "
-            f"{type(engine).__name__}; from_langchain wraps a retriever as an engine."
-        )
-    if retriever != "auto" and not is_named:
-        raise InputError(
-            "An open engine has its own retriever; leave retriever out, or name the source."
-        )
+    check_source(engine, retriever, "audit")
+    how = {"rate": rate, "concurrency": concurrency, "redact": redact, "layout": layout}
     columns = QueryColumns(weight=weight, segment=segment)
     made = "" if folder else await asyncio.to_thread(mkdtemp, prefix="fairqr-audit-")
     place = Path(folder or made)
@@ -125,11 +110,8 @@ async def audit(
                 qrels=qrels,
                 pairs=pairs,
                 watcher=watcher or QuietWatcher(),
-                rate=rate,
-                concurrency=concurrency,
-                redact=redact,
-                layout=layout,
                 withhold_place=withhold_place,
+                **how,
             )
     except BaseException:
         if made:
@@ -233,34 +215,20 @@ def _queries(
 
 
 def _rows(given: list[Any], columns: QueryColumns) -> Iterator[QueryRow]:
-    key = columns.segment
-    if key is not None and not any(isinstance(one, Mapping) and key in one for one in given):
-        raise InputError(f"The queries given have no '{one_line(key)}'; name another column.")
-    id_: Any
-    weight: Any
     for number, one in enumerate(given, start=1):
-        id_, text, weight, segment = None, one, 1.0, None
         if isinstance(one, AuditQuery):
-            id_, text, weight, segment = one.id, one.text, one.weight, one.segment
-        elif isinstance(one, Mapping):
-            text = next((one[name] for name in TEXTS if name in one), None)
-            if not isinstance(text, str):
-                raise InputError(f"Query {number} has no text under {', '.join(TEXTS)}; add one.")
-            id_ = one.get("id")
-            weight = 1.0 if columns.weight is None else one.get(columns.weight)
-            segment = None if key is None else one.get(key)
-        elif not isinstance(one, str):
+            yield QueryRow(number, one.id, one.text, one.weight, one.segment)
+            continue
+        row = {"text": one} if isinstance(one, str) else one
+        if not isinstance(row, Mapping):
             raise InputError(
                 f"Query {number} is {one_line(type(one).__name__)}; give a text, a mapping or an "
                 "AuditQuery."
             )
         try:
-            counts, part = weight_of(weight), segment_of(segment)
+            yield query_row(number, {str(key).casefold(): row[key] for key in row}, columns)
         except ValueError as error:
             raise InputError(f"Query {number}: {error}; change it.") from None
-        yield QueryRow(
-            number, None if id_ is None else str(id_), " ".join(text.split()), counts, part
-        )
 
 
 class QuietWatcher:

@@ -128,10 +128,8 @@ def search_tool(
         lines = [*passage_lines(result.ranking, texts), *exposure_lines(result), *result.warnings]
         return "\n".join(lines), result.model_dump(mode="json")
 
-    def fair_search(
-        query: str, attributes: list[str] | None = None, k: int | None = None
-    ) -> tuple[str, dict[str, Any]]:
-        return search._run(afair_search(query, attributes, k))
+    def fair_search(query: str, **options: Any) -> tuple[str, dict[str, Any]]:
+        return search._run(afair_search(query, **options))
 
     return StructuredTool.from_function(
         func=fair_search,
@@ -160,13 +158,7 @@ def _as_passages(places: Sequence[RankedDocument], documents: Sequence[Document]
         Passage(
             texts.get(place.id, ""),
             id=place.id,
-            metadata={
-                "id": place.id,
-                "title": place.title,
-                "rank": place.rank,
-                "score": place.score,
-                "groups": place.groups,
-            },
+            metadata=place.model_dump(include={"id", "title", "rank", "score", "groups"}),
         )
         for place in places
     ]

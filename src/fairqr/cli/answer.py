@@ -28,13 +28,13 @@ def answer(
     asked: Annotated[
         AnswerContext,
         Fields(
+            "method",
+            "seed",
             k="answer.documents",
             alpha="answer.alpha",
             samples="answer.samples",
             pool="k",
-            method="method",
             attribute="attributes",
-            seed="seed",
         ),
     ],
     settings: Annotated[AnswerRunSettings, Fields()],

@@ -141,25 +141,3 @@ def agree(calls: int, tokens: int, *, yes: bool, instead: str = "make it smaller
             f"This run may ask the model {calls:,} times and take about {tokens:,} tokens, more "
             f"than {LARGE_CALLS:,} or {LARGE_TOKENS:,}; {instead}, or add --yes to go on."
         )
-
-
-def pairs(texts: list[str], what: str, example: str) -> dict[str, str]:
-    """Read options that are written as ``name=value``.
-
-    Args:
-        texts: The options.
-        what: The sort of option, for people.
-        example: An example of it.
-
-    Raises:
-        InputError: An option is written in another form, or a name is given twice.
-    """
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name and equals and value):
-            raise InputError(f"'{text}' is not {what}; write {example}.")
-        if name in found:
-            raise InputError(f"'{name}' is given twice; give it once.")
-        found[name] = value
-    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,20 +58,19 @@ def show(*, as_json: bool = False) -> Printed:
     warnings = [*unknown_settings(), *_open_to_others(file, rows)]
     for warning in [] if as_json else warnings:
         warn(warning)
-    settings = {
-        row.name: {
-            "value": row.value,
-            "source": row.source.kind,
-            "place": row.source.place or None,
-        }
-        for row in rows
+    sources = ({"source": it.source.kind, "place": it.source.place or None} for it in rows)
+    exists = os.path.exists(file)
+    data = {
+        "file": str(file),
+        "exists": exists,
+        "settings": {
+            row.name: {"value": row.value, **source}
+            for row, source in zip(rows, sources, strict=True)
+        },
+        "warnings": warnings,
     }
-    shown = {"file": str(file), "exists": os.path.exists(file)}
-    there = "" if shown["exists"] else " (does not exist)"
-    return Printed(
-        {**shown, "settings": settings, "warnings": warnings},
-        [f"settings file: {file}{there}", table(["", "", ""], map(_texts, rows))],
-    )
+    told = f"settings file: {file}{'' if exists else ' (does not exist)'}"
+    return Printed(data, [told, table(["", "", ""], map(_texts, rows))])
 
 
 def unknown_settings() -> Iterator[str]:
@@ -114,37 +113,36 @@ def _credentials() -> Iterator[Row]:
 
 
 def _service() -> Iterator[Row]:
-    from fairqr.base.settings import SERVICE, ValueSource
+    from fairqr.base.settings import SERVICE
     from fairqr.graph.service.configuration import gather
 
-    (settings, sources), default = gather(), ValueSource()
-    sections: list[tuple[str, Any]] = []
-    for name in type(settings).model_fields:
-        value = getattr(settings, name)
-        if name == "models":
-            sections += [(f"models.{model}", entry) for model, entry in value.items()]
-            if value:
-                continue
-            value = None
+    settings, sources = gather()
+    yield from _fields(SERVICE, settings, "", sources)
+
+
+def _fields(section: str, entry: Any, within: str, sources: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the fields of a section of the service's settings, and of those within it."""
+    from fairqr.base.settings import ValueSource
+
+    for name in type(entry).model_fields:
+        value, path = getattr(entry, name), f"{within}{name}"
+        if name == "models" and value:
+            for model, each in value.items():
+                yield from _fields(f"{section}.models.{model}", each, f"{path}.{model}.", sources)
         elif hasattr(type(value), "model_fields"):
-            sections.append((name, value))
-            continue
-        # A text that is not a URL may be a list of words with the password among them.
-        hides = name == "database" and "://" not in value
-        yield _row(f"{SERVICE}.{name}", value, sources.get(name, default), secret=hides)
-    for within, entry in sections:
-        for name in type(entry).model_fields:
-            source = sources.get(f"{within}.{name}", default)
-            value = getattr(entry, name)
-            shown = f"{SERVICE}.{within}.{name}"
-            yield _row(shown, value, source, secret=name == "api_key")
+            yield from _fields(f"{section}.{name}", value, f"{path}.", sources)
+        else:
+            # A text that is not a URL may be a list of words with the password among them.
+            hides = name == "api_key" or (name == "database" and "://" not in value)
+            source = sources.get(path, ValueSource())
+            yield _row(f"{section}.{name}", value, source, secret=hides)
 
 
 def _row(name: str, value: Any, source: ValueSource, *, secret: bool = False) -> Row:
     """Return a setting as it may be shown."""
     if isinstance(value, Path):
         value = str(value)
-    if value in (None, "", ()):
+    if value in (None, "", (), {}):
         return Row(name, None, source, False)
     if secret:
         return Row(name, HIDDEN, source, True)

@@ -16,21 +16,17 @@ from fairqr.cli.models import fetch
 NEEDED = ("onnxruntime", "tokenizers", "xllamacpp")
 QUERY, CORPUS, ATTRIBUTE = "mathematician", "notables", "gender"
 
-NEXT = (
-    (
-        "This search asks the model if it finds too few documents:",
-        'search "football player" --attribute gender -k 10',
-    ),
-    (
-        "Describe your own Elasticsearch or OpenSearch; nothing is written to it:",
-        "attach --draft --url http://localhost:9200 --index INDEX -o my.source.yaml",
-    ),
-    (
-        "Audit it with your users' queries (needs 'fairqr[evaluation]'):",
-        "audit --corpus my.source.yaml --queries queries.txt -o audit",
-    ),
-)
-"""What to try next: why, and the command."""
+NEXT = """
+What to try next:
+
+  This search asks the model if it finds too few documents:
+  {0} search "football player" --attribute gender -k 10
+
+  Describe your own Elasticsearch or OpenSearch; nothing is written to it:
+  {0} attach --draft --url http://localhost:9200 --index INDEX -o my.source.yaml
+
+  Audit it with your users' queries (needs 'fairqr[evaluation]'):
+  {0} audit --corpus my.source.yaml --queries queries.txt -o audit"""
 
 
 def demo() -> None:
@@ -55,9 +51,7 @@ def demo() -> None:
     where = Searched(corpus=CORPUS)
     work = searched(QUERY, asked, SearchRunSettings(), where, DEFAULT_MODEL)
     say(result_lines(*run(work)))
-    typer.echo("\nWhat to try next:")
-    for why, arguments in NEXT:
-        typer.echo(f"\n  {why}\n  {_command()} {arguments}")
+    typer.echo(NEXT.format(_command()))
 
 
 def _command() -> str:

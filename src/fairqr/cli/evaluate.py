@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,10 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairqr.base.errors import InputError
-from fairqr.cli.common import open_to_search, run
 from fairqr.cli.output import (
     Printed,
-    console,
     counted,
     decimal,
     interval,
@@ -26,8 +23,6 @@ from fairqr.cli.output import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from fairqr.evaluation.collections.labels import Groups
-    from fairqr.evaluation.qrels import Qrels
     from fairqr.evaluation.results import Evaluation, MeasureResult
     from fairqr.retrieval.sources.runs import SystemRun
 
@@ -81,10 +76,12 @@ def evaluate(
     if schema is not None and documents is None:
         raise InputError("--schema needs --documents; name the documents, too.")
     from fairqr.evaluation.collections.query_targets import DEFAULT_TARGET
-    from fairqr.evaluation.evaluate import evaluate_all
+    from fairqr.evaluation.evaluate import evaluate_all, ids_of
+    from fairqr.evaluation.inputs import as_groups
     from fairqr.evaluation.measures.text import parse_measures
     from fairqr.evaluation.qrels import read_qrels
     from fairqr.evaluation.results import compare as compare_runs
+    from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
 
     grouped = documents is not None or corpus is not None
     if not measures and qrels is None:
@@ -99,7 +96,10 @@ def evaluate(
     wanted = parse_measures(measures or (f"{RELEVANCE},{FAIRNESS}" if grouped else RELEVANCE))
     runs = _read_runs([run_file, *(compare or [])], ties)
     judged = None if qrels is None else read_qrels(qrels)
-    scan = _scan(documents, corpus, schema, runs, judged) if grouped else None
+    scan = None
+    if grouped:
+        source = corpus or find_corpus(BUILT_IN.get(documents or "", Path(documents or "")), schema)
+        scan = as_groups(source, ids_of(runs, judged))
     evaluations = evaluate_all(
         runs,
         judged,
@@ -151,32 +151,6 @@ def _read_runs(paths: Sequence[Path], ties: str) -> list[SystemRun]:
             name += f" [{names[name]}]"
         runs[place] = dataclasses.replace(found, name=name)
     return runs
-
-
-def _scan(
-    documents: str | None,
-    corpus: str | None,
-    schema: Path | None,
-    runs: Sequence[SystemRun],
-    qrels: Qrels | None,
-) -> Groups:
-    """Return the groups of all documents that are ranked or judged."""
-    from fairqr.evaluation.collections.labels import scan_corpus, scan_engine
-    from fairqr.evaluation.evaluate import ids_of
-    from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
-
-    ids = ids_of(runs, qrels)
-    if documents is not None:
-        labelled = find_corpus(BUILT_IN.get(documents, Path(documents)), schema)
-        with console(stderr=True).status("reading documents"):
-            return scan_corpus(labelled, ids)
-
-    async def ask() -> Groups:
-        opened = await open_to_search(corpus or "", retriever="bm25")
-        async with contextlib.aclosing(opened) as engine:
-            return await scan_engine(engine, ids)
-
-    return run(ask())
 
 
 def _lines(evaluation: Evaluation, *, by_query: bool) -> Iterator[RenderableType]:

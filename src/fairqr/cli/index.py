@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,21 +93,16 @@ def list_() -> Printed:
         else:
             rows.append(dict(zip(("name", "engine", "error"), found, strict=True)))
     shown = [
-        (
-            row["name"],
-            row["engine"],
-            "" if row.get("documents") is None else f"{row['documents']} documents",
-            row.get("error") or row["source"] or "",
-        )
-        for row in rows
+        (row["name"], row["engine"], _size(row), row.get("error") or row["source"]) for row in rows
     ]
     taken = {row["name"] for row in rows}
-    shown += [
-        (name, "built in", "", "indexed when it is first searched")
-        for name in BUILT_IN
-        if name not in taken
-    ]
+    later = "indexed when it is first searched"
+    shown += [(name, "built in", "", later) for name in BUILT_IN if name not in taken]
     return Printed(rows, row_lines(shown))
+
+
+def _size(row: Mapping[str, Any]) -> str:
+    return "" if row.get("documents") is None else f"{row['documents']} documents"
 
 
 @command(app)

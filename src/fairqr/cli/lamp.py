@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fairqr.base.errors import InputError
-from fairqr.cli.common import pairs, run
+from fairqr.cli.common import run
 from fairqr.cli.options import Count, command
 from fairqr.cli.output import Printed, say
 from fairqr.cli.progress import Progress
@@ -93,14 +93,12 @@ def _version(text: str | None, prompt: str) -> str | None:
     Raises:
         InputError: The collection uses another prompt.
     """
-    if text is None or "=" not in text:
-        return text
-    ((name, version),) = pairs([text], "a version of a prompt", "lamp5=v2").items()
-    if name != prompt:
+    name, equals, version = (text or "").rpartition("=")
+    if equals and name != prompt:
         raise InputError(
             f"The collection uses the prompt {prompt}; write --prompt {prompt}={version}."
         )
-    return version
+    return version or None
 
 
 def _lines(store: GenerationLabels, min_useful: int) -> tuple[dict[str, Any], list[str]]:

@@ -16,11 +16,9 @@ def explain_methods() -> None:
     for name, strategy in METHODS.items():
         typer.echo(f"  {name}: {strategy.about}")
         if strategy.refines:
-            typer.echo(
-                f"      ask={strategy.ask}, groups={strategy.groups}, "
-                f"pool={strategy.pool}, rerank={strategy.rerank}, "
-                f"final_step={strategy.final_step}, depth={strategy.depth or 'k'}"
-            )
+            names = ("ask", "groups", "pool", "rerank", "final_step", "depth")
+            told = ", ".join(f"{name}={getattr(strategy, name) or 'k'}" for name in names)
+            typer.echo(f"      {told}")
     typer.echo("\nModels that re-rank (--method, or --set rerank=NAME), before the final step:")
     for ranker, about in RANKERS.items():
         typer.echo(f"  {ranker}: {about}; reads {READS[ranker]} documents")

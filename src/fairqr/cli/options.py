@@ -41,13 +41,14 @@ class Fields:
     """Names the fields of a model that have an option of their own; the others take ``--set``.
 
     Args:
+        same: Fields whose option has their name.
         model: The model, if the command takes the values as a mapping.
-        named: The fields by the name of their option, with dots between models.
+        named: Other fields by the name of their option, with dots between models.
     """
 
-    def __init__(self, model: Any = None, **named: str) -> None:
+    def __init__(self, *same: str, model: Any = None, **named: str) -> None:
         self.model = model
-        self.named = named
+        self.named = {**dict(zip(same, same, strict=True)), **named}
 
 
 class _Group(NamedTuple):

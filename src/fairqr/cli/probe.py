@@ -47,9 +47,7 @@ def build(
     words: str | None = None,
     settings: Annotated[
         Mapping[str, Any],
-        Fields(
-            ProbeSettings, size="size", order="order", seed="seed", queries="queries", split="split"
-        ),
+        Fields("size", "order", "seed", "queries", "split", model=ProbeSettings),
     ],
     titles_only: bool = False,
 ) -> Printed:
@@ -123,9 +121,9 @@ def query(
     asked: Annotated[
         Mapping[str, Any],
         Fields(
-            ProbeContext,
+            "k",
+            model=ProbeContext,
             attribute="probe.attribute",
-            k="k",
             kind="probe.kinds",
             seed="probe.seed",
         ),
@@ -210,9 +208,7 @@ def _require_answers(result: ProbeResult) -> None:
 @command(app)
 def pairwise(
     *,
-    changes: Annotated[
-        Mapping[str, Any], Fields(PairwiseExperiment, queries="queries", seed="seed")
-    ],
+    changes: Annotated[Mapping[str, Any], Fields("queries", "seed", model=PairwiseExperiment)],
     probed: Probed,
     model: list[str] | None = None,
     running: ProbeRun,
@@ -238,9 +234,7 @@ def pairwise(
 @command(app)
 def listwise(
     *,
-    changes: Annotated[
-        Mapping[str, Any], Fields(ListwiseExperiment, queries="queries", seed="seed")
-    ],
+    changes: Annotated[Mapping[str, Any], Fields("queries", "seed", model=ListwiseExperiment)],
     probed: Probed,
     model: list[str] | None = None,
     running: ProbeRun,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 import typer
@@ -27,19 +26,35 @@ class Progress:
     """
 
     def __init__(self) -> None:
-        self._bars = _bars() if sys.stderr.isatty() else None
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        self._bars = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
         self._stage: Any = None
         self._total = self._before = self._steps = self._next_line = 0
         self._started = 0.0
 
     def __enter__(self) -> Self:
-        if self._bars:
-            self._bars.start()
+        self._bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bars:
-            self._bars.stop()
+        self._bars.stop()
 
     def stage(self, what: str, total: int, done: int) -> None:
         """Begin a stage, and end the one before.
@@ -49,13 +64,10 @@ class Progress:
             total: How many steps it has.
             done: How many of them an earlier run did.
         """
-        if self._bars:
-            if self._stage is not None:
-                self._bars.remove_task(self._stage)
-            self._stage = self._bars.add_task(
-                what, total=total, completed=done, amount=_of(done, total)
-            )
-        else:
+        if self._stage is not None:
+            self._bars.remove_task(self._stage)
+        self._stage = self._bars.add_task(what, total=total, completed=done)
+        if self._bars.disable:
             typer.echo(f"{what}: {done} of {total} done", err=True)
         self._total, self._before, self._steps = total, done, 0
         self._next_line, self._started = FIRST, time.monotonic()
@@ -64,9 +76,8 @@ class Progress:
         """Count steps of the stage as done."""
         self._steps += steps
         done = self._before + self._steps
-        if self._bars:
-            self._bars.update(self._stage, completed=done, amount=_of(done, self._total))
-        elif self._steps >= self._next_line and done < self._total:
+        self._bars.update(self._stage, completed=done)
+        if self._bars.disable and self._steps >= self._next_line and done < self._total:
             rate = (time.monotonic() - self._started) / self._steps
             left = time_left(rate * (self._total - done))
             typer.echo(f"  {done} of {self._total}, about {left} left", err=True)
@@ -74,52 +85,28 @@ class Progress:
 
     def note(self, sentence: str) -> None:
         """Print a sentence above the bars."""
-        if self._bars:
-            self._bars.console.print(f"fairqr: {sentence}", markup=False)
-        else:
+        if self._bars.disable:
             warn(sentence)
+        else:
+            self._bars.console.print(f"fairqr: {sentence}", markup=False)
 
-    def count(self, what: str) -> DocumentProgress:
-        """Return a function that takes how many documents are done, and of how many if known.
+    def count(self, what: str, unit: float = 1) -> DocumentProgress:
+        """Return a function that takes how many are done, and of how many if known.
 
         The bar appears when it is first called.
+
+        Args:
+            what: What is counted.
+            unit: How many count as one.
         """
-        return self._counter(what, "{:,} documents".format)
+        task = self._bars.add_task(what, total=None, visible=False)
+
+        def update(done: int, total: int | None = None, /) -> None:
+            of = total / unit if total else None
+            self._bars.update(task, completed=done / unit, total=of, visible=True)
+
+        return update
 
     def prepare(self, name: str) -> DocumentProgress:
         """Return :meth:`count` for a corpus that is indexed or encoded first."""
         return self.count(f"preparing {name}")
-
-    def download(self, what: str) -> Callable[[int, int], None]:
-        """Return a function that takes how many bytes have arrived, of how many (0: unknown)."""
-        update = self._counter(what, lambda done: f"{done / 1e6:,.1f} MB")
-        return lambda done, total: update(done, total or None)
-
-    def _counter(self, what: str, amount: Callable[[int], str]) -> Callable[..., None]:
-        if (bars := self._bars) is None:
-            return lambda done, total=None: None
-        task = bars.add_task(what, total=None, visible=False, amount="")
-
-        def update(done: int, total: int | None = None) -> None:
-            bars.update(task, completed=done, total=total, visible=True, amount=amount(done))
-
-        return update
-
-
-def _of(done: int, total: int) -> str:
-    return f"{done:,}/{total:,}"
-
-
-def _bars() -> Any:
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    return Bars(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.fields[amount]}", markup=False),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console(stderr=True),
-        transient=True,
-    )

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from fairqr.api import StreamEvent
     from fairqr.graph.answer.result import (
         AnswerResult,
-        AttributeExposure,
         ExposedDocument,
         RankingAnswer,
     )
@@ -70,19 +69,14 @@ def answer_lines(
         passages: How the texts of its documents begin, by id; those of some may be missing.
         written: The answer itself stands there already.
     """
-    if result.counts.samples > 1:
+    if not written:
         yield literal(result.question, "bold")
-        yield _answers(result)
-        yield _documents(result, passages)
-        for attribute in result.groups:
-            yield _groups(attribute)
-        yield from _figures(result)
+    if result.counts.samples > 1:
+        yield from _samples(result, passages)
     else:
-        answer = result.answers[0]
         if not written:
-            yield literal(result.question, "bold")
-            yield literal(answer.text)
-        yield _sources(result, answer, passages)
+            yield literal(result.answers[0].text)
+        yield _sources(result, result.answers[0], passages)
     counts = result.counts
     judged = f", judged by {result.attributor}" if result.attributor else ""
     yield ""
@@ -102,60 +96,42 @@ def _sources(result: AnswerResult, answer: RankingAnswer, passages: Mapping[str,
     return table(
         (number(), "", title, "\ngroups"),
         (
-            (str(place), _USED[used], _title(documents[id_], passages), _labels(documents[id_]))
+            (str(place), _USED[used], *_document(documents[id_], passages))
             for place, (id_, used) in enumerate(zip(answer.ids, judgements, strict=True), start=1)
         ),
     )
 
 
-def _answers(result: AnswerResult) -> Table:
+def _samples(result: AnswerResult, passages: Mapping[str, str]) -> Iterator[RenderableType]:
+    """Yield the different answers, whose documents were read and used, and the measures."""
     samples = result.counts.samples
-    rows: list[tuple[str | Text, ...]] = [
-        (f"{each.samples} of {samples}", " ".join(each.text.split()), str(each.rankings))
-        for each in result.distribution
-    ]
-    for status, lost in result.counts.failed.items():
-        no_answer = Text(f"none ({status.replace('_', ' ')})", style="yellow")
-        rows.append((f"{lost} of {samples}", no_answer, ""))
-    return table((number("\nsamples"), "\nanswer", number("\nrankings")), rows)
-
-
-def _documents(result: AnswerResult, passages: Mapping[str, str]) -> Table:
+    answers = [(each.samples, each.text, str(each.rankings)) for each in result.distribution]
+    failed = result.counts.failed.items()
+    answers += [(lost, f"none ({status.replace('_', ' ')})", "") for status, lost in failed]
+    yield table(
+        (number("\nsamples"), "\nanswer", number("\nrankings")),
+        ((f"{n} of {samples}", " ".join(text.split()), rankings) for n, text, rankings in answers),
+    )
     read = [document for document in result.ranking if document.exposure]
-    rows: list[tuple[str | Text, ...]] = [
-        (
-            str(document.rank),
-            _title(document, passages),
-            _labels(document),
-            f"{document.exposure:.2f}",
-            decimal(document.attributed),
-        )
-        for document in read
-    ]
-    if unread := len(result.ranking) - len(read):
-        rows.append(("", Text(f"{counted(unread, 'document')} in no sample", style="dim")))
     heads = ("\ndocument", "\ngroups", number("\nexposure"), number("\nattributed"))
-    return table((number("\nrank"), *heads), rows)
-
-
-def _groups(attribute: AttributeExposure) -> Table:
-    rows: list[tuple[str | Text, ...]] = [
+    yield table(
+        (number("\nrank"), *heads),
         (
-            shortened(group.group, NAME),
-            percent(group.exposure),
-            percent(group.attributed),
-            percent(group.target),
-        )
-        for group in attribute.groups
+            (str(it.rank), *_document(it, passages), decimal(it.exposure), decimal(it.attributed))
+            for it in read
+        ),
+    )
+    yield f"{counted(len(result.ranking) - len(read), 'document')} in no sample"
+    groups = [
+        (f"{part.attribute}: {it.group}", *map(percent, (it.exposure, it.attributed, it.target)))
+        for part in result.groups
+        for it in part.groups
     ]
-    if attribute.unknown or attribute.attributed_unknown:
-        unknown = percent(attribute.unknown), percent(attribute.attributed_unknown)
-        rows.append((Text("unknown, apart", style="dim"), *unknown))
-    heads = map(number, ("\nexposure", "\nattributed", "\ntarget"))
-    return table((f"\n{shortened(attribute.attribute, NAME)}", *heads), rows)
-
-
-def _figures(result: AnswerResult) -> Iterator[str]:
+    groups += [
+        (f"{it.attribute}: unknown", *map(percent, (it.unknown, it.attributed_unknown)), "")
+        for it in result.groups
+    ]
+    yield table(("\n", *map(number, ("\nexposure", "\nattributed", "\ntarget"))), groups)
     yield ""
     yield f"disparity of exposure      {result.disparity:.3f}  (EE-D/k; 1 is one ranking)"
     if result.attribution_rate is None:
@@ -166,14 +142,10 @@ def _figures(result: AnswerResult) -> Iterator[str]:
     yield f"attribution rate           {result.attribution_rate:.3f}  (used of read, over {judged})"
 
 
-def _title(document: ExposedDocument, passages: Mapping[str, str]) -> Text:
-    """Return the title of a document, and below how its text begins, each in one line."""
-    title = shortened(document.title or document.id, 2 * TITLE)
-    cell = Text(title, no_wrap=True, overflow="ellipsis")
+def _document(document: ExposedDocument, passages: Mapping[str, str]) -> tuple[Text, Text]:
+    """Return the title of a document, below it how its text begins, and its groups."""
+    cell = literal(shortened(document.title or document.id, 2 * TITLE))
+    cell.no_wrap, cell.overflow = True, "ellipsis"
     if passage := shortened(passages.get(document.id, ""), 2 * TITLE):
         cell.append(f"\n{passage}", style="dim")
-    return cell
-
-
-def _labels(document: ExposedDocument) -> Text:
-    return literal(shortened(", ".join(labels_of(document)), 2 * NAME), "dim")
+    return cell, literal(shortened(", ".join(labels_of(document)), 2 * NAME), "dim")

@@ -22,14 +22,7 @@ def search(
     *,
     asked: Annotated[
         Context,
-        Fields(
-            attribute="attributes",
-            target="target",
-            k="k",
-            method="method",
-            max_iterations="max_iterations",
-            seed="seed",
-        ),
+        Fields("target", "k", "method", "max_iterations", "seed", attribute="attributes"),
     ],
     settings: Annotated[SearchRunSettings, Fields()],
     where: Searched,

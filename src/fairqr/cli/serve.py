@@ -31,13 +31,8 @@ def serve(
     changes: Annotated[
         Mapping[str, Any],
         Fields(
-            ServiceSettings,
-            host="host",
-            port="port",
-            database="database",
-            require_keys="require_keys",
-            concurrency="concurrency",
-            traces="traces",
+            *("host", "port", "database", "require_keys", "concurrency", "traces"),
+            model=ServiceSettings,
         ),
     ],
     corpus: list[str] | None = None,

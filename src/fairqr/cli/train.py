@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from fairqr.base.errors import InputError
-from fairqr.cli.common import NOTABLES, open_to_search, pairs, run
+from fairqr.cli.common import NOTABLES, open_to_search, run
 from fairqr.cli.options import Count
 
 
@@ -58,7 +58,12 @@ def train(
         form = QueryForm.parse(queries)
     except ValueError as error:
         raise InputError(f"{error}.".capitalize()) from None
-    options = pairs(option or [], "an option of the training", "gamma=1000")
+    options = {}
+    for text in option or []:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value) or name in options:
+            raise InputError(f"'{text}' is no option, or a second one; write gamma=1000, once.")
+        options[name] = value
     found = find_collection(collection, split)
     factors = factors_of(attribute)
     context = make_context(attributes=factors, intersect=len(factors) > 1, target=target)

@@ -25,7 +25,7 @@ def tune(
     output: Path,
     model: str = "causal:smollm2-135m",
     probed: Probed,
-    changes: Annotated[Mapping[str, Any], Fields(LoraExperiment, queries="queries", seed="seed")],
+    changes: Annotated[Mapping[str, Any], Fields("queries", "seed", model=LoraExperiment)],
     prompts: Path | None = None,
     yes: bool = False,
 ) -> Printed:
