@@ -10,19 +10,18 @@ import typer
 from fairqr.base.errors import CorpusError
 from fairqr.cli.common import run
 from fairqr.cli.options import command
-from fairqr.cli.output import Printed, counted, show
+from fairqr.cli.output import Printed, counted
 
 app = typer.Typer(callback=lambda: None)
 
 
 @command(app)
-def check(path: Path, *, schema: Path | None = None, as_json: bool = False) -> Printed:
+def check(path: Path, *, schema: Path | None = None) -> Printed:
     """Check each line of a corpus, and show how large each group is.
 
     Args:
         path: A JSON Lines file, or a folder with one.
         schema: The schema; by default the file beside the corpus.
-        as_json: Print one JSON object.
     """
     from fairqr.retrieval.sources.corpus import BUILT_IN, check_corpus, find_corpus
 
@@ -51,11 +50,10 @@ def check(path: Path, *, schema: Path | None = None, as_json: bool = False) -> P
         "problem_count": report.problem_count,
         "problems": [{"line": line, "problem": what} for line, what in report.problems],
     }
-    found = Printed(data, lines())
-    if not report.problem_count and report.documents:
-        return found
-    show(found, as_json=as_json)
+    error = None
     if report.problem_count:
         wrong = counted(report.problem_count, "line")
-        raise CorpusError(f"{wrong} of {corpus.path} must be fixed before it can be indexed.")
-    raise CorpusError(f"The corpus {corpus.path} is empty; it needs a document.")
+        error = CorpusError(f"{wrong} of {corpus.path} must be fixed before it can be indexed.")
+    elif not report.documents:
+        error = CorpusError(f"The corpus {corpus.path} is empty; it needs a document.")
+    return Printed(data, lines(), error=error)

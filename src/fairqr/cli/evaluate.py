@@ -80,19 +80,12 @@ def evaluate(
     from fairqr.evaluation.inputs import as_groups
     from fairqr.evaluation.measures.text import parse_measures
     from fairqr.evaluation.qrels import read_qrels
+    from fairqr.evaluation.results import check_level
     from fairqr.evaluation.results import compare as compare_runs
     from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
 
     grouped = documents is not None or corpus is not None
-    if not measures and qrels is None:
-        raise InputError(
-            "An evaluation needs judgements; name them with --qrels, or name measures that need "
-            "none with --measures."
-        )
-    if not 0 < alpha < 1:
-        raise InputError(
-            f"--alpha is the level of a test, between 0 and 1, such as 0.05, not {alpha:g}."
-        )
+    check_level(alpha, "a test", "0.05")
     wanted = parse_measures(measures or (f"{RELEVANCE},{FAIRNESS}" if grouped else RELEVANCE))
     runs = _read_runs([run_file, *(compare or [])], ties)
     judged = None if qrels is None else read_qrels(qrels)

@@ -29,19 +29,23 @@ class Printed(NamedTuple):
         lines: What people see. A text is shown literally: it has no markup and cannot steer the
             terminal.
         code: The exit code.
+        error: What is wrong nevertheless; it is raised once all is printed.
     """
 
     data: Any
     lines: Iterable[RenderableType] = ()
     code: int = 0
+    error: Exception | None = None
 
 
 def show(found: Printed, *, as_json: bool) -> None:
-    """Print the outcome of a command, and end with its exit code."""
+    """Print the outcome of a command, and end with its error or its exit code."""
     if as_json:
         print_json(found.data() if callable(found.data) else found.data)
     else:
         say(found.lines)
+    if found.error:
+        raise found.error
     if found.code:
         raise typer.Exit(found.code)
 

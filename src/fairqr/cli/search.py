@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from fairqr.base.errors import ModelError
 from fairqr.cli.common import Recording, Searched
 from fairqr.cli.options import Fields
 from fairqr.cli.output import Printed, warn
@@ -64,12 +65,11 @@ def search(
 
         draw(result, plot)
     failed = settings.strict and (result.stop_reason == "model_failed" or _has_not_ranked(result))
-    if failed:
-        warn("The model failed, and strict was set.")
+    error = ModelError("failed", "The model failed, and strict was set.") if failed else None
     from fairqr.cli.render import result_lines
 
     drawn = [f"drawn: {plot}"] if plot else []
-    return Printed(result, [*result_lines(result, passages), *drawn], 2 if failed else 0)
+    return Printed(result, [*result_lines(result, passages), *drawn], error=error)
 
 
 async def searched(

@@ -187,7 +187,6 @@ def test_the_list_of_measures(fairqr: Fairqr) -> None:
         ((), "An evaluation needs a run"),
         (("none.run", "--measures", "AP"), "none.run cannot be read"),
         (("low.run", "--measures", "AP"), "AP needs judgements; pass qrels in Python, or --qrels"),
-        (("low.run",), "name them with --qrels, or name measures that need none"),
         (("low.run", "--qrels", "qrels", "--measures", "nDGC@20"), "did you mean nDCG?"),
         (("low.run", "--qrels", "qrels", "--measures", "AWRF@20"), "--documents or --corpus"),
         ((*ASKED, "--target", "retrieved:1"), "write relevance instead"),
