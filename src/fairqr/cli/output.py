@@ -82,11 +82,12 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
-def literal(text: str, style: str = "") -> Text:
-    """Return a text of others for a table or a line, in a style; its own lines stay."""
+def literal(text: str, style: str = "", *, lines: bool = False) -> Text:
+    """Return a text of others in a style, in one line or in the lines that it has."""
     from rich.text import Text
 
-    return Text("\n".join(map(printable, text.split("\n"))), style)
+    parts = text.split("\n") if lines else [text]
+    return Text("\n".join(map(printable, parts)), style)
 
 
 def console(*, width: int | None = None, stderr: bool = False) -> Console:
@@ -124,7 +125,7 @@ def table(
     ]
     built = Table(*columns, box=None, pad_edge=False, padding=(0, gap, 0, 0))
     for row in rows:
-        built.add_row(*(literal(printable(it)) if isinstance(it, str) else it for it in row))
+        built.add_row(*(literal(it) if isinstance(it, str) else it for it in row))
     return built
 
 
@@ -167,6 +168,6 @@ def interval(low: float | None, high: float | None, digits: int = 2) -> str:
 
 def shortened(text: str, width: int) -> str:
     """Cut a text to a width in cells of a terminal, and remove control codes."""
-    line = literal(printable(text))
+    line = literal(text)
     line.truncate(width, overflow="ellipsis")
     return line.plain

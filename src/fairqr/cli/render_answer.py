@@ -56,7 +56,7 @@ class AnswerView(View):
                 super().end()
                 self._console.print(literal(self._question, "bold"))
                 self.has_written = True
-            self._console.print(literal(event.text), end="", soft_wrap=True)
+            self._console.print(literal(event.text, lines=True), end="", soft_wrap=True)
 
 
 def answer_lines(
@@ -75,7 +75,8 @@ def answer_lines(
         yield from _samples(result, passages)
     else:
         if not written:
-            yield literal(result.answers[0].text)
+            yield literal(result.answers[0].text, lines=True)
+        yield ""
         yield _sources(result, result.answers[0], passages)
     counts = result.counts
     judged = f", judged by {result.attributor}" if result.attributor else ""
@@ -90,11 +91,11 @@ def answer_lines(
 
 
 def _sources(result: AnswerResult, answer: RankingAnswer, passages: Mapping[str, str]) -> Table:
-    title = "\nsources" if result.attributor is None else "\nsources, ✓ used"
+    title = "sources" if result.attributor is None else "sources, ✓ used"
     documents = {document.id: document for document in result.ranking}
     judgements: Sequence[bool | None] = answer.used or [False] * len(answer.ids)
     return table(
-        (number(), "", title, "\ngroups"),
+        (number(), "", title, "groups"),
         (
             (str(place), _USED[used], *_document(documents[id_], passages))
             for place, (id_, used) in enumerate(zip(answer.ids, judgements, strict=True), start=1)
@@ -108,14 +109,16 @@ def _samples(result: AnswerResult, passages: Mapping[str, str]) -> Iterator[Rend
     answers = [(each.samples, each.text, str(each.rankings)) for each in result.distribution]
     failed = result.counts.failed.items()
     answers += [(lost, f"none ({status.replace('_', ' ')})", "") for status, lost in failed]
+    yield ""
     yield table(
-        (number("\nsamples"), "\nanswer", number("\nrankings")),
+        (number("samples"), "answer", number("rankings")),
         ((f"{n} of {samples}", " ".join(text.split()), rankings) for n, text, rankings in answers),
     )
     read = [document for document in result.ranking if document.exposure]
-    heads = ("\ndocument", "\ngroups", number("\nexposure"), number("\nattributed"))
+    heads = ("document", "groups", number("exposure"), number("attributed"))
+    yield ""
     yield table(
-        (number("\nrank"), *heads),
+        (number("rank"), *heads),
         (
             (str(it.rank), *_document(it, passages), decimal(it.exposure), decimal(it.attributed))
             for it in read
@@ -131,7 +134,8 @@ def _samples(result: AnswerResult, passages: Mapping[str, str]) -> Iterator[Rend
         (f"{it.attribute}: unknown", *map(percent, (it.unknown, it.attributed_unknown)), "")
         for it in result.groups
     ]
-    yield table(("\n", *map(number, ("\nexposure", "\nattributed", "\ntarget"))), groups)
+    yield ""
+    yield table(("", *map(number, ("exposure", "attributed", "target"))), groups)
     yield ""
     yield f"disparity of exposure      {result.disparity:.3f}  (EE-D/k; 1 is one ranking)"
     if result.attribution_rate is None:

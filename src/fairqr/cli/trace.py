@@ -11,7 +11,7 @@ import typer
 
 from fairqr.base.errors import InputError
 from fairqr.cli.options import Count, command
-from fairqr.cli.output import Printed, console, counted, number, row_lines, shortened, table
+from fairqr.cli.output import Printed, console, counted, number, shortened, table
 
 if TYPE_CHECKING:
     from fairqr.cli.trace_reading import RecordedSpan
@@ -37,7 +37,8 @@ def list_(*, folder: Path | None = None, limit: Count = 20) -> Printed:
             runs.append({"name": file.stem, **summary_of(read_spans(file))})
         except InputError:
             runs.append({"name": file.stem, "status": "unreadable"})
-    lines = row_lines(map(_cells, runs)) or [f"No run is recorded in {place}."]
+    lines = ["  ".join(filter(None, _cells(run))) for run in runs]
+    lines = lines or [f"No run is recorded in {place}."]
     if len(files) > limit:
         lines.append(f"… and {len(files) - limit:,} older; --limit shows more.")
     return Printed(runs, lines)

@@ -243,7 +243,7 @@ class TestListing:
         assert (whole["method"], whole["status"]) == ("fairqr", "ok")
         assert (whole["before"], whole["after"]) == (0.5, 0.1)
         rows = ran("list", FAIRQR_TRACE_DIR=str(folder)).splitlines()
-        assert [line.split("\t")[:2] for line in rows] == [
+        assert [line.split()[:2] for line in rows] == [
             ["none", "unreadable"],
             ["killed", "unfinished"],
             ["whole", "ok"],
