@@ -112,6 +112,7 @@ def make_server(
     # Both would log arguments of calls, which may be private.
     logging.getLogger("fastmcp").setLevel(logging.CRITICAL)
     logging.getLogger("mcp").setLevel(logging.ERROR)
+    logging.getLogger().addFilter(_tells_nothing_asked)
     caps = engine.settings.caps
     server = FastMCP("fairqr", instructions=INSTRUCTIONS, middleware=[_Edge(engine)])
 
@@ -324,6 +325,11 @@ class _Edge(Middleware):
             return await call_next(context)
         except FastMCPError as error:
             raise ToolError(_sentence(error)) from None
+
+
+def _tells_nothing_asked(record: logging.LogRecord) -> bool:
+    """Return False for what MCP's sessions say to the root logger about wrong requests."""
+    return not record.pathname.endswith(("mcp/shared/session.py", "mcp\\shared\\session.py"))
 
 
 async def _sources(engine: Engine) -> list[SourceInfo]:

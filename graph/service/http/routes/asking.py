@@ -57,9 +57,7 @@ true: then `GET /v1/runs/{{id}}/events` with `Last-Event-ID` continues the strea
 def _add_routes(kind: Kind) -> None:
     """Add the two routes of a kind of run: one waits for its result, the other streams it."""
     about, result = _ASKED[kind]
-
-    async def wait(asked: RunRequest, request: Request) -> Response:
-        return await _answered(request, kind, asked)
+    shared: dict[str, Any] = {"tags": ["ask"], "responses": located(200)}
 
     async def begin(
         asked: RunRequest, request: Request, response: Response
@@ -75,27 +73,17 @@ def _add_routes(kind: Kind) -> None:
         async for event in sent(events):
             yield event
 
+    async def wait(asked: RunRequest, request: Request) -> Response:
+        return await _answered(request, kind, asked)
+
     wait.__annotations__["asked"] = begin.__annotations__["asked"] = REQUESTS[kind]
     stream.__annotations__["events"] = Annotated[Any, Depends(begin)]
-    router.add_api_route(
-        f"/{kind}",
-        wait,
-        methods=["POST"],
-        tags=["ask"],
-        name=kind,
-        description=_WAITED.format(about, kind),
-        response_model=result,
-        responses=located(200),
-    )
-    router.add_api_route(
-        f"/{kind}/stream",
-        stream,
-        methods=["POST"],
-        tags=["ask"],
-        name=f"stream_{kind}",
-        description=_STREAMED.format(about),
-        response_class=EventSourceResponse,
-        responses=located(200),
+    text = _WAITED.format(about, kind)
+    router.post(f"/{kind}", name=kind, description=text, response_model=result, **shared)(wait)
+    sse, text = EventSourceResponse, _STREAMED.format(about)
+    named = f"stream_{kind}"
+    router.post(f"/{kind}/stream", name=named, description=text, response_class=sse, **shared)(
+        stream
     )
 
 
