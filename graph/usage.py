@@ -13,13 +13,11 @@ from contextvars import ContextVar
 from dataclasses import asdict
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from fairqr.agents.models.replies import Usage
-from fairqr.graph.search.context import Context
+from fairqr.graph.search.context import Context, Frozen
 
 
-class UsageReport(BaseModel):
+class UsageReport(Frozen):
     """The cost of a search, an answer or a probe, in its result.
 
     Attributes:
@@ -30,8 +28,6 @@ class UsageReport(BaseModel):
         cached_milliseconds: How long models took for these replies, added up.
         milliseconds: How long the steps took.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model_calls: int
     cached_calls: int

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from fairqr.agents.attribution.attributor import RAW
-from fairqr.graph.search.context import Context, Method, checked_context
+from fairqr.graph.search.context import Context, Frozen, Method, checked_context
 from fairqr.retrieval.sampling.plackett_luce import LARGEST_ALPHA, Form
 
 
-class AnswerSettings(BaseModel):
+class AnswerSettings(Frozen):
     """How rankings are sampled, and how answers are written and judged.
 
     Rankings are drawn by Plackett–Luce from the final ranking, which has ``k`` documents. The
     document at rank i gets the i-th greatest score of the ranking, so that the order of a fair
     re-ranking counts, and a plain retrieval keeps its own scores.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     alpha: float = Field(
         2.0,

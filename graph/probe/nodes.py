@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from langgraph.types import Overwrite, Send
 
 from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.lean import PairOutcome, pair_figures, verdicts
+from fairqr.agents.ranking.pairwise import PairComparison, PairwiseJudge
 from fairqr.agents.ranking.rankers import Cost, ItemRanker, RankItem, group_of, open_ranker
 from fairqr.agents.statistics import stream
 from fairqr.base.errors import InputError, ModelUnavailableError
@@ -34,9 +35,9 @@ from fairqr.graph.probe.result import (
 )
 from fairqr.graph.probe.state import ProbedRecord, ProbePlan, ProbeTask, State
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.decisions import shortage
 from fairqr.graph.search.rankers import items_of
 from fairqr.graph.search.result import RankedDocument, memberships_of
+from fairqr.graph.search.rounds import shortage
 from fairqr.graph.steps import Update, context_of, forgotten, record_outcome, require_hits, traced
 from fairqr.graph.usage import seconds_left, total_usage, usage_of, usage_report
 from fairqr.prompts.library import PromptLibrary
@@ -45,9 +46,6 @@ from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import exposure_ratio
 from fairqr.retrieval.fairness.protected import ProtectedGroup
-
-if TYPE_CHECKING:
-    from fairqr.agents.ranking.pairwise import PairComparison, PairwiseJudge
 
 GONE = "deleted"
 """The outcome of a pair if one of its documents was deleted meanwhile."""
@@ -104,8 +102,6 @@ class Nodes:
         return self.prompts.get(kind, context.prompts.get(kind))
 
     def _judge(self, context: ProbeContext) -> PairwiseJudge:
-        from fairqr.agents.ranking.pairwise import PairwiseJudge
-
         model, prompt, settings = self._model(), self._prompt(context, "pairwise"), context.probe
         key = (prompt.sha256, settings.by, settings.shown, settings.length)
         if key not in self.judges:

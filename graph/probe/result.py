@@ -9,7 +9,7 @@ from pydantic import Field
 from fairqr.agents.ranking.lean import PairFigures, Share, Verdict
 from fairqr.agents.ranking.rankers import Asker
 from fairqr.agents.statistics import Interval
-from fairqr.graph.search.result import Frozen
+from fairqr.graph.search.context import Frozen
 from fairqr.graph.usage import UsageReport
 from fairqr.prompts.template import PromptReference
 

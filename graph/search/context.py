@@ -64,6 +64,12 @@ READS: Mapping[RankerName, int] = {"listwise": 100, "pairwise": 20, "monot5": 10
 """How many documents each ranker reads by default; pairwise comparisons cost most."""
 
 
+class Frozen(BaseModel):
+    """An object that never changes, and has no other fields than those that it states."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """How a method refines the query, pools what it retrieved, and orders the pool.
@@ -164,10 +170,8 @@ METHODS: dict[Method, Strategy] = {
 }
 
 
-class WindowSettings(BaseModel):
+class WindowSettings(Frozen):
     """What a model reads at once, where it orders documents in windows or compares them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     length: int = Field(
         2000, ge=1, le=100_000, description="The most characters of a document that are shown."
@@ -247,10 +251,8 @@ class RankingSettings(WindowSettings):
     )
 
 
-class Budget(BaseModel):
+class Budget(Frozen):
     """What one run may spend on models. When it is spent, the best result so far is returned."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model_calls: int | None = Field(
         None, ge=0, description="The most calls of models in one run; unlimited by default."
@@ -275,10 +277,8 @@ WrittenTarget = Annotated[Target | None, BeforeValidator(_parse_target)]
 """A target, which may be given as one text or several; optional."""
 
 
-class SearchParameters(BaseModel):
+class SearchParameters(Frozen):
     """The parameters of a search. The description of each field says what it means."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     attributes: tuple[str, ...] = Field(
         (),

@@ -12,7 +12,6 @@ import numpy as np
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiner import Refiner
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.decisions import best_iteration
 from fairqr.graph.search.explanation import explain
 from fairqr.graph.search.rankers import ModelRanking
 from fairqr.graph.search.result import (
@@ -25,8 +24,9 @@ from fairqr.graph.search.result import (
     SearchResult,
     WithoutModel,
 )
-from fairqr.graph.search.round_lists import (
+from fairqr.graph.search.rounds import (
     RoundLists,
+    best_iteration,
     by_group,
     discounted_mean,
     rank_key,

@@ -17,14 +17,6 @@ from fairqr.base.errors import InputError, ModelUnavailableError, QueryError, on
 from fairqr.base.loops import run_together
 from fairqr.base.telemetry import Kind, Span, span
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.decisions import (
-    best_iteration,
-    better,
-    budget_is_spent,
-    decide_stop,
-    for_the_loop,
-    groups_to_ask_about,
-)
 from fairqr.graph.search.final_ranking import assemble, final_step
 from fairqr.graph.search.rankers import ModelRanking, Reserve, expected_cost
 from fairqr.graph.search.refinement import (
@@ -33,10 +25,16 @@ from fairqr.graph.search.refinement import (
     refined_queries,
     shown,
 )
-from fairqr.graph.search.round_lists import (
+from fairqr.graph.search.rounds import (
     TARGET_DEPTH,
     RoundLists,
+    best_iteration,
+    better,
+    budget_is_spent,
+    decide_stop,
     estimate_target,
+    for_the_loop,
+    groups_to_ask_about,
     hits_of,
     plain_of,
     search_given,

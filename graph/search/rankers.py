@@ -23,8 +23,8 @@ from fairqr.agents.refiner import Refiner
 from fairqr.base.errors import BudgetError, InputError, ModelUnavailableError
 from fairqr.base.telemetry import span
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.decisions import shortage
 from fairqr.graph.search.result import Reranking
+from fairqr.graph.search.rounds import shortage
 from fairqr.graph.search.state import CostRecord, State
 from fairqr.graph.usage import seconds_left
 from fairqr.prompts.library import PromptLibrary
@@ -195,12 +195,16 @@ async def expected_cost(
     """
     if ranker is None and reserve is None:
         return None
-    documents, lists, ranking, tasks = 0, 0, Cost(), []
+    documents, lists, ranking, tasks, strategy = 0, 0, Cost(), [], context.strategy
     if ranker is not None:
-        items = await _longest_list(engine, found, context)
+        items = await items_of(engine, found[: min(strategy.reads, strategy.depth or 0)])
+        if context.rounds and items:
+            # The lists of refined queries may be longer, but never than what the ranker reads.
+            lacking = range(len(items), strategy.reads)
+            items += [RankItem(f"\0{at}", items[0].title, items[0].text) for at in lacking]
         documents, ranking = len(items), ranker.cost(query, items) if len(items) > 1 else Cost()
         # The exposure-aware step may try the list of each round, until one reaches the target.
-        lists = context.rounds + 1 if context.strategy.final_step == "exposure-aware" else 1
+        lists = context.rounds + 1 if strategy.final_step == "exposure-aware" else 1
         tasks.append(f"to re-rank {documents} documents")
     later = Cost()
     if reserve is not None:
@@ -222,22 +226,6 @@ async def expected_cost(
         reserved_calls=later.calls,
         reserved_tokens=later.tokens,
     )
-
-
-async def _longest_list(
-    engine: SearchEngine, found: Sequence[str], context: Context
-) -> list[RankItem]:
-    """Return the longest list that a ranker may have to order in this run.
-
-    The results of refined queries are unknown yet. Their lists may be longer than the first one,
-    but never longer than what the ranker reads.
-    """
-    strategy = context.strategy
-    items = await items_of(engine, found[: min(strategy.reads, strategy.depth or 0)])
-    if context.rounds and items:
-        lacking = range(len(items), strategy.reads)
-        items += [RankItem(f"\0{at}", items[0].title, items[0].text) for at in lacking]
-    return items
 
 
 class ModelRanking:

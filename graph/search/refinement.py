@@ -10,7 +10,7 @@ from typing import Any, cast
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiner import Refinement
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.round_lists import table_of, usual_shares
+from fairqr.graph.search.rounds import table_of, usual_shares
 from fairqr.graph.search.state import GroupKey, QueryRecord, RefinementRecord, State
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.dimension import Dimension

@@ -5,20 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
-from fairqr.graph.search.context import Method
+from fairqr.graph.search.context import Frozen, Method
 from fairqr.graph.search.state import StopReason
 from fairqr.graph.usage import UsageReport
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, intersection
-
-
-class Frozen(BaseModel):
-    """An object of a result: it never changes, and has no other fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Objective(Frozen, extra="ignore"):
@@ -79,7 +73,7 @@ class RefinedGroup(Frozen):
     attribute: str
     group: str
     keywords: list[str]
-    dropped: list[str] = []
+    dropped: list[str] = Field([])
     reason: str = ""
     status: str = "ok"
 
@@ -96,7 +90,7 @@ class Iteration(Frozen, extra="ignore"):
     index: int
     queries: list[str]
     refinements: list[RefinedGroup]
-    ids: list[str] = []
+    ids: list[str] = Field([])
     exposure: dict[str, dict[str, float]]
     divergence: float | None
     divergences: dict[str, float | None]
@@ -219,9 +213,9 @@ class SearchResult(Frozen):
     reranking: Reranking | None = None
     attributes: list[str]
     target: dict[str, dict[str, float]]
-    target_origin: dict[str, str] = {}
+    target_origin: dict[str, str] = Field({})
     iterations: list[Iteration]
-    unused_refinements: list[RefinedGroup] = []
+    unused_refinements: list[RefinedGroup] = Field([])
     best_iteration: int
     stop_reason: StopReason
     ranking: list[RankedDocument]
@@ -235,9 +229,9 @@ class SearchResult(Frozen):
     gaps: Gaps | None = None
     without_model: WithoutModel | None = None
     baseline: Baseline
-    explanation: list[str] = []
+    explanation: list[str] = Field([])
     usage: UsageReport
-    warnings: list[str] = []
+    warnings: list[str] = Field([])
 
 
 def memberships_of(places: Sequence[RankedDocument], dimension: Dimension) -> FloatArray:

@@ -14,7 +14,7 @@ from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, TargetError
 from fairqr.graph.answer.context import answer_context
 from fairqr.graph.search.context import Budget, Context, make_context
-from fairqr.graph.search.decisions import (
+from fairqr.graph.search.rounds import (
     EXPECTED_SHARE,
     best_iteration,
     budget_is_spent,
