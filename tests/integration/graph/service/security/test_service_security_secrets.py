@@ -73,7 +73,8 @@ class Watched:
             f'base_url = "http://user:{URL_PASSWORD}@127.0.0.1:1/v1"\napi_key = "{MODEL_KEY}"\n'
         )
         self.prompts = folder / "prompts"
-        self.prompts.mkdir()
+        (self.prompts / "refine").mkdir(parents=True)
+        (self.prompts / "refine" / "v8.yaml").write_text("a: [")
         self.variables = {
             "FAIRQR_CONFIG": str(file),
             "FAIRQR_DATA_DIR": str(folder / "data"),
@@ -157,12 +158,8 @@ def test_nothing_secret_comes_out_of_a_service(watched: Watched) -> None:
     service.model.does(answers_all)
     service.search(base_url=f"{service.model.base_url}/other", query=f"{QUERY} elsewhere")
     service.search(base_url="http://user:CANARYof-the-request@evil.example/")
-    prompt = service.prompts / "refine" / "v4.yaml"
-    prompt.parent.mkdir()
-    prompt.write_text("a: [")
-    broken = until(lambda: (it := service.search(query=f"{QUERY} 9")).status_code == 422 and it)
-    assert broken.json()["type"] == "urn:fairqr:error:prompt"
-    prompt.unlink()
+    broken = service.search(prompts={"refine": "v8"})
+    assert (broken.status_code, broken.json()["type"]) == (422, "urn:fairqr:error:prompt")
     for number in range(20):
         client.post("/v1/runs", json={"kind": "search", "request": {**PHYSICIST, "k": 10 + number}})
     for path in ("/v1/runs", "/v1/models", "/v1/prompts", "/v1/indexes", "/v1/me", "/openapi.json"):
