@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.config import get_config
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Overwrite
 
@@ -39,7 +40,7 @@ Work = Coroutine[Any, Any, Update]
 def traced(node: Callable[..., Work]) -> Callable[..., Work]:
     """Make a node of a method that takes the state, the run's context and an open span.
 
-    The time of the node is counted. If the journal has its update, that is returned instead.
+    The time of the node is counted, and the journal of a durable run is told that it ended.
 
     After each reply of a model, LangGraph's stream ``custom`` gets
     ``{"progress": {"node": NAME, "replies": NUMBER}}``. The number counts the node's replies.
@@ -51,11 +52,6 @@ def traced(node: Callable[..., Work]) -> Callable[..., Work]:
 
     @functools.wraps(node)
     async def step(self: Any, state: Any, runtime: Runtime[Any]) -> Update:
-        info, journal = runtime.execution_info, run_journal()
-        if journal is not None and info is not None:
-            kept = journal.begin(node.__name__, state, info.task_id)
-            if kept is not None:
-                return kept
         replies = itertools.count(1)
 
         def report() -> None:
@@ -69,10 +65,31 @@ def traced(node: Callable[..., Work]) -> Callable[..., Work]:
         ):
             update = await node(self, state, self.context(runtime.context), opened)
             if isinstance(update.get("seconds"), Overwrite):
-                return {**update, "seconds": Overwrite(running_seconds() - before)}
-            return {"seconds": running_seconds() + update.pop("seconds", 0.0), **update}
+                update = {**update, "seconds": Overwrite(running_seconds() - before)}
+            else:
+                update = {"seconds": running_seconds() + update.pop("seconds", 0.0), **update}
+        if (journal := run_journal()) is not None:
+            journal.ended(_step_key(), node.__name__, plain_update(update))
+        return update
 
     return step
+
+
+def _step_key() -> str:
+    """Return a key of the step that runs: its number, its place in the graphs, and among others.
+
+    LangGraph's own ids differ where a step runs again because its checkpoint was not written.
+    """
+    about = get_config()["metadata"]
+    nodes = [part.partition(":")[0] for part in about["langgraph_checkpoint_ns"].split("|")]
+    return " ".join(map(str, (about["langgraph_step"], *nodes, *about["langgraph_path"])))
+
+
+def plain_update(update: Mapping[str, Any]) -> Update:
+    """Return what a step changed, without LangGraph's ``Overwrite`` marks."""
+    return {
+        key: value.value if isinstance(value, Overwrite) else value for key, value in update.items()
+    }
 
 
 class Node(Runnable[Any, Any]):

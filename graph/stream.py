@@ -7,18 +7,17 @@ import contextvars
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.messages import AIMessageChunk
 from langchain_core.runnables.config import var_child_runnable_config
-from langgraph.types import Overwrite
 
 from fairqr.agents.models.cache import asking_with
 from fairqr.base.telemetry import span
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.journal import RunJournal
 from fairqr.graph.search.context import Context
-from fairqr.graph.steps import SEARCH
+from fairqr.graph.steps import SEARCH, plain_update
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +32,12 @@ class Step:
         update: What it changed in the state of its graph. The update of ``rerank`` has ``result``
             with the search result as plain data; ``summarise`` has ``answer``, and ``conclude``
             has ``probe``.
-        id: Identifies the step. With a journal, it is the same when a resumed run yields the step
-            again.
-        overwrites: The keys of the update with values that replace those of the state; others may
-            be added to them.
+        id: Identifies the step.
     """
 
     name: str
     update: dict[str, Any]
     id: str = field(default="", compare=False)
-    overwrites: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +65,7 @@ async def run_graph(
     journal: RunJournal | None = None,
     thread: str | None = None,
     resume: bool = False,
+    durability: Literal["sync", "async"] = "sync",
 ) -> AsyncGenerator[RunEvent, None]:
     """Run one of the three graphs, and yield what happens.
 
@@ -80,10 +76,11 @@ async def run_graph(
             is given. The steps of the search inside an answer or a probe are yielded, too.
         query: What to search for, or the question to answer.
         context: What the run is asked to do.
-        journal: The journal of an earlier attempt with the same query and context. Steps that had
-            ended are yielded again, but do not run again.
+        journal: The journal of a durable run.
         thread: The name of the thread in which the checkpointer keeps the states.
-        resume: Resume the run of the thread after an interrupt.
+        resume: Resume the run of the thread after an interrupt. A durable run then yields a last
+            step ``result`` with the whole state, since its earlier steps are not yielded again.
+        durability: Whether steps wait until their checkpoint is written.
     """
     config: dict[str, Any] = {"configurable": {"thread_id": thread}} if thread else {}
     given = None if resume else {"query": query}
@@ -104,18 +101,21 @@ async def run_graph(
             context=context,
             stream_mode=modes,
             subgraphs=True,
-            durability="sync" if thread else None,
+            durability=durability if thread else None,
         )
         try:
             with (
-                span("invoke_workflow fairqr", **_asked(context, thread, journal)),
+                span("invoke_workflow fairqr", **_asked(context, thread, journal, resume)),
                 asking_with(journal=journal),
             ):
                 async with aclosing(updates):
                     async for _, mode, update in updates:
-                        if (event := _event(mode, update, journal)) is not None:
+                        if (event := _event(mode, update)) is not None:
                             events.put_nowait(event)
                             await events.join()
+                if resume and journal is not None:
+                    state = await graph.aget_state(config)
+                    events.put_nowait(Step("result", state.values))
         finally:
             events.put_nowait(None)
 
@@ -136,7 +136,7 @@ async def run_graph(
 
 async def result_of(graph: Any, query: str, context: Context) -> Step:
     """Run one of the three graphs whose steps nobody follows, and return what it returns."""
-    with span("invoke_workflow fairqr", **_asked(context, None, None)):
+    with span("invoke_workflow fairqr", **_asked(context)):
         return Step("result", await graph.ainvoke({"query": query}, context=context))
 
 
@@ -147,7 +147,7 @@ ANSWERING = "generate"
 """The step whose messages are pieces of an answer."""
 
 
-def _event(mode: str, update: Any, journal: RunJournal | None) -> RunEvent | None:
+def _event(mode: str, update: Any) -> RunEvent | None:
     if mode == "messages":
         piece, about = update
         return piece if about.get("langgraph_node") == ANSWERING else None
@@ -158,20 +158,15 @@ def _event(mode: str, update: Any, journal: RunJournal | None) -> RunEvent | Non
         return None
     if update["name"] == SEARCH:  # its own steps were yielded already
         return None
-    result: dict[str, Any] = update["result"]
-    marked = tuple(key for key, value in result.items() if isinstance(value, Overwrite))
-    id_ = journal.key_of(update["id"]) if journal else update["id"]
-    return Step(update["name"], _plain(result), id_, marked)
+    return Step(update["name"], plain_update(update["result"]), update["id"])
 
 
-def _plain(update: dict[str, Any]) -> dict[str, Any]:
-    """Return what a step changed, without LangGraph's ``Overwrite`` marks."""
-    return {
-        key: value.value if isinstance(value, Overwrite) else value for key, value in update.items()
-    }
-
-
-def _asked(context: Context, thread: str | None, journal: RunJournal | None) -> dict[str, Any]:
+def _asked(
+    context: Context,
+    thread: str | None = None,
+    journal: RunJournal | None = None,
+    resume: bool = False,
+) -> dict[str, Any]:
     asked: dict[str, Any] = {
         "gen_ai.operation.name": "invoke_workflow",
         "gen_ai.workflow.name": "fairqr",
@@ -187,5 +182,5 @@ def _asked(context: Context, thread: str | None, journal: RunJournal | None) -> 
     if thread is not None:
         asked["fairqr.thread"] = thread
     if journal is not None:
-        asked["fairqr.resumed"] = journal.resumed
+        asked["fairqr.resumed"] = resume
     return asked

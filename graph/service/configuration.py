@@ -179,6 +179,10 @@ class ServiceSettings(_Section):
     lease: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
         15.0, description="Seconds of silence after which a worker loses its runs to another."
     )
+    work: bool = Field(
+        True,
+        description="Whether `fairqr serve` also does durable runs; if not, `fairqr work` does.",
+    )
     retention: _Seconds = Field(7 * 86_400.0, description="Seconds that finished runs are kept.")
     replies: Path | None = Field(
         None,

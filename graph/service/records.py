@@ -83,24 +83,6 @@ class Run(RunSummary):
         return self.status in LIVE
 
 
-class Claim(_Record):
-    """A worker's claim on a run.
-
-    Attributes:
-        run: The run; its status is ``running``.
-        ticket: The name of the claim. The store accepts what a worker writes about the run only
-            while this is the run's last claim, so that late writes of an earlier attempt are
-            refused, also if it was the same worker's.
-        key: The id of the key that asked for it.
-        carrier: The headers of the caller's trace.
-    """
-
-    run: Run
-    ticket: str
-    key: str
-    carrier: dict[str, str]
-
-
 class Event(_Record):
     """An event of a run, as clients receive it.
 
@@ -110,13 +92,13 @@ class Event(_Record):
         data: For ``run``, its summary; for ``step``, see
             :class:`fairqr.graph.step_data.StepData`; for ``token``, its ``text``; for ``end``,
             ``run`` and ``result``; for ``error``, the problem.
-        private: What a worker needs to resume the run after this step; never sent to clients.
+        step: The key of the step, the same in each attempt; never sent to clients.
     """
 
     number: int
     name: EventName
     data: dict[str, Any]
-    private: dict[str, Any] | None = None
+    step: str | None = None
 
     @property
     def last(self) -> bool:

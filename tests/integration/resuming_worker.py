@@ -1,6 +1,6 @@
 """A worker in a process of its own, to be killed: it does the runs of a store.
 
-It prints ``ready`` and its id when it takes runs, and ``over`` where it was told to stop between
+It prints ``ready`` when it takes runs, and ``over`` where it was told to stop between
 the end of a graph and the end of its run. SIGTERM drains it.
 """
 
@@ -17,12 +17,12 @@ from fairqr.agents.models.chat import ChatModel
 from fairqr.api import open_engine
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.answer.context import answer_context
-from fairqr.graph.journal import RunJournal
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context, make_context
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Kind, Run
 from fairqr.graph.service.runs.doing import Observer
+from fairqr.graph.service.runs.durable import DurableRun
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import RunEvent, run_graph
@@ -53,9 +53,12 @@ async def main() -> None:
         "answer": build_answer_graph(engine, model, attributor="overlap"),
     }
 
-    async def execute(run: Run, journal: RunJournal) -> AsyncGenerator[RunEvent, None]:
+    async def execute(run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
         context = context_of(run.kind, run.request)
-        events = run_graph(graphs[run.kind], run.query, context, journal=journal)
+        await durable.begin_over("one version")
+        graph = graphs[run.kind].copy({"checkpointer": durable.saver})
+        options: Any = {"thread": run.id, "resume": durable.resumed, "durability": "async"}
+        events = run_graph(graph, run.query, context, journal=durable, **options)
         async with aclosing(events):
             async for event in events:
                 yield event
@@ -63,9 +66,9 @@ async def main() -> None:
             print("over", flush=True)
             await asyncio.Event().wait()
 
-    runs = Runs(store, execute, ServiceSettings(), Observer())
+    runs = Runs(store, execute, ServiceSettings(lease=2, grace=1), Observer())
     await runs.start()
-    print("ready", runs._worker.id, flush=True)
+    print("ready", flush=True)
     await ended.wait()
     await runs.drain(1)
     await engine.aclose()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import time
 import uuid
@@ -12,13 +11,9 @@ from typing import Any
 
 import psycopg
 import pytest
-import sqlalchemy as sa
 
-from fairqr.base.errors import StoreUnavailableError
-from fairqr.graph.service.records import Claim, Run
+from fairqr.graph.service.records import Run
 from fairqr.graph.service.store import Store
-from fairqr.graph.service.store.tables import RUNS
-from tests.patience import PATIENCE
 
 PLENTY = {"queue": 1000, "live": 1000}
 
@@ -52,33 +47,18 @@ def a_run(**given: Any) -> Run:
     return Run(**{**values, **given})
 
 
+async def begun(store: Store, id_: str) -> Run:
+    """Begin the next attempt at a run."""
+    attempt = await store.begin(id_)
+    assert attempt is not None
+    return attempt.run
+
+
 async def accepted(store: Store, key: str = "k", **given: Any) -> str:
-    """Put a run into the queue, and return its id."""
+    """Accept a run, and return its id."""
     run = a_run(**given)
-    await store.accept(run, key, carrier={}, **PLENTY)
+    await store.accept(run, key, **PLENTY)
     return run.id
-
-
-async def lost(store: Store, worker: str) -> None:
-    """Let a worker be silent until all of its leases have run out.
-
-    One that is frozen within a transaction holds its run until PostgreSQL ends that, after 20 s.
-    """
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            try:
-                await store.renew(worker, -60)
-            except StoreUnavailableError:
-                continue
-            return
-
-
-async def claimed(store: Store, worker: str) -> Claim:
-    """Claim the next run; wait where a server has just started, or still holds a dead claim."""
-    async with asyncio.timeout(PATIENCE):
-        while (claim := await store.claim(worker, 60)) is None:
-            await asyncio.sleep(0.1)
-    return claim
 
 
 def freeze(send: Callable[[signal.Signals], None], url: str) -> None:
@@ -96,19 +76,3 @@ def freeze(send: Callable[[signal.Signals], None], url: str) -> None:
             send(signal.SIGCONT)
             time.sleep(0.1)
     raise AssertionError("it was in a transaction each time")
-
-
-def lose(url: str, run: str) -> None:
-    """Let the worker of a run, which is dead or frozen, be silent until its leases have run out."""
-
-    async def work() -> None:
-        store = await Store.open(url)
-        try:
-            of_run = sa.select(RUNS.c.worker).where(RUNS.c.id == run)
-            worker = await store._database.read(lambda it: it.scalar(of_run))
-            assert worker, "nobody does the run"
-            await lost(store, worker)
-        finally:
-            await store.close()
-
-    asyncio.run(work())

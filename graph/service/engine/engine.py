@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -139,14 +140,14 @@ class Engine:
         return check_request(kind, asked, self.settings.caps, self.offers)
 
     async def execute(
-        self, request: Request, id_: str, journal: RunJournal | None = None, steps: bool = True
+        self, request: Request, id_: str, durable: RunJournal | None = None, steps: bool = True
     ) -> AsyncGenerator[RunEvent, None]:
         """Run a request, and yield what happens. Iterate over it and close it in the same task.
 
         Args:
             request: A request that :meth:`checked` returned.
             id_: The id of the run; its trace gets this name.
-            journal: The journal of a durable run.
+            durable: The attempt at a durable run.
             steps: Whether to yield steps, or only the result.
 
         Raises:
@@ -157,25 +158,29 @@ class Engine:
             async with lent as engine:
                 graph = self._resources.graph(request, engine)
                 context = await _fitting(request, engine)
-                if journal is not None and engine.in_process:
-                    journal.version = (await engine.info()).fingerprint
-                with self._recorded(id_, more=journal is not None and journal.resumed):
+                options: dict[str, Any] = {}
+                if durable is not None:
+                    version = (await engine.info()).fingerprint if engine.in_process else ""
+                    await durable.begin_over(version)
+                    graph = graph.copy({"checkpointer": durable.saver})
+                    options = {"thread": id_, "resume": durable.resumed, "durability": "async"}
+                with self._recorded(id_, more=durable is not None and durable.resumed):
                     if not steps:
                         yield await result_of(graph, request.query, context)
                         return
-                    events = run_graph(graph, request.query, context, journal=journal)
+                    events = run_graph(graph, request.query, context, journal=durable, **options)
                     async with aclosing(events):
                         async for event in events:
                             yield event
 
-    async def execute_stored(self, run: Run, journal: RunJournal) -> AsyncGenerator[RunEvent, None]:
+    async def execute_stored(self, run: Run, durable: RunJournal) -> AsyncGenerator[RunEvent, None]:
         """Run or resume a durable run, as :meth:`execute` does."""
         events: AsyncGenerator[RunEvent, None]
         if run.kind == "audit":
             events = self._audited(run)
         else:
             request = self.checked(run.kind, parsed(run.kind, run.request))
-            events = self.execute(request, run.id, journal)
+            events = self.execute(request, run.id, durable)
         async with aclosing(events):
             async for event in events:
                 yield event

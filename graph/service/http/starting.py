@@ -15,6 +15,7 @@ from fairqr.graph.service.http.access import require_a_key
 from fairqr.graph.service.http.app import create_app
 from fairqr.graph.service.http.metrics import Metrics
 from fairqr.graph.service.http.parts import Parts, Readiness
+from fairqr.graph.service.runs.doing import Observer
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.retrieval.sources.documents import ProgressFunction
@@ -42,24 +43,18 @@ async def running(
     Raises:
         FairqrError: Something is missing or cannot be reached; the message says what to do.
     """
-    async with AsyncExitStack() as stack:
-        store = await Store.open(settings.database)
-        stack.push_async_callback(store.close)
-        await require_a_key(settings, store)
-        engine = Engine(settings, default_model=model, auditor=auditor)
-        stack.push_async_callback(engine.close)
-        await engine.start(progress)
+    metrics = Metrics()
+    async with (
+        working(settings, metrics, model, progress, auditor, listens=True) as (store, engine, runs),
+        AsyncExitStack() as stack,
+    ):
         readiness = Readiness(
             {"index": engine.check_index, "model": engine.check_model, "store": store.check}
         )
-        metrics = Metrics()
-        runs = Runs(store, engine.execute_stored, settings, metrics)
-        await runs.start()
 
         async def drain() -> None:
             await runs.drain(settings.grace)
 
-        stack.push_async_callback(runs.drain, 0)
         app = create_app(Parts(settings, store, engine, runs, metrics, readiness))
         if find_spec("fastmcp") is not None:
             from fairqr.graph.service.http.agents import McpDoor
@@ -67,3 +62,37 @@ async def running(
             door = await stack.enter_async_context(McpDoor.opened(engine, runs.ephemeral))
             app.router.routes.append(door.route)
         yield app, drain
+
+
+@asynccontextmanager
+async def working(
+    settings: ServiceSettings,
+    observer: Observer,
+    model: str | None = None,
+    progress: Callable[[str], ProgressFunction] | None = None,
+    auditor: Auditor | None = None,
+    *,
+    listens: bool = False,
+) -> AsyncIterator[tuple[Store, Engine, Runs]]:
+    """Start what does runs, and stop it in the end; see :func:`running`.
+
+    Args:
+        settings: The settings of the service.
+        observer: Hears what happens to runs.
+        model: The default model; defaults to the configured one.
+        progress: Reports what is being indexed.
+        auditor: Runs audits; without it, the service offers none.
+        listens: Whether clients will reach this process, and may need keys.
+    """
+    async with AsyncExitStack() as stack:
+        store = await Store.open(settings.database)
+        stack.push_async_callback(store.close)
+        if listens:
+            await require_a_key(settings, store)
+        engine = Engine(settings, default_model=model, auditor=auditor)
+        stack.push_async_callback(engine.close)
+        await engine.start(progress)
+        runs = Runs(store, engine.execute_stored if settings.work else None, settings, observer)
+        await runs.start()
+        stack.push_async_callback(runs.drain, 0)
+        yield store, engine, runs

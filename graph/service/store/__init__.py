@@ -1,12 +1,7 @@
-"""The database of runs, their events, the replies of models, and access keys.
-
-SQLite by default, or PostgreSQL by URL. The statements are the same;
-:mod:`fairqr.graph.service.store.flavours` has the differences.
-"""
+"""The database of runs, their events, the replies of models, and access keys."""
 
 from __future__ import annotations
 
-from fairqr.graph.service.store.queue import Renewal
-from fairqr.graph.service.store.store import Store
+from fairqr.graph.service.store.store import Attempt, Store
 
-__all__ = ["Renewal", "Store"]
+__all__ = ["Attempt", "Store"]

@@ -7,13 +7,12 @@ import hmac
 import re
 import secrets
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import sqlalchemy as sa
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.graph.service.records import KEY_START, LIVE, SCOPES, AccessKey, Scope
-from fairqr.graph.service.store.endings import Endings
+from fairqr.graph.service.store.database import Database
 from fairqr.graph.service.store.tables import KEYS, RUNS
 
 DEFAULTSCOPES: tuple[Scope, ...] = ("read", "run")
@@ -22,8 +21,10 @@ _SECRET = re.compile(KEY_START + r"([0-9a-f]{12})_[A-Za-z0-9_-]{43}", re.ASCII)
 _NAME = 100  # characters
 
 
-class Keys(Endings):
+class Keys:
     """Access keys. We only keep their SHA-256."""
+
+    _database: Database
 
     async def create_key(
         self, name: str, scopes: Sequence[Scope] = DEFAULTSCOPES
@@ -54,21 +55,19 @@ class Keys(Endings):
         highest = max(SCOPES.index(scope) for scope in scopes)
         id_ = secrets.token_hex(6)
         secret = f"{KEY_START}{id_}_{secrets.token_urlsafe(32)}"
-        values = {
-            "id": id_,
-            "name": name.strip(),
-            "scopes": SCOPES[: highest + 1],
-            "sha256": _sha256(secret),
-        }
-
-        def work(connection: sa.Connection) -> AccessKey:
-            if (known := _find(connection, id_)) is None:  # otherwise this is a retry
-                now = self._database.flavour.now()
-                connection.execute(KEYS.insert().values(**values, created=now))
-                known = _find(connection, id_)
-            return AccessKey(**known)
-
-        return await self._database.write(work), secret
+        async with self._database.write() as connection:
+            made = await connection.execute(
+                KEYS.insert()
+                .values(
+                    id=id_,
+                    name=name.strip(),
+                    scopes=SCOPES[: highest + 1],
+                    created=self._database.now(),
+                    sha256=_sha256(secret),
+                )
+                .returning(*KEYS.c)
+            )
+            return AccessKey(**made.mappings().one()), secret
 
     async def keys(self) -> list[AccessKey]:
         """Return all access keys, the oldest first, including revoked ones.
@@ -76,12 +75,9 @@ class Keys(Endings):
         Raises:
             StoreUnavailableError: The database cannot be used.
         """
-
-        def work(connection: sa.Connection) -> list[AccessKey]:
-            found = connection.execute(sa.select(KEYS).order_by(KEYS.c.created, KEYS.c.id))
+        async with self._database.read() as connection:
+            found = await connection.execute(sa.select(KEYS).order_by(KEYS.c.created, KEYS.c.id))
             return [AccessKey(**row) for row in found.mappings()]
-
-        return await self._database.read(work)
 
     async def revoke_key(self, id: str) -> AccessKey:
         """Revoke an access key for good, and cancel its runs.
@@ -96,32 +92,21 @@ class Keys(Endings):
             StoreUnavailableError: The database cannot be used.
         """
         id_ = id.removeprefix(KEY_START)
-
-        def work(connection: sa.Connection) -> AccessKey | None:
-            if not re.fullmatch(r"[0-9a-f]{12}", id_, re.ASCII):
-                return None
-            connection.execute(
-                KEYS.update()
-                .where(KEYS.c.id == id_, KEYS.c.revoked.is_(None))
-                .values(revoked=self._database.flavour.now())
-            )
-            live = connection.execute(
-                sa.select(RUNS)
-                .where(RUNS.c.key_id == id_, RUNS.c.status.in_(LIVE))
-                .order_by(RUNS.c.id)  # avoids deadlocks
-                .with_for_update()
-            )
-            for row in live.mappings().all():
-                self._cancel(connection, row)
-            found = _find(connection, id_)
-            return None if found is None else AccessKey(**found)
-
-        key = await self._database.write(work)
-        if key is None:
+        found = None
+        if re.fullmatch(r"[0-9a-f]{12}", id_, re.ASCII):  # PostgreSQL refuses some other texts
+            async with self._database.write() as connection:
+                revoked = KEYS.update().where(KEYS.c.id == id_, KEYS.c.revoked.is_(None))
+                await connection.execute(revoked.values(revoked=self._database.now()))
+                # Whoever does the runs ends them.
+                live = RUNS.update().where(RUNS.c.key_id == id_, RUNS.c.status.in_(LIVE))
+                await connection.execute(live.values(cancel=True))
+                query = sa.select(KEYS).where(KEYS.c.id == id_)
+                found = (await connection.execute(query)).mappings().first()
+        if found is None:
             raise InputError(
                 f"There is no access key '{one_line(id_, 12)}'; see 'fairqr keys list'."
             )
-        return key
+        return AccessKey(**found)
 
     async def revoked(self, ids: Collection[str]) -> set[str]:
         """Return which of these keys are revoked.
@@ -129,14 +114,9 @@ class Keys(Endings):
         Raises:
             StoreUnavailableError: The database cannot be used.
         """
-
-        def work(connection: sa.Connection) -> set[str]:
-            found = connection.execute(
-                sa.select(KEYS.c.id).where(KEYS.c.id.in_(ids), KEYS.c.revoked.is_not(None))
-            )
-            return set(found.scalars())
-
-        return await self._database.read(work)
+        query = sa.select(KEYS.c.id).where(KEYS.c.id.in_(ids), KEYS.c.revoked.is_not(None))
+        async with self._database.read() as connection:
+            return set(await connection.scalars(query))
 
     async def key_for(self, secret: str) -> AccessKey | None:
         """Return the access key of a secret, or None if it does not exist or was revoked.
@@ -148,21 +128,15 @@ class Keys(Endings):
         if form is None:
             return None
 
-        def work(connection: sa.Connection) -> Any:
-            return _find(connection, form[1])
-
-        found = await self._database.read(work)
+        query = sa.select(KEYS).where(KEYS.c.id == form[1])
+        async with self._database.read() as connection:
+            found = (await connection.execute(query)).mappings().first()
         # An unknown id takes as long as a wrong secret.
         expected = found["sha256"] if found else "0" * 64
         same = hmac.compare_digest(_sha256(secret), expected)
         if not same or found is None or found["revoked"] is not None:
             return None
         return AccessKey(**found)
-
-
-def _find(connection: sa.Connection, id: str) -> Any:
-    found = connection.execute(sa.select(KEYS).where(KEYS.c.id == id))
-    return found.mappings().first()
 
 
 def _sha256(secret: str) -> str:

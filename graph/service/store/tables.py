@@ -1,4 +1,4 @@
-"""The columns of the tables that :mod:`fairqr.graph.service.store.migrations` creates."""
+"""The tables of the database, the same in SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -26,28 +26,70 @@ class JsonText(TypeDecorator[Any]):
         return None if value is None else json.loads(value)
 
 
-def _table(name: str, columns: str, *, json: str) -> sa.TableClause:
-    """Name the columns of a table, and those of them that hold JSON."""
-    of_json = {*json.split()}
-    return sa.table(
-        name,
-        *(sa.column(each, JsonText if each in of_json else None) for each in columns.split()),
+METADATA = sa.MetaData()
+
+RUNS = sa.Table(
+    "runs",
+    METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("key_id", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("query", JsonText, nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("started", sa.Double),
+    sa.Column("finished", sa.Double),
+    # Only the last attempt may write. Some of them were handed over, and not lost.
+    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("handed_over", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("cancel", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("version", sa.Text),  # of the index that the checkpoints are over
+    sa.Column("request", JsonText, nullable=False),
+    sa.Column("result", JsonText),
+    sa.Column("problem", JsonText),
+    sa.Column("carrier", JsonText, nullable=False),  # the headers of the caller's trace
+    sa.Index("runs_of_status", "status", "created"),
+    sa.Index("runs_of_key", "key_id", "created"),
+    sa.Index("runs_of_end", "finished"),
+)
+
+
+def _of_run() -> sa.Column[str]:
+    return sa.Column(
+        "run_id", sa.Text, sa.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True
     )
 
 
-_SUMMARY = "id kind status query created started finished attempts"
-
-RUNS = _table(
-    "runs",
-    # `carrier` is of the caller's trace. `worker` has the run until `lease` (in seconds since the
-    # epoch); only its claim `ticket` may write, which stays after the end that it wrote. `losses`
-    # counts the workers that went silent while doing it. With `cancel` the worker is to stop.
-    f"{_SUMMARY} key_id request result problem carrier worker lease ticket losses cancel",
-    json="query request result problem carrier",
+EVENTS = sa.Table(
+    "events",
+    METADATA,
+    _of_run(),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("step", sa.Text),  # the key of the step that ended, the same in each attempt
+    sa.Column("data", JsonText, nullable=False),
 )
-SUMMARY = [RUNS.c[name] for name in _SUMMARY.split()]
 
-# `private` is what resuming needs besides, until the run is over.
-EVENTS = _table("events", "run_id number name data private", json="data private")
-REPLIES = _table("replies", "run_id id reply", json="reply")
-KEYS = _table("access_keys", "id name scopes created revoked sha256", json="name scopes")
+REPLIES = sa.Table(
+    "replies",
+    METADATA,
+    _of_run(),
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("reply", JsonText, nullable=False),
+)
+
+KEYS = sa.Table(
+    "access_keys",
+    METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("name", JsonText, nullable=False),
+    sa.Column("scopes", JsonText, nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("revoked", sa.Double),
+    sa.Column("sha256", sa.Text, nullable=False),
+)
+
+LAYOUT = sa.Table("layout", METADATA, sa.Column("version", sa.Integer, primary_key=True))
+"""The version of these tables, and a row to try whether anything can be written."""
+
+VERSION = 5

@@ -19,6 +19,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "audit": "Measure who gets seen over many queries, and write a report.",
         "answer": "Answer a question, and show whose documents were used.",
         "serve": "Serve searches, answers and audits over HTTP, with a page.",
+        "work": "Do the durable runs of a service, beside others.",
         "mcp": "Offer fair search to an agent as tools, over MCP.",
         "keys": "Create and revoke access keys for the service.",
     },

@@ -19,7 +19,7 @@ from fairqr.cli.output import warn
 from fairqr.cli.progress import Progress
 from fairqr.graph.service.configuration import ServiceSettings
 
-LIBRARIES = ("fastapi", "limits", "prometheus_client", "sqlalchemy", "uvicorn")
+LIBRARIES = ("fastapi", "limits", "procrastinate", "prometheus_client", "sqlalchemy", "uvicorn")
 """The libraries of the extra ``service``."""
 
 YOUNG_OBJECTS = 10_000

@@ -78,8 +78,8 @@ def test_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
 
 
 def test_windows_keeps_runs_in_sqlite_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fairqr.graph.service.store.postgres import PostgreSQL
+    from fairqr.graph.service.store.database import Database
 
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(ConfigError, match=r"on Windows.*; run it in WSL, or name a SQLite file"):
-        PostgreSQL("postgresql://user:word@localhost/runs")
+        Database("postgresql://user:word@localhost/runs")

@@ -27,12 +27,11 @@ import pytest
 from fairqr.agents.models.chat import ChatModel
 from fairqr.api import open_engine
 from fairqr.graph.answer.builder import build_answer_graph
-from fairqr.graph.journal import RunJournal
-from fairqr.graph.probe.builder import build_probe_graph
-from fairqr.graph.probe.context import ProbeContext, probe_context
 from fairqr.graph.search.builder import build_search_graph
-from fairqr.graph.search.context import make_context
+from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Event, Kind, Run
+from fairqr.graph.service.runs.doing import Observer
+from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import Step, run_graph
 from tests.integration import resuming_worker
@@ -45,9 +44,8 @@ from tests.integration.model_server import (
     people,
     says,
 )
-from tests.integration.stores import PLENTY, a_run, freeze, lost
+from tests.integration.stores import freeze
 from tests.patience import PATIENCE
-from tests.unit.graph.kept import Kept
 
 __all__ = ["clean_environment", "model_server", "people"]
 
@@ -122,23 +120,16 @@ class Worker:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
-        self.id = ""
 
-    async def says(self, word: str) -> str:
-        """Wait until it does, and return what follows the word."""
+    async def says(self, word: str) -> None:
+        """Wait until it does."""
         assert self.process.stdout is not None
-        said, _, more = (await asyncio.to_thread(self.process.stdout.readline)).partition(" ")
+        said = await asyncio.to_thread(self.process.stdout.readline)
         assert said.strip() == word
-        return more.strip()
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
-
-    async def dies(self, store: Store) -> None:
-        """End it as a power cut does, longer ago than its lease is long."""
-        self.kill()
-        await lost(store, self.id)
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
@@ -161,7 +152,7 @@ class Workers:
             )
         )
         self.started.append(worker)
-        worker.id = await worker.says("ready")
+        await worker.says("ready")
         return worker
 
 
@@ -179,8 +170,9 @@ async def workers(store_url: str, people: Path, model: CountingModel) -> AsyncIt
 
 
 async def submitted(store: Store, kind: Kind, request: dict[str, Any]) -> str:
-    run = a_run(kind=kind, query="physicist", request={"query": "physicist", **request})
-    await store.accept(run, KEY, carrier={}, **PLENTY)
+    """Accept a run in a process that does none."""
+    runs = Runs(store, None, ServiceSettings(), Observer())
+    run = await runs.submit(kind, {"query": "physicist", **request}, key=KEY, query="physicist")
     return run.id
 
 
@@ -275,14 +267,14 @@ class TestKilled:
     ) -> None:
         expected = await undisturbed("search", SEARCH, people, model)
         model.holds = is_of_round(2, "Africa")
-        worker = await workers.start()
         id_ = await submitted(store, "search", SEARCH)
+        worker = await workers.start()
 
         async def the_others_are_kept() -> bool:
             return bool(model.held) and await all_are_kept(store, id_, model)
 
         await until(the_others_are_kept)
-        await worker.dies(store)
+        worker.kill()
         model.open()
         await workers.start()
         await goes_on_as_if_nothing_had_happened(id_, store, model, expected)
@@ -298,8 +290,8 @@ class TestKilled:
             return next(number) > 3
 
         model.holds = all_but_three
-        worker = await workers.start()
         id_ = await submitted(store, "answer", ANSWER)
+        worker = await workers.start()
 
         async def three_are_told() -> bool:
             events = await store.events(id_)
@@ -307,7 +299,7 @@ class TestKilled:
             return steps.count("generate") == 3 and len(model.held) == 3
 
         await until(three_are_told)
-        await worker.dies(store)
+        worker.kill()
         model.open()
         await workers.start()
         await goes_on_as_if_nothing_had_happened(id_, store, model, expected)
@@ -316,10 +308,10 @@ class TestKilled:
         self, store: Store, workers: Workers, model: CountingModel, people: Path
     ) -> None:
         expected = await undisturbed("search", SEARCH, people, model)
-        worker = await workers.start("--stop-when-over")
         id_ = await submitted(store, "search", SEARCH)
+        worker = await workers.start("--stop-when-over")
         await worker.says("over")
-        await worker.dies(store)
+        worker.kill()
         await workers.start()
         await goes_on_as_if_nothing_had_happened(id_, store, model, expected)
 
@@ -330,8 +322,8 @@ async def test_a_worker_that_is_told_to_end_hands_over_what_it_does(
 ) -> None:
     expected = await undisturbed("search", SEARCH, people, model)
     model.holds = is_of_round(1, "Asia")
-    worker = await workers.start()
     id_ = await submitted(store, "search", SEARCH)
+    worker = await workers.start()
 
     async def the_others_are_kept() -> bool:
         return bool(model.held) and await all_are_kept(store, id_, model)
@@ -350,15 +342,14 @@ async def test_a_worker_that_was_frozen_for_too_long_neither_ends_nor_tells_what
 ) -> None:
     expected = await undisturbed("search", SEARCH, people, model)
     model.holds = is_of_round(2, "Africa")
-    frozen = await workers.start()
     id_ = await submitted(store, "search", SEARCH)
+    frozen = await workers.start()
 
     async def the_others_are_kept() -> bool:
         return bool(model.held) and await all_are_kept(store, id_, model)
 
     await until(the_others_are_kept)
     await asyncio.to_thread(freeze, frozen.signal, store_url)
-    await lost(store, frozen.id)
     other = await workers.start()
 
     async def another_holds_it() -> bool:
@@ -380,61 +371,3 @@ async def test_a_worker_that_was_frozen_for_too_long_neither_ends_nor_tells_what
     again = await over(store, await submitted(store, "search", SEARCH))
     assert plain(again.result) == expected[0]
     assert (await told(store, id_)) == events
-
-
-ONE_AFTER_THE_OTHER = {
-    "a batch of pairs": probe_context(
-        attribute="gender", protected="female", k=40, kinds=["pairwise"], pairs=3
-    ),
-    "windows of a list": make_context(
-        attributes=["gender"],
-        k=10,
-        method="listwise",
-        depth=12,
-        ranking={"window": 4, "step": 2},
-    ),
-}
-
-
-@pytest.mark.parametrize("asked", ONE_AFTER_THE_OTHER)
-async def test_a_step_that_asks_many_questions_goes_on_after_the_last_that_was_answered(
-    people: Path, model: CountingModel, asked: str
-) -> None:
-    """Left in one process, that is; what it has done is kept in its memory."""
-    context = ONE_AFTER_THE_OTHER[asked]
-    engine = await open_engine(str(people))
-    build = build_probe_graph if isinstance(context, ProbeContext) else build_search_graph
-    kept = Kept()
-
-    async def outcome(journal: RunJournal | None = None) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        chat = ChatModel("openai:fake", base_url=model.server.base_url, cache=None)
-        graph: Any = build(engine, chat)
-        async with aclosing(run_graph(graph, "physicist", context, journal=journal)) as events:
-            async for event in events:
-                if isinstance(event, Step):
-                    found |= {k: v for k, v in event.update.items() if k in ("result", "probe")}
-                    if journal is not None:
-                        kept.add(event)
-        return {name: plain(each) for name, each in found.items()}
-
-    expected = await outcome()
-    requests = model.times()
-    assert len(requests) > 4
-    model.server.asked.clear()
-    model.holds = lambda asked: len(model.times()) == 5
-    left = asyncio.create_task(outcome(kept.journal()))
-
-    async def the_others_are_kept() -> bool:
-        return bool(model.held) and len(kept.replies) == 4
-
-    await until(the_others_are_kept)
-    left.cancel()
-    await asyncio.wait({left})
-    model.open()
-    again = await outcome(kept.journal())
-    assert again["result"] == expected["result"]
-    assert again == expected
-    assert sum(model.held.values()) == 1
-    assert model.times() - requests == model.held
-    await engine.aclose()

@@ -22,7 +22,7 @@ from tests.integration.model_server import clean_environment as clean_environmen
 from tests.integration.page_service import run_command, settings_for
 from tests.integration.postgres_server import new_database
 from tests.integration.service_client import Served, a_service, events_of, until
-from tests.integration.stores import freeze, lose
+from tests.integration.stores import freeze
 from tests.patience import PATIENCE
 
 QUERIES = ["physicist", "workshop", "laboratory", {"query": "person", "weight": 3}]
@@ -166,7 +166,6 @@ def test_an_audit_goes_on_after_kill_9_and_asks_nothing_again(
         until(lambda: kept.exists() and len(kept.read_text().splitlines()) == 7)
         child.kill()
         child.wait()
-    lose(f"sqlite:///{tmp_path}/data/service/runs.sqlite", id_)
     before = len(endpoint.asked)
     endpoint.gate.set()
     with running(variables) as (client, _):
@@ -189,7 +188,6 @@ def test_an_audit_begins_again_where_its_files_are_not(endpoint: Endpoint, tmp_p
         until(lambda: kept.exists() and len(kept.read_text().splitlines()) == 7)
         child.kill()
         child.wait()
-    lose(f"sqlite:///{tmp_path}/data/service/runs.sqlite", id_)
     shutil.rmtree(folder)
     before = len(endpoint.asked)
     endpoint.gate.set()
@@ -204,7 +202,7 @@ def test_a_frozen_worker_that_wakes_leaves_its_audit_to_the_other(
 ) -> None:
     with (
         new_database(postgres_server) as url,
-        running(variables := settings_of(endpoint, tmp_path, f'database = "{url}"')) as (
+        running(variables := settings_of(endpoint, tmp_path, f'database = "{url}"\nlease = 3')) as (
             first,
             frozen,
         ),
@@ -214,7 +212,6 @@ def test_a_frozen_worker_that_wakes_leaves_its_audit_to_the_other(
         until(lambda: kept.exists() and len(kept.read_text().splitlines()) == 7)
         freeze(frozen.send_signal, url)
         try:
-            lose(url, id_)
             with running(variables) as (second, _):
                 # A machine under load may say 503 for a while.
                 until(lambda: second.get(f"/v1/audits/{id_}").json().get("attempts") == 2)

@@ -18,7 +18,6 @@ from fairqr.graph.service.store import Store
 from tests.integration.model_server import Asked, Command, ModelServer, says, write_people
 from tests.integration.page_service import _address, _environment, run_command, settings_for
 from tests.integration.service_client import until
-from tests.integration.stores import lose
 from tests.patience import PATIENCE
 
 ASKED = {
@@ -79,7 +78,6 @@ def test_a_run_goes_on_after_kill_9_and_no_reply_is_asked_for_again(tmp_path: Pa
             until(lambda: held and _kept(tmp_path, begun.json()["id"]) == 3)
             child.kill()
             child.wait()
-        lose(_database(tmp_path), begun.json()["id"])
         gate.set()
         with service(variables) as (client, _):
             (listed,) = client.get("/v1/runs").json()["runs"]

@@ -8,7 +8,6 @@ import random
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,36 +17,16 @@ import pytest
 import sqlalchemy as sa
 
 from fairqr.base.errors import ConfigError, StoreUnavailableError
-from fairqr.graph.service.records import Claim, Event
+from fairqr.graph.service.records import Event
+from fairqr.graph.service.runs.outcomes import done
 from fairqr.graph.service.store import Store
-from fairqr.graph.service.store.migrations import MIGRATIONS
+from fairqr.graph.service.store.tables import LAYOUT
+from tests.integration.graph.service.test_store import make_old
 from tests.integration.postgres_server import PASSWORD, PostgresServer, running_postgres
-from tests.integration.stores import accepted, claimed
+from tests.integration.stores import accepted, begun
 from tests.patience import PATIENCE
 
 HOSTILE = "\0 \ud800 \ufdd0 \N{SNOWMAN}"
-
-WORKER = """
-import asyncio, sys
-from fairqr.graph.service.records import Event
-from fairqr.graph.service.store import Store
-
-async def work(url, worker):
-    store = await Store.open(url)
-    claimed = [await store.claim(worker, 60)]  # so that each does some
-    print("ready", flush=True)
-    sys.stdin.readline()
-    async def one():
-        while claim := claimed.pop() if claimed else await store.claim(worker, 60):
-            event = Event(number=1, name="step", data={"worker": worker})
-            assert await store.add(claim, [event])
-            assert await store.finish(claim, "done", result={"worker": worker})
-            print(claim.run.id, flush=True)
-    await asyncio.gather(one(), one(), one())
-    await store.close()
-
-asyncio.run(work(*sys.argv[1:]))
-"""
 
 CRASHING = """
 import asyncio, sys, time
@@ -56,11 +35,10 @@ from fairqr.graph.service.store import Store
 
 async def work(url):
     store = await Store.open(url)
-    def halfway(connection):
-        connection.execute(sa.text("UPDATE runs SET status = 'done', query = '\\"gone\\"'"))
+    async with store.database.write() as connection:
+        await connection.execute(sa.text("UPDATE runs SET status = 'done', query = '\\"gone\\"'"))
         print("halfway", flush=True)
         time.sleep(600)
-    await store._database.write(halfway)
 
 asyncio.run(work(sys.argv[1]))
 """
@@ -76,55 +54,14 @@ def process(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 async def scalar(store: Store, statement: str) -> Any:
-    def work(connection: sa.Connection) -> Any:
-        return connection.execute(sa.text(statement)).scalar()
-
-    return await store._database.read(work)
+    async with store.database.read() as connection:
+        return await connection.scalar(sa.text(statement))
 
 
 async def rows(store: Store) -> dict[str, int]:
     """Return how many rows each table has."""
     names = ("runs", "events", "replies")
     return {name: await scalar(store, f"SELECT count(*) FROM {name}") for name in names}
-
-
-def test_two_processes_share_a_queue_and_each_run_is_done_once(store_url: str) -> None:
-    async def fill() -> list[str]:
-        store = await Store.open(store_url)
-        ids = [await accepted(store) for _ in range(200)]
-        await store.close()
-        return ids
-
-    async def look() -> list[Any]:
-        store = await Store.open(store_url)
-        found = [(await store.run(id_, "k"), await store.events(id_)) for id_ in ids]
-        await store.close()
-        return found
-
-    ids = asyncio.run(fill())
-    workers = {name: process(WORKER, store_url, name) for name in ("a", "b")}
-    try:
-        for worker in workers.values():
-            assert worker.stdout is not None
-            assert worker.stdout.readline() == "ready\n"
-        done: dict[str, list[str]] = {}
-        for worker in workers.values():  # both begin before one is waited for
-            assert worker.stdin is not None
-            worker.stdin.write("\n")
-            worker.stdin.flush()
-        for name, worker in workers.items():
-            done[name] = worker.communicate(timeout=PATIENCE)[0].split()
-            assert worker.returncode == 0
-    finally:
-        for worker in workers.values():
-            worker.kill()
-    assert sorted(done["a"] + done["b"]) == sorted(ids)
-    assert all(done.values())  # each did some
-    for run, events in asyncio.run(look()):
-        assert (run.status, run.attempts) == ("done", 1)
-        assert run.result is not None
-        assert run.id in done[run.result["worker"]]
-        assert [event.data for event in events] == [run.result]
 
 
 async def test_a_process_that_is_killed_in_a_transaction_leaves_what_was_before(
@@ -141,7 +78,7 @@ async def test_a_process_that_is_killed_in_a_transaction_leaves_what_was_before(
     store = await Store.open(store_url)
     kept = await store.run(run, "k")
     assert (kept.status, kept.query) == ("queued", "before")
-    await claimed(store, "w")  # nothing stays locked
+    await begun(store, run)  # nothing stays locked
     if store_url.startswith("sqlite"):
         assert await scalar(store, "PRAGMA integrity_check") == "ok"
     await store.close()
@@ -150,67 +87,40 @@ async def test_a_process_that_is_killed_in_a_transaction_leaves_what_was_before(
 # --- versions ---------------------------------------------------------------------------------
 
 
-async def test_a_database_of_a_newer_version_is_refused(store_url: str) -> None:
-    store = await Store.open(store_url)
-    await store._database.write(
-        lambda connection: connection.execute(sa.text("INSERT INTO migrations VALUES (99)"))
-    )
-    await store.close()
-    with pytest.raises(StoreUnavailableError, match=r"version 99.*upgrade fairqr"):
+@pytest.mark.parametrize("version", [3, 99])
+async def test_a_database_of_another_version_is_refused(store_url: str, version: int) -> None:
+    if version == 3:  # before 1.0
+        await make_old(store_url, version)
+    else:
+        store = await Store.open(store_url)
+        async with store.database.write() as connection:
+            await connection.execute(LAYOUT.update().values(version=version))
+        await store.close()
+    with pytest.raises(StoreUnavailableError, match=rf"version {version}.*name another database"):
         await Store.open(store_url)
 
 
-async def test_workers_that_start_at_once_migrate_once(store_url: str) -> None:
+async def test_processes_that_start_at_once_make_the_tables_once(store_url: str) -> None:
     stores = await asyncio.gather(*(Store.open(store_url) for _ in range(6)))
     for number, store in enumerate(stores):
         await accepted(store, key=str(number))
     assert await stores[0].counts() == {"queued": 6}
-    assert await scalar(stores[0], "SELECT count(*) FROM migrations") == len(MIGRATIONS)
+    assert await scalar(stores[0], "SELECT count(*) FROM layout") == 1
     for store in stores:
         await store.close()
 
 
-# --- what a run has done ----------------------------------------------------------------------
-
-
-async def step(store: Store, claim: Claim, number: int = 1, text: str = "") -> bool:
-    """Write a step and a reply of a run."""
-    event = Event(number=number, name="step", data={"step": text}, private={"update": {text: text}})
-    return await store.add(claim, [event], {f"a:{number}": {"text": text}})
-
-
-async def test_a_run_goes_on_where_it_stopped_whatever_its_texts_are(store_url: str) -> None:
-    store = await Store.open(store_url)
-    run = await accepted(store)
-    claim = await claimed(store, "w")
-    assert await step(store, claim, text=HOSTILE)
-    assert await store.add(claim, replies={"a:1": {"text": "another"}})  # left as it was
-    another = claim.model_copy(update={"ticket": "another"})
-    assert not await store.add(another, replies={"1": {"text": "not its own"}})
-    await store.close()
-    store = await Store.open(store_url)
-    [event] = await store.events(run, private=True)
-    assert event.private == {"update": {HOSTILE: HOSTILE}}
-    assert await store.replies(run) == {"a:1": {"text": HOSTILE}}
-    # What only resuming needs goes when the run is over.
-    assert await store.finish(claim, "done", result={})
-    assert await store.replies(run) == {}
-    assert [event.private for event in await store.events(run, private=True)] == [None]
-    assert not await store.add(claim, replies={"2": {"text": "too late"}})
-    await store.close()
+async def one_run(store: Store, number: int = 1) -> None:
+    run = await begun(store, await accepted(store))
+    event = Event(number=number, name="step", data={"step": HOSTILE})
+    assert await store.add(run, [event], {f"a:{number}": {"text": HOSTILE}})
+    assert await store.finish(done(run, {}))
 
 
 async def test_nothing_grows(store: Store) -> None:
     """After 200 runs with events and replies, and their time of retention, nothing is left."""
-
-    async def one() -> None:
-        await accepted(store)
-        claim = await claimed(store, "w")
-        assert await step(store, claim)
-        assert await store.finish(claim, "done", result={})
-
     for _ in range(50):
-        await asyncio.gather(*(one() for _ in range(4)))
+        await asyncio.gather(*(one_run(store) for _ in range(4)))
     assert await rows(store) == {"runs": 200, "events": 200, "replies": 0}
     live = await accepted(store)
     assert await store.forget(60) == 0
@@ -222,21 +132,14 @@ async def test_nothing_grows(store: Store) -> None:
 async def test_work_that_is_cancelled_leaves_nothing_locked(store: Store) -> None:
     """Each is cancelled at another moment, also between a statement and its commit."""
     draw = random.Random(1)
-
-    async def write(number: int) -> None:
-        await accepted(store)
-        if claim := await store.claim("w", 15):  # another task may have got the run
-            await step(store, claim, number)
-
-    tasks = [asyncio.create_task(write(number)) for number in range(60)]
+    tasks = [asyncio.create_task(one_run(store, number)) for number in range(60)]
     for task in tasks:
         await asyncio.sleep(draw.random() * 0.01)
         task.cancel()
     await asyncio.wait(tasks)
     for number in range(100, 110):
-        begun = time.monotonic()
-        await write(number)
-        assert time.monotonic() - begun < 5  # SQLite would wait as long for a lock
+        async with asyncio.timeout(PATIENCE):
+            await one_run(store, number)
 
 
 # --- servers and files ------------------------------------------------------------------------
@@ -248,42 +151,20 @@ def own_server() -> Iterator[PostgresServer]:
         yield server
 
 
-async def test_what_happened_in_a_run_outlives_a_server_that_is_away(
+async def test_who_asks_while_the_server_is_away_is_told_so_at_once(
     own_server: PostgresServer,
 ) -> None:
     store = await Store.open(f"{own_server.url}/postgres")
-    for _ in range(3):
-        await accepted(store)
-    ended, begun, answered = [await claimed(store, "w") for _ in range(3)]
+    run = await begun(store, await accepted(store))
     own_server.kill()
-    started = time.monotonic()
-    working = [
-        asyncio.create_task(work)
-        for work in (
-            store.finish(ended, "done", result={"x": 1}),
-            store.add(begun, [Event(number=1, name="step", data={})]),
-            store.add(answered, replies={"1": {"text": "a reply"}}),
-        )
-    ]
-    with pytest.raises(StoreUnavailableError) as refused:
-        await store.check()
-    assert time.monotonic() - started < 5
-    with pytest.raises(StoreUnavailableError):
-        await accepted(store)  # whoever asks is not kept waiting so long
-    assert 4 < time.monotonic() - started < 30
-    assert not [task for task in working if task.done()]
-    assert PASSWORD not in str(refused.value)
-    assert str(own_server.port) not in str(refused.value)
+    for asked in (store.check(), accepted(store), store.runs("k"), store.finish(done(run, {}))):
+        with pytest.raises(StoreUnavailableError) as refused:
+            await asyncio.wait_for(asked, PATIENCE)
+        assert PASSWORD not in str(refused.value)
+        assert str(own_server.port) not in str(refused.value)
     await asyncio.to_thread(own_server.start)
-    back = time.monotonic()
-    finished, told, replied = await asyncio.gather(*working)
-    assert time.monotonic() - back < 25  # as patient as LASTING
-    assert finished
-    assert told
-    assert replied
-    assert (await store.run(ended.run.id, "k")).result == {"x": 1}
-    assert (await store.renew("w", 60)).mine == {begun.run.id, answered.run.id}
     await store.check()
+    assert await store.finish(done(run, {}))
     await store.close()
 
 

@@ -60,7 +60,7 @@ class TestWhatWins:
             **{"host": "h", "database": "sqlite:///x", "models": "a:b, feedback", "traces": "t"},
             **{"replies": "r", "audits": "a"},
             **{"prompts": "refine=v2,answer=*", "base_urls": "http://a,https://b/v1"},
-            **{"limits.rate": "5/second", "require_keys": "true", "port": "0"},
+            **{"limits.rate": "5/second", "require_keys": "true", "port": "0", "work": "true"},
         }
         names = dict(names_of(ServiceSettings))
         for variable, name in zip(service_variables(), names, strict=True):
@@ -74,7 +74,7 @@ class TestWhatWins:
             elif isinstance(value, tuple):
                 assert tuple(map(str, value)) == tuple(texts.get(name, "7").split(","))
             elif isinstance(value, float | int):
-                assert float(value) == {"require_keys": 1, "port": 0}.get(name, 7)
+                assert float(value) == {"require_keys": 1, "work": 1, "port": 0}.get(name, 7)
             else:
                 assert str(value) == texts[name]
 

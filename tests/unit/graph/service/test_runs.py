@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -15,35 +14,45 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessageChunk
 
-from fairqr.agents.models.replies import Reply
-from fairqr.base.errors import BusyError, QueryError, RunInterruptedError, RunNotFoundError
-from fairqr.graph.journal import RunJournal
-from fairqr.graph.search.builder import build_search_graph
-from fairqr.graph.search.context import make_context
+from fairqr.base.errors import (
+    BusyError,
+    ConfigError,
+    QueryError,
+    RunInterruptedError,
+    RunNotFoundError,
+)
 from fairqr.graph.service.configuration import Caps, Limits, ServiceSettings
 from fairqr.graph.service.records import Event, Run
-from fairqr.graph.service.runs import execution, worker
+from fairqr.graph.service.runs.durable import DurableRun
 from fairqr.graph.service.runs.manager import Runs
+from fairqr.graph.service.runs.outcomes import done
 from fairqr.graph.service.store import Store
-from fairqr.graph.stream import RunEvent, Step, run_graph
-from fairqr.retrieval.sources.documents import Document
+from fairqr.graph.stream import RunEvent, Step
+from tests.integration.stores import begun
 from tests.patience import PATIENCE
 from tests.unit.graph.service.runs import KEY, RESULT, WHOLE, Steps, Told, shape
-from tests.unit.retrieval.embedded import built
 
 
 class Script(Steps):
-    """Steps of durable runs; ``resumed`` notes for each whether a part of it was done before."""
+    """Steps of durable runs; ``attempts`` notes the number of each."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.resumed: list[bool] = []
+        self.attempts: list[int] = []
 
-    async def __call__(self, run: Run, journal: RunJournal) -> AsyncGenerator[RunEvent, None]:
-        self.resumed.append(journal.resumed)
+    async def __call__(self, run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
+        self.attempts.append(run.attempts)
         async with aclosing(self.of(run.id)) as steps:
             async for step in steps:
+                await ended(durable, step)
                 yield step
+
+
+async def ended(durable: DurableRun, event: RunEvent) -> None:
+    """Tell of a step, as the nodes of a graph do."""
+    if isinstance(event, Step):
+        durable.ended(event.id, event.name, event.update)
+        await durable.flush()
 
 
 @pytest.fixture
@@ -80,52 +89,6 @@ async def submitted(runs: Runs, *, key: str = KEY) -> Run:
     return await runs.submit("search", {"query": "q"}, key=key, query="q")
 
 
-async def test_a_durable_search_takes_at_most_fourteen_transactions(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    people = [
-        Document(
-            f"d{n}", "", f"science {'work ' * (n > 6)}{n}", {"gender": ("male", "female")[n > 6]}
-        )
-        for n in range(12)
-    ]
-    graph = build_search_graph(built(tmp_path / "index", people), "feedback")
-    context = make_context(ask="always", k=4, max_iterations=3, patience=9)
-
-    async def execute(run: Run, journal: RunJournal) -> AsyncGenerator[RunEvent, None]:
-        async def ask() -> Reply:
-            return Reply("ok", {"keywords": ["work"]})
-
-        for question in ("first", "second", "third"):  # feedback alone asks no model
-            await journal.once(question, dict, ask)
-        async with aclosing(run_graph(graph, "science", context, journal=journal)) as events:
-            async for event in events:
-                yield event
-
-    counted: list[str] = []
-    for name in ("write", "read"):
-        done = getattr(store._database, name)
-
-        def counting(*given: Any, done: Any = done, name: str = name, **options: Any) -> Any:
-            counted.append(name)
-            return done(*given, **options)
-
-        monkeypatch.setattr(store._database, name, counting)
-    # Only replies and the end write, and nobody looks meanwhile, however slow the machine is. What
-    # is written each 20 ms comes on top; `make load` counts all.
-    monkeypatch.setattr(execution, "TOGETHER", PATIENCE)
-    monkeypatch.setattr(worker, "POLL", PATIENCE)
-    monkeypatch.setattr(worker, "BEAT", PATIENCE)
-    async with running(store, execute, lease=3600) as runs:
-        before = len(counted)
-        run = await submitted(runs)
-        events = [event async for event in runs.events(run.id, KEY)]
-        taken = len(counted) - before
-    rounds = [event for event in events if event.data.get("step") == "measure"]
-    assert (events[-1].name, len(rounds)) == ("end", 2), shape(events)
-    assert 5 <= taken <= 14, counted
-
-
 async def within(seconds: float, condition: Callable[[], Awaitable[bool]]) -> None:
     end = time.monotonic() + seconds
     while not await condition():
@@ -160,10 +123,11 @@ async def test_a_run_is_told_and_stored(store: Store, script: Script, told: Told
         assert [event.name async for event in runs.events(run.id, KEY)][-1] == "end"
 
 
-async def test_a_kept_run_is_told_the_same_here_and_elsewhere_and_from_any_event_on(
+async def test_a_run_is_told_the_same_to_all_and_from_any_event_on(
     store: Store, script: Script
 ) -> None:
-    async with running(store, script) as here, running(store, script) as elsewhere:
+    async with running(store, script) as here:
+        elsewhere = Runs(store, None, ServiceSettings(), Told())  # a process that does no runs
         run = await submitted(here)
         readers = [
             asyncio.create_task(collected(runs.events(run.id, KEY))) for runs in (here, elsewhere)
@@ -177,7 +141,7 @@ async def test_a_kept_run_is_told_the_same_here_and_elsewhere_and_from_any_event
         assert {(await result).status for result in results} == {"done"}
         later = [event async for event in here.events(run.id, KEY, after=2)]
         assert shape(later) == [(3, "step"), (4, "end")]
-        assert script.resumed == [False]
+        assert script.attempts == [1]
 
 
 async def collected(events: AsyncGenerator[RunEvent, None]) -> list[Event]:
@@ -187,11 +151,13 @@ async def collected(events: AsyncGenerator[RunEvent, None]) -> list[Event]:
 async def test_a_reader_that_is_slower_than_memory_is_long_gets_a_kept_run_whole(
     store: Store,
 ) -> None:
-    async def long(run: Run, journal: RunJournal) -> AsyncGenerator[RunEvent, None]:
+    async def long(run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
         for number in range(150):
             for _ in range(20):
                 yield AIMessageChunk("piece")
-            yield Step("measure", {"result": RESULT}, f"{number}")
+            step = Step("measure", {"result": RESULT}, f"{number}")
+            await ended(durable, step)
+            yield step
 
     async with running(store, long) as runs:
         run = await submitted(runs)
@@ -219,7 +185,7 @@ async def test_what_runs_is_cancelled_from_wherever_that_is_asked(
         run = await submitted(runs)
         reader = asyncio.create_task(collected(runs.events(run.id, KEY)))
         await script.begun.wait()
-        other = Runs(store, script, ServiceSettings(), Told())
+        other = Runs(store, None, ServiceSettings(), Told())
         await (runs if here else other).cancel(run.id, KEY)
         final = await runs.result(run.id, KEY)
         assert final.status == "cancelled"
@@ -272,8 +238,8 @@ async def test_a_users_error_is_told_and_a_mistake_of_ours_is_not(
 
 
 async def test_a_result_that_cannot_be_stored_fails_the_run(store: Store) -> None:
-    async def strange(run: Run, journal: RunJournal) -> AsyncGenerator[RunEvent, None]:
-        yield Step("rerank", {"result": {"strange": object()}})
+    async def strange(run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
+        yield Step("rerank", {"result": {"strange": object()}}, "1")
 
     async with running(store, strange) as runs:
         run = await submitted(runs)
@@ -308,37 +274,6 @@ async def test_more_than_the_limits_allow_is_refused(
         assert told.said.count("refused: live") == told.said.count("refused: queue") == 1
 
 
-async def test_a_run_takes_one_claim_and_a_refusal_none(
-    store: Store, script: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-
-    def noting(name: str) -> None:
-        call = getattr(store, name)
-
-        async def noted(*arguments: Any, **named: Any) -> Any:
-            asked.append(name)
-            return await call(*arguments, **named)
-
-        monkeypatch.setattr(store, name, noted)
-
-    noting("claim")
-    noting("ask_to_cancel")
-    began = time.monotonic()
-    async with running(store, script, limits=Limits(live=1)) as runs:
-        run = await submitted(runs)
-        with pytest.raises(BusyError):
-            await submitted(runs)
-        script.go.set()
-        await runs.result(run.id, KEY)
-        for _ in range(5):
-            await runs.result((await submitted(runs)).id, KEY)
-        looks = 2 + int(time.monotonic() - began)  # of its own accord
-        await asyncio.sleep(0)
-        assert asked.count("claim") <= 6 + looks
-        assert "ask_to_cancel" not in asked
-
-
 class TestDraining:
     async def test_what_runs_may_end_and_nothing_more_is_taken_on(
         self, store: Store, script: Script, told: Told
@@ -354,7 +289,8 @@ class TestDraining:
                     await submitted(runs)
                 assert refused.value.retry_after > 0
                 script.go.set()
-                assert shape([event async for event in events]) == WHOLE
+                told_then = shape([event async for event in events])
+                assert [it for it in told_then if it[0]] == [it for it in WHOLE if it[0]]
             await asyncio.wait_for(draining, PATIENCE)
 
     async def test_what_does_not_end_is_resumed_elsewhere(
@@ -392,12 +328,13 @@ class TestDraining:
                 (4, "step"),
                 (5, "end"),
             ]
-        assert sorted(script.resumed) == [False, False, True]
+        assert sorted(script.attempts) == [1, 1, 2]
 
     async def test_it_ends_in_time_whatever_a_run_does(self, store: Store) -> None:
         enough = asyncio.Event()
 
-        async def stubborn(run: Run, journal: RunJournal) -> AsyncGenerator[RunEvent, None]:
+        async def stubborn(run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
+            await ended(durable, Step("retrieve", {}, "1"))
             yield Step("retrieve", {}, "1")
             while not enough.is_set():
                 with suppress(asyncio.CancelledError):
@@ -416,78 +353,47 @@ class TestDraining:
         await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
 
 
-async def _begun(script: Script, number: int) -> bool:
-    return len(script.resumed) >= number
+async def test_an_attempt_that_is_not_the_last_is_stopped_and_told_no_more(
+    store: Store, script: Script, told: Told
+) -> None:
+    """Its reader goes on with what the next one does."""
+    async with running(store, script, told) as runs:
+        run = await submitted(runs)
+        reader = asyncio.create_task(collected(runs.events(run.id, KEY)))
+        await written(store, run, 2)
+        another = await begun(store, run.id)
+        script.go.set()
+
+        async def stopped() -> bool:
+            return script.closed == 1
+
+        await within(PATIENCE, stopped)
+        assert await store.add(another, [Event(number=3, name="step", data={"step": "rerank"})])
+        assert await store.finish(done(another, RESULT))
+        happened = shape(await asyncio.wait_for(reader, PATIENCE))
+        assert [it for it in happened if it[0]] == [it for it in WHOLE if it[0]]
+    assert told.said == ["accepted", "begun"]
 
 
-class TestLosingARun:
-    async def test_claims_are_renewed_however_long_it_takes_to_tidy_up(
-        self, store: Store, script: Script, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(store, "sweep", asyncio.Event().wait)
-        async with running(store, script, lease=5) as runs:
-            run = await submitted(runs)
-            await script.begun.wait()
-            first = runs._worker.doing[run.id]._until
+async def test_a_run_that_ends_five_processes_fails_for_good(store: Store, script: Script) -> None:
+    runs = Runs(store, None, ServiceSettings(), Told())
+    run = await submitted(runs)
+    for _ in range(6):
+        await begun(store, run.id)
+    async with running(store, script) as runs:
+        final = await runs.result(run.id, KEY)
+    assert final.problem is not None
+    assert final.problem["type"] == "urn:fairqr:error:interrupted"
+    assert script.attempts == []
 
-            async def has_passed() -> bool:
-                return asyncio.get_running_loop().time() > first
 
-            await within(PATIENCE, has_passed)
-            await asyncio.sleep(0)
-            assert script.closed == 0
-            script.go.set()
-            assert (await runs.result(run.id, KEY)).attempts == 1
-
-    async def test_a_run_that_another_worker_took_is_stopped_and_told_no_more(
-        self, store: Store, script: Script, told: Told
-    ) -> None:
-        """Its reader goes on with what the other one does."""
-        async with running(store, script, told, lease=3) as runs:
-            run = await submitted(runs)
-            reader = asyncio.create_task(collected(runs.events(run.id, KEY)))
-            await written(store, run, 2)
-            claim = None
-            while claim is None:  # it may renew its lease in between
-                await store.renew(runs._worker.id, -60)
-                claim = await store.claim("another", 3600)
-
-            async def stopped() -> bool:
-                return script.closed == 1
-
-            await within(PATIENCE, stopped)
-            more = Event(number=3, name="step", data={"step": "rerank"})
-            assert await store.add(claim, [more])
-            assert await store.finish(claim, "done", result=RESULT)
-            assert shape(await asyncio.wait_for(reader, PATIENCE)) == [
-                (1, "run"),
-                (2, "step"),
-                (3, "step"),
-                (4, "end"),
-            ]
-        assert told.said == ["accepted", "begun"]
-
-    async def test_a_claim_that_is_not_renewed_in_time_ends_the_run_before_it_is_lost(
-        self, store: Store, script: Script, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Afterwards it is given back, and gone on with."""
-        async with running(store, script, lease=5) as runs:
-            run = await submitted(runs)
-            await script.begun.wait()
-            gate = threading.Event()
-            writer = asyncio.create_task(store._database.write(lambda _: gate.wait()))
-
-            async def stopped() -> bool:
-                return script.closed == 1
-
-            try:
-                await within(PATIENCE, stopped)  # nobody else writes meanwhile
-            finally:
-                gate.set()
-            await writer
-            script.go.set()
-            assert (await runs.result(run.id, KEY)).status == "done"
-            assert script.resumed == [False, True]
+async def test_a_second_process_on_the_same_file_is_refused(store: Store, script: Script) -> None:
+    async with running(store, script):
+        second = Runs(store, script, ServiceSettings(), Told())
+        with pytest.raises(ConfigError, match=r"Another process serves the runs in .*sqlite"):
+            await second.start()
+    async with running(store, script):  # once the first has ended
+        pass
 
 
 async def test_traces_are_kept_for_as_long_as_runs(

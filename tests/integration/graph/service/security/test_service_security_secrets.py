@@ -23,9 +23,9 @@ from fairqr.base.errors import (
     SourceError,
 )
 from fairqr.graph.service.configuration import ModelEntry, ServiceSettings
+from fairqr.graph.service.engine.checking import parsed
 from fairqr.graph.service.engine.engine import Engine
 from fairqr.graph.service.problems import problem_of
-from fairqr.graph.service.records import Run
 from fairqr.retrieval.sources.catalog import Catalog
 from tests.integration.model_server import (
     Answer,
@@ -39,7 +39,6 @@ from tests.integration.page_service import _environment, run_command
 from tests.integration.postgres_server import new_database
 from tests.integration.service_client import PHYSICIST, answers_all, events_of, until
 from tests.patience import PATIENCE
-from tests.unit.graph.kept import Kept
 
 MODEL_KEY = "sk-CANARY-of-the-model-0123456789"
 OTHER_KEY = "sk-CANARY-of-the-environment-0123"
@@ -272,16 +271,11 @@ async def test_where_an_index_is_missing_is_for_the_log_alone(
         )
         settings = ServiceSettings(models={"feedback": ModelEntry()}, sources=(source,))
         engine = Engine(settings, catalog=Catalog(tmp_path))
-        run = Run(
-            id="0" * 32,
-            kind="search",
-            status="running",
-            query=QUERY,
-            created=0,
-            request={"query": QUERY, "corpus": "elsewhere"},
+        request = engine.checked(
+            "search", parsed("search", {"query": QUERY, "corpus": "elsewhere"})
         )
         with pytest.raises(FairqrError) as caught:
-            async for _ in engine.execute_stored(run, Kept().journal()):
+            async for _ in engine.execute(request, "0" * 32):
                 pass
         await engine.close()
         server.shutdown()

@@ -1,0 +1,239 @@
+"""Durable runs of real graphs that are left somewhere, and go on from their checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairqr.agents.models.replies import Reply, Usage
+from fairqr.graph.answer.builder import build_answer_graph
+from fairqr.graph.answer.context import answer_context
+from fairqr.graph.search.builder import build_search_graph
+from fairqr.graph.search.context import Context, make_context
+from fairqr.graph.service.configuration import ServiceSettings
+from fairqr.graph.service.records import Event, Kind, Run
+from fairqr.graph.service.runs.doing import Observer
+from fairqr.graph.service.runs.durable import DurableRun
+from fairqr.graph.service.runs.manager import Runs
+from fairqr.graph.service.store import Store
+from fairqr.graph.stream import RunEvent, Step, run_graph
+from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.sources.catalog import Catalog
+from tests.patience import PATIENCE
+
+SEARCH = make_context(attributes=["gender"], k=6, ask="always", patience=5)
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[SearchEngine]:
+    """Forty men and twenty women in science."""
+    (tmp_path / "schema.yaml").write_text(
+        "attributes:\n"
+        "  gender: {field: g, groups: [female, male], population: {female: 0.5, male: 0.5}}\n"
+    )
+    documents = [
+        {"id": f"m{i:02}", "title": "Man", "text": "science " * 3 + f"work {i}", "g": "male"}
+        for i in range(40)
+    ] + [
+        {"id": f"w{i:02}", "title": "Woman", "text": f"science scholar {i} more", "g": "female"}
+        for i in range(20)
+    ]
+    path = tmp_path / "people.jsonl"
+    path.write_text("".join(json.dumps(document) + "\n" for document in documents))
+    engine = await Catalog(tmp_path / "data").resolve(str(path))
+    yield engine
+    await engine.aclose()
+
+
+class Graph:
+    """Does runs with a graph; leaves the first attempt at each after so many steps.
+
+    Attributes:
+        version: Of the index.
+        steps: The names of the steps that ran, with those of all attempts.
+    """
+
+    def __init__(self, graph: Any, context: Context = SEARCH) -> None:
+        self.graph, self.context = graph, context
+        self.leaves_after = 0
+        self.version = "first"
+        self.steps: list[str] = []
+
+    async def __call__(self, run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
+        await durable.begin_over(self.version)
+        graph = self.graph.copy({"checkpointer": durable.saver})
+        options: dict[str, Any] = {"thread": run.id, "resume": durable.resumed}
+        events = run_graph(
+            graph, run.query, self.context, journal=durable, durability="async", **options
+        )
+        number = 0
+        async with aclosing(events):
+            async for event in events:
+                if isinstance(event, Step) and event.name != "result":
+                    self.steps.append(event.name)
+                    number += 1
+                yield event
+                if run.attempts == 1 and number == self.leaves_after:
+                    raise asyncio.CancelledError  # as a process that is told to stop
+
+
+@asynccontextmanager
+async def doing(store: Store, execute: Any) -> AsyncIterator[Runs]:
+    runs = Runs(store, execute, ServiceSettings(), Observer())
+    await runs.start()
+    try:
+        yield runs
+    finally:
+        await runs.drain(0)
+
+
+async def whole(store: Store, graph: Graph, kind: Kind = "search") -> tuple[Run, list[Event]]:
+    """Do a run; where it is left, go on as the next process does."""
+    async with doing(store, graph) as runs:
+        id_ = (await runs.submit(kind, {}, key="k", query="science")).id
+        async with asyncio.timeout(PATIENCE):
+            while not runs.doing:
+                await asyncio.sleep(0.001)
+            while runs.doing:
+                await asyncio.sleep(0.001)
+    async with doing(store, graph) as runs:
+        run = await runs.result(id_, "k")
+    return run, await store.events(id_)
+
+
+def result_of(run: Run) -> dict[str, Any]:
+    assert run.result is not None, run.problem
+    return {**run.result, "usage": {**run.result["usage"], "milliseconds": 0}}
+
+
+def steps_of(events: list[Event]) -> list[str]:
+    assert [event.number for event in events] == list(range(1, len(events) + 1))
+    json.dumps([event.data for event in events])
+    return [event.data["step"] for event in events if event.name == "step"]
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = await Store.open(f"sqlite:///{tmp_path}/runs.sqlite")
+    yield opened
+    await opened.close()
+
+
+async def test_wherever_it_is_left_it_goes_on_and_comes_to_the_same(
+    store: Store, engine: SearchEngine
+) -> None:
+    graph = Graph(build_search_graph(engine, "feedback"))
+    unbroken, events = await whole(store, graph)
+    told = steps_of(events)
+    assert told[:4] == ["begin", "measure", "choose_group", "refine"]
+    assert told == graph.steps
+    for number in range(1, len(told) + 1):
+        graph.leaves_after = number
+        graph.steps.clear()
+        run, events = await whole(store, graph)
+        assert run.attempts == 2
+        assert result_of(run) == result_of(unbroken)
+        assert steps_of(events) == told  # each once, whatever ran twice
+        assert len(graph.steps) <= len(told) + 2  # it went on where it was, or a step before
+
+
+async def test_a_run_whose_index_was_built_again_starts_over(
+    store: Store, engine: SearchEngine
+) -> None:
+    graph = Graph(build_search_graph(engine, "feedback"))
+    unbroken, events = await whole(store, graph)
+    graph.leaves_after = 4
+    graph.steps.clear()
+
+    class Rebuilt(Graph):
+        async def __call__(self, run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
+            self.version = str(run.attempts)
+            async with aclosing(super().__call__(run, durable)) as happenings:
+                async for event in happenings:
+                    yield event
+
+    rebuilt = Rebuilt(graph.graph)
+    rebuilt.leaves_after = 4
+    run, again = await whole(store, rebuilt)
+    assert result_of(run) == result_of(unbroken)
+    assert rebuilt.steps[4:] == steps_of(events)
+    assert steps_of(again) == rebuilt.steps  # what was told before is told again, as it is new
+
+
+class Slow:
+    """Answers, but for one ranking waits until it may; counts what it is asked."""
+
+    name = "slow"
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.go = asyncio.Event()
+
+    async def start(self) -> None: ...
+
+    async def generate(self, request: Any, deadline: Any = None, on_token: Any = None) -> Any:
+
+        self.asked += 1
+        if self.asked == 3:
+            await self.go.wait()
+        return Reply("ok", {"text": f"From {request.sources[0]['title']}."})
+
+
+async def test_answers_that_there_are_when_it_is_left_are_not_asked_for_again(
+    store: Store, engine: SearchEngine
+) -> None:
+    slow = Slow()
+    context = answer_context(k=6, samples=4, alpha=0, documents=4, seed=1)
+    graph = Graph(build_answer_graph(engine, "feedback", generator=slow), context)
+    async with doing(store, graph) as runs:
+        id_ = (await runs.submit("answer", {}, key="k", query="science")).id
+        async with asyncio.timeout(PATIENCE):
+            while steps_of(await store.events(id_)).count("generate") < 3:
+                await asyncio.sleep(0.01)
+    assert slow.asked == 4
+    async with doing(store, graph) as runs:
+        run = await runs.result(id_, "k")
+    assert slow.asked == 5
+    assert run.result is not None
+    assert [answer["status"] for answer in run.result["answers"]] == ["ok"] * 4
+    assert steps_of(await store.events(id_)).count("generate") == 4
+
+
+async def test_what_was_asked_twice_is_kept_twice_and_what_may_heal_is_not_kept(
+    store: Store,
+) -> None:
+    replies = [
+        Reply("ok", {"text": "one"}, usage=Usage(model_calls=2)),
+        Reply("timeout", message="too slow"),
+        Reply("ok", {"text": "three"}),
+        Reply("ok", {"text": "two"}),
+    ]
+    told: list[list[Reply]] = []
+
+    async def ask() -> Reply:
+        return replies.pop(0)
+
+    async def asks(run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
+        told.append([await durable.once("same", dict, ask) for _ in range(3)])
+        if run.attempts == 1:
+            raise asyncio.CancelledError
+        yield Step("rerank", {"result": {}}, "1")
+        yield Step("rerank", {"result": {"ranking": []}}, "1")
+
+    async with doing(store, asks) as runs:
+        id_ = (await runs.submit("search", {}, key="k", query="q")).id
+        async with asyncio.timeout(PATIENCE):
+            while not told:
+                await asyncio.sleep(0.01)
+    async with doing(store, asks) as runs:
+        assert (await runs.result(id_, "k")).status == "done"
+    first, again = told
+    assert not replies
+    assert [again[0], again[2]] == [first[0], first[2]]
+    assert again[1].value == {"text": "two"}
