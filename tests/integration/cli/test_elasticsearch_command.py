@@ -1,4 +1,4 @@
-"""The command over a real Elasticsearch: an attached corpus by its name, and fair search."""
+"""The command over a real Elasticsearch: an attached corpus by its name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from fairqr import SearchResult
 from fairqr.retrieval.sources.corpus import find_corpus
 from tests.integration.filled_elasticsearch import fill, write_source
 from tests.integration.model_server import write_people
@@ -63,15 +62,3 @@ def test_an_attached_index_has_a_name_like_any_other(fairqr: Fairqr, source: Pat
     gone = fairqr("index", "info", "people", code=2)
     assert gone.stderr.startswith("fairqr: There is no index 'people'")
     assert "60 documents" in fairqr("attach", source).stdout
-
-
-@pytest.mark.parametrize("attribute", ["gender", "continent"])
-def test_search_lowers_the_divergence(fairqr: Fairqr, source: Path, attribute: str) -> None:
-    """The same call as over the embedded index."""
-    done = fairqr(
-        *("search", "physicist", "--corpus", source, "-k", "20"),
-        *("--attribute", attribute, "--model", "feedback", "--json"),
-    )
-    result = SearchResult.model_validate_json(done.stdout)
-    assert result.divergence < result.baseline.divergence
-    assert len(result.ranking) == 20

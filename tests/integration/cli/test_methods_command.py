@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.graph.search.context import METHODS
-from fairqr.retrieval.rerankers.registry import RERANKERS
 from tests.integration.model_server import (
     Command,
     Main,
@@ -87,15 +85,6 @@ def test_weights_that_were_trained_on_topics_rank_others(
         *("--method", method, "--set", f"options.weights={weights}"),
     )
     assert "does not contain weights" in refused.complaint()
-
-
-def test_what_there_is_to_choose_from_is_listed_without_a_query(command: Command) -> None:
-    run = command("search", "--method", "help")
-    assert run.code == 0
-    for name in (*METHODS, *RERANKERS):
-        assert f"  {name}: " in run.stdout
-    for word in ("trade_off", "diversity", "focus", "alpha", "pursue", "weights", "Carbonell"):
-        assert word in run.stdout
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from fairqr.cli.parameters import parameters_of
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.search.context import METHODS, Context
+from fairqr.retrieval.rerankers.registry import RERANKERS
 from tests.patience import PATIENCE
 
 HEAVY = {
@@ -148,6 +149,8 @@ def test_each_method_is_explained_in_one_line_without_an_index(
         about = strategy.about
         assert len(about) <= 200
         assert name in ("fairqr", "plain", "greedy") or re.search(r"\b(19|20)\d\d\b", about)
+    assert all(f"  {name}: " in shown for name in RERANKERS)
+    assert {"trade_off:", "diversity:", "pursue:", "weights:"} <= {*shown.split()}
     assert list(tmp_path.iterdir()) == []
 
 
