@@ -43,6 +43,7 @@ COMMANDS = [
     "serve",
     "train",
     "tune",
+    "work",
 ]
 GROUPS = {
     "attribution": ["list", "check"],
