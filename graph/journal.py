@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -18,10 +19,12 @@ class RunJournal(ABC):
     Attributes:
         saver: LangGraph's checkpointer, which keeps where the run is.
         resumed: Whether there are checkpoints to go on from.
+        in_order: Held while something of a checkpoint is written.
     """
 
     saver: BaseCheckpointSaver[Any]
     resumed: bool
+    in_order: asyncio.Lock
 
     @abstractmethod
     async def begin_over(self, version: str) -> None:

@@ -66,6 +66,7 @@ class DurableRun(RunJournal):
     ) -> None:
         self.run, self.key, self.saver = attempt.run, attempt.key, saver
         self.resumed = False
+        self.in_order = asyncio.Lock()
         self.over = asyncio.Event()
         self._attempt = attempt
         self._store = store

@@ -7,6 +7,7 @@ that was done is never told, and whoever has lost a run writes no checkpoint of 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -39,10 +40,15 @@ async def lasting(call: Callable[[], Awaitable[T]], *failures: type[Exception]) 
 
 
 async def _kept(call: Callable[[], Awaitable[T]]) -> T:
-    """Store what the run has to tell, and then its checkpoint."""
-    if (journal := run_journal()) is not None:
-        await journal.flush()
-    return await lasting(call, psycopg.Error, PoolTimeout, sqlite3.Error)
+    """Store what the run has to tell, and then its checkpoint.
+
+    One follows the other: a checkpoint is of no use without the changes of the steps before it.
+    """
+    journal = run_journal()
+    async with journal.in_order if journal else contextlib.nullcontext():
+        if journal is not None:
+            await journal.flush()
+        return await lasting(call, psycopg.Error, PoolTimeout, sqlite3.Error)
 
 
 class PostgresCheckpoints(AsyncPostgresSaver):
