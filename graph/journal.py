@@ -45,8 +45,15 @@ class RunJournal(ABC):
         """
 
     @abstractmethod
-    async def flush(self) -> None:
-        """Keep for good what was noted; before that, no checkpoint may follow."""
+    async def flush(self, *, sure: bool = False) -> None:
+        """Keep for good what was noted; before that, no checkpoint may follow.
+
+        Args:
+            sure: Make sure that the run is still this process's, even if there is nothing to keep.
+
+        Raises:
+            asyncio.CancelledError: It is not.
+        """
 
 
 def run_journal() -> RunJournal | None:

@@ -31,6 +31,9 @@ def compose() -> dict[str, Any]:
     return found
 
 
+PROCESSES = ("serve-1", "serve-2", "work")
+
+
 def known() -> set[str]:
     """The variables that mean something."""
     own = {variable_of(setting.name) for setting in SETTINGS}
@@ -38,7 +41,7 @@ def known() -> set[str]:
 
 
 def test_workers_are_set_up_by_variables_that_there_are(compose: dict[str, Any]) -> None:
-    for name in ("worker-1", "worker-2"):
+    for name in PROCESSES:
         assert set(compose["services"][name]["environment"]) <= known()
     image = (DEPLOY / "Dockerfile").read_text()
     assert set(re.findall(r"\b([A-Z][A-Z_]+)=(?=\S)", image)) <= known()
@@ -66,10 +69,10 @@ def test_what_is_mounted_and_copied_is_there(compose: dict[str, Any]) -> None:
             source = volume.split(":")[0]
             assert source in volumes or (DEPLOY / source).exists(), (name, source)
         for other in service.get("depends_on", ()):
-            assert "healthcheck" in compose["services"][other] or other.startswith("worker-")
-        if name not in ("worker-1", "worker-2"):
+            assert "healthcheck" in compose["services"][other] or other in PROCESSES
+        if name not in PROCESSES:
             assert re.fullmatch(r"[a-z./-]+:v?\d[\w.-]*", service["image"]), "name a version"
-    build = compose["services"]["worker-1"]["build"]
+    build = compose["services"]["serve-1"]["build"]
     assert (DEPLOY / build["context"] / build["dockerfile"]).resolve() == DEPLOY / "Dockerfile"
     kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if "!" in line]
     assert all((ROOT / path).exists() for path in kept)
@@ -81,16 +84,28 @@ def test_what_is_mounted_and_copied_is_there(compose: dict[str, Any]) -> None:
 def test_workers_build_their_indexes_in_places_of_their_own(compose: dict[str, Any]) -> None:
     """They begin at once, and only one may build an index in a place."""
     first, second = (
-        {one for one in compose["services"][f"worker-{n}"]["volumes"] if not one.endswith(":ro")}
+        {one for one in compose["services"][f"serve-{n}"]["volumes"] if "data" in one}
         for n in (1, 2)
     )
     assert first
     assert not first & second
 
 
+def test_servers_serve_and_workers_work(compose: dict[str, Any]) -> None:
+    """Apart, with more than one of each; both see the files of audits."""
+    services = compose["services"]
+    assert services["work"]["command"] == ["work"]
+    assert services["work"]["deploy"]["replicas"] > 1
+    for name in PROCESSES:
+        works = services[name]["environment"].get("FAIRQR_SERVICE_WORK", "true")
+        assert works == ("true" if name == "work" else "false")
+        assert services[name]["environment"]["FAIRQR_SERVICE_AUDITS"] == "/audits"
+        assert "audits:/audits" in services[name]["volumes"]
+
+
 def test_times_and_ports_fit_each_other(compose: dict[str, Any]) -> None:
     settings = ServiceSettings()
-    worker = compose["services"]["worker-1"]
+    worker = compose["services"]["serve-1"]
     assert int(worker["stop_grace_period"].removesuffix("s")) > settings.grace
     balancer = (DEPLOY / "nginx.conf").read_text()
     waits = re.search(r"proxy_read_timeout (\d+)s", balancer)
@@ -99,7 +114,7 @@ def test_times_and_ports_fit_each_other(compose: dict[str, Any]) -> None:
     assert int(waits[1]) > 15  # the pause between two signs of life of a stream
     # Each stands there twice: for agents, and for all other requests.
     workers = [*dict.fromkeys(re.findall(r"server (\S+):(\d+) ", balancer))]
-    assert [name for name, _ in workers] == [n for n in compose["services"] if "worker" in n]
+    assert [name for name, _ in workers] == [n for n in compose["services"] if "serve" in n]
     assert {port for _, port in workers} == {str(settings.port)}
     targets = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"][0]
     assert targets["static_configs"][0]["targets"] == [f"{name}:{port}" for name, port in workers]

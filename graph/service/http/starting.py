@@ -93,6 +93,6 @@ async def working(
         stack.push_async_callback(engine.close)
         await engine.start(progress)
         runs = Runs(store, engine.execute_stored if settings.work else None, settings, observer)
-        await runs.start()
         stack.push_async_callback(runs.drain, 0)
+        await runs.start()
         yield store, engine, runs

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -49,7 +49,6 @@ class DurableRun(RunJournal):
 
     Attributes:
         run: The run.
-        key: The id of the key that asked for it.
         saver: Keeps where it is.
         resumed: Whether there are checkpoints to go on from.
         over: Set when this process is done with the run.
@@ -64,7 +63,7 @@ class DurableRun(RunJournal):
         seconds: float,
         observer: Observer,
     ) -> None:
-        self.run, self.key, self.saver = attempt.run, attempt.key, saver
+        self.run, self.saver = attempt.run, saver
         self.resumed = False
         self.in_order = asyncio.Lock()
         self.over = asyncio.Event()
@@ -77,7 +76,8 @@ class DurableRun(RunJournal):
         """The keys of the steps that were told."""
         self._last = 0
         """The number of the last event."""
-        self._kept: dict[str, dict[str, Any]] = {}
+        self._kept: dict[str, dict[int, dict[str, Any]]] = {}
+        """The replies of earlier attempts, by question and by how often it was asked before."""
         self._asked: Counter[str] = Counter()
         self._events: list[Event] = []
         self._replies: dict[str, dict[str, Any]] = {}
@@ -96,10 +96,12 @@ class DurableRun(RunJournal):
         self._task = asyncio.current_task()
         try:
             final = await self._outcome()
+            self._task = None  # it is not to be cancelled any more
             try:
                 await self._finish(final)
             except Exception as error:  # the result or an event cannot be written
                 complain(self.run, error)
+                self._last -= len(self._events)
                 self._events.clear()
                 await self._finish(failed(self.run, error))
         finally:
@@ -127,7 +129,8 @@ class DurableRun(RunJournal):
         if await self._lasting(lambda: self._store.finish(final, self._events)):
             self._publish([*self._events, last_event(final, self._last + 1)])
             self._observer.finished(final)
-            await self.saver.adelete_thread(self.run.id)
+            with contextlib.suppress(Exception):  # what is left of it goes with old runs
+                await self.saver.adelete_thread(self.run.id)
 
     def leave(self) -> None:
         """Tell followers that this process is done with the run."""
@@ -141,7 +144,7 @@ class DurableRun(RunJournal):
             self._cancelled = True
             self._task.cancel()
 
-    @contextmanager
+    @contextlib.contextmanager
     def following(self) -> Iterator[AsyncIterator[Event]]:
         """Return what is told from now on, until this process is done with the run."""
         told: asyncio.Queue[Event | None] = asyncio.Queue()
@@ -160,24 +163,30 @@ class DurableRun(RunJournal):
 
     async def begin_over(self, version: str) -> None:
         """Forget the checkpoints if they are over another version of the index."""
-        if self._attempt.version is not None and self._attempt.version != version:
+        if self._attempt.version not in (None, version):
             await self.saver.adelete_thread(self.run.id)
             self.resumed = False
+            self._known.clear()
         if self._attempt.version != version:
             await self._lasting(lambda: self._store.begin_over(self.run, version))
-        self._known = {key for key in self._known if self.resumed}
 
     async def once(self, key: str, check: Validate, ask: Callable[[], Awaitable[Reply]]) -> Reply:
         """Return the kept reply to a question, or ask it and keep the reply."""
         short = hashlib.sha256(key.encode()).hexdigest()[:32]
-        id_ = f"{short}:{self._asked[short]}"  # if a question is asked twice, keep both replies
+        number = self._asked[short]  # if a question is asked twice, keep both replies
         self._asked[short] += 1
-        if (kept := self._kept.get(id_)) is not None:
-            value = check(kept["value"]) if kept["status"] == "ok" else {}
-            return Reply(kept["status"], value, kept["message"], Usage(**kept["usage"]))
+        kept = self._kept.get(short, {})
+        # Steps of before this attempt do not ask again, so that its numbers are lower than before.
+        found = kept.get(number) or (kept[max(kept)] if kept and number > max(kept) else None)
+        if found is not None and (number in kept or found["status"] == "ok"):
+            value = check(found["value"]) if found["status"] == "ok" else {}
+            return Reply(found["status"], value, found["message"], Usage(**found["usage"]))
         reply = await ask()
         if reply.status in _FINAL:
-            self._replies[id_] = {**dataclasses.asdict(reply), "value": dict(reply.value)}
+            self._replies[f"{short}:{number}"] = {
+                **dataclasses.asdict(reply),
+                "value": dict(reply.value),
+            }
             await self.flush()
         return reply
 
@@ -187,12 +196,13 @@ class DurableRun(RunJournal):
             self._known.add(key)
             self._tell("step", step_data(self.run.kind, Step(name, dict(update))), key)
 
-    async def flush(self) -> None:
-        """Store what waits, and publish it."""
+    async def flush(self, *, sure: bool = False) -> None:
+        """Store what waits, and publish it; see :meth:`RunJournal.flush`."""
         async with self._flushing:
             events, replies = [*self._events], dict(self._replies)
-            if events or replies:
-                await self._lasting(lambda: self._store.add(self.run, events, replies))
+            if sure or events or replies:
+                if not await self._lasting(lambda: self._store.add(self.run, events, replies)):
+                    raise asyncio.CancelledError
                 del self._events[: len(events)]
                 self._replies = {k: v for k, v in self._replies.items() if k not in replies}
                 self._publish(events)
@@ -207,8 +217,12 @@ class DurableRun(RunJournal):
         if self.run.attempts > 1:
             config: Any = {"configurable": {"thread_id": self.run.id, "checkpoint_ns": ""}}
             self.resumed = await self.saver.aget_tuple(config) is not None
-            self._last, self._known = await self._store.steps(self.run.id)
-            self._kept = await self._store.replies(self.run.id)
+            away = StoreUnavailableError
+            self._last, self._known = await lasting(lambda: self._store.steps(self.run.id), away)
+            replies = await lasting(lambda: self._store.replies(self.run.id), away)
+            for id_, reply in replies.items():
+                short, _, number = id_.partition(":")
+                self._kept.setdefault(short, {})[int(number)] = reply
         self._observer.begun(self.run)
         self._tell("run", first_data(self.run))
         await self.flush()
@@ -239,10 +253,10 @@ class DurableRun(RunJournal):
     async def _lasting(self, write: Callable[[], Awaitable[bool]]) -> bool:
         """Write something, also if the database is away for a while.
 
-        Raises:
-            asyncio.CancelledError: A later attempt has begun.
+        Returns:
+            False if a later attempt has begun; this one ends then.
         """
-        mine = await lasting(write, StoreUnavailableError)
+        mine = not self._lost and await lasting(write, StoreUnavailableError)
         if not mine and not self._lost and self._task is not None:
             self._lost = True
             self._task.cancel()

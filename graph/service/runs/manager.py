@@ -68,6 +68,8 @@ class Runs:
         self._stack = contextlib.AsyncExitStack()
         self._ticking: asyncio.Task[None] | None = None
         self._cleaned = 0.0
+        self._away = -settings.lease
+        """When the database was away last: after that, all workers look as if they were silent."""
         self._changed = asyncio.Event()
         self._ended = False
         self.doing: dict[str, DurableRun] = {}
@@ -99,12 +101,14 @@ class Runs:
         self._slots.close()
         if self._ticking is not None:
             self._ticking.cancel()
-        await asyncio.gather(self.ephemeral.drain(grace), self._queue.drain(grace))
-        self._ended = True
-        for doing in self.doing.values():  # it does not stop
-            doing.leave()
-        await self._stack.aclose()
-        self._tell()
+        try:
+            await asyncio.gather(self.ephemeral.drain(grace), self._queue.drain(grace))
+        finally:
+            self._ended = True
+            for doing in self.doing.values():  # it does not stop
+                doing.leave()
+            await self._stack.aclose()
+            self._tell()
 
     async def submit(
         self,
@@ -265,9 +269,11 @@ class Runs:
                         await self._store.cancel_waiting(id_)
                 if keys := self.ephemeral.keys - {NOBODY}:
                     self.ephemeral.stop_runs_of(await self._store.revoked(keys))
-                await self._queue.put_back()
+                if asyncio.get_running_loop().time() > self._away + self._settings.lease:
+                    await self._queue.put_back()
                 await self._clean()
             except FairqrError as error:
+                self._away = asyncio.get_running_loop().time()
                 _log.warning("Runs wait: %s", error)
             except Exception as error:
                 _log.error("Runs wait because of a bug in fairqr: %s", told_in_log(error))
@@ -276,9 +282,9 @@ class Runs:
     async def _clean(self) -> None:
         now = asyncio.get_running_loop().time()
         if not self._cleaned or self._cleaned + min(CLEAN_EVERY, self._settings.retention) < now:
-            self._cleaned = now
             await self._store.forget(self._settings.retention)
             await clean(self._store, self._settings)
+            self._cleaned = now
 
     def _tell(self) -> None:
         """Wake those who wait for a run to begin or to end."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairqr.base.errors import ConfigError
+from fairqr.base.errors import ConfigError, StoreUnavailableError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Kind
 from fairqr.graph.service.store import Store
@@ -62,7 +62,8 @@ class LocalQueue:
         self._store = store
         self._audits = asyncio.Semaphore(settings.audit_concurrency)
         self._do: Do = _nothing
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._draining = False
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lock: Any = None
 
     async def start(self, do: Do | None) -> None:
@@ -87,17 +88,16 @@ class LocalQueue:
                 f"Another process serves the runs in {file}; stop it, or name another database."
             ) from None
         self._do = do
-        for id_, kind in await self._store.unfinished():
-            self.accepted(id_, kind)
+        await self.put_back()
 
     async def enqueue(self, connection: AsyncConnection, id_: str, kind: Kind) -> None:
         """Do nothing: the run itself says that it waits."""
 
     def accepted(self, id_: str, kind: Kind) -> None:
         """Do a run as soon as there is a slot."""
-        task = asyncio.create_task(self._done(id_, kind))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if id_ not in self._tasks and not self._draining:
+            task = self._tasks[id_] = asyncio.create_task(self._done(id_, kind))
+            task.add_done_callback(lambda _: self._tasks.pop(id_))
 
     async def _done(self, id_: str, kind: Kind) -> None:
         if kind != "audit":
@@ -106,16 +106,19 @@ class LocalQueue:
             return await self._do(id_)
 
     async def put_back(self) -> None:
-        """Do nothing: what this process does not do, the next one will at its start."""
+        """Do the runs that are not over and have no task, as those that a process has left."""
+        for id_, kind in await self._store.unfinished():
+            self.accepted(id_, kind)
 
     async def drain(self, grace: float) -> None:
         """Stop runs after ``grace`` seconds; the next process goes on with them."""
+        self._draining = True
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=grace)
-        for task in self._tasks:
+            await asyncio.wait([*self._tasks.values()], timeout=grace)
+        for task in self._tasks.values():
             task.cancel()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=STOPPING)
+            await asyncio.wait([*self._tasks.values()], timeout=STOPPING)
         if self._lock is not None:
             self._lock.release()
 
@@ -131,6 +134,10 @@ _UNATTENDED = sa.text(
 )
 """Runs that are not over, without a job that waits or whose worker is alive."""
 
+_BEAT = sa.text(
+    """UPDATE procrastinate_workers SET last_heartbeat = now() WHERE id IN (
+        SELECT worker_id FROM procrastinate_jobs WHERE queueing_lock = ANY(:ids))"""
+)
 _DELETE = sa.text("DELETE FROM procrastinate_jobs WHERE queueing_lock = :id")
 _LOCK = sa.select(sa.func.pg_try_advisory_xact_lock(PUTTING_BACK))
 
@@ -149,6 +156,8 @@ class SharedQueue:
         self._app = procrastinate.App(connector=connector)
         self._task = self._app.task(name="fairqr.run")(self._done)
         self._do: Do = _nothing
+        self._here: set[str] = set()
+        self._draining = False
         self._workers: list[asyncio.Task[None]] = []
 
     async def start(self, do: Do | None) -> None:
@@ -187,13 +196,23 @@ class SharedQueue:
 
     async def drain(self, grace: float) -> None:
         """End the workers, and hand over what they did not finish in time."""
+        self._draining = True
         for worker in self._workers:
             worker.cancel()
-        if self._workers:
-            await asyncio.wait(self._workers, timeout=grace + STOPPING)
-        if self._workers:
-            await self.put_back()
-        await self._app.close_async()
+        loop = asyncio.get_running_loop()
+        end, left = loop.time() + grace + STOPPING, {*self._workers}
+        try:
+            while left and (rest := end - loop.time()) > 0:
+                _, left = await asyncio.wait(left, timeout=min(rest, self._settings.lease / 3))
+                if left:  # procrastinate's own heart has stopped, and somebody else would take over
+                    async with self._store.database.write() as connection:
+                        await connection.execute(_BEAT, {"ids": [*self._here]})
+            if self._workers:
+                await self.put_back()
+        except StoreUnavailableError:
+            pass  # others find out
+        finally:
+            await self._app.close_async()
 
     async def _work(self, queue: str, concurrency: int) -> None:
         """Work on a queue; begin again whenever procrastinate ends its worker.
@@ -201,7 +220,7 @@ class SharedQueue:
         It does so if a heartbeat fails, as when the database was away.
         """
         lease = self._settings.lease
-        while True:
+        while not self._draining:
             try:
                 await self._app.run_worker_async(
                     queues=[queue],
@@ -219,7 +238,11 @@ class SharedQueue:
             await asyncio.sleep(AGAIN)
 
     async def _done(self, id_: str) -> None:
-        await self._do(id_)
+        self._here.add(id_)
+        try:
+            await self._do(id_)
+        finally:
+            self._here.discard(id_)
 
 
 def queue_of(store: Store, settings: ServiceSettings) -> RunQueue:

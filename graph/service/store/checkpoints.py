@@ -13,14 +13,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import psycopg
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from psycopg_pool import PoolTimeout
+from psycopg_pool import PoolClosed
 
 from fairqr.graph.journal import run_journal
 
 PAUSE = 0.5
 """Seconds between two attempts while the database is away."""
+
+_AWAY = (psycopg.OperationalError, psycopg.InterfaceError, sqlite3.OperationalError)
 
 T = TypeVar("T")
 
@@ -35,41 +38,68 @@ async def lasting(call: Callable[[], Awaitable[T]], *failures: type[Exception]) 
     while True:
         try:
             return await call()
+        except PoolClosed:
+            raise
         except failures:
             await asyncio.sleep(PAUSE)
 
 
-async def _kept(call: Callable[[], Awaitable[T]]) -> T:
-    """Store what the run has to tell, and then its checkpoint.
+class LastingSaver(BaseCheckpointSaver[Any]):
+    """Reads and writes again what fails while the database is away."""
 
-    One follows the other: a checkpoint is of no use without the changes of the steps before it.
-    """
-    journal = run_journal()
-    async with journal.in_order if journal else contextlib.nullcontext():
-        if journal is not None:
-            await journal.flush()
-        return await lasting(call, psycopg.Error, PoolTimeout, sqlite3.Error)
+    async def aget_tuple(self, config: Any) -> Any:
+        """Return the last checkpoint of a thread."""
+        read = super().aget_tuple
+        return await lasting(lambda: self._once(read, config), *_AWAY)
+
+    async def aput(self, *given: Any) -> Any:
+        """Keep a checkpoint."""
+        return await self._kept(super().aput, *given)
+
+    async def aput_writes(self, *given: Any) -> None:
+        """Keep what a step changed, before all steps beside it have ended."""
+        await self._kept(super().aput_writes, *given)
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """Delete all checkpoints of a thread."""
+        delete = super().adelete_thread
+        await lasting(lambda: self._once(delete, thread_id), *_AWAY)
+
+    async def _once(self, call: Callable[..., Awaitable[T]], *given: Any) -> T:
+        """Make an attempt."""
+        return await call(*given)
+
+    async def _kept(self, call: Callable[..., Awaitable[T]], *given: Any) -> T:
+        """Store what the run has to tell, and then its checkpoint.
+
+        One follows the other: a checkpoint is of no use without the changes of the steps before it.
+        """
+        journal = run_journal()
+
+        async def attempt() -> T:
+            if journal is not None:
+                await journal.flush(sure=True)
+            return await self._once(call, *given)
+
+        async with journal.in_order if journal else contextlib.nullcontext():
+            return await lasting(attempt, *_AWAY)
 
 
-class PostgresCheckpoints(AsyncPostgresSaver):
+class PostgresCheckpoints(LastingSaver, AsyncPostgresSaver):
     """Checkpoints in PostgreSQL."""
 
-    async def aput(self, *given: Any) -> Any:
-        """Keep a checkpoint."""
-        return await _kept(lambda: AsyncPostgresSaver.aput(self, *given))
 
-    async def aput_writes(self, *given: Any) -> None:
-        """Keep what a step changed, before all steps beside it have ended."""
-        await _kept(lambda: AsyncPostgresSaver.aput_writes(self, *given))
-
-
-class SqliteCheckpoints(AsyncSqliteSaver):
+class SqliteCheckpoints(LastingSaver, AsyncSqliteSaver):
     """Checkpoints in SQLite."""
 
-    async def aput(self, *given: Any) -> Any:
-        """Keep a checkpoint."""
-        return await _kept(lambda: AsyncSqliteSaver.aput(self, *given))
+    async def _once(self, call: Callable[..., Awaitable[T]], *given: Any) -> T:
+        """Make an attempt that leaves no transaction open if it fails or is cancelled."""
+        try:
+            return await call(*given)
+        except BaseException:
+            await asyncio.shield(self._rolled_back())
+            raise
 
-    async def aput_writes(self, *given: Any) -> None:
-        """Keep what a step changed, before all steps beside it have ended."""
-        await _kept(lambda: AsyncSqliteSaver.aput_writes(self, *given))
+    async def _rolled_back(self) -> None:
+        async with self.lock:
+            await self.conn.rollback()

@@ -81,7 +81,6 @@ class Database:
             sa.exc.TimeoutError,
             sqlite3.Error,
             OSError,
-            TimeoutError,
         )
         kind, colon, rest = url.partition("://")
         path = rest.removeprefix("/")
@@ -130,9 +129,10 @@ class Database:
                 "work with asyncio; run it in WSL, or name a SQLite file."
             )
         import psycopg
+        from procrastinate.exceptions import ConnectorException
         from psycopg.conninfo import conninfo_to_dict
 
-        self._failures += (psycopg.Error,)
+        self._failures += (psycopg.Error, ConnectorException)
         try:
             given = conninfo_to_dict(url)
         except psycopg.ProgrammingError:
@@ -223,6 +223,8 @@ class Database:
             if self.file:
                 async with self.write() as connection:
                     await connection.run_sync(_make_tables)
+                async with self.checkpoints():  # this makes its tables
+                    pass
             else:
                 await self._prepare_server()
         except StoreUnavailableError as error:
@@ -284,20 +286,32 @@ class Database:
         if self.file:
             import aiosqlite
 
-            async with aiosqlite.connect(self.file) as connection:
-                saver = checkpoints.SqliteCheckpoints(connection)
+            connection = await aiosqlite.connect(self.file)
+            saver = checkpoints.SqliteCheckpoints(connection)
+            try:
                 async with self.told():
                     for pragma in _PRAGMAS:
                         await connection.execute(pragma)
                     await saver.setup()
                 yield saver
+            finally:
+                # Closed in the middle of a transaction, a connection keeps its lock for a while.
+                async with saver.lock:
+                    await connection.rollback()
+                    await connection.close()
             return
         from psycopg.rows import dict_row
         from psycopg_pool import AsyncConnectionPool
 
         settings = {**self.arguments, "autocommit": True, "row_factory": dict_row}
+        # The saver does one thing at a time.
         pool: Any = AsyncConnectionPool(
-            kwargs=settings, min_size=1, max_size=CONNECTIONS, open=False, timeout=CONNECT
+            kwargs=settings,
+            min_size=1,
+            max_size=1,
+            open=False,
+            timeout=CONNECT,
+            check=AsyncConnectionPool.check_connection,
         )
         async with pool:
             yield checkpoints.PostgresCheckpoints(pool)

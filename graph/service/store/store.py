@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -26,14 +27,26 @@ from fairqr.graph.service.records import (
 )
 from fairqr.graph.service.store.database import Database
 from fairqr.graph.service.store.keys import Keys
-from fairqr.graph.service.store.tables import EVENTS, LAYOUT, REPLIES, RUNS, VERSION
+from fairqr.graph.service.store.tables import EVENTS, LAYOUT, REPLIES, RUNS
 
 DELETED_AT_ONCE = 500
 """How many old runs are deleted in one transaction."""
 
+TRIAL = 16_384
+"""Bytes."""
+
 _ACCEPTING = 0x6661_6972_0003
 _SUMMARY = [RUNS.c[name] for name in RunSummary.model_fields]
 _COUNTED_IN = RUNS.c.status.in_(LIVE)
+
+
+_OLD_JOBS = sa.text(
+    """DELETE FROM procrastinate_jobs AS job WHERE status <> 'todo'
+        AND queueing_lock NOT IN (SELECT id FROM runs WHERE status IN ('queued', 'running'))
+        AND NOT EXISTS (SELECT FROM procrastinate_workers AS worker
+            WHERE worker.id = job.worker_id AND last_heartbeat > now() - interval '1 minute')"""
+)
+"""What procrastinate leaves if a worker ends between a run's end and its job's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +102,8 @@ class Store(Keys):
     async def check(self) -> None:
         """Check that something can be written now."""
         async with self._database.write() as connection:
-            await connection.execute(LAYOUT.update().values(version=VERSION))
+            # As much as an event, and nothing that could be written in the place of what is there.
+            await connection.execute(LAYOUT.update().values(trial=os.urandom(TRIAL)))
 
     async def accept(
         self,
@@ -379,7 +393,22 @@ class Store(Keys):
                 await connection.execute(RUNS.delete().where(RUNS.c.id.in_(ids)))
             total += len(ids)
             if len(ids) < DELETED_AT_ONCE:
+                await self._forget_rests()
                 return total
+
+    async def _forget_rests(self) -> None:
+        """Delete what only live runs need, where a crash has left it."""
+        live = sa.select(RUNS.c.id).where(_COUNTED_IN)
+        names = ["checkpoints", "writes"]
+        if not self._database.file:
+            names = ["checkpoints", "checkpoint_blobs", "checkpoint_writes"]
+        threads = [sa.table(name, sa.column("thread_id")) for name in names]
+        async with self._database.write() as connection:
+            await connection.execute(REPLIES.delete().where(REPLIES.c.run_id.not_in(live)))
+            for table in threads:
+                await connection.execute(table.delete().where(table.c.thread_id.not_in(live)))
+            if not self._database.file:
+                await connection.execute(_OLD_JOBS)
 
     async def counts(self) -> dict[Status, int]:
         """Return the numbers of live runs, by status; zeros are left out."""

@@ -89,7 +89,12 @@ KEYS = sa.Table(
     sa.Column("sha256", sa.Text, nullable=False),
 )
 
-LAYOUT = sa.Table("layout", METADATA, sa.Column("version", sa.Integer, primary_key=True))
-"""The version of these tables, and a row to try whether anything can be written."""
+LAYOUT = sa.Table(
+    "layout",
+    METADATA,
+    sa.Column("version", sa.Integer, primary_key=True),
+    sa.Column("trial", sa.LargeBinary),
+)
+"""The version of these tables, and a place to try whether anything can be written."""
 
 VERSION = 5

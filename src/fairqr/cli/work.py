@@ -21,7 +21,7 @@ def work(
     *,
     changes: Annotated[
         Mapping[str, Any],
-        Fields(ServiceSettings, database="database", concurrency="concurrency", traces="traces"),
+        Fields("database", "concurrency", "traces", model=ServiceSettings),
     ],
 ) -> None:
     """Do the durable runs that 'fairqr serve' accepts, as one of any number of processes.

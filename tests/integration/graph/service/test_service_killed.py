@@ -17,7 +17,7 @@ import httpx
 from fairqr.graph.service.store import Store
 from tests.integration.model_server import Asked, Command, ModelServer, says, write_people
 from tests.integration.page_service import _address, _environment, run_command, settings_for
-from tests.integration.service_client import until
+from tests.integration.service_client import events_of, until
 from tests.patience import PATIENCE
 
 ASKED = {
@@ -132,3 +132,45 @@ def _body(request: Asked) -> str:
 
 def _over(run: dict[str, Any]) -> dict[str, Any] | None:
     return run if run["status"] in ("done", "failed", "cancelled") else None
+
+
+def test_a_server_accepts_runs_and_workers_do_them_though_one_is_killed(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    model, gate = ModelServer(), threading.Event()
+
+    def held(request: Asked) -> Any:
+        gate.wait(PATIENCE)
+        return says({"topic": ["physicist"], "keywords": ["asia"]})
+
+    model.does(held)
+    settings = f'{SETTINGS}\ndatabase = "{postgres_url}"\nlease = 2\ngrace = 1\nwork = false'
+    variables = settings_for(model, tmp_path, settings)
+    run_command(variables, "index", "create", "people", write_people(tmp_path / "people"))
+    command = [Command.executable, "work"]
+    workers: list[subprocess.Popen[bytes]] = []
+    try:
+        with service(variables) as (client, _):
+            asked = {"kind": "search", "request": ASKED}
+            places = [client.post("/v1/runs", json=asked).headers["Location"] for _ in range(4)]
+            assert {client.get(place).json()["status"] for place in places} == {"queued"}
+            workers.append(subprocess.Popen(command, env=_environment(variables)))
+            model.wait_for(1)
+            workers[0].kill()
+            workers.append(subprocess.Popen(command, env=_environment(variables)))
+            gate.set()
+            runs = [until(lambda place=place: _over(client.get(place).json())) for place in places]
+            assert {run["status"] for run in runs} == {"done"}
+            assert max(run["attempts"] for run in runs) == 2
+            rankings = [[it["id"] for it in run["result"]["ranking"]] for run in runs]
+            assert rankings == rankings[:1] * 4
+            with client.stream("GET", f"{places[0]}/events") as told:
+                assert [name for _, name, _ in events_of(told) if name][-1] == "end"
+            workers[1].terminate()
+            assert workers[1].wait(PATIENCE) == 0
+    finally:
+        gate.set()
+        model.close()
+        for worker in workers:
+            worker.kill()
+            worker.wait()

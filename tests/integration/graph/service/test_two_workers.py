@@ -91,12 +91,11 @@ def balancer(folder: Path, workers: list[Worker]) -> Iterator[str]:
         "/tmp/nginx.pid": str(folder / "nginx.pid"),
         "/dev/stdout": str(folder / "access.log"),
         **{
-            f"worker-{n}:8080": it.address.removeprefix("http://")
-            for n, it in enumerate(workers, 1)
+            f"serve-{n}:8080": it.address.removeprefix("http://") for n, it in enumerate(workers, 1)
         },
     }
     for old, new in changes.items():
-        assert text.count(old) == 1 + old.startswith("worker")
+        assert text.count(old) == 1 + old.startswith("serve")
         text = text.replace(old, new)
     settings = folder / "nginx.conf"
     settings.write_text(text)
