@@ -34,6 +34,7 @@ EXCEPTIONS = {
     "langgraph-runtime-inmem": "Elastic 2.0: as langgraph-api",
     "psycopg": "LGPL: used as it comes and exchangeable, only with PostgreSQL",
     "psycopg-binary": "LGPL: as psycopg",
+    "psycopg-pool": "LGPL: as psycopg",
 }
 """What has another licence, and why it may be used."""
 
