@@ -36,7 +36,7 @@ class TestCheck:
         run = command("attribution", "check", "notables")
         assert run.code == 0
         assert "(notables), judged 200" in run.stdout
-        assert "accuracy  0.740, 95 % interval" in run.stdout
+        assert "accuracy: 0.740, 95 % interval" in run.stdout
         assert "attributed" in run.stdout
         sentence = run.stdout.splitlines()[-1]
         assert sentence.startswith("overlap is right on ")
