@@ -41,7 +41,7 @@ class TestCheck:
         sentence = run.stdout.splitlines()[-1]
         assert sentence.startswith("overlap is right on ")
         listed = command("attribution", "list").stdout
-        assert "* overlap" in listed
+        assert "*  overlap" in listed
         assert f"{sentence} [notables]" in listed
 
     def test_a_model_of_transformers_is_checked(
