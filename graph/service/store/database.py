@@ -109,11 +109,9 @@ class Database:
                 f"The database of runs cannot be kept in {file}: {error.strerror}; "
                 "name a file that may be written."
             ) from None
-        # We begin transactions ourselves: the driver would begin them late, and two that have both
-        # read could not both write.
         engine = create_async_engine(
             sa.URL.create("sqlite+aiosqlite", database=str(file.absolute())),
-            connect_args={"isolation_level": None},
+            async_creator=lambda: _connected(file),
             pool_size=CONNECTIONS,
             max_overflow=0,
             hide_parameters=True,  # errors would quote queries and documents
@@ -326,6 +324,25 @@ def _said(error: BaseException) -> str:
     origin = error.orig if isinstance(error, sa.exc.DBAPIError) else error
     lines = str(origin).splitlines()
     return one_line(lines[0]) if lines else type(error).__name__
+
+
+async def _connected(file: Path) -> Any:
+    """Open a SQLite file; its connection rolls back before it is closed.
+
+    SQLAlchemy closes it if whoever asks is cancelled. In the middle of a transaction, it would keep
+    its lock for a while.
+    """
+    import aiosqlite
+
+    class Connection(aiosqlite.Connection):
+        async def close(self) -> None:
+            with contextlib.suppress(ValueError):  # it is closed already
+                await self.rollback()
+            await super().close()
+
+    # We begin transactions ourselves: the driver would begin them late, and two that have both read
+    # could not both write.
+    return await Connection(lambda: sqlite3.connect(file, isolation_level=None), 64)
 
 
 def _prepare_connection(connection: Any, record: Any) -> None:
