@@ -9,7 +9,7 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -111,12 +111,13 @@ class Database:
             ) from None
         engine = create_async_engine(
             sa.URL.create("sqlite+aiosqlite", database=str(file.absolute())),
-            async_creator=lambda: _connected(file),
+            # We begin transactions ourselves: the driver would begin them late, and two that have
+            # both read could not both write.
+            async_creator=lambda: _whole(_connected(file, isolation_level=None)),
             pool_size=CONNECTIONS,
             max_overflow=0,
             hide_parameters=True,  # errors would quote queries and documents
         )
-        sa.event.listen(engine.sync_engine, "connect", _prepare_connection)
         sa.event.listen(engine.sync_engine, "begin", _begin)
         return engine
 
@@ -161,7 +162,7 @@ class Database:
         }
         return create_async_engine(
             "postgresql+psycopg://",
-            async_creator=lambda: psycopg.AsyncConnection.connect(**self.arguments),
+            async_creator=lambda: _whole(psycopg.AsyncConnection.connect(**self.arguments)),
             pool_size=CONNECTIONS,
             max_overflow=0,
             pool_timeout=CONNECT,
@@ -282,20 +283,15 @@ class Database:
         from fairqr.graph.service.store import checkpoints
 
         if self.file:
-            import aiosqlite
-
-            connection = await aiosqlite.connect(self.file)
+            async with self.told():
+                connection = await _connected(self.file)
             saver = checkpoints.SqliteCheckpoints(connection)
             try:
                 async with self.told():
-                    for pragma in _PRAGMAS:
-                        await connection.execute(pragma)
                     await saver.setup()
                 yield saver
             finally:
-                # Closed in the middle of a transaction, a connection keeps its lock for a while.
-                async with saver.lock:
-                    await connection.rollback()
+                async with saver.lock:  # not within what it writes
                     await connection.close()
             return
         from psycopg.rows import dict_row
@@ -326,11 +322,29 @@ def _said(error: BaseException) -> str:
     return one_line(lines[0]) if lines else type(error).__name__
 
 
-async def _connected(file: Path) -> Any:
-    """Open a SQLite file; its connection rolls back before it is closed.
+async def _whole(opening: Coroutine[Any, Any, Any]) -> Any:
+    """Open a connection; if whoever asks is cancelled, close it, and leave no half of it open.
+
+    A server waits for the other half, and meanwhile nobody can drop a database there.
+    """
+    task = asyncio.ensure_future(opening)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with contextlib.suppress(Exception):  # it could not be opened
+            await (await task).close()
+        raise
+
+
+async def _connected(file: Path, **options: Any) -> Any:
+    """Open a SQLite file; the connection rolls back before it is closed.
 
     SQLAlchemy closes it if whoever asks is cancelled. In the middle of a transaction, it would keep
     its lock for a while.
+
+    Args:
+        file: The file.
+        options: Options of :func:`sqlite3.connect`.
     """
     import aiosqlite
 
@@ -340,16 +354,13 @@ async def _connected(file: Path) -> Any:
                 await self.rollback()
             await super().close()
 
-    # We begin transactions ourselves: the driver would begin them late, and two that have both read
-    # could not both write.
-    return await Connection(lambda: sqlite3.connect(file, isolation_level=None), 64)
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(file, **options)
+        for pragma in _PRAGMAS:
+            connection.execute(pragma)
+        return connection
 
-
-def _prepare_connection(connection: Any, record: Any) -> None:
-    cursor = connection.cursor()
-    for pragma in _PRAGMAS:
-        cursor.execute(pragma)
-    cursor.close()
+    return await Connection(connect, 64)
 
 
 def _begin(connection: sa.Connection) -> None:

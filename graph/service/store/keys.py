@@ -24,7 +24,7 @@ _NAME = 100  # characters
 class Keys:
     """Access keys. We only keep their SHA-256."""
 
-    _database: Database
+    database: Database
 
     async def create_key(
         self, name: str, scopes: Sequence[Scope] = DEFAULTSCOPES
@@ -55,14 +55,14 @@ class Keys:
         highest = max(SCOPES.index(scope) for scope in scopes)
         id_ = secrets.token_hex(6)
         secret = f"{KEY_START}{id_}_{secrets.token_urlsafe(32)}"
-        async with self._database.write() as connection:
+        async with self.database.write() as connection:
             made = await connection.execute(
                 KEYS.insert()
                 .values(
                     id=id_,
                     name=name.strip(),
                     scopes=SCOPES[: highest + 1],
-                    created=self._database.now(),
+                    created=self.database.now(),
                     sha256=_sha256(secret),
                 )
                 .returning(*KEYS.c)
@@ -75,7 +75,7 @@ class Keys:
         Raises:
             StoreUnavailableError: The database cannot be used.
         """
-        async with self._database.read() as connection:
+        async with self.database.read() as connection:
             found = await connection.execute(sa.select(KEYS).order_by(KEYS.c.created, KEYS.c.id))
             return [AccessKey(**row) for row in found.mappings()]
 
@@ -94,9 +94,9 @@ class Keys:
         id_ = id.removeprefix(KEY_START)
         found = None
         if re.fullmatch(r"[0-9a-f]{12}", id_, re.ASCII):  # PostgreSQL refuses some other texts
-            async with self._database.write() as connection:
+            async with self.database.write() as connection:
                 revoked = KEYS.update().where(KEYS.c.id == id_, KEYS.c.revoked.is_(None))
-                await connection.execute(revoked.values(revoked=self._database.now()))
+                await connection.execute(revoked.values(revoked=self.database.now()))
                 # Whoever does the runs ends them.
                 live = RUNS.update().where(RUNS.c.key_id == id_, RUNS.c.status.in_(LIVE))
                 await connection.execute(live.values(cancel=True))
@@ -115,7 +115,7 @@ class Keys:
             StoreUnavailableError: The database cannot be used.
         """
         query = sa.select(KEYS.c.id).where(KEYS.c.id.in_(ids), KEYS.c.revoked.is_not(None))
-        async with self._database.read() as connection:
+        async with self.database.read() as connection:
             return set(await connection.scalars(query))
 
     async def key_for(self, secret: str) -> AccessKey | None:
@@ -129,7 +129,7 @@ class Keys:
             return None
 
         query = sa.select(KEYS).where(KEYS.c.id == form[1])
-        async with self._database.read() as connection:
+        async with self.database.read() as connection:
             found = (await connection.execute(query)).mappings().first()
         # An unknown id takes as long as a wrong secret.
         expected = found["sha256"] if found else "0" * 64

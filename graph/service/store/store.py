@@ -74,7 +74,6 @@ class Store(Keys):
     """The database of the service. All methods raise StoreUnavailableError if it cannot be used."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
         self.database = database
 
     @classmethod
@@ -97,11 +96,11 @@ class Store(Keys):
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._database.close()
+        await self.database.close()
 
     async def check(self) -> None:
         """Check that something can be written now."""
-        async with self._database.write() as connection:
+        async with self.database.write() as connection:
             # As much as an event, and nothing that could be written in the place of what is there.
             await connection.execute(LAYOUT.update().values(trial=os.urandom(TRIAL)))
 
@@ -132,8 +131,8 @@ class Store(Keys):
             sa.func.count().filter(RUNS.c.key_id == key),
             sa.func.count().filter(RUNS.c.status == "queued"),
         ).where(_COUNTED_IN)
-        async with self._database.write() as connection:
-            if not self._database.file:  # two would both count before either is there
+        async with self.database.write() as connection:
+            if not self.database.file:  # two would both count before either is there
                 await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ACCEPTING)))
             own, waiting = (await connection.execute(counts)).one()
             if own >= live:
@@ -157,11 +156,11 @@ class Store(Keys):
             .values(
                 status="running",
                 attempts=RUNS.c.attempts + 1,
-                started=sa.func.coalesce(RUNS.c.started, self._database.now()),
+                started=sa.func.coalesce(RUNS.c.started, self.database.now()),
             )
             .returning(*RUNS.c)
         )
-        async with self._database.write() as connection:
+        async with self.database.write() as connection:
             row = (await connection.execute(begun)).mappings().first()
         if row is None:
             return None
@@ -208,7 +207,7 @@ class Store(Keys):
             events: Events that are not stored yet.
         """
         end = {"status": run.status, "result": run.result, "problem": run.problem}
-        async with self._writing(run, finished=self._database.now(), **end) as connection:
+        async with self._writing(run, finished=self.database.now(), **end) as connection:
             if connection is None:
                 return False
             await self._insert(connection, EVENTS, _rows_of(run.id, events))
@@ -224,7 +223,7 @@ class Store(Keys):
     @asynccontextmanager
     async def _writing(self, run: Run, **values: Any) -> AsyncIterator[AsyncConnection | None]:
         """Open a transaction in which only this attempt may write; None if it may not."""
-        async with self._database.write() as connection:
+        async with self.database.write() as connection:
             mine = RUNS.update().where(
                 RUNS.c.id == run.id, RUNS.c.attempts == run.attempts, RUNS.c.status == "running"
             )
@@ -241,7 +240,7 @@ class Store(Keys):
         frozen keeps its locks.
         """
         if rows:
-            dialect = sqlite if self._database.file else postgresql
+            dialect = sqlite if self.database.file else postgresql
             await connection.execute(dialect.insert(table).values(rows).on_conflict_do_nothing())
 
     async def cancel(self, id: str, key: str) -> Run:
@@ -253,14 +252,14 @@ class Store(Keys):
         Raises:
             RunNotFoundError: The key has no such run.
         """
-        async with self._database.write() as connection:
+        async with self.database.write() as connection:
             await _own(connection, id, key)
             await self._cancel(connection, id)
             return _run_of(await _own(connection, id, key))
 
     async def cancel_waiting(self, id: str) -> None:
         """Cancel a run of any key, if it waits."""
-        async with self._database.write() as connection:
+        async with self.database.write() as connection:
             await self._cancel(connection, id)
 
     async def _cancel(self, connection: AsyncConnection, id: str) -> None:
@@ -268,20 +267,20 @@ class Store(Keys):
         await connection.execute(live.values(cancel=True))
         problem = problem_of(RunCancelledError(CANCELLED), path_of(id))
         ended = live.where(RUNS.c.status == "queued").values(
-            status="cancelled", finished=self._database.now(), problem=problem
+            status="cancelled", finished=self.database.now(), problem=problem
         )
         await connection.execute(ended)
 
     async def to_cancel(self) -> dict[str, Status]:
         """Return the statuses of live runs that are to be cancelled, by id."""
         query = sa.select(RUNS.c.id, RUNS.c.status).where(_COUNTED_IN, RUNS.c.cancel)
-        async with self._database.read() as connection:
+        async with self.database.read() as connection:
             return {row.id: row.status for row in await connection.execute(query)}
 
     async def unfinished(self) -> list[tuple[str, Kind]]:
         """Return the ids and kinds of all live runs, the oldest first."""
         query = sa.select(RUNS.c.id, RUNS.c.kind).where(_COUNTED_IN).order_by(RUNS.c.created)
-        async with self._database.read() as connection:
+        async with self.database.read() as connection:
             return [(row.id, row.kind) for row in await connection.execute(query)]
 
     async def run(self, id: str, key: str) -> Run:
@@ -290,7 +289,7 @@ class Store(Keys):
         Raises:
             RunNotFoundError: The key has no such run.
         """
-        async with self._database.read() as connection:
+        async with self.database.read() as connection:
             return _run_of(await _own(connection, id, key))
 
     async def runs(
@@ -319,13 +318,13 @@ class Store(Keys):
         if status is not None:
             query = query.where(RUNS.c.status == status)
         query = query.order_by(RUNS.c.created.desc(), RUNS.c.id.desc()).limit(limit)
-        async with self._database.read() as connection:
+        async with self.database.read() as connection:
             return [RunSummary(**row) for row in (await connection.execute(query)).mappings()]
 
     async def statuses(self, ids: Collection[str]) -> dict[str, Status]:
         """Return the statuses of runs, by id; unknown ids are left out."""
         query = sa.select(RUNS.c.id, RUNS.c.status).where(RUNS.c.id.in_(ids))
-        async with self._database.read() as connection:
+        async with self.database.read() as connection:
             return {row.id: row.status for row in await connection.execute(query)}
 
     async def events(self, id: str, after: int = 0, limit: int = 100) -> list[Event]:
@@ -344,20 +343,20 @@ class Store(Keys):
             .order_by(EVENTS.c.number)
             .limit(limit)
         )
-        async with self._database.read() as connection:
+        async with self.database.read() as connection:
             return [Event(**row) for row in (await connection.execute(query)).mappings()]
 
     async def steps(self, id: str) -> tuple[int, set[str]]:
         """Return the number of the last event of a run, and the keys of the steps that it tells."""
         query = sa.select(EVENTS.c.number, EVENTS.c.step).where(EVENTS.c.run_id == id)
-        async with self._database.read() as connection:
+        async with self.database.read() as connection:
             rows = (await connection.execute(query)).all()
         return max((row.number for row in rows), default=0), {row.step for row in rows if row.step}
 
     async def replies(self, id: str) -> dict[str, dict[str, Any]]:
         """Return the replies of models in a live run, by key."""
         query = sa.select(REPLIES.c.id, REPLIES.c.reply).where(REPLIES.c.run_id == id)
-        async with self._database.read() as connection:
+        async with self.database.read() as connection:
             return {row.id: row.reply for row in await connection.execute(query)}
 
     async def delete(self, id: str, key: str) -> Run:
@@ -367,7 +366,7 @@ class Store(Keys):
             RunNotFoundError: The key has no such run.
             InputError: The run is not over.
         """
-        async with self._database.write() as connection:
+        async with self.database.write() as connection:
             row = await _own(connection, id, key)
             if row["status"] in LIVE:
                 raise InputError(f"The run {id} is not over; cancel it first.")
@@ -384,11 +383,11 @@ class Store(Keys):
         while True:
             old = (
                 sa.select(RUNS.c.id)
-                .where(RUNS.c.finished < self._database.now() - seconds, ~_COUNTED_IN)
+                .where(RUNS.c.finished < self.database.now() - seconds, ~_COUNTED_IN)
                 .limit(DELETED_AT_ONCE)
                 .with_for_update(skip_locked=True)  # what another process is just deleting
             )
-            async with self._database.write() as connection:
+            async with self.database.write() as connection:
                 ids = list(await connection.scalars(old))
                 await connection.execute(RUNS.delete().where(RUNS.c.id.in_(ids)))
             total += len(ids)
@@ -400,21 +399,21 @@ class Store(Keys):
         """Delete what only live runs need, where a crash has left it."""
         live = sa.select(RUNS.c.id).where(_COUNTED_IN)
         names = ["checkpoints", "writes"]
-        if not self._database.file:
+        if not self.database.file:
             names = ["checkpoints", "checkpoint_blobs", "checkpoint_writes"]
         threads = [sa.table(name, sa.column("thread_id")) for name in names]
-        async with self._database.write() as connection:
+        async with self.database.write() as connection:
             await connection.execute(REPLIES.delete().where(REPLIES.c.run_id.not_in(live)))
             for table in threads:
                 await connection.execute(table.delete().where(table.c.thread_id.not_in(live)))
-            if not self._database.file:
+            if not self.database.file:
                 await connection.execute(_OLD_JOBS)
 
     async def counts(self) -> dict[Status, int]:
         """Return the numbers of live runs, by status; zeros are left out."""
         # Past runs are not counted each time.
         query = sa.select(RUNS.c.status, sa.func.count()).where(_COUNTED_IN)
-        async with self._database.read() as connection:
+        async with self.database.read() as connection:
             found = await connection.execute(query.group_by(RUNS.c.status))
             return {cast("Status", status): count for status, count in found.all()}
 
