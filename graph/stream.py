@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from langchain_core.messages import AIMessageChunk
@@ -32,12 +32,10 @@ class Step:
         update: What it changed in the state of its graph. The update of ``rerank`` has ``result``
             with the search result as plain data; ``summarise`` has ``answer``, and ``conclude``
             has ``probe``.
-        id: Identifies the step.
     """
 
     name: str
     update: dict[str, Any]
-    id: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +156,7 @@ def _event(mode: str, update: Any) -> RunEvent | None:
         return None
     if update["name"] == SEARCH:  # its own steps were yielded already
         return None
-    return Step(update["name"], plain_update(update["result"]), update["id"])
+    return Step(update["name"], plain_update(update["result"]))
 
 
 def _asked(

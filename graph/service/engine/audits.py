@@ -211,7 +211,7 @@ async def audited(
     options: Mapping[str, Any],
     *,
     folder: Path | None = None,
-    attempt: int = 1,
+    resumed: bool = False,
     seconds: float | None = None,
 ) -> AsyncGenerator[Step, None]:
     """Run an audit; yield steps ``progress`` and, at the end, a step ``audit`` with the result.
@@ -222,7 +222,7 @@ async def audited(
         queries: The queries to ask.
         options: What to measure.
         folder: Where all files go; optional.
-        attempt: The number of this attempt, from 1.
+        resumed: Whether an earlier attempt may have left its progress there.
         seconds: The time limit; optional.
 
     Raises:
@@ -238,10 +238,10 @@ async def audited(
             return
         last[stage] = done
         progress = {"stage": stage, "done": done, "of": of}
-        steps.put_nowait(Step("progress", {"progress": progress}, f"{attempt} {stage} {done}"))
+        steps.put_nowait(Step("progress", {"progress": progress}))
 
     auditing = asyncio.ensure_future(
-        auditor(engine, queries, options, folder=folder, resumed=attempt > 1, tell=tell)
+        auditor(engine, queries, options, folder=folder, resumed=resumed, tell=tell)
     )
     auditing.add_done_callback(lambda _: steps.put_nowait(None))
     end = None if seconds is None else asyncio.get_running_loop().time() + seconds
@@ -260,4 +260,4 @@ async def audited(
     finally:
         auditing.cancel()
         await asyncio.wait({auditing})
-    yield Step("audit", {"audit": auditing.result().model_dump(mode="json")}, f"{attempt} audit")
+    yield Step("audit", {"audit": auditing.result().model_dump(mode="json")})

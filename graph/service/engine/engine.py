@@ -211,7 +211,7 @@ class Engine:
                     work.queries,
                     work.options,
                     folder=folder,
-                    attempt=run.attempts,
+                    resumed=run.attempts > 1,
                 )
                 async with aclosing(events):
                     async for event in events:

@@ -27,9 +27,9 @@ KEY = "k"
 
 
 async def steps(id_: str) -> AsyncGenerator[RunEvent, None]:
-    yield Step("retrieve", {"pending": ["text"] * 100}, f"{id_}-1")
+    yield Step("retrieve", {"pending": ["text"] * 100})
     yield AIMessageChunk("piece")
-    yield Step("rerank", {"result": {"ranking": ["text"] * 100}}, f"{id_}-2")
+    yield Step("rerank", {"result": {"ranking": ["text"] * 100}})
 
 
 async def trivial(run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
@@ -76,10 +76,10 @@ class Gated:
         self.go = asyncio.Event()
 
     async def __call__(self, run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
-        await ended(durable, Step("retrieve", {}, f"{run.id}-1"))
+        await ended(durable, Step("retrieve", {}))
         self.begun += 1
         await self.go.wait()
-        last = Step("rerank", {"result": {"ranking": []}}, f"{run.id}-2")
+        last = Step("rerank", {"result": {"ranking": []}})
         await ended(durable, last)
         yield last
 
@@ -135,7 +135,7 @@ async def work(url, worker):
     async def execute(run, durable):
         print(run.id, flush=True)
         await asyncio.sleep(0.02)
-        yield Step("rerank", {"result": {"worker": worker}}, "1")
+        yield Step("rerank", {"result": {"worker": worker}})
 
     store = await Store.open(url)
     runs = Runs(store, execute, ServiceSettings(concurrency=3), Observer())

@@ -49,13 +49,13 @@ class Steps:
 
     async def of(self, id_: str) -> AsyncGenerator[RunEvent, None]:
         try:
-            yield Step("retrieve", {"iteration": 0, "rankings": ["large"]}, f"{id_}-1")
+            yield Step("retrieve", {"iteration": 0, "rankings": ["large"]})
             self.begun.set()
             await self.go.wait()
             if self.fails is not None:
                 raise self.fails
             yield AIMessageChunk("piece")
-            yield Step("rerank", {"result": RESULT}, f"{id_}-2")
+            yield Step("rerank", {"result": RESULT})
         finally:
             self.closed += 1
 

@@ -223,8 +223,8 @@ async def test_what_was_asked_twice_is_kept_twice_and_what_may_heal_is_not_kept(
         told.append([await durable.once("same", dict, ask) for _ in range(3)])
         if run.attempts == 1:
             raise asyncio.CancelledError
-        yield Step("rerank", {"result": {}}, "1")
-        yield Step("rerank", {"result": {"ranking": []}}, "1")
+        yield Step("rerank", {"result": {}})
+        yield Step("rerank", {"result": {"ranking": []}})
 
     async with doing(store, asks) as runs:
         id_ = (await runs.submit("search", {}, key="k", query="q")).id

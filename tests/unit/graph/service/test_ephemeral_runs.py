@@ -228,7 +228,7 @@ async def test_it_ends_in_time_whatever_a_run_does() -> None:
     world, begun, enough = World(), asyncio.Event(), asyncio.Event()
 
     async def stubborn(id_: str) -> AsyncGenerator[RunEvent, None]:
-        yield Step("retrieve", {}, "1")
+        yield Step("retrieve", {})
         begun.set()
         while not enough.is_set():
             try:

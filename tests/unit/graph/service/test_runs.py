@@ -48,10 +48,10 @@ class Script(Steps):
                 yield step
 
 
-async def ended(durable: DurableRun, event: RunEvent) -> None:
-    """Tell of a step, as the nodes of a graph do."""
+async def ended(durable: DurableRun, event: RunEvent, key: str = "") -> None:
+    """Tell of a step, as the nodes of a graph do; its name is its key where it has no other."""
     if isinstance(event, Step):
-        durable.ended(event.id, event.name, event.update)
+        durable.ended(key or event.name, event.name, event.update)
         await durable.flush()
 
 
@@ -155,8 +155,8 @@ async def test_a_reader_that_is_slower_than_memory_is_long_gets_a_kept_run_whole
         for number in range(150):
             for _ in range(20):
                 yield AIMessageChunk("piece")
-            step = Step("measure", {"result": RESULT}, f"{number}")
-            await ended(durable, step)
+            step = Step("measure", {"result": RESULT})
+            await ended(durable, step, f"{number}")
             yield step
 
     async with running(store, long) as runs:
@@ -239,7 +239,7 @@ async def test_a_users_error_is_told_and_a_mistake_of_ours_is_not(
 
 async def test_a_result_that_cannot_be_stored_fails_the_run(store: Store) -> None:
     async def strange(run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
-        yield Step("rerank", {"result": {"strange": object()}}, "1")
+        yield Step("rerank", {"result": {"strange": object()}})
 
     async with running(store, strange) as runs:
         run = await submitted(runs)
@@ -334,8 +334,8 @@ class TestDraining:
         enough = asyncio.Event()
 
         async def stubborn(run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
-            await ended(durable, Step("retrieve", {}, "1"))
-            yield Step("retrieve", {}, "1")
+            await ended(durable, Step("retrieve", {}))
+            yield Step("retrieve", {})
             while not enough.is_set():
                 with suppress(asyncio.CancelledError):
                     await enough.wait()
