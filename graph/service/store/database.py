@@ -355,7 +355,7 @@ async def _connected(file: Path, **options: Any) -> Any:
             await super().close()
 
     def connect() -> sqlite3.Connection:
-        connection = sqlite3.connect(file, **options)
+        connection: sqlite3.Connection = sqlite3.connect(file, **options)
         for pragma in _PRAGMAS:
             connection.execute(pragma)
         return connection
