@@ -8,6 +8,7 @@ import time
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from anyio import BrokenResourceError
 from fastapi import Depends, FastAPI
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
@@ -150,7 +151,10 @@ class Edge:
             if _is_ambiguous(scope):
                 await ProblemResponse(_AMBIGUOUS, {"Connection": "close"})(scope, receive, sending)
             else:
-                await self._app(scope, receive, sending)
+                try:
+                    await self._app(scope, receive, sending)
+                except* BrokenResourceError:
+                    pass  # FastAPI's stream ends so if its client leaves while an event waits
         except Exception as error:
             # The text of an exception may quote a user; its class does not.
             log.error("A request failed because of a bug in fairqr: %s", told_in_log(error))
