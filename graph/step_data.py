@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict
 
 from fairqr.graph.answer.state import GenerationRecord, SampledRanking, VerdictRecord
+from fairqr.graph.documented import Documented
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.search.state import (
     CostRecord,
@@ -18,70 +19,65 @@ from fairqr.graph.search.state import (
 from fairqr.graph.stream import Step
 
 
-class AuditProgress(BaseModel):
-    """How far an audit is."""
+class AuditProgress(Documented):
+    """How far an audit is.
+
+    Attributes:
+        stage: What is being done, such as ``queries``.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
-    stage: str = Field(description="What is being done, such as `queries`.")
+    stage: str
     done: int
     of: int
 
 
-class StepData(BaseModel):
-    """A step that has just ended. A field that does not apply to the step is left out, or None."""
+class StepData(Documented):
+    """A step that has just ended. A field that does not apply to the step is left out, or None.
+
+    Attributes:
+        step: Its name. A search has ``begin``, ``retrieve``, ``measure``, ``choose_group``,
+            ``refine`` and ``rerank``, perhaps several times; an answer has ``prepare`` before it
+            and ``sample``, ``generate``, ``collect``, ``attribute`` and ``summarise`` after it; a
+            probe has ``prepare`` before it and ``plan``, ``probe`` and ``conclude`` after it; an
+            audit has ``progress``, and at last ``audit``.
+        iteration: The number of the round that begins; 0 is the plain retrieval.
+        target: After ``begin``: the target, by attribute and group.
+        cost: After ``begin``: what re-ranking by a model, or a probe, costs at most.
+        round: After ``measure``: the round that was measured.
+        chosen: After ``choose_group``: the attributes and groups to ask the model about.
+        lacking: After ``choose_group``: the attributes and groups that lack exposure.
+        refinements: After ``refine``: the keywords that the model proposed.
+        stop_reason: Why the loop ended.
+        search: After ``rerank`` in an answer or a probe: the result of its search. A plain search
+            gives its result at the end of the stream.
+        sampled: After ``sample``: the rankings to answer from.
+        generated: After ``generate``: what was answered from one ranking.
+        judged: After ``attribute``: which documents of one ranking its answer used.
+        progress: After ``progress``: how far an audit is.
+        usage: What models have cost so far.
+        warnings: Sentences for people.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
-    step: str = Field(
-        description="Its name. A search has `begin`, `retrieve`, `measure`, `choose_group`, "
-        "`refine` and `rerank`, perhaps several times; an answer has `prepare` before it and "
-        "`sample`, `generate`, `collect`, `attribute` and `summarise` after it; a probe has "
-        "`prepare` before it and `plan`, `probe` and `conclude` after it; an audit has "
-        "`progress`, and at last `audit`."
-    )
-    iteration: int | None = Field(
-        None, description="The number of the round that begins; 0 is the plain retrieval."
-    )
-    target: dict[str, dict[str, float]] | None = Field(
-        None, description="After `begin`: the target, by attribute and group."
-    )
-    cost: CostRecord | None = Field(
-        None, description="After `begin`: what re-ranking by a model, or a probe, costs at most."
-    )
-    round: IterationRecord | None = Field(
-        None, description="After `measure`: the round that was measured."
-    )
-    chosen: list[GroupKey] | None = Field(
-        None,
-        description="After `choose_group`: the attributes and groups to ask the model about.",
-    )
-    lacking: list[GroupKey] | None = Field(
-        None, description="After `choose_group`: the attributes and groups that lack exposure."
-    )
-    refinements: list[RefinementRecord] | None = Field(
-        None, description="After `refine`: the keywords that the model proposed."
-    )
-    stop_reason: StopReason | None = Field(None, description="Why the loop ended.")
-    search: SearchResult | None = Field(
-        None,
-        description="After `rerank` in an answer or a probe: the result of its search. A plain "
-        "search gives its result at the end of the stream.",
-    )
-    sampled: list[SampledRanking] | None = Field(
-        None, description="After `sample`: the rankings to answer from."
-    )
-    generated: GenerationRecord | None = Field(
-        None, description="After `generate`: what was answered from one ranking."
-    )
-    judged: VerdictRecord | None = Field(
-        None, description="After `attribute`: which documents of one ranking its answer used."
-    )
-    progress: AuditProgress | None = Field(
-        None, description="After `progress`: how far an audit is."
-    )
-    usage: dict[str, int | float] | None = Field(None, description="What models have cost so far.")
-    warnings: list[str] | None = Field(None, description="Sentences for people.")
+    step: str
+    iteration: int | None = None
+    target: dict[str, dict[str, float]] | None = None
+    cost: CostRecord | None = None
+    round: IterationRecord | None = None
+    chosen: list[GroupKey] | None = None
+    lacking: list[GroupKey] | None = None
+    refinements: list[RefinementRecord] | None = None
+    stop_reason: StopReason | None = None
+    search: SearchResult | None = None
+    sampled: list[SampledRanking] | None = None
+    generated: GenerationRecord | None = None
+    judged: VerdictRecord | None = None
+    progress: AuditProgress | None = None
+    usage: dict[str, int | float] | None = None
+    warnings: list[str] | None = None
 
 
 _FIRST = {"iterations": "round", "generations": "generated", "verdicts": "judged"}

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, cast
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -21,6 +20,7 @@ from pydantic import (
 
 from fairqr.agents.ranking.rankers import RANKERS, RankerName, RankerOptions, Shown
 from fairqr.base.errors import InputError, TargetError, one_line, parameter_error
+from fairqr.graph.documented import Documented
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.fairness.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Direction
 from fairqr.retrieval.fairness.exposure import Discount, DiscountText
@@ -64,7 +64,7 @@ READS: Mapping[RankerName, int] = {"listwise": 100, "pairwise": 20, "monot5": 10
 """How many documents each ranker reads by default; pairwise comparisons cost most."""
 
 
-class Frozen(BaseModel):
+class Frozen(Documented):
     """An object that never changes, and has no other fields than those that it states."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -171,26 +171,20 @@ METHODS: dict[Method, Strategy] = {
 
 
 class WindowSettings(Frozen):
-    """What a model reads at once, where it orders documents in windows or compares them."""
+    """What a model reads at once, where it orders documents in windows or compares them.
 
-    length: int = Field(
-        2000, ge=1, le=100_000, description="The most characters of a document that are shown."
-    )
-    window: int = Field(
-        20, ge=2, le=1000, description="How many documents the model orders at once."
-    )
-    step: int | None = Field(
-        None,
-        ge=1,
-        le=1000,
-        description="How many documents the window moves by; half of the window by default.",
-    )
-    context: int | None = Field(
-        None,
-        ge=1,
-        description="How many tokens the model can read and write at once; only needed if the "
-        "model does not state it.",
-    )
+    Attributes:
+        length: The most characters of a document that are shown.
+        window: How many documents the model orders at once.
+        step: How many documents the window moves by; half of the window by default.
+        context: How many tokens the model can read and write at once; only needed if the model does
+            not state it.
+    """
+
+    length: int = Field(2000, ge=1, le=100_000)
+    window: int = Field(20, ge=2, le=1000)
+    step: int | None = Field(None, ge=1, le=1000)
+    context: int | None = Field(None, ge=1)
 
     @model_validator(mode="after")
     def _step_is_within_the_window(self) -> Self:
@@ -215,54 +209,43 @@ class WindowSettings(Frozen):
 
 
 class RankingSettings(WindowSettings):
-    """How a model re-ranks; each ranker uses the options that it needs."""
+    """How a model re-ranks; each ranker uses the options that it needs.
 
-    depth: int | None = Field(
-        None,
-        ge=1,
-        le=10_000,
-        description="How many of the best documents the model reads; the others keep their places "
-        f"below. By default the depth of the search if it is set, or else {READS['pairwise']} for "
-        f"pairwise and {READS['listwise']} for the others.",
-    )
-    shown: Shown | None = Field(
-        None,
-        description="What the model reads of a document: title, text or title_text; by default "
-        "title_text.",
-    )
-    strategy: Literal["all", "sorting", "sliding"] = Field(
-        "sorting",
-        description="Which pairs a pairwise ranker compares: all, those that sorting needs, or "
-        "neighbours in sliding passes.",
-    )
-    passes: int = Field(
-        10, ge=1, le=1000, description="How many passes the sliding strategy makes."
-    )
-    by: Literal["probabilities", "reply"] = Field(
-        "probabilities",
-        description="How a pairwise ranker decides: by the probabilities of the two labels, if the "
-        "model gives them, or by the reply it writes.",
-    )
-    weights: str | None = Field(
-        None, min_length=1, description="The hub id or folder of monoT5 or monoBERT weights."
-    )
-    concurrency: int = Field(
-        8, ge=1, le=256, description="How many comparisons run at the same time."
-    )
+    Attributes:
+        depth: How many of the best documents the model reads; the others keep their places below.
+            By default the depth of the search if it is set, or else 20 for pairwise and 100 for the
+            others.
+        shown: What the model reads of a document: title, text or title_text; by default title_text.
+        strategy: Which pairs a pairwise ranker compares: all, those that sorting needs, or
+            neighbours in sliding passes.
+        passes: How many passes the sliding strategy makes.
+        by: How a pairwise ranker decides: by the probabilities of the two labels, if the model
+            gives them, or by the reply it writes.
+        weights: The hub id or folder of monoT5 or monoBERT weights.
+        concurrency: How many comparisons run at the same time.
+    """
+
+    depth: int | None = Field(None, ge=1, le=10_000)
+    shown: Shown | None = None
+    strategy: Literal["all", "sorting", "sliding"] = "sorting"
+    passes: int = Field(10, ge=1, le=1000)
+    by: Literal["probabilities", "reply"] = "probabilities"
+    weights: str | None = Field(None, min_length=1)
+    concurrency: int = Field(8, ge=1, le=256)
 
 
 class Budget(Frozen):
-    """What one run may spend on models. When it is spent, the best result so far is returned."""
+    """What one run may spend on models. When it is spent, the best result so far is returned.
 
-    model_calls: int | None = Field(
-        None, ge=0, description="The most calls of models in one run; unlimited by default."
-    )
-    tokens: int | None = Field(
-        None, ge=0, description="The most tokens that one run may use; unlimited by default."
-    )
-    seconds: float | None = Field(
-        None, gt=0, description="The most seconds that one run may take; unlimited by default."
-    )
+    Attributes:
+        model_calls: The most calls of models in one run; unlimited by default.
+        tokens: The most tokens that one run may use; unlimited by default.
+        seconds: The most seconds that one run may take; unlimited by default.
+    """
+
+    model_calls: int | None = Field(None, ge=0)
+    tokens: int | None = Field(None, ge=0)
+    seconds: float | None = Field(None, gt=0)
 
 
 def _parse_target(value: object) -> object:
@@ -278,148 +261,94 @@ WrittenTarget = Annotated[Target | None, BeforeValidator(_parse_target)]
 
 
 class SearchParameters(Frozen):
-    """The parameters of a search. The description of each field says what it means."""
+    """The parameters of a search.
 
-    attributes: tuple[str, ...] = Field(
-        (),
-        description="The attributes whose groups get fair exposure, such as gender; by default all "
-        "attributes of the source.",
-    )
-    intersect: bool = Field(
-        False,
-        description="Treat the attributes as one. Its groups are their combinations, such as women "
-        "in Africa.",
-    )
-    target: WrittenTarget = Field(
-        None,
-        description="The exposure that each group should get: a mixture of population, uniform, "
-        "corpus and retrieved, such as retrieved:0.5,uniform:0.5, or shares of one attribute, such "
-        "as gender=female:0.5,male:0.5. By default it is retrieved:0.5,population:0.5. A target "
-        "that you give is pursued until each group is within a point of it, if fairness_weight is "
-        "not set.",
-    )
-    k: int = Field(
-        20, ge=1, le=10_000, description="How many results to return and to measure exposure over."
-    )
-    method: Method = Field(
-        "fairqr",
-        description="How to search: fairqr weighs relevance and fairness, and asks a model if that "
-        "helps; fair-qr is the loop of the paper; the others are baselines and models that "
-        "re-rank.",
-    )
-    depth: int | None = Field(
-        None,
-        ge=1,
-        le=100_000,
-        description="How many documents each query retrieves, at least k. A model that re-ranks "
-        "reads as many, unless ranking.depth is set. The default depends on the method.",
-    )
-    pool: Pool | None = Field(
-        None,
-        description="The documents to re-rank: those of the last round, the union of all rounds, "
-        "or the best of each group's query (per_group). The default depends on the method.",
-    )
-    rerank: Rerank | None = Field(
-        None,
-        description="How to order the pool: by relevance to the original query, by the scores of "
-        "the original_query alone, by fusion of all rankings, or not at all (none); or the name of "
-        "a model that re-ranks the method's own order. The default depends on the method.",
-    )
-    final_step: FinalStep | None = Field(
-        None,
-        description="The re-ranker that picks the final k documents, or none. The default depends "
-        "on the method.",
-    )
-    ranking: RankingSettings = Field(
-        RankingSettings(), description="How a model re-ranks, if the method or rerank names one."
-    )
-    options: dict[str, Any] = Field({}, description="Options of the final step, by name.")
-    evidence: bool | None = Field(
-        None,
-        description="Only use keywords that belong to the topic or the group by the evidence of "
-        "the index. The default depends on the method.",
-    )
-    ask: Ask | None = Field(
-        None,
-        description="When to ask the model to refine the query: always, never, or only if another "
-        "round is expected to gain at least least_gain (auto). The default depends on the method.",
-    )
-    least_gain: float = Field(
-        0.01,
-        ge=0,
-        allow_inf_nan=False,
-        description="With ask=auto, the share of the objective that another round must promise.",
-    )
-    fairness_weight: float | None = Field(
-        None,
-        ge=0,
-        le=HEAVIEST,
-        description="How much fairness counts beside relevance in the method fairqr: 0 is the "
-        "order of relevance, 1 the default. If you set it, a target is only a direction.",
-    )
-    order: WithinGroups = Field(
-        "engine",
-        description="The order of documents of the same groups in the method fairqr: the engine's, "
-        "in which those that are probably not relevant come last, or by estimated relevance "
-        "(estimated).",
-    )
-    groups: Groups | None = Field(
-        None,
-        description="The groups to ask the model about in one round: the group that lacks most "
-        "exposure (most), all groups that lack exposure (lacking), or all. The default depends on "
-        "the method.",
-    )
-    discount: DiscountText = Field(
-        Discount(),
-        description="How exposure falls with the rank: log2, trec, rbp(p), top_k(k) or "
-        "inverse_log.",
-    )
-    threshold: float = Field(
-        DEFAULT_THRESHOLD,
-        ge=0,
-        description="Without the fair step, stop when the divergence from the target is at most "
-        "this many nats.",
-    )
-    direction: Direction = Field(
-        "target_exposure",
-        description="The direction of the Kullback-Leibler divergence: target_exposure is "
-        "KL(target || exposure), exposure_target the reverse.",
-    )
+    Attributes:
+        attributes: The attributes whose groups get fair exposure, such as gender; by default all
+            attributes of the source.
+        intersect: Treat the attributes as one. Its groups are their combinations, such as women in
+            Africa.
+        target: The exposure that each group should get: a mixture of population, uniform, corpus
+            and retrieved, such as retrieved:0.5,uniform:0.5, or shares of one attribute, such as
+            gender=female:0.5,male:0.5. By default it is retrieved:0.5,population:0.5. A target that
+            you give is pursued until each group is within a point of it, if fairness_weight is not
+            set.
+        k: How many results to return and to measure exposure over.
+        method: How to search: fairqr weighs relevance and fairness, and asks a model if that helps;
+            fair-qr is the loop of the paper; the others are baselines and models that re-rank.
+        depth: How many documents each query retrieves, at least k. A model that re-ranks reads as
+            many, unless ranking.depth is set. The default depends on the method.
+        pool: The documents to re-rank: those of the last round, the union of all rounds, or the
+            best of each group's query (per_group). The default depends on the method.
+        rerank: How to order the pool: by relevance to the original query, by the scores of the
+            original_query alone, by fusion of all rankings, or not at all (none); or the name of a
+            model that re-ranks the method's own order. The default depends on the method.
+        final_step: The re-ranker that picks the final k documents, or none. The default depends on
+            the method.
+        ranking: How a model re-ranks, if the method or rerank names one.
+        options: Options of the final step, by name.
+        evidence: Only use keywords that belong to the topic or the group by the evidence of the
+            index. The default depends on the method.
+        ask: When to ask the model to refine the query: always, never, or only if another round is
+            expected to gain at least least_gain (auto). The default depends on the method.
+        least_gain: With ask=auto, the share of the objective that another round must promise.
+        fairness_weight: How much fairness counts beside relevance in the method fairqr: 0 is the
+            order of relevance, 1 the default. If you set it, a target is only a direction.
+        order: The order of documents of the same groups in the method fairqr: the engine's, in
+            which those that are probably not relevant come last, or by estimated relevance
+            (estimated).
+        groups: The groups to ask the model about in one round: the group that lacks most exposure
+            (most), all groups that lack exposure (lacking), or all. The default depends on the
+            method.
+        discount: How exposure falls with the rank: log2, trec, rbp(p), top_k(k) or inverse_log.
+        threshold: Without the fair step, stop when the divergence from the target is at most this
+            many nats.
+        direction: The direction of the Kullback-Leibler divergence: target_exposure is KL(target ||
+            exposure), exposure_target the reverse.
+        smoothing: The share of a uniform distribution mixed into target and exposure before the
+            divergence is computed.
+        patience: Stop after this many rounds that did not improve the ranking.
+        max_iterations: The most rounds of refinement; with 0, no model refines.
+        max_groups: The most groups to ask about in one round, those that lack most.
+        rrf_k: The constant of reciprocal rank fusion: 1 / (rrf_k + rank).
+        prompts: The versions of prompts, such as refine=v2; by default the shipped ones.
+        temperature: The temperature of refinement; by default the prompt's own.
+        seed: The seed of refinement, if the model accepts one, and of sampled rankings. By default,
+            sampling draws a seed and reports it.
+        budget: What one run may spend; then it returns the best result so far.
+    """
+
+    attributes: tuple[str, ...] = ()
+    intersect: bool = False
+    target: WrittenTarget = None
+    k: int = Field(20, ge=1, le=10_000)
+    method: Method = "fairqr"
+    depth: int | None = Field(None, ge=1, le=100_000)
+    pool: Pool | None = None
+    rerank: Rerank | None = None
+    final_step: FinalStep | None = None
+    ranking: RankingSettings = RankingSettings()
+    options: dict[str, Any] = Field({})
+    evidence: bool | None = None
+    ask: Ask | None = None
+    least_gain: float = Field(0.01, ge=0, allow_inf_nan=False)
+    fairness_weight: float | None = Field(None, ge=0, le=HEAVIEST)
+    order: WithinGroups = "engine"
+    groups: Groups | None = None
+    discount: DiscountText = Discount()
+    threshold: float = Field(DEFAULT_THRESHOLD, ge=0)
+    direction: Direction = "target_exposure"
     # Without smoothing, or with almost none, an absent group would be infinitely far away, and
     # rounds could not be compared.
-    smoothing: float = Field(
-        DEFAULT_SMOOTHING,
-        ge=1e-12,
-        lt=1,
-        description="The share of a uniform distribution mixed into target and exposure before "
-        "the divergence is computed.",
-    )
-    patience: Whole = Field(
-        1, ge=1, description="Stop after this many rounds that did not improve the ranking."
-    )
-    max_iterations: int = Field(
-        5, ge=0, le=100, description="The most rounds of refinement; with 0, no model refines."
-    )
-    max_groups: Whole = Field(
-        4, ge=1, description="The most groups to ask about in one round, those that lack most."
-    )
-    rrf_k: Whole = Field(
-        RRF_K, ge=0, description="The constant of reciprocal rank fusion: 1 / (rrf_k + rank)."
-    )
-    prompts: dict[str, str] = Field(
-        {}, description="The versions of prompts, such as refine=v2; by default the shipped ones."
-    )
-    temperature: float | None = Field(
-        None, ge=0, le=2, description="The temperature of refinement; by default the prompt's own."
-    )
-    seed: int | None = Field(
-        None,
-        description="The seed of refinement, if the model accepts one, and of sampled rankings. By "
-        "default, sampling draws a seed and reports it.",
-    )
-    budget: Budget = Field(
-        Budget(), description="What one run may spend; then it returns the best result so far."
-    )
+    smoothing: float = Field(DEFAULT_SMOOTHING, ge=1e-12, lt=1)
+    patience: Whole = Field(1, ge=1)
+    max_iterations: int = Field(5, ge=0, le=100)
+    max_groups: Whole = Field(4, ge=1)
+    rrf_k: Whole = Field(RRF_K, ge=0)
+    prompts: dict[str, str] = Field({})
+    temperature: float | None = Field(None, ge=0, le=2)
+    seed: int | None = None
+    budget: Budget = Budget()
 
 
 class Context(SearchParameters):

@@ -10,10 +10,11 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from fairqr.base.errors import ConfigError, first_problem, one_line
 from fairqr.base.settings import SERVICE, ValueSource, data_dir, is_web_address, variable_of
+from fairqr.graph.documented import Documented
 from fairqr.graph.service.sources import (
     Sources,
     lay_over,
@@ -28,23 +29,22 @@ _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class _Section(BaseModel):
+class _Section(Documented):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class ModelEntry(_Section):
-    """A model that requests may name."""
+    """A model that requests may name.
 
-    base_url: str | None = Field(
-        None, description="The server that has the model; defaults to the provider's."
-    )
-    api_key: SecretStr | None = Field(
-        None,
-        description="The key for that server. A settings file may name a variable as api_key_env.",
-    )
-    timeout: _Seconds = Field(
-        60.0, description="The most seconds that one request to the model may take."
-    )
+    Attributes:
+        base_url: The server that has the model; defaults to the provider's.
+        api_key: The key for that server. A settings file may name a variable as api_key_env.
+        timeout: The most seconds that one request to the model may take.
+    """
+
+    base_url: str | None = None
+    api_key: SecretStr | None = None
+    timeout: _Seconds = 60.0
 
     @field_validator("base_url")
     @classmethod
@@ -53,53 +53,61 @@ class ModelEntry(_Section):
 
 
 class Caps(_Section):
-    """The most that one request may ask for."""
+    """The most that one request may ask for.
 
-    k: _Count = Field(100, description="The most documents that a search may show.")
-    depth: _Count = Field(1000, description="The most documents that one query may retrieve.")
-    max_iterations: Annotated[int, Field(ge=0)] = Field(
-        10, description="The most rounds of refinement."
-    )
-    samples: _Count = Field(100, description="The most rankings that an answer may sample.")
-    documents: _Count = Field(
-        20, description="The most documents that a generator may read for one answer."
-    )
-    pairs: _Count = Field(100, description="The most pairs that a probe may compare.")
-    probe_documents: _Count = Field(100, description="The most documents that a probe may use.")
-    audit_queries: _Count = Field(500, description="The most queries that an audit may ask.")
-    audit_seconds: _Seconds = Field(3600.0, description="The most seconds that an audit may take.")
-    model_calls: _Count = Field(500, description="The most calls of language models in one run.")
-    tokens: _Count = Field(1_000_000, description="The most tokens of language models in one run.")
-    seconds: _Seconds = Field(300.0, description="The most seconds that a run may take.")
-    query_characters: _Count = Field(
-        2000, description="The longest query or question, in characters."
-    )
-    body_bytes: _Count = Field(1_000_000, description="The largest request body, in bytes.")
+    Attributes:
+        k: The most documents that a search may show.
+        depth: The most documents that one query may retrieve.
+        max_iterations: The most rounds of refinement.
+        samples: The most rankings that an answer may sample.
+        documents: The most documents that a generator may read for one answer.
+        pairs: The most pairs that a probe may compare.
+        probe_documents: The most documents that a probe may use.
+        audit_queries: The most queries that an audit may ask.
+        audit_seconds: The most seconds that an audit may take.
+        model_calls: The most calls of language models in one run.
+        tokens: The most tokens of language models in one run.
+        seconds: The most seconds that a run may take.
+        query_characters: The longest query or question, in characters.
+        body_bytes: The largest request body, in bytes.
+    """
+
+    k: _Count = 100
+    depth: _Count = 1000
+    max_iterations: Annotated[int, Field(ge=0)] = 10
+    samples: _Count = 100
+    documents: _Count = 20
+    pairs: _Count = 100
+    probe_documents: _Count = 100
+    audit_queries: _Count = 500
+    audit_seconds: _Seconds = 3600.0
+    model_calls: _Count = 500
+    tokens: _Count = 1_000_000
+    seconds: _Seconds = 300.0
+    query_characters: _Count = 2000
+    body_bytes: _Count = 1_000_000
 
 
 class Limits(_Section):
-    """How much may be asked at once, and how fast."""
+    """How much may be asked at once, and how fast.
 
-    rate: str = Field(
-        "600/minute",
-        description="The most requests per key, such as 600/minute; separate several limits by "
-        "semicolons. Empty for no limit.",
-    )
-    live: _Count = Field(
-        32,
-        description="The most runs per key that wait or are under way. Durable runs are counted "
-        "together; other runs are counted in each process.",
-    )
-    queue: _Count = Field(
-        200, description="The most runs that wait, over all keys; counted the same way."
-    )
-    wait: _Seconds = Field(
-        30.0, description="The most seconds that a run without a record waits to begin."
-    )
-    body_seconds: _Seconds = Field(
-        20.0, description="The most seconds until the whole body of a request has arrived."
-    )
-    requests: _Count = Field(1000, description="The most requests under way at once.")
+    Attributes:
+        rate: The most requests per key, such as 600/minute; separate several limits by semicolons.
+            Empty for no limit.
+        live: The most runs per key that wait or are under way. Durable runs are counted together;
+            other runs are counted in each process.
+        queue: The most runs that wait, over all keys; counted the same way.
+        wait: The most seconds that a run without a record waits to begin.
+        body_seconds: The most seconds until the whole body of a request has arrived.
+        requests: The most requests under way at once.
+    """
+
+    rate: str = "600/minute"
+    live: _Count = 32
+    queue: _Count = 200
+    wait: _Seconds = 30.0
+    body_seconds: _Seconds = 20.0
+    requests: _Count = 1000
 
     @field_validator("rate")
     @classmethod
@@ -123,76 +131,55 @@ class ServiceSettings(_Section):
     """How the service is set up.
 
     In the lists of names, ``*`` stands for any characters.
+
+    Attributes:
+        host: The address to listen on. Any other than loopback requires access keys.
+        port: The port to listen on; 0 takes a free one.
+        database: The database of runs: sqlite:///… or postgresql://…; defaults to the file
+            service/runs.sqlite in the data folder.
+        corpora: The sources, indexes and built-in corpora that clients may search; all by default.
+        sources: Source files that clients may search too, by the names in them.
+        models: The models that requests may name; defaults to the configured model and feedback.
+        base_urls: Servers that a request may name as base_url.
+        prompts: The prompt versions that requests may choose, as id=version; defaults to all.
+        attributors: The attributors that requests may choose.
+        caps: What one request may ask for at most.
+        limits: How many requests are taken at once, and how fast.
+        require_keys: Require access keys on loopback too.
+        cors_origins: Web pages whose scripts may read the answers; defaults to none.
+        concurrency: How many runs this process works on at once.
+        audit_concurrency: How many of these runs may be audits.
+        grace: Seconds that running work gets to finish after the service is told to stop.
+        lease: Seconds of silence after which a worker loses its runs to another.
+        work: Whether ``fairqr serve`` also does durable runs; if not, ``fairqr work`` does.
+        retention: Seconds that finished runs are kept.
+        replies: A file that keeps the replies of models; by default they are kept in memory only.
+        traces: Record each run in this folder, as JSON lines.
+        audits: The folder of audits; defaults to service/audits in the data folder.
     """
 
-    host: str = Field(
-        "127.0.0.1",
-        min_length=1,
-        description="The address to listen on. Any other than loopback requires access keys.",
-    )
-    port: int = Field(
-        8080, ge=0, le=65_535, description="The port to listen on; 0 takes a free one."
-    )
-    database: str = Field(
-        "",
-        repr=False,
-        description="The database of runs: sqlite:///… or postgresql://…; defaults to the file "
-        "service/runs.sqlite in the data folder.",
-    )  # may hold a password
-    corpora: tuple[str, ...] = Field(
-        (),
-        description="The sources, indexes and built-in corpora that clients may search; all by "
-        "default.",
-    )
-    sources: tuple[Path, ...] = Field(
-        (), description="Source files that clients may search too, by the names in them."
-    )
-    models: dict[str, ModelEntry] = Field(
-        {},
-        description="The models that requests may name; defaults to the configured model and "
-        "feedback.",
-    )
-    base_urls: tuple[str, ...] = Field(
-        (), description="Servers that a request may name as base_url."
-    )
-    prompts: tuple[str, ...] = Field(
-        (),
-        description="The prompt versions that requests may choose, as id=version; defaults to all.",
-    )
-    attributors: tuple[str, ...] = Field(
-        ("overlap",), description="The attributors that requests may choose."
-    )
-    caps: Caps = Field(Caps(), description="What one request may ask for at most.")
-    limits: Limits = Field(
-        Limits(), description="How many requests are taken at once, and how fast."
-    )
-    require_keys: bool = Field(False, description="Require access keys on loopback too.")
-    cors_origins: tuple[str, ...] = Field(
-        (), description="Web pages whose scripts may read the answers; defaults to none."
-    )
-    concurrency: _Count = Field(8, description="How many runs this process works on at once.")
-    audit_concurrency: _Count = Field(1, description="How many of these runs may be audits.")
-    grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        20.0,
-        description="Seconds that running work gets to finish after the service is told to stop.",
-    )
-    lease: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
-        15.0, description="Seconds of silence after which a worker loses its runs to another."
-    )
-    work: bool = Field(
-        True,
-        description="Whether `fairqr serve` also does durable runs; if not, `fairqr work` does.",
-    )
-    retention: _Seconds = Field(7 * 86_400.0, description="Seconds that finished runs are kept.")
-    replies: Path | None = Field(
-        None,
-        description="A file that keeps the replies of models; by default they are kept in memory "
-        "only.",
-    )
-    traces: Path | None = Field(None, description="Record each run in this folder, as JSON lines.")
-    audits: Path | None = Field(
-        None, description="The folder of audits; defaults to service/audits in the data folder."
-    )
+    host: str = Field("127.0.0.1", min_length=1)
+    port: int = Field(8080, ge=0, le=65_535)
+    database: str = Field("", repr=False)  # may hold a password
+    corpora: tuple[str, ...] = ()
+    sources: tuple[Path, ...] = ()
+    models: dict[str, ModelEntry] = Field({})
+    base_urls: tuple[str, ...] = ()
+    prompts: tuple[str, ...] = ()
+    attributors: tuple[str, ...] = ("overlap",)
+    caps: Caps = Caps()
+    limits: Limits = Limits()
+    require_keys: bool = False
+    cors_origins: tuple[str, ...] = ()
+    concurrency: _Count = 8
+    audit_concurrency: _Count = 1
+    grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 20.0
+    lease: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 15.0
+    work: bool = True
+    retention: _Seconds = 7 * 86_400.0
+    replies: Path | None = None
+    traces: Path | None = None
+    audits: Path | None = None
 
     @property
     def audits_folder(self) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import typer.main
-from docs_site.docstrings import attributes_of, markdown
+from docs_site.docstrings import markdown
 from docs_site.reference import PAGES, write_reference
 
 import fairqr
@@ -16,6 +16,7 @@ from fairqr.base.settings import SETTINGS
 from fairqr.cli.main import app
 from fairqr.cli.parameters import parameters_of
 from fairqr.graph.answer.context import AnswerContext
+from fairqr.graph.documented import documented
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.sources import names_of
@@ -105,8 +106,7 @@ def test_a_docstring_becomes_markdown() -> None:
     assert text.startswith("Search.\n\nSee `FairSearch` and `k`.")
     assert "- `first, second`: Of both, on two lines.\n- `third`: Alone." in text
     assert "**Raises:**\n\n- `ValueError`: The value is wrong." in text
-    told = attributes_of(DOCSTRING)
-    assert told == {
+    assert documented(DOCSTRING)[1] == {
         "first": "Of both, on two lines.",
         "second": "Of both, on two lines.",
         "third": "Alone.",

@@ -20,16 +20,6 @@ def lead_of(docstring: str | None) -> str:
     return _inline(_SECTION.sub("", _clean(docstring))).strip()
 
 
-def attributes_of(docstring: str | None) -> dict[str, str]:
-    """Return what a docstring says of each attribute."""
-    found: dict[str, str] = {}
-    for title, body in _SECTION.findall(_clean(docstring)):
-        if title == "Attributes":
-            for names, text in _ENTRY.findall(inspect.cleandoc(body)):
-                found |= dict.fromkeys(names.split(", "), _inline(_joined(text)))
-    return found
-
-
 def _clean(docstring: str | None) -> str:
     return inspect.cleandoc(docstring or "") + "\n"
 

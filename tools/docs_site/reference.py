@@ -17,7 +17,7 @@ import typer.main
 from pydantic import BaseModel
 
 import fairqr
-from docs_site.docstrings import attributes_of, lead_of, markdown
+from docs_site.docstrings import lead_of, markdown
 from fairqr.base import errors
 from fairqr.base.settings import SETTINGS, variable_of
 from fairqr.cli.main import app
@@ -27,6 +27,7 @@ from fairqr.evaluation.experiments.kinds import KINDS
 from fairqr.evaluation.measures.text import MEASURES
 from fairqr.graph.answer.context import AnswerSettings
 from fairqr.graph.answer.result import AnswerResult
+from fairqr.graph.documented import documented
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.search.context import METHODS, Context
@@ -305,7 +306,7 @@ def _fields(
     model: type[BaseModel], prefix: str = "", *, leave_out: Iterable[str] = ()
 ) -> Iterator[str]:
     """Write a table of the fields of a model, from their descriptions or the docstring."""
-    told = attributes_of(model.__doc__)
+    _, told = documented(model.__doc__)
     rows = []
     for name, field in model.model_fields.items():
         if name not in leave_out:

@@ -7,9 +7,10 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field
+from pydantic import BeforeValidator, ConfigDict, FailFast, Field
 
 from fairqr.base.errors import NotAllowedError, QueryError, RunTimeoutError, one_line
+from fairqr.graph.documented import Documented
 from fairqr.graph.service.configuration import Caps
 from fairqr.graph.service.engine.bounds import check_bound, check_text
 from fairqr.graph.service.engine.requests import Seed, TargetOfRequest, Texts
@@ -29,15 +30,17 @@ def _with_weight(value: object) -> object:
     return {"query": value} if isinstance(value, str) else value
 
 
-class AuditedQuery(BaseModel):
-    """A query of an audit."""
+class AuditedQuery(Documented):
+    """A query of an audit.
+
+    Attributes:
+        weight: How often it was asked.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     query: str
-    weight: float = Field(
-        1.0, ge=0, le=1e9, allow_inf_nan=False, description="How often it was asked."
-    )
+    weight: float = Field(1.0, ge=0, le=1e9, allow_inf_nan=False)
 
 
 _Query = Annotated[
@@ -45,8 +48,22 @@ _Query = Annotated[
 ]
 
 
-class AuditRequest(BaseModel):
-    """An audit of a source by a list of queries."""
+class AuditRequest(Documented):
+    """An audit of a source by a list of queries.
+
+    Attributes:
+        corpus: What to audit, as ``GET /v1/indexes`` lists it; defaults to the first.
+        retriever: How documents are found; as in a search.
+        queries: What people search for. A text counts once; an object may give its weight.
+        attributes: The attributes to measure; by default all attributes of the source.
+        intersections: Also measure the combinations of every two attributes.
+        k: How many results count as shown.
+        depth: How many results to ask for. Those after ``k`` count as candidates that were not
+            shown.
+        target: The exposure that each group should get: a mixture of ``relevance``, ``population``,
+            ``uniform`` and ``corpus``, or shares of one attribute. Defaults to ``relevance:1``.
+        seed: Fixes all random choices.
+    """
 
     model_config = ConfigDict(
         frozen=True,
@@ -60,38 +77,15 @@ class AuditRequest(BaseModel):
         },
     )
 
-    corpus: str | None = Field(
-        None, description="What to audit, as `GET /v1/indexes` lists it; defaults to the first."
-    )
-    retriever: RetrieverName = Field(
-        "auto", description="How documents are found; as in a search.", examples=["bm25"]
-    )
-    queries: Annotated[list[_Query], FailFast()] = Field(
-        description="What people search for. A text counts once; an object may give its weight.",
-        min_length=1,
-    )
-    attributes: Texts = Field(
-        [], description="The attributes to measure; by default all attributes of the source."
-    )
-    intersections: bool = Field(
-        True, description="Also measure the combinations of every two attributes."
-    )
-    k: int = Field(10, ge=1, le=10_000, description="How many results count as shown.")
-    depth: int = Field(
-        100,
-        ge=2,
-        le=10_000,
-        description="How many results to ask for. Those after `k` count as candidates that were "
-        "not shown.",
-    )
-    target: TargetOfRequest = Field(
-        None,
-        description="The exposure that each group should get: a mixture of `relevance`, "
-        "`population`, `uniform` and `corpus`, or shares of one attribute. Defaults to "
-        "`relevance:1`.",
-        examples=["relevance:0.5,population:0.5"],
-    )
-    seed: Seed = Field(0, description="Fixes all random choices.")
+    corpus: str | None = None
+    retriever: RetrieverName = Field("auto", examples=["bm25"])
+    queries: Annotated[list[_Query], FailFast()] = Field(min_length=1)
+    attributes: Texts = Field([])
+    intersections: bool = True
+    k: int = Field(10, ge=1, le=10_000)
+    depth: int = Field(100, ge=2, le=10_000)
+    target: TargetOfRequest = Field(None, examples=["relevance:0.5,population:0.5"])
+    seed: Seed = 0
 
     @property
     def name(self) -> str:
@@ -112,14 +106,18 @@ class AuditRequest(BaseModel):
         return options if self.target is None else {**options, "target": self.target}
 
 
-class AuditResult(BaseModel):
-    """Who gets seen in what a source answers."""
+class AuditResult(Documented):
+    """Who gets seen in what a source answers.
 
-    findings: list[str] = Field(description="The findings, in sentences.")
-    digest: str = Field(
-        description="The SHA-256 of the audit's manifest; `fairqr audit verify --digest` takes it."
-    )
-    figures: dict[str, Any] = Field(description="The content of `audit.json`.")
+    Attributes:
+        findings: The findings, in sentences.
+        digest: The SHA-256 of the audit's manifest; ``fairqr audit verify --digest`` takes it.
+        figures: The content of ``audit.json``.
+    """
+
+    findings: list[str]
+    digest: str
+    figures: dict[str, Any]
 
 
 class AuditRun(RunSummary):

@@ -7,13 +7,12 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationInfo, field_validator
 
 from fairqr.base.errors import InputError
+from fairqr.graph.documented import Documented
 from fairqr.graph.service.engine.checking import parsed
 from fairqr.graph.service.engine.requests import RunRequest
 
 _ELSEWHERE = frozenset({"corpus", "question", "keep", "stream"})
 """Parameters of an answer for which chat completions have another form, or none."""
-
-_NOT_OFFERED = "Not offered: anything but null or an empty value is an error."
 
 
 class _Message(BaseModel):
@@ -21,15 +20,32 @@ class _Message(BaseModel):
     content: str | list[dict[str, Any]] | None = None
 
 
-class _StreamOptions(BaseModel):
-    include_usage: bool | None = Field(None, description="Add a last chunk with the usage.")
+class _StreamOptions(Documented):
+    """What else is streamed.
+
+    Attributes:
+        include_usage: Add a last chunk with the usage.
+    """
+
+    include_usage: bool | None = None
 
 
-class ChatRequest(BaseModel):
+class ChatRequest(Documented):
     """A question in the form of OpenAI's chat completions.
 
     The last message of the user is the question; we read no other message, and ignore parameters of
     OpenAI's that are not listed here.
+
+    Attributes:
+        model: The source to answer from; see ``GET /openai/v1/models``.
+        stream: Send the answer piece by piece.
+        temperature: As in ``POST /v1/answer``.
+        seed: As in ``POST /v1/answer``.
+        fairqr: More parameters of ``POST /v1/answer``, such as ``method`` and ``attributes``. Its
+            ``model`` is the language model.
+        n: Must be 1.
+        tools, functions, logprobs: Not offered: anything but null or an empty value is an error.
+        response_format: Must be text.
     """
 
     model_config = ConfigDict(
@@ -42,22 +58,18 @@ class ChatRequest(BaseModel):
         },
     )
 
-    model: str = Field(description="The source to answer from; see `GET /openai/v1/models`.")
+    model: str
     messages: Annotated[list[_Message], FailFast()]
-    stream: bool | None = Field(None, description="Send the answer piece by piece.")
+    stream: bool | None = None
     stream_options: _StreamOptions | None = None
-    temperature: float | None = Field(None, description="As in `POST /v1/answer`.")
-    seed: int | None = Field(None, description="As in `POST /v1/answer`.")
-    fairqr: dict[str, Any] = Field(
-        {},
-        description="More parameters of `POST /v1/answer`, such as `method` and `attributes`. Its "
-        "`model` is the language model.",
-    )
-    n: int | None = Field(None, description="Must be 1.")
-    tools: list[Any] | None = Field(None, description=_NOT_OFFERED)
-    functions: list[Any] | None = Field(None, description=_NOT_OFFERED)
-    logprobs: bool | None = Field(None, description=_NOT_OFFERED)
-    response_format: dict[str, Any] | None = Field(None, description="Must be text.")
+    temperature: float | None = None
+    seed: int | None = None
+    fairqr: dict[str, Any] = Field({})
+    n: int | None = None
+    tools: list[Any] | None = None
+    functions: list[Any] | None = None
+    logprobs: bool | None = None
+    response_format: dict[str, Any] | None = None
 
     @field_validator("n", "tools", "functions", "logprobs", "response_format")
     @classmethod

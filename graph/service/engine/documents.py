@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import BaseModel, Field
-
 from fairqr.base.errors import DocumentNotFoundError, one_line
 from fairqr.base.settings import is_web_address
+from fairqr.graph.documented import Documented
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.sources.documents import Document, value_at
 
@@ -18,18 +17,19 @@ LONGEST_LINE = 160
 """The most characters of a document's line."""
 
 
-class ServedDocument(BaseModel):
-    """A document."""
+class ServedDocument(Documented):
+    """A document.
+
+    Attributes:
+        groups: For each attribute, the share of each group in the document; empty if unknown.
+        link: Its address on the web; null if the source names no field for it.
+    """
 
     id: str
     title: str
     text: str
-    groups: dict[str, dict[str, float]] = Field(
-        description="For each attribute, the share of each group in the document; empty if unknown."
-    )
-    link: str | None = Field(
-        description="Its address on the web; null if the source names no field for it."
-    )
+    groups: dict[str, dict[str, float]]
+    link: str | None
 
 
 async def read_document(engine: SearchEngine, id_: str, link: str | None) -> ServedDocument:
@@ -59,12 +59,16 @@ async def read_document(engine: SearchEngine, id_: str, link: str | None) -> Ser
     )
 
 
-class DocumentLine(BaseModel):
-    """One line about a document."""
+class DocumentLine(Documented):
+    """One line about a document.
+
+    Attributes:
+        line: The first 160 characters of its text, at most.
+    """
 
     id: str
     title: str
-    line: str = Field(description=f"The first {LONGEST_LINE} characters of its text, at most.")
+    line: str
 
 
 async def read_lines(engine: SearchEngine, ids: Sequence[str]) -> list[DocumentLine]:

@@ -26,54 +26,42 @@ TargetOfRequest = Annotated[
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-def _described(name: str) -> str | None:
-    return SearchParameters.model_fields[name].description
-
-
 class RunRequest(SearchParameters):
     """The parameters of all requests: those of a search, in the forms of JSON, and the service's.
 
     They are checked together when they become the context of a run.
+
+    Attributes:
+        corpus: What to search: a name that ``GET /v1/indexes`` lists; defaults to the first.
+        retriever: How documents are found: by words (``bm25``), by vectors (``dense``), or by both
+            (``hybrid``), which also estimates relevance. ``auto`` is ``hybrid`` for an index if the
+            service has the encoder, and otherwise the engine's own ranking.
+        model: A model that ``GET /v1/models`` lists; defaults to the first. ``feedback`` uses no
+            language model.
+        base_url: The address of the model's server; the service must be configured with it.
+        keep: Continue without the client and after a restart of the service, and keep the result.
+            Otherwise the run is cancelled if its client disconnects.
     """
 
-    attributes: str | Texts = Field(  # type: ignore[assignment]
-        [], description=_described("attributes"), examples=[["gender"], "gender"]
-    )
-    target: TargetOfRequest = Field(None, description=_described("target"))  # type: ignore[assignment]
-    discount: str = Field("log2", description=_described("discount"))  # type: ignore[assignment]
-    seed: Seed | None = Field(None, description=_described("seed"))
-    corpus: str | None = Field(
-        None,
-        description="What to search: a name that `GET /v1/indexes` lists; defaults to the first.",
-        examples=["notables"],
-    )
-    retriever: RetrieverName = Field(
-        "auto",
-        description="How documents are found: by words (`bm25`), by vectors (`dense`), or by both "
-        "(`hybrid`), which also estimates relevance. `auto` is `hybrid` for an index if the "
-        "service has the encoder, and otherwise the engine's own ranking.",
-    )
-    model: str | None = Field(
-        None,
-        description="A model that `GET /v1/models` lists; defaults to the first. `feedback` uses "
-        "no language model.",
-        examples=["feedback"],
-    )
-    base_url: str | None = Field(
-        None,
-        description="The address of the model's server; the service must be configured with it.",
-    )
-    keep: bool = Field(
-        False,
-        description="Continue without the client and after a restart of the service, and keep the "
-        "result. Otherwise the run is cancelled if its client disconnects.",
-    )
+    attributes: str | Texts = Field([], examples=[["gender"], "gender"])  # type: ignore[assignment]
+    target: TargetOfRequest = None  # type: ignore[assignment]
+    discount: str = "log2"  # type: ignore[assignment]
+    seed: Seed | None = None
+    corpus: str | None = Field(None, examples=["notables"])
+    retriever: RetrieverName = "auto"
+    model: str | None = Field(None, examples=["feedback"])
+    base_url: str | None = None
+    keep: bool = False
 
 
 class SearchRequest(RunRequest):
-    """A search, with the parameters and defaults of the command `fairqr search`."""
+    """A search, with the parameters and defaults of the command `fairqr search`.
 
-    query: str = Field(description="What to search for.", min_length=1, examples=["physicist"])
+    Attributes:
+        query: What to search for.
+    """
+
+    query: str = Field(min_length=1, examples=["physicist"])
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -92,25 +80,20 @@ class AnswerRequest(AnswerSettings, RunRequest):
 
     `k` is the number of documents to sample from, and `documents` how many of them are read. The
     command calls these `--pool` and `-k`.
+
+    Attributes:
+        question: What to answer.
+        k: How many documents to sample from. By default 20, or ``documents`` if that is more; at
+            most the size of the corpus.
+        method: What ranks; as of a search.
+        attributor: What judges which documents an answer used: a name that ``GET /v1/models``
+            lists, or ``none``; defaults to the first.
     """
 
-    question: str = Field(
-        description="What to answer.", min_length=1, examples=["Which composer was born in Vienna?"]
-    )
-    k: int | None = Field(  # type: ignore[assignment]
-        None,
-        ge=1,
-        le=10_000,
-        description="How many documents to sample from. By default 20, or `documents` if that is "
-        "more; at most the size of the corpus.",
-    )
-    method: Method = Field("plain", description="What ranks; as of a search.")
-    attributor: str | None = Field(
-        None,
-        description="What judges which documents an answer used: a name that `GET /v1/models` "
-        "lists, or `none`; defaults to the first.",
-        examples=["overlap"],
-    )
+    question: str = Field(min_length=1, examples=["Which composer was born in Vienna?"])
+    k: int | None = Field(None, ge=1, le=10_000)  # type: ignore[assignment]
+    method: Method = "plain"
+    attributor: str | None = Field(None, examples=["overlap"])
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -127,16 +110,16 @@ class ProbeRequest(ProbeSettings, RunRequest):
     """A probe of the model that ranks, with the parameters of `FairSearch.probe`.
 
     `depth` is how many of the `k` documents take part, and `seed` is the seed of the probe.
+
+    Attributes:
+        query: What to search for.
+        method: What ranks; as of a search.
+        depth: How many of the best documents of the result take part; by default all.
     """
 
-    query: str = Field(description="What to search for.", min_length=1, examples=["physicist"])
-    method: Method = Field("plain", description="What ranks; as of a search.")
-    depth: int | None = Field(
-        None,
-        ge=2,
-        le=1000,
-        description="How many of the best documents of the result take part; by default all.",
-    )
+    query: str = Field(min_length=1, examples=["physicist"])
+    method: Method = "plain"
+    depth: int | None = Field(None, ge=2, le=1000)
 
     model_config = ConfigDict(
         json_schema_extra={

@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
@@ -28,11 +27,11 @@ from fairqr.cli.parameters import (
     place_of,
     read_parameters,
 )
+from fairqr.graph.documented import documented
 
 Count = Annotated[int, typer.Option(min=1)]
 """An option that is a whole number of at least 1."""
 
-_WORDS = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 _REQUIRED: Any = inspect.Parameter.empty
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
@@ -82,8 +81,7 @@ def readable(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Its attribute ``settable`` has the models whose parameters take ``--set``.
     """
-    about, _, rest = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")
-    words = {name: " ".join(text.split()) for name, text in _WORDS.findall(rest)}
+    about, words = documented(function.__doc__)
     own = inspect.signature(function, eval_str=True)
     options: dict[str, Any] = {}
     groups: dict[str, _Group] = {}
