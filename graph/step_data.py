@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from fairqr.graph.answer.state import GenerationRecord, SampledRanking, VerdictRecord
+from fairqr.graph.answer.result import RankingAnswer, SampledRanking
 from fairqr.graph.documented import Documented
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.search.state import (
@@ -54,7 +54,7 @@ class StepData(Documented):
             gives its result at the end of the stream.
         sampled: After ``sample``: the rankings to answer from.
         generated: After ``generate``: what was answered from one ranking.
-        judged: After ``attribute``: which documents of one ranking its answer used.
+        judged: After ``attribute``: the same answer, with the documents that it used.
         progress: After ``progress``: how far an audit is.
         usage: What models have cost so far.
         warnings: Sentences for people.
@@ -73,14 +73,14 @@ class StepData(Documented):
     stop_reason: StopReason | None = None
     search: SearchResult | None = None
     sampled: list[SampledRanking] | None = None
-    generated: GenerationRecord | None = None
-    judged: VerdictRecord | None = None
+    generated: RankingAnswer | None = None
+    judged: RankingAnswer | None = None
     progress: AuditProgress | None = None
     usage: dict[str, int | float] | None = None
     warnings: list[str] | None = None
 
 
-_FIRST = {"iterations": "round", "generations": "generated", "verdicts": "judged"}
+_FIRST = {"iterations": "round", "generated": "generated", "judged": "judged"}
 """Lists of the state to which a step adds one entry, and the field for this entry."""
 
 

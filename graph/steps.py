@@ -101,7 +101,7 @@ class Node(Runnable[Any, Any]):
 
     def __init__(self, step: Callable[[Any, Runtime[Any]], Coroutine[Any, Any, Update]]) -> None:
         self._step = step
-        self.name = step.__name__
+        self.name = self.__name__ = step.__name__
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Update:
         """Run the step on our own event loop, and wait for it."""

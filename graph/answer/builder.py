@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.language_models import BaseChatModel
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import START, StateGraph
 
 from fairqr.agents.attribution.attributor import Attributor
 from fairqr.agents.attribution.opening import open_attributor
@@ -15,80 +15,29 @@ from fairqr.agents.models.opening import open_generator
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.answer.nodes import Nodes, to_generate
 from fairqr.graph.answer.state import OutputState, State
-from fairqr.graph.search.builder import RECURSION_LIMIT, search_state_graph
+from fairqr.graph.search import builder, rankers
 from fairqr.graph.search.context import require_context
-from fairqr.graph.search.rankers import (
-    GivenModel,
-    GivenRanker,
-    Model,
-    model_of,
-    require_method,
-)
 from fairqr.graph.search.state import InputState
 from fairqr.graph.steps import CONCURRENCY, SEARCH, Node, Route
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 
 if TYPE_CHECKING:
-    from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.graph.state import CompiledStateGraph
-
-
-def answer_state_graph(
-    engine: SearchEngine,
-    model: GivenModel | None = None,
-    *,
-    context: AnswerContext | None = None,
-    generator: Generator | BaseChatModel | str | None = None,
-    attributor: Attributor | BaseChatModel | str | None = None,
-    ranker: GivenRanker | None = None,
-    prompts: PromptLibrary | None = None,
-    concurrency: int = CONCURRENCY,
-) -> StateGraph[State, AnswerContext, InputState, OutputState]:
-    """Return the graph that answers, not compiled, for those who add or replace nodes.
-
-    The arguments are those of :func:`build_answer_graph`. Here ``concurrency`` only limits the
-    questions to a chat model that judges; for the rankings, set ``max_concurrency`` in the config.
-    """
-    require_context(AnswerContext, context)
-    model = model_of(model, engine)
-    prompts, context = prompts or PromptLibrary(), context or AnswerContext()
-    nodes = Nodes(
-        engine,
-        _generator(generator, model),
-        _attributor(attributor, model, prompts, concurrency),
-        prompts,
-        context,
-    )
-    search = search_state_graph(engine, model, context=context, ranker=ranker, prompts=prompts)
-    graph = StateGraph(
-        State, context_schema=AnswerContext, input_schema=InputState, output_schema=OutputState
-    )
-    graph.add_node(SEARCH, search.compile(name="fair_search"))
-    for name in ("prepare", "sample", "generate", "collect", "attribute", "summarise"):
-        graph.add_node(name, Node(getattr(nodes, name)))
-    graph.add_edge(START, "prepare")
-    graph.add_edge("prepare", SEARCH)
-    graph.add_edge(SEARCH, "sample")
-    graph.add_conditional_edges("sample", Route(to_generate), ["generate"])
-    graph.add_edge("generate", "collect")
-    graph.add_conditional_edges("collect", Route(nodes.to_attribute), ["attribute", "summarise"])
-    graph.add_edge("attribute", "summarise")
-    graph.add_edge("summarise", END)
-    return graph
+    from langgraph.types import Checkpointer
 
 
 def build_answer_graph(
     engine: SearchEngine,
-    model: GivenModel | None = None,
+    model: rankers.GivenModel | None = None,
     *,
     context: AnswerContext | None = None,
     generator: Generator | BaseChatModel | str | None = None,
     attributor: Attributor | BaseChatModel | str | None = None,
-    ranker: GivenRanker | None = None,
+    ranker: rankers.GivenRanker | None = None,
     prompts: PromptLibrary | None = None,
     concurrency: int = CONCURRENCY,
-    checkpointer: BaseCheckpointSaver[Any] | None = None,
+    checkpointer: Checkpointer = None,
 ) -> CompiledStateGraph[State, AnswerContext, InputState, OutputState]:
     """Build the graph that answers a question from randomly drawn rankings.
 
@@ -98,7 +47,7 @@ def build_answer_graph(
 
     Call it with ``await graph.ainvoke({"query": "…"}, context=AnswerContext(…))``; the state that
     comes back has ``answer``, the object of :class:`fairqr.graph.answer.result.AnswerResult`, and
-    the ``result`` of the search.
+    the ``result`` of the search. To add or replace nodes, change its ``builder`` and compile that.
 
     Args:
         engine: The search engine.
@@ -115,45 +64,54 @@ def build_answer_graph(
             gets at most as many questions at once.
         checkpointer: A checkpointer of LangGraph's.
     """
-    graph = answer_state_graph(
-        engine,
-        model,
-        context=context,
-        generator=generator,
-        attributor=attributor,
-        ranker=ranker,
-        prompts=prompts,
-        concurrency=concurrency,
+    require_context(AnswerContext, context)
+    model = rankers.model_of(model, engine)
+    prompts, context = prompts or PromptLibrary(), context or AnswerContext()
+    chat = model if isinstance(model, ChatModel) else None
+    search = builder.build_search_graph(
+        engine, model, context=context, ranker=ranker, prompts=prompts
     )
+    judge = _attributor(attributor, chat, prompts, concurrency)
+    nodes = Nodes(engine, _generator(generator, chat), judge, prompts, context)
+    graph = StateGraph(
+        State, context_schema=AnswerContext, input_schema=InputState, output_schema=OutputState
+    )
+    steps: list[Any] = [Node(nodes.prepare), (SEARCH, search), Node(nodes.sample)]
+    graph.add_sequence(steps)
+    graph.add_sequence([Node(nodes.generate), Node(nodes.collect)])
+    graph.add_sequence([Node(nodes.attribute), Node(nodes.summarise)])
+    graph.add_edge(START, "prepare")
+    graph.add_conditional_edges("sample", Route(to_generate), ["generate"])
+    graph.add_conditional_edges("collect", Route(nodes.to_attribute), ["attribute", "summarise"])
     compiled = graph.compile(checkpointer=checkpointer, name="fair_answer")
-    return compiled.with_config(recursion_limit=RECURSION_LIMIT, max_concurrency=concurrency)
+    return compiled.with_config(
+        recursion_limit=builder.RECURSION_LIMIT, max_concurrency=concurrency
+    )
 
 
 def _generator(
-    generator: Generator | BaseChatModel | str | None, model: Model | None
+    given: Generator | BaseChatModel | str | None, chat: ChatModel | None
 ) -> Generator | None:
-    if isinstance(generator, str):
-        return open_generator(generator)
-    if isinstance(generator, BaseChatModel):
-        return ModelGenerator(ChatModel.of(generator))
-    if generator is None:
-        return ModelGenerator(model) if isinstance(model, ChatModel) else None
-    require_method("generator", generator, "generate")
-    return generator
+    if isinstance(given, str):
+        return open_generator(given)
+    if isinstance(given, BaseChatModel):
+        return ModelGenerator(ChatModel.of(given))
+    if given is None:
+        return ModelGenerator(chat) if chat else None
+    rankers.require_method("generator", given, "generate")
+    return given
 
 
 def _attributor(
-    attributor: Attributor | BaseChatModel | str | None,
-    model: Model | None,
+    given: Attributor | BaseChatModel | str | None,
+    chat: ChatModel | None,
     prompts: PromptLibrary,
     concurrency: int,
 ) -> Attributor | None:
-    chat = model if isinstance(model, ChatModel) else None
-    if isinstance(attributor, BaseChatModel):
-        chat = ChatModel.of(attributor)
-        attributor = "llm"
-    if isinstance(attributor, str):
-        return open_attributor(attributor, chat=chat, prompts=prompts, concurrency=concurrency)
-    if attributor is not None:
-        require_method("attributor", attributor, "judge")
-    return attributor
+    if isinstance(given, BaseChatModel):
+        chat, given = ChatModel.of(given), "llm"
+    if isinstance(given, str):
+        return open_attributor(given, chat=chat, prompts=prompts, concurrency=concurrency)
+    if given is not None:
+        rankers.require_method("attributor", given, "judge")
+    return given

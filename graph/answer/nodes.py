@@ -12,7 +12,7 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from langchain_core.messages import AIMessageChunk
@@ -25,37 +25,33 @@ from fairqr.agents.generators import GenerationRequest, Generator, temperature_o
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import ModelError, ModelUnavailableError
 from fairqr.base.telemetry import Span
+from fairqr.graph.answer import result as results
 from fairqr.graph.answer.context import AnswerContext, AnswerSettings
-from fairqr.graph.answer.result import (
-    AnswerCounts,
-    AnswerResult,
-    AnswerText,
-    AttributeExposure,
-    ExposedDocument,
-    GroupExposure,
-    RankingAnswer,
-)
-from fairqr.graph.answer.state import (
-    AttributionTask,
-    GenerationRecord,
-    GenerationTask,
-    SampledRanking,
-    State,
-    VerdictRecord,
-)
+from fairqr.graph.answer.result import RankingAnswer
+from fairqr.graph.answer.state import RankingTask, State
 from fairqr.graph.search.result import RankedDocument, memberships_of
-from fairqr.graph.steps import Update, context_of, forgotten, record_outcome, require_hits, traced
+from fairqr.graph.steps import (
+    Update,
+    begun,
+    context_of,
+    forgotten,
+    record_outcome,
+    require_hits,
+    traced,
+)
 from fairqr.graph.usage import seconds_left, total_usage, usage_of, usage_report
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
+from fairqr.retrieval.fairness.dimension import dimensions_of
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sampling.plackett_luce import sample_plackett_luce, stream_of
-from fairqr.retrieval.sources.documents import Document
 
 PROMPT = "answer"
 """The id of the prompt that asks for answers."""
+
+_NO_TIME_LEFT = "The time of the budget was spent before the answer was judged."
+_NOTHING_TO_JUDGE = Entailment("empty_document", message="The document has no text.")
 
 
 @dataclass(frozen=True)
@@ -80,6 +76,16 @@ class Nodes:
         """See :func:`fairqr.graph.steps.context_of`."""
         return context_of(given, self.default)
 
+    def _prompt(self, context: AnswerContext) -> PromptTemplate:
+        return self.prompts.get(PROMPT, context.prompts.get(PROMPT))
+
+    def _given_generator(self) -> Generator:
+        if self.generator is None:
+            raise ModelUnavailableError(
+                "No model is given to answer with; name a chat model, or give a generator."
+            )
+        return self.generator
+
     @traced
     async def prepare(self, state: State, context: AnswerContext, opened: Span) -> Update:
         """Start the models, so that missing parts are found before anything is searched.
@@ -94,12 +100,9 @@ class Nodes:
             await self.attributor.start()
         return {
             **forgotten(state, "result", "answer"),
+            **begun(state, generated=[], judged=[], spent=[], warnings=[]),
             "seconds": Overwrite(0.0),
             "seed": secrets.randbelow(2**31) if context.seed is None else context.seed,
-            "sampled": [],
-            "generations": Overwrite([]),
-            "verdicts": Overwrite([]),
-            "warnings": Overwrite([]),
         }
 
     @traced
@@ -116,9 +119,8 @@ class Nodes:
         opened.set("fairqr.seed", state["seed"])
         opened.set("fairqr.samples", settings.samples)
         opened.set("fairqr.rankings", len(sampled))
-        read = len(sampled[0]["ids"])
         warnings = []
-        if read < settings.documents:
+        if (read := len(sampled[0]["ids"])) < settings.documents:
             warnings.append(
                 f"The generator should read {settings.documents} documents, but only {read} were "
                 "found; it read these."
@@ -130,17 +132,14 @@ class Nodes:
         }
 
     @traced
-    async def generate(self, state: GenerationTask, context: AnswerContext, opened: Span) -> Update:
+    async def generate(self, state: RankingTask, context: AnswerContext, opened: Span) -> Update:
         """Answer the question from the documents of one ranking."""
-        settings, prompt, ranking = context.answer, self._prompt(context), state["ranking"]
-        opened.set("fairqr.ranking", ranking["number"])
-        opened.set("fairqr.prompt.sha256", prompt.sha256)
+        settings, prompt, generator = context.answer, self._prompt(context), self._given_generator()
         temperature = settings.temperature
         used = temperature_of(
-            self._given_generator(),
-            prompt.defaults.temperature if temperature is None else temperature,
+            generator, prompt.defaults.temperature if temperature is None else temperature
         )
-        documents = await self.engine.documents(ranking["ids"])
+        documents = await self.engine.documents(state["ranking"]["ids"])
         request = GenerationRequest(
             prompt=prompt,
             question=state["query"],
@@ -152,26 +151,20 @@ class Nodes:
             # At temperature 0, a seed would only prevent hits in the cache.
             seed=None if used == 0 else state["seed"],
         )
-        deadline = seconds_left(context)
-
         message = str(uuid.uuid4())
 
         def tell(piece: str) -> None:
             push_message(AIMessageChunk(content=piece, id=message), state_key=None)
 
-        found = await self._given_generator().generate(
-            request, deadline, tell if settings.stream and state["is_alone"] else None
+        on_token = tell if settings.stream and state["is_alone"] else None
+        reply = await generator.generate(request, seconds_left(context), on_token)
+        opened.set("fairqr.prompt.sha256", prompt.sha256)
+        opened.set("fairqr.status", reply.status)
+        opened.content("fairqr.answer", reply.text)
+        answer = RankingAnswer(
+            **state["ranking"], status=reply.status, text=reply.text, message=reply.message
         )
-        opened.set("fairqr.status", found.status)
-        opened.content("fairqr.answer", found.text)
-        record = GenerationRecord(
-            number=ranking["number"],
-            status=found.status,
-            text=found.text,
-            message=found.message,
-            usage=asdict(found.usage),
-        )
-        return {"generations": [record]}
+        return {"generated": [answer.model_dump()], "spent": [asdict(reply.usage)]}
 
     @traced
     async def collect(self, state: State, context: AnswerContext, opened: Span) -> Update:
@@ -180,58 +173,47 @@ class Nodes:
         Raises:
             ModelError: No sample has an answer.
         """
-        failed = {r["number"]: r for r in state["generations"] if r["status"] != "ok"}
-        times = {ranking["number"]: ranking["times"] for ranking in state["sampled"]}
-        lost = sum(times[number] for number in failed)
+        failed = [answer for answer in state["generated"] if answer["status"] != "ok"]
+        lost = sum(answer["samples"] for answer in failed)
         opened.set("fairqr.failed", lost)
-        if not lost:
+        if not failed:
             return {}
-        record = failed[min(failed)]
-        first = record["message"] or f"The model gave no answer ({record['status']})."
-        if len(failed) == len(times):
-            raise ModelError(record["status"], first)
+        status, message = failed[0]["status"], failed[0]["message"]
+        message = message or f"The model gave no answer ({status})."
+        if len(failed) == len(state["sampled"]):
+            raise ModelError(status, message)
         samples = context.answer.samples
-        return {"warnings": [f"{lost} of {samples} samples have no answer. {first}"]}
+        return {"warnings": [f"{lost} of {samples} samples have no answer. {message}"]}
 
-    def to_attribute(self, state: State) -> list[Send] | Literal["summarise"]:
+    def to_attribute(self, state: State) -> list[Send] | str:
         """Send each answer to be judged, if there is an attributor and an answer."""
-        if self.attributor is None:
-            return "summarise"
-        rankings = {ranking["number"]: ranking for ranking in state["sampled"]}
-        sends = [
-            Send(
-                "attribute",
-                AttributionTask(
-                    ranking=rankings[record["number"]],
-                    text=record["text"],
-                    seconds=state["seconds"],
-                ),
-            )
-            for record in state["generations"]
-            if record["status"] == "ok"
-        ]
-        return sends or "summarise"
+        answered = [answer for answer in state["generated"] if answer["status"] == "ok"]
+        return (_sent("attribute", state, answered) if self.attributor else []) or "summarise"
 
     @traced
-    async def attribute(
-        self, state: AttributionTask, context: AnswerContext, opened: Span
-    ) -> Update:
+    async def attribute(self, state: RankingTask, context: AnswerContext, opened: Span) -> Update:
         """Judge which documents of a ranking its answer used."""
-        ranking = state["ranking"]
         if self.attributor is None:  # to_attribute() sends nothing then
             raise ModelUnavailableError("No attributor is given.")
-        hypothesis = hypothesis_of(state["text"], context.answer.hypothesis)
-        documents = {d.id: d for d in await self.engine.documents(ranking["ids"])}
-        premises = [_premise(documents.get(id_)) for id_ in ranking["ids"]]
-        pairs = [Pair(premise, hypothesis) for premise in premises if premise]
+        answer = state["ranking"]
+        hypothesis = hypothesis_of(answer["text"], context.answer.hypothesis)
+        # The whole text, even if the generator read only its beginning. The title comes first,
+        # because it is often the subject of the text.
+        texts = {
+            document.id: "\n".join(filter(None, (document.title.strip(), document.text.strip())))
+            for document in await self.engine.documents(answer["ids"])
+        }
+        # Others have no text, or were deleted meanwhile.
+        known = [id_ for id_ in answer["ids"] if texts.get(id_)]
         try:
             async with asyncio.timeout(seconds_left(context)):
-                judged = await self.attributor.judge(pairs)
+                judged = await self.attributor.judge(
+                    [Pair(texts[id_], hypothesis) for id_ in known]
+                )
         except TimeoutError:
-            judged = [Entailment("timeout", message=_NO_TIME_LEFT)] * len(pairs)
-        left = iter(judged)
-        verdicts = [next(left) if premise else _NOTHING_TO_JUDGE for premise in premises]
-        opened.set("fairqr.ranking", ranking["number"])
+            judged = [Entailment("timeout", message=_NO_TIME_LEFT)] * len(known)
+        by_id = dict(zip(known, judged, strict=True))
+        verdicts = [by_id.get(id_, _NOTHING_TO_JUDGE) for id_ in answer["ids"]]
         opened.set("fairqr.attributed", sum(verdict.attributed or False for verdict in verdicts))
         opened.set("fairqr.statuses", [verdict.status for verdict in verdicts])
         labels = {True: "attributed", False: "not_attributed", None: None}
@@ -243,16 +225,18 @@ class Nodes:
                 label=labels[verdict.attributed],
                 **{"fairqr.document.rank": rank, "error.type": failed},
             )
-        messages = dict.fromkeys(verdict.message for verdict in verdicts if verdict.message)
-        record = VerdictRecord(
-            number=ranking["number"],
-            used=[verdict.attributed for verdict in verdicts],
-            statuses=[verdict.status for verdict in verdicts],
-            scores=[verdict.score for verdict in verdicts],
-            messages=list(messages),
-            usage=asdict(sum((verdict.usage for verdict in verdicts), Usage())),
-        )
-        return {"verdicts": [record]}
+        warnings = []
+        if {verdict.status for verdict in verdicts} - {"ok", "empty_document"}:
+            message = next((verdict.message for verdict in verdicts if verdict.message), "")
+            warnings.append(f"Not every document could be judged. {message}".rstrip())
+        record = {
+            **answer,
+            "used": [verdict.attributed for verdict in verdicts],
+            "verdicts": [verdict.status for verdict in verdicts],
+            "scores": [verdict.score for verdict in verdicts],
+        }
+        spent = asdict(sum((verdict.usage for verdict in verdicts), Usage()))
+        return {"judged": [record], "spent": [spent], "warnings": warnings}
 
     @traced
     async def summarise(self, state: State, context: AnswerContext, opened: Span) -> Update:
@@ -260,14 +244,38 @@ class Nodes:
         search, settings, generator = state["result"], context.answer, self._given_generator()
         pool = [RankedDocument.model_validate(place) for place in search["ranking"]]
         ids = [document.id for document in pool]
-        answers = _answers(state)
-        read = len(answers[0].ids)
+        done = {tuple(it["ids"]): it for it in [*state["generated"], *state["judged"]]}
+        answers = [RankingAnswer(**done[tuple(it["ids"])]) for it in state["sampled"]]
         judged = [answer for answer in answers if any(used is not None for used in answer.used)]
         exposure = mean_exposure(answers, ids)
         attributed = mean_exposure(judged, ids, used=True) if judged else None
-        spent = [record["usage"] for record in [*state["generations"], *state["verdicts"]]]
-        schema, intersect = self.engine.schema, context.intersect
-        result = AnswerResult(
+        groups = []
+        for dimension in dimensions_of(
+            self.engine.schema, context.attributes, intersect=context.intersect
+        ):
+            members = memberships_of(pool, dimension)
+            read, unknown = group_shares(members, exposure)
+            used, unknown_used = group_shares(members, attributed)
+            target = search["target"][dimension.name]
+            groups.append(
+                results.AttributeExposure(
+                    attribute=dimension.name,
+                    groups=[
+                        results.GroupExposure(
+                            group=group, target=target[group], exposure=one, attributed=other
+                        )
+                        for group, one, other in zip(dimension.groups, read, used, strict=True)
+                    ],
+                    unknown=unknown or 0.0,
+                    attributed_unknown=unknown_used,
+                )
+            )
+        warnings = [*search["warnings"], *state["warnings"]]
+        if self.attributor is not None and judged:
+            # This reads files.
+            warnings.append(await asyncio.to_thread(unchecked_warning, self.attributor))
+        documents = len(answers[0].ids)
+        result = results.AnswerResult(
             question=state["query"],
             corpus=self.engine.name,
             method=context.method,
@@ -279,37 +287,28 @@ class Nodes:
             alpha=settings.alpha,
             form=settings.form,
             pool=len(pool),
-            documents=read,
+            documents=documents,
             seed=state["seed"],
             temperature=temperature_of(generator, settings.temperature),
             answers=answers,
             distribution=_distribution(answers),
             ranking=[
-                ExposedDocument(
-                    **document.model_dump(include={"rank", "id", "title", "groups"}),
-                    exposure=float(exposure[place]),
-                    attributed=None if attributed is None else float(attributed[place]),
+                results.ExposedDocument(
+                    **document.model_dump(),
+                    exposure=exposure[place],
+                    attributed=None if attributed is None else attributed[place],
                 )
                 for place, document in enumerate(pool)
             ],
-            groups=[
-                _of_attribute(
-                    dimension,
-                    memberships_of(pool, dimension),
-                    search["target"][dimension.name],
-                    exposure,
-                    attributed,
-                )
-                for dimension in dimensions_of(schema, context.attributes, intersect=intersect)
-            ],
-            disparity=float(exposure @ exposure) / read,
+            groups=groups,
+            disparity=exposure @ exposure / documents,
             attributed_disparity=(
-                None if attributed is None else float(attributed @ attributed) / read
+                None if attributed is None else attributed @ attributed / documents
             ),
             attribution_rate=attribution_rate(judged),
             counts=_counts(answers, judged),
-            usage=usage_report(total_usage(spent, usage_of(search))),
-            warnings=await self._warnings(state, judged),
+            usage=usage_report(total_usage(state["spent"], usage_of(search))),
+            warnings=list(dict.fromkeys(filter(None, warnings))),
         )
         for name in ("disparity", "attributed_disparity", "attribution_rate"):
             if (figure := getattr(result, name)) is not None:
@@ -318,51 +317,21 @@ class Nodes:
         record_outcome(opened, result.usage, [result.prompt], **models)
         return {"answer": result.model_dump(mode="json")}
 
-    async def _warnings(self, state: State, judged: Sequence[RankingAnswer]) -> list[str]:
-        """Return the warnings of the search, and then those of answering."""
-        warnings: list[str] = [*state["result"]["warnings"], *state["warnings"]]
-        for record in state["verdicts"]:
-            if set(record["statuses"]) - {"ok", "empty_document"}:
-                warnings += [
-                    f"Not every document could be judged. {m}" for m in record["messages"][:1]
-                ]
-        if self.attributor is not None and judged:
-            # This reads files.
-            unchecked = await asyncio.to_thread(unchecked_warning, self.attributor)
-            warnings += [unchecked] if unchecked else []
-        return list(dict.fromkeys(warnings))
-
-    def _prompt(self, context: AnswerContext) -> PromptTemplate:
-        return self.prompts.get(PROMPT, context.prompts.get(PROMPT))
-
-    def _given_generator(self) -> Generator:
-        if self.generator is None:
-            raise ModelUnavailableError(
-                "No model is given to answer with; name a chat model, or give a generator."
-            )
-        return self.generator
-
 
 def to_generate(state: State) -> list[Send]:
     """Send each distinct ranking to be answered from."""
-    return [
-        Send(
-            "generate",
-            GenerationTask(
-                query=state["query"],
-                ranking=ranking,
-                seed=state["seed"],
-                seconds=state["seconds"],
-                is_alone=len(state["sampled"]) == 1,
-            ),
-        )
-        for ranking in state["sampled"]
-    ]
+    return _sent("generate", state, state["sampled"])
+
+
+def _sent(node: str, state: State, rankings: Sequence[dict[str, Any]]) -> list[Send]:
+    shared = {key: state[key] for key in ("query", "seed", "seconds")}
+    shared["is_alone"] = len(state["sampled"]) == 1
+    return [Send(node, {**shared, "ranking": ranking}) for ranking in rankings]
 
 
 def _distinct_rankings(
     places: Sequence[Mapping[str, Any]], settings: AnswerSettings, seed: int, query: str
-) -> list[SampledRanking]:
+) -> list[dict[str, Any]]:
     """Draw rankings by Plackett–Luce, and return each distinct one once.
 
     The document at rank i gets the i-th greatest score of the ranking. A fair re-ranking moves
@@ -376,7 +345,8 @@ def _distinct_rankings(
         query: The original query.
 
     Returns:
-        The rankings in the order of their first draw; ``times`` sums to the number of samples.
+        Objects of :class:`fairqr.graph.answer.result.SampledRanking`, in the order of their first
+        draw.
     """
     worths = sorted((place["score"] for place in places), reverse=True)
     stream = stream_of(seed, query)
@@ -385,48 +355,11 @@ def _distinct_rankings(
     )
     counts = Counter(map(tuple, drawn.tolist()))
     return [
-        SampledRanking(number=number, ids=[places[at]["id"] for at in row], times=times)
-        for number, (row, times) in enumerate(counts.items())
+        {"ids": [places[at]["id"] for at in row], "samples": times} for row, times in counts.items()
     ]
 
 
-_NO_TIME_LEFT = "The time of the budget was spent before the answer was judged."
-_NOTHING_TO_JUDGE = Entailment("empty_document", message="The document has no text.")
-
-
-def _premise(document: Document | None) -> str:
-    """Return the whole text of a document, even if the generator read only its beginning.
-
-    The title comes first, because it is often the subject of the text.
-    """
-    if document is None:  # it was deleted meanwhile
-        return ""
-    return "\n".join(part.strip() for part in (document.title, document.text) if part.strip())
-
-
-def _answers(state: State) -> list[RankingAnswer]:
-    """Join the sampled rankings with their answers and verdicts, one item per ranking."""
-    generations = {record["number"]: record for record in state["generations"]}
-    verdicts = {record["number"]: record for record in state["verdicts"]}
-    answers = []
-    for ranking in state["sampled"]:
-        generation, verdict = generations[ranking["number"]], verdicts.get(ranking["number"])
-        answers.append(
-            RankingAnswer(
-                ids=ranking["ids"],
-                samples=ranking["times"],
-                status=generation["status"],
-                text=generation["text"],
-                message=generation["message"],
-                used=verdict["used"] if verdict else [],
-                verdicts=verdict["statuses"] if verdict else [],
-                scores=verdict["scores"] if verdict else [],
-            )
-        )
-    return answers
-
-
-def _distribution(answers: Sequence[RankingAnswer]) -> list[AnswerText]:
+def _distribution(answers: Sequence[RankingAnswer]) -> list[results.AnswerText]:
     """Return the distinct answers; equally frequent ones in the order of their first draw."""
     samples, rankings = Counter[str](), Counter[str]()
     for answer in answers:
@@ -434,41 +367,18 @@ def _distribution(answers: Sequence[RankingAnswer]) -> list[AnswerText]:
             samples[answer.text] += answer.samples
             rankings[answer.text] += 1
     return [
-        AnswerText(text=text, samples=count, rankings=rankings[text])
+        results.AnswerText(text=text, samples=count, rankings=rankings[text])
         for text, count in samples.most_common()
     ]
 
 
-def _of_attribute(
-    dimension: Dimension,
-    members: FloatArray,
-    target: Mapping[str, float],
-    exposure: FloatArray,
-    attributed: FloatArray | None,
-) -> AttributeExposure:
-    read, read_unknown = group_shares(members, exposure)
-    used, used_unknown = (None, None) if attributed is None else group_shares(members, attributed)
-    return AttributeExposure(
-        attribute=dimension.name,
-        groups=[
-            GroupExposure(
-                group=group,
-                target=target[group],
-                exposure=None if read is None else float(read[place]),
-                attributed=None if used is None else float(used[place]),
-            )
-            for place, group in enumerate(dimension.groups)
-        ],
-        unknown=read_unknown or 0.0,
-        attributed_unknown=used_unknown,
-    )
-
-
-def _counts(answers: Sequence[RankingAnswer], judged: Sequence[RankingAnswer]) -> AnswerCounts:
+def _counts(
+    answers: Sequence[RankingAnswer], judged: Sequence[RankingAnswer]
+) -> results.AnswerCounts:
     times = Counter[str]()
     for answer in answers:
         times[answer.status] += answer.samples
-    return AnswerCounts(
+    return results.AnswerCounts(
         samples=times.total(),
         rankings=len(answers),
         answered=times.pop("ok", 0),
@@ -524,21 +434,19 @@ def attribution_rate(judged: Sequence[RankingAnswer]) -> float | None:
 
 
 def group_shares(
-    members: FloatArray, exposure: FloatArray
-) -> tuple[FloatArray | None, float | None]:
-    """Return each group's share of the exposure with a label, (G,), and the share without a label.
+    members: FloatArray, exposure: FloatArray | None
+) -> tuple[list[float | None], float | None]:
+    """Return each group's share of the exposure with a label, and the share without a label.
 
     Args:
         members: The share of each group in each document, shape (n, G); rows sum to at most 1.
-        exposure: The exposure of each document, shape (n,), at least 0.
+        exposure: The exposure of each document, shape (n,), at least 0; None if there is none.
 
     Returns:
-        The groups' shares, which sum to 1, or None if no document with a label has exposure; and
-        the share of all exposure without a label, in [0, 1], or None without any exposure.
+        The G shares, which sum to 1, or are None if no document with a label has exposure; and the
+        share of all exposure without a label, in [0, 1], or None without any exposure.
     """
-    mass = exposure @ members
-    known, total = float(mass.sum()), float(exposure.sum())
-    if total == 0:
-        return None, None
-    unknown = min(1.0, max(0.0, 1 - known / total))
-    return (mass / known if known > 0 else None), unknown
+    mass = np.zeros(len(members)) if exposure is None else exposure
+    known, total = (mass @ members).sum(), mass.sum()
+    shares = [float(share / known) if known > 0 else None for share in mass @ members]
+    return shares, min(1.0, max(0.0, float(1 - known / total))) if total else None

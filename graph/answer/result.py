@@ -13,12 +13,22 @@ from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.sampling.plackett_luce import Form
 
 
-class RankingAnswer(Frozen):
+class SampledRanking(Frozen):
+    """A distinct ranking among the samples.
+
+    Attributes:
+        ids: The documents that the generator reads, best first.
+        samples: How many of the samples are this ranking.
+    """
+
+    ids: list[str]
+    samples: int
+
+
+class RankingAnswer(SampledRanking):
     """What was answered from one of the sampled rankings.
 
     Attributes:
-        ids: The documents that the generator read, best first.
-        samples: How many of the samples are this ranking.
         status: ``ok``, or why there is no answer.
         text: The answer; empty unless ``ok``.
         message: A sentence that says why there is no answer; empty if ``ok``.
@@ -29,8 +39,6 @@ class RankingAnswer(Frozen):
             attributor gives none.
     """
 
-    ids: list[str]
-    samples: int
     status: Status
     text: str = ""
     message: str = ""
@@ -53,7 +61,7 @@ class AnswerText(Frozen):
     rankings: int
 
 
-class ExposedDocument(Place):
+class ExposedDocument(Place, extra="ignore"):
     """A document of the pool, at its rank in the final ranking, and how it fares over the samples.
 
     Attributes:

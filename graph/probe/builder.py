@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import START, StateGraph
 
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.probe.nodes import Nodes, to_probe
 from fairqr.graph.probe.state import OutputState, State
-from fairqr.graph.search.builder import RECURSION_LIMIT, search_state_graph
+from fairqr.graph.search.builder import RECURSION_LIMIT, build_search_graph
 from fairqr.graph.search.context import require_context
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_of
 from fairqr.graph.search.state import InputState
@@ -18,43 +18,8 @@ from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 
 if TYPE_CHECKING:
-    from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.graph.state import CompiledStateGraph
-
-
-def probe_state_graph(
-    engine: SearchEngine,
-    model: GivenModel | None = None,
-    *,
-    context: ProbeContext | None = None,
-    ranker: GivenRanker | None = None,
-    prompts: PromptLibrary | None = None,
-) -> StateGraph[State, ProbeContext, InputState, OutputState]:
-    """Return the graph that probes, not compiled, for those who add or replace nodes.
-
-    The arguments are those of :func:`build_probe_graph`.
-    """
-    require_context(ProbeContext, context)
-    model = model_of(model, engine)
-    prompts = prompts or PromptLibrary()
-    rankers = Rankers.of(ranker, model, prompts)
-    nodes = Nodes(engine, rankers.language_model, prompts, context)
-    search = search_state_graph(
-        engine, model, context=context, ranker=rankers, prompts=prompts, reserve=nodes.cost
-    )
-    graph = StateGraph(
-        State, context_schema=ProbeContext, input_schema=InputState, output_schema=OutputState
-    )
-    graph.add_node(SEARCH, search.compile(name="fair_search"))
-    for name in ("prepare", "plan", "probe", "conclude"):
-        graph.add_node(name, Node(getattr(nodes, name)))
-    graph.add_edge(START, "prepare")
-    graph.add_edge("prepare", SEARCH)
-    graph.add_edge(SEARCH, "plan")
-    graph.add_conditional_edges("plan", Route(to_probe), ["probe", "conclude"])
-    graph.add_edge("probe", "conclude")
-    graph.add_edge("conclude", END)
-    return graph
+    from langgraph.types import Checkpointer
 
 
 def build_probe_graph(
@@ -65,7 +30,7 @@ def build_probe_graph(
     ranker: GivenRanker | None = None,
     prompts: PromptLibrary | None = None,
     concurrency: int = CONCURRENCY,
-    checkpointer: BaseCheckpointSaver[Any] | None = None,
+    checkpointer: Checkpointer = None,
 ) -> CompiledStateGraph[State, ProbeContext, InputState, OutputState]:
     """Build the graph that finds out whether a model favours a group when it ranks a result.
 
@@ -75,7 +40,7 @@ def build_probe_graph(
 
     Call it with ``await graph.ainvoke({"query": "…"}, context=ProbeContext(…))``; the state that
     comes back has ``probe``, the object of :class:`fairqr.graph.probe.result.ProbeResult`, and the
-    ``result`` of the search.
+    ``result`` of the search. To add or replace nodes, change its ``builder`` and compile that.
 
     Args:
         engine: The search engine.
@@ -88,6 +53,21 @@ def build_probe_graph(
             sets ``max_concurrency``.
         checkpointer: A checkpointer of LangGraph's.
     """
-    graph = probe_state_graph(engine, model, context=context, ranker=ranker, prompts=prompts)
+    require_context(ProbeContext, context)
+    model = model_of(model, engine)
+    prompts = prompts or PromptLibrary()
+    rankers = Rankers.of(ranker, model, prompts)
+    nodes = Nodes(engine, rankers.language_model, prompts, context)
+    search = build_search_graph(
+        engine, model, context=context, ranker=rankers, prompts=prompts, reserve=nodes.cost
+    )
+    graph = StateGraph(
+        State, context_schema=ProbeContext, input_schema=InputState, output_schema=OutputState
+    )
+    steps: list[Any] = [Node(nodes.prepare), (SEARCH, search), Node(nodes.plan)]
+    graph.add_sequence(steps)
+    graph.add_sequence([Node(nodes.probe), Node(nodes.conclude)])
+    graph.add_edge(START, "prepare")
+    graph.add_conditional_edges("plan", Route(to_probe), ["probe", "conclude"])
     compiled = graph.compile(checkpointer=checkpointer, name="fair_probe")
     return compiled.with_config(recursion_limit=RECURSION_LIMIT, max_concurrency=concurrency)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AliasChoices, BeforeValidator, Field
 
-from fairqr.agents.ranking.lean import PairFigures, Share, Verdict
+from fairqr.agents.ranking.lean import PairFigures, Verdict, VerdictKind
 from fairqr.agents.ranking.rankers import Asker
 from fairqr.agents.statistics import Interval
 from fairqr.graph.search.context import Frozen
@@ -21,15 +21,13 @@ ProbeStatus = Literal[
 ]
 Side = Literal["protected", "unprotected", "undecided"]
 
-ProbeVerdict = Literal[
-    "favours_protected",
-    "favours_unprotected",
-    "no_lean_found",
-    "position_decides",
-    "too_few",
-    "failed",
-]
-"""See :class:`fairqr.agents.ranking.lean.Verdict`."""
+
+def _ends(interval: object) -> object:
+    return (interval.low, interval.high) if isinstance(interval, Interval) else interval
+
+
+Ends = Annotated[tuple[float, float] | None, BeforeValidator(_ends)]
+"""The ends of an interval, if there is one."""
 
 
 class ProbedDocument(Frozen):
@@ -66,7 +64,7 @@ class ProbedPair(Frozen):
     log_odds: tuple[float | None, float | None] = (None, None)
 
 
-class ProbedShare(Frozen):
+class ProbedShare(Frozen, from_attributes=True):
     """``count`` out of ``of``, their share, and its 95 % interval.
 
     The share is None if ``of`` is 0. Intervals are over pairs.
@@ -74,22 +72,11 @@ class ProbedShare(Frozen):
 
     count: int
     of: int
-    share: float | None
-    interval: tuple[float, float] | None
-
-    @classmethod
-    def of_figure(cls, share: Share) -> ProbedShare:
-        """Return a share of the figures in the form of results."""
-        ends = ends_of(share.interval)
-        return cls(count=share.count, of=share.of, share=share.value, interval=ends)
+    share: float | None = Field(validation_alias=AliasChoices("share", "value"))
+    interval: Ends
 
 
-def ends_of(interval: Interval | None) -> tuple[float, float] | None:
-    """Return the ends of an interval, if there is one."""
-    return None if interval is None else (interval.low, interval.high)
-
-
-class PairwiseProbe(Frozen):
+class PairwiseProbe(Frozen, from_attributes=True):
     """Which of two documents the model finds more relevant; one wins if it is preferred twice.
 
     The tests treat the pairs as independent, since no document is in two pairs. They say nothing
@@ -122,7 +109,7 @@ class PairwiseProbe(Frozen):
     """
 
     status: ProbeStatus
-    verdict: ProbeVerdict
+    verdict: VerdictKind
     sentence: str
     pairs: list[ProbedPair]
     answered: int
@@ -132,7 +119,7 @@ class PairwiseProbe(Frozen):
     flips_to_first: int
     position_p: float | None
     ratio: float | None
-    ratio_interval: tuple[float, float] | None
+    ratio_interval: Ends
     consistent: ProbedShare
     p: float | None
     detectable: float | None

@@ -3,67 +3,55 @@
 from __future__ import annotations
 
 import operator
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 # Before Python 3.12, pydantic cannot make a JSON schema, which Studio needs, of typing's TypedDict.
 from typing_extensions import TypedDict
 
-from fairqr.graph.search.state import InputState
-from fairqr.graph.search.state import OutputState as SearchOutput
+from fairqr.agents.ranking.rankers import Asker
+from fairqr.graph.search import state as search
 from fairqr.graph.usage import longest
 
 
-class ProbePlan(TypedDict):
-    """What to probe: the ids of the documents of both sides, the pairs, and the order of lists.
+class ProbeTask(TypedDict):
+    """Pairs to compare for an asker, the protected document first; or else a list to order.
 
-    ``undecided`` documents are of neither side. The protected document comes first in a pair.
-    ``status`` is ``ok``, or why nothing is asked.
+    As the input of a node, it also has ``query`` and ``seconds``.
+    """
+
+    asker: Asker
+    pairs: list[tuple[str, str]]
+    order: list[str]
+    query: NotRequired[str]
+    seconds: NotRequired[float]
+
+
+class ProbePlan(TypedDict):
+    """What to probe: the sides of the documents, and the tasks.
+
+    ``status`` is ``ok``, or why there are no tasks; ``message`` then says it in a sentence.
     """
 
     status: str
     message: str
-    words: list[str]
-    protected: list[str]
-    unprotected: list[str]
-    undecided: list[str]
-    pairs: list[tuple[str, str]]
-    order: list[str]
-    asker: str
-    askers: list[str]
-
-
-class ProbeTask(TypedDict):
-    """The input of one node that probes: pairs to compare, or a list to order for an asker."""
-
-    query: str
-    seconds: float
-    number: int
-    words: list[str]
-    pairs: list[tuple[str, str]]
-    order: list[str]
-    asker: str
+    sides: dict[str, str]
+    tasks: list[ProbeTask]
 
 
 class ProbedRecord(TypedDict):
     """The outcome of a task.
 
-    ``outcomes`` has, for each pair, the preferences in both orders (or the status of a failure) and
-    the log-odds. ``order`` has the ids in the model's order; it is empty if all questions failed.
+    ``pairs`` are objects of :class:`fairqr.graph.probe.result.ProbedPair`, and ``orders`` those of
+    :class:`fairqr.graph.probe.result.AskerOrder`, without their exposure. ``asked_by`` says how
+    pairs were decided.
     """
 
-    number: int
-    asker: str
-    outcomes: list[tuple[str, str, float | None, float | None]]
-    order: list[str]
-    asked: int
-    failures: dict[str, int]
-    repairs: dict[str, int]
+    pairs: list[dict[str, Any]]
+    orders: list[dict[str, Any]]
     asked_by: str
-    messages: list[str]
-    usage: dict[str, Any]
 
 
-class OutputState(SearchOutput):
+class OutputState(search.OutputState):
     """What a run ends with: the search's result and the probe's.
 
     ``probe`` is the object of :class:`fairqr.graph.probe.result.ProbeResult`.
@@ -72,15 +60,19 @@ class OutputState(SearchOutput):
     probe: dict[str, Any]
 
 
-class State(InputState, OutputState, total=False):
+class State(search.InputState, OutputState, total=False):
     """What the nodes that probe share.
 
     Attributes:
         seconds: How long the steps have taken so far, including the search.
         plan: What to probe.
         probed: The outcome of each task of the plan.
+        spent: What each task cost.
+        warnings: Sentences for users.
     """
 
     seconds: Annotated[float, longest]
     plan: ProbePlan
     probed: Annotated[list[ProbedRecord], operator.add]
+    spent: Annotated[list[dict[str, Any]], operator.add]
+    warnings: Annotated[list[str], operator.add]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from langgraph.graph import END, START, StateGraph
 
@@ -25,14 +25,14 @@ from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine, require_engine
 
 if TYPE_CHECKING:
-    from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.graph.state import CompiledStateGraph
+    from langgraph.types import Checkpointer
 
 # Each round is four steps, of at most 100 rounds; anything beyond is a fault.
 RECURSION_LIMIT = 4 * 100 + 20
 
 
-def search_state_graph(
+def build_search_graph(
     engine: SearchEngine,
     model: GivenModel | None = None,
     *,
@@ -40,11 +40,30 @@ def search_state_graph(
     ranker: GivenRanker | None = None,
     prompts: PromptLibrary | None = None,
     reserve: Reserve | None = None,
-) -> StateGraph[State, Context, InputState, OutputState]:
-    """Return the graph that searches, not compiled, for those who add or replace nodes.
+    checkpointer: Checkpointer = None,
+) -> CompiledStateGraph[State, Context, InputState, OutputState]:
+    """Build the graph that searches fairly.
 
-    The arguments are those of :func:`build_search_graph`. ``reserve`` returns the most that steps
-    after the search will cost; the search leaves that part of the budget to them.
+    ``begin → measure → [over: rerank | choose_group → refine → retrieve → measure]``
+
+    Call it with ``await graph.ainvoke({"query": "…"}, context=Context(…))``; the state that comes
+    back has ``result``, the object of :class:`fairqr.graph.search.result.SearchResult`. To add or
+    replace nodes, change its ``builder`` and compile that.
+
+    Args:
+        engine: The search engine.
+        model: Refines queries: a chat model of LangChain's, the name of a model, or a refiner of
+            your own. It may be left out for methods that do not refine, and with
+            ``max_iterations=0``. A model that only ranks, such as ``causal:…``, cannot refine.
+        context: The context of runs that bring none of ours, such as runs inside a parent graph
+            with a context of its own.
+        ranker: Re-ranks if the context asks for it: a language model or its name, which works as
+            the context says; or a ranker of your own. Defaults to the model.
+        prompts: The library of prompts; defaults to the shipped prompts and yours.
+        reserve: Returns the most that steps after the search will cost. The search leaves that part
+            of the budget to them.
+        checkpointer: A checkpointer of LangGraph's. With ``durability="exit"``, each run writes its
+            state only once.
     """
     require_engine(engine)
     require_context(Context, context)
@@ -65,39 +84,6 @@ def search_state_graph(
     graph.add_edge("choose_group", "refine")
     graph.add_conditional_edges("refine", _unless_over("retrieve"), ["retrieve", "rerank"])
     graph.add_edge("rerank", END)
-    return graph
-
-
-def build_search_graph(
-    engine: SearchEngine,
-    model: GivenModel | None = None,
-    *,
-    context: Context | None = None,
-    ranker: GivenRanker | None = None,
-    prompts: PromptLibrary | None = None,
-    checkpointer: BaseCheckpointSaver[Any] | None = None,
-) -> CompiledStateGraph[State, Context, InputState, OutputState]:
-    """Build the graph that searches fairly.
-
-    ``begin → measure → [over: rerank | choose_group → refine → retrieve → measure]``
-
-    Call it with ``await graph.ainvoke({"query": "…"}, context=Context(…))``; the state that comes
-    back has ``result``, the object of :class:`fairqr.graph.search.result.SearchResult`.
-
-    Args:
-        engine: The search engine.
-        model: Refines queries: a chat model of LangChain's, the name of a model, or a refiner of
-            your own. It may be left out for methods that do not refine, and with
-            ``max_iterations=0``. A model that only ranks, such as ``causal:…``, cannot refine.
-        context: The context of runs that bring none of ours, such as runs inside a parent graph
-            with a context of its own.
-        ranker: Re-ranks if the context asks for it: a language model or its name, which works as
-            the context says; or a ranker of your own. Defaults to the model.
-        prompts: The library of prompts; defaults to the shipped prompts and yours.
-        checkpointer: A checkpointer of LangGraph's. With ``durability="exit"``, each run writes its
-            state only once.
-    """
-    graph = search_state_graph(engine, model, context=context, ranker=ranker, prompts=prompts)
     compiled = graph.compile(checkpointer=checkpointer, name="fair_search")
     return compiled.with_config(recursion_limit=RECURSION_LIMIT)
 

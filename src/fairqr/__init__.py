@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from fairqr.evaluation.evaluate import evaluate as evaluate
     from fairqr.evaluation.experiments.catalogue import load_experiment as load_experiment
     from fairqr.graph.answer.builder import (
-        answer_state_graph as answer_state_graph,
         build_answer_graph as build_answer_graph,
     )
     from fairqr.graph.answer.context import (
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from fairqr.graph.answer.result import AnswerResult as AnswerResult
     from fairqr.graph.probe.builder import (
         build_probe_graph as build_probe_graph,
-        probe_state_graph as probe_state_graph,
     )
     from fairqr.graph.probe.context import (
         ProbeContext as ProbeContext,
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
     from fairqr.graph.probe.result import ProbeResult as ProbeResult
     from fairqr.graph.search.builder import (
         build_search_graph as build_search_graph,
-        search_state_graph as search_state_graph,
     )
     from fairqr.graph.search.context import Budget as Budget, Context as Context
     from fairqr.graph.search.result import SearchResult as SearchResult
@@ -59,13 +56,13 @@ _HOMES = {
     "evaluation.audit.finishing": "Audit",
     "evaluation.evaluate": "evaluate",
     "evaluation.experiments.catalogue": "load_experiment",
-    "graph.answer.builder": "answer_state_graph build_answer_graph",
+    "graph.answer.builder": "build_answer_graph",
     "graph.answer.context": "AnswerContext AnswerSettings",
     "graph.answer.result": "AnswerResult",
-    "graph.probe.builder": "build_probe_graph probe_state_graph",
+    "graph.probe.builder": "build_probe_graph",
     "graph.probe.context": "ProbeContext ProbeSettings",
     "graph.probe.result": "ProbeResult",
-    "graph.search.builder": "build_search_graph search_state_graph",
+    "graph.search.builder": "build_search_graph",
     "graph.search.context": "Budget Context",
     "graph.search.result": "SearchResult",
     "parts": "FairReranker FairRetriever search_tool",

@@ -47,7 +47,7 @@ from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.probe.builder import build_probe_graph
 from fairqr.graph.probe.context import ProbeContext, probe_context
 from fairqr.graph.probe.result import ProbeResult
-from fairqr.graph.search.builder import build_search_graph, search_state_graph
+from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context, make_context, require_context
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_of
 from fairqr.graph.search.result import SearchResult
@@ -465,11 +465,12 @@ class FairSearch:
         given: dict[str, Any] = {"ranker": rankers, "prompts": self._prompts}
         at_once = {**given, "concurrency": self._concurrency}
         written: dict[str, Any] = {"generator": self._generator, "attributor": self._attributor}
+        search = build_search_graph(engine, opened, **given)
         return Graphs(
             engine=engine,
             model=opened,
-            search=build_search_graph(engine, opened, **given),
-            approved=search_state_graph(engine, opened, **given).compile(
+            search=search,
+            approved=search.builder.compile(
                 checkpointer=InMemorySaver(), interrupt_after=["refine"]
             ),
             answer=build_answer_graph(engine, opened, **written, **at_once),

@@ -31,7 +31,7 @@ from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.refiner import Refiner
 from fairqr.api import FairSearch, SyncFairSearch
 from fairqr.base.errors import InputError
-from fairqr.graph.search.builder import search_state_graph
+from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context, checked_context, require_context
 from fairqr.graph.search.explanation import exposure_lines, passage_lines
 from fairqr.graph.search.result import RankedDocument
@@ -288,7 +288,7 @@ class FairReranker(BaseDocumentCompressor):
         size = len(documents)
         asked = {"k": min(self.context.k, size), "depth": size, "max_iterations": 0}
         # Without this, inside a node of another graph, it would use that graph's checkpointer.
-        graph = search_state_graph(engine).compile(checkpointer=False)
+        graph = build_search_graph(engine, checkpointer=False)
         return graph, self.context.model_copy(update=asked)
 
 

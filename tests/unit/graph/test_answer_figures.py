@@ -84,17 +84,9 @@ def test_the_shares_of_groups_are_summed_by_membership(
     total = sum(exposure)
     first = sum(m[0] * e for m, e in zip(members, exposure, strict=True))
     second = sum(m[1] * e for m, e in zip(members, exposure, strict=True))
-    if total == 0:
-        assert (shares, unknown) == (None, None)
-        return
-    assert unknown == pytest.approx(max(0.0, 1 - (first + second) / total), abs=1e-12)
-    if first + second > 0:
-        assert shares is not None
-        assert shares.tolist() == pytest.approx(
-            [first / (first + second), second / (first + second)]
-        )
-    else:
-        assert shares is None
+    known = first + second
+    assert shares == pytest.approx([first / known, second / known] if known > 0 else [None, None])
+    assert unknown == (pytest.approx(max(0.0, 1 - known / total), abs=1e-12) if total else None)
 
 
 def test_nothing_judged_has_no_rate() -> None:

@@ -391,7 +391,7 @@ async def test_a_document_that_is_deleted_meanwhile_is_neither_read_nor_judged(
         "science", answer_context(k=8, documents=3, alpha=100, stream=True)
     ):
         if isinstance(step, StepData) and step.sampled:
-            gone = step.sampled[0]["ids"][1]
+            gone = step.sampled[0].ids[1]
             await remove(engine, [gone])
         elif isinstance(step, AnswerResult):
             result = step
@@ -461,7 +461,7 @@ async def test_a_state_holds_no_text_of_documents_and_stays_small(
     await graph.ainvoke({"query": "science"}, config=config, context=context)
     state = (await graph.aget_state(config)).values
     written = json.dumps(state)
-    assert len(state["generations"]) == len(state["verdicts"]) > 50
+    assert len(state["generated"]) == len(state["judged"]) > 50
     assert "secret prose" not in written
     everything = [*saver.storage.values(), *saver.writes.values(), *saver.blobs.values()]
     assert "secret prose" not in repr(everything)

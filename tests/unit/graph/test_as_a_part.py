@@ -29,7 +29,6 @@ from fairqr import (
     build_probe_graph,
     build_search_graph,
     open_engine,
-    search_state_graph,
 )
 from fairqr.agents.models.replies import Reply, Usage
 from fairqr.agents.refiner import Refinement, RefinementRequest
@@ -150,7 +149,7 @@ async def test_the_context_of_an_answer_reaches_the_search_inside_a_stranger(
 
 async def test_a_node_of_ones_own_stands_between_two_of_ours(engine: SearchEngine) -> None:
     """Here one that takes documents out before they are measured."""
-    graph = search_state_graph(engine, context=Context(k=5, method="plain"))
+    graph = build_search_graph(engine, context=Context(k=5, method="plain")).builder
 
     async def hide(state: Any) -> dict[str, Any]:
         (found,) = state["rankings"]
@@ -204,7 +203,7 @@ async def test_a_person_may_change_the_keywords_and_nobody_is_asked_again(
     """What was rejected does not come back in the rounds that follow."""
     refiner = Proposing()
     context = CONTEXT.model_copy(update={"max_iterations": 2, "patience": 5})
-    graph = search_state_graph(engine, refiner, context=context).compile(
+    graph = build_search_graph(engine, refiner, context=context).builder.compile(
         checkpointer=InMemorySaver(), interrupt_after=["refine"]
     )
     config: Any = {"configurable": {"thread_id": "1"}}
@@ -481,7 +480,7 @@ async def test_a_refiner_may_ask_a_person(engine: SearchEngine) -> None:
             return Refinement("ok", keywords=(interrupt(f"words for {request.group}?"),))
 
     context = CONTEXT.model_copy(update={"max_groups": 1})
-    graph = search_state_graph(engine, Asking(), context=context).compile(
+    graph = build_search_graph(engine, Asking(), context=context).builder.compile(
         checkpointer=InMemorySaver()
     )
     config: Any = {"configurable": {"thread_id": "1"}}
@@ -524,7 +523,7 @@ async def test_a_persons_time_to_think_is_not_charged(
     budget = Budget(seconds=60)
     more = {"budget": budget, "max_iterations": 2, "patience": 5}
     context = CONTEXT.model_copy(update=more)
-    graph = search_state_graph(engine, Proposing(), context=context).compile(
+    graph = build_search_graph(engine, Proposing(), context=context).builder.compile(
         checkpointer=InMemorySaver(), interrupt_after=["refine"]
     )
     config: Any = {"configurable": {"thread_id": "1"}}
@@ -540,7 +539,7 @@ async def test_a_persons_time_to_think_is_not_charged(
 async def test_a_run_that_goes_on_needs_the_context_that_it_was_begun_with(
     engine: SearchEngine,
 ) -> None:
-    graph = search_state_graph(engine, Proposing()).compile(
+    graph = build_search_graph(engine, Proposing()).builder.compile(
         checkpointer=InMemorySaver(), interrupt_after=["refine"]
     )
     config: Any = {"configurable": {"thread_id": "1"}}

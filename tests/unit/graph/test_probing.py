@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
@@ -20,12 +20,11 @@ from fairqr import (
     build_search_graph,
 )
 from fairqr.agents.models.replies import OnToken, Question, Reply, Usage, Wanted
-from fairqr.agents.ranking.lean import VerdictKind
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
 from fairqr.base.telemetry import record_to
 from fairqr.graph.probe.context import probe_context
 from fairqr.graph.probe.nodes import Nodes
-from fairqr.graph.probe.result import ProbeResult, ProbeVerdict
+from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.probe.state import State
 from fairqr.graph.search.context import make_context
 from fairqr.prompts.library import PromptLibrary
@@ -375,7 +374,7 @@ async def test_the_probe_is_left_out_where_the_search_left_too_little(engine: Se
     nodes = Nodes(engine, lambda: model, PromptLibrary(), context)
     update = await nodes.plan(state, Runtime())
     plan = update["plan"]
-    assert (plan["status"], plan["pairs"], plan["order"]) == ("budget", [], [])
+    assert (plan["status"], plan["tasks"]) == ("budget", [])
     assert "but only 5 of the budget are left" in plan["message"]
 
 
@@ -438,7 +437,3 @@ async def test_the_steps_are_traced_and_answers_follow(
 def test_the_synchronous_probe_is_the_same(engine: SearchEngine) -> None:
     with FairSearch.open(engine, Planted(likes_women)) as search:
         assert search.probe("science", **ASKED).status == "ok"
-
-
-def test_verdicts_are_those_of_probes_over_many_queries() -> None:
-    assert get_args(ProbeVerdict) == get_args(VerdictKind)
