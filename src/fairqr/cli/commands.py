@@ -47,8 +47,13 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
 }
 
-_HOMES = {"attach": "source"}
-"""The modules that have another name than their command."""
+_HOMES = {
+    "experiments": ("experiment", "tune", "train", "attribution", "lamp"),
+    "service": ("serve", "work", "mcp", "keys"),
+    "settings": ("models", "prompts", "config"),
+    "sources": ("attach", "source", "index", "corpus", "dataset"),
+}
+"""The modules that hold several commands, or have another name than their command."""
 
 
 class _Commands(Mapping[str, Any]):
@@ -68,13 +73,14 @@ class _Commands(Mapping[str, Any]):
 
 @functools.cache
 def _load(name: str) -> Any:
-    """Import a command: the function of its name in its module, or the module's ``app``."""
-    module = import_module(f"fairqr.cli.{_HOMES.get(name, name)}")
+    """Import a command: the function or the application of its name, or its module's ``app``."""
+    home = next((home for home, names in _HOMES.items() if name in names), name)
+    module = import_module(f"fairqr.cli.{home}")
+    app = getattr(module, name, None) or module.app
     only = typer.Typer(rich_markup_mode=None)
-    if function := getattr(module, name, None):
-        only.command(name)(readable(function))
+    if not isinstance(app, typer.Typer):
+        only.command(name)(readable(app))
     else:
-        app = module.app
         needs_command = not app.info.invoke_without_command
         about = next(commands[name] for commands in SECTIONS.values() if name in commands)
         only.add_typer(app, name=name, cls=Group, help=about, no_args_is_help=needs_command)

@@ -76,7 +76,7 @@ class Recording(BaseModel):
 
         trace = self.trace
         if trace is None and (folder := path_of("trace_dir")) is not None:
-            from fairqr.cli.trace_reading import new_trace
+            from fairqr.cli.trace import new_trace
 
             trace = new_trace(folder, what)
         if trace is None:

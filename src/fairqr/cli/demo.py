@@ -11,7 +11,7 @@ import typer
 
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.cli.common import run
-from fairqr.cli.models import fetch
+from fairqr.cli.settings import fetch
 
 NEEDED = ("onnxruntime", "tokenizers", "xllamacpp")
 QUERY, CORPUS, ATTRIBUTE = "mathematician", "notables", "gender"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pandas import DataFrame
     from rich.console import Console, RenderableType
     from rich.table import Column, Table
@@ -65,6 +67,18 @@ def row_lines(rows: Iterable[Iterable[str | None]]) -> list[str]:
     return ["\t".join(map(printable, filter(None, row))) for row in rows]
 
 
+def fact_lines(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each fact that is known, such as ``documents: 1,200``."""
+    for name, value in facts.items():
+        said = name.replace("_", " ")
+        if isinstance(value, Mapping):
+            yield from fact_lines({f"{said}, {key}": it for key, it in value.items()})
+        elif isinstance(value, float):
+            yield f"{said}: {value:.4g}"
+        elif value is not None:
+            yield f"{said}: {value:,}" if isinstance(value, int) else f"{said}: {value}"
+
+
 def print_json(data: Any) -> None:
     """Print JSON on one line, as UTF-8 on any terminal; see :class:`Printed`."""
     if hasattr(data, "model_dump_json"):
@@ -74,6 +88,15 @@ def print_json(data: Any) -> None:
     if not isinstance(data, str):
         data = json.dumps(data, ensure_ascii=False, allow_nan=False, default=str)
     sys.stdout.buffer.write(data.encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def print_file(path: Path) -> None:
+    """Print a file, exactly where it becomes a copy; on a terminal, it cannot steer that."""
+    content = path.read_bytes()
+    if sys.stdout.isatty():
+        content = "\n".join(map(printable, content.decode().split("\n"))).encode()
+    sys.stdout.buffer.write(content)
     sys.stdout.buffer.flush()
 
 

@@ -225,7 +225,6 @@ def test_sources_are_listed_shown_and_removed(
         "sources": [{"name": "people", "file": str(source), "engine": "elasticsearch"}]
     }
     assert quick("source", "show", "people").stdout == source.read_text()
-    assert quick("source", "show", "people", "--json").result["index"] == INDEX
     assert "people\telasticsearch\t60 documents" in quick("index", "list").stdout
     info = quick("index", "info", "people").stdout
     assert "gender: female 3" in info
@@ -293,7 +292,7 @@ def test_options_that_do_not_fit_are_refused(quick: Main, source: Path) -> None:
     assert "--url needs --draft" in quick("attach", source, "--url", "http://x").complaint()
     assert "needs a source file; name one" in quick("attach").complaint()
     draft = ("attach", source, "--draft", "--index", INDEX)
-    assert "FILE cannot be combined with --draft" in quick(*draft).complaint()
+    assert "FILE and --json cannot be combined with --draft" in quick(*draft).complaint()
 
 
 GENDER = "\n  gender: {field: person.sex, groups: {female: [F, f], male: M}}"

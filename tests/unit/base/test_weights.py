@@ -33,7 +33,7 @@ from fairqr.base.weights import (
     verify,
     weights_path,
 )
-from fairqr.cli.models import app
+from fairqr.cli.settings import models as app
 from tests.patience import PATIENCE
 from tests.unit.retrieval.http_servers import Answer, answering
 

@@ -106,7 +106,7 @@ def test_a_variable_that_is_none_is_warned_of(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("FAIRQR_SERVICE_CAPS_DEPHT", "secret")
     monkeypatch.setenv("FAIRQR_\x1b[31m", "secret")
     odd, misspelt = shown()["warnings"]
-    assert misspelt.endswith("did you mean FAIRQR_SERVICE_CAPS_DEPTH?")
+    assert misspelt.partition("did you mean 'FAIRQR_SERVICE_CAPS_DEPTH'")[1]
     assert odd.isprintable()
     assert "secret" not in odd + misspelt
     assert misspelt in run("show").stderr
@@ -116,7 +116,7 @@ def test_the_service_warns_of_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever misspells a limit thinks that it holds."""
     monkeypatch.setenv("FAIRQR_SERVICE_LIMITS_LIFE", "1")
     serve = ["serve", "--port", "0", "--database", "nowhere"]
-    assert "did you mean FAIRQR_SERVICE_LIMITS_LIVE?" in CliRunner().invoke(app, serve).stderr
+    assert "did you mean 'FAIRQR_SERVICE_LIMITS_LIVE'" in CliRunner().invoke(app, serve).stderr
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have other rights")

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from fairqr.base.errors import FairqrError
-from fairqr.cli.dataset import app
+from fairqr.cli.sources import dataset as app
 
 NAMES = ("people.jsonl", "people.yaml", "topics.jsonl", "qrels.txt")
 
@@ -54,7 +54,7 @@ def test_a_collection_is_imported_listed_and_described() -> None:
     assert "topics without a relevant document: u\n" in described
     assert "1 judged documents are not among the documents\n" in described
     assert "1 judgements belong to no topic and are ignored\n" in described
-    assert "gender: known for 50.0% of the documents, and for 1 of 2 (50.0%) relevant" in described
+    assert "gender: known for 50.0% of the documents, and for 1 of 2 relevant" in described
     rows = [line.split() for line in described.splitlines()]
     assert ["female", "50.00%", "50.00%", "50.00%", "75.00%"] in rows
     assert ["unknown", "50.00%", "50.00%", "–", "–"] in rows

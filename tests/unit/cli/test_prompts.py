@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import pytest
@@ -40,13 +39,12 @@ def test_list_marks_the_default() -> None:
     assert f"refine={DEFAULT_VERSIONS['refine']}" in marked
 
 
-def test_show_prints_messages_and_hash() -> None:
-    """What is sent, with the placeholders in braces."""
-    shown = prompts("show", "refine=v1").stdout
-    content = (SHIPPED / "refine" / "v1.yaml").read_bytes()
-    assert hashlib.sha256(content).hexdigest() in shown
-    assert "<query>{query}</query>" in shown
-    assert "--- system" in shown
+def test_show_prints_the_file_ready_to_copy(tmp_path: Path) -> None:
+    shipped = (SHIPPED / "refine" / "v1.yaml").read_bytes()
+    assert prompts("show", "refine=v1").stdout_bytes == shipped
+    mine = own(tmp_path, ("<query>", "<question>"))
+    shown = prompts("show", "refine=v1", "--prompts", mine).stdout_bytes
+    assert shown == (mine / "refine" / "v1.yaml").read_bytes() != shipped
 
 
 def test_show_says_what_there_is() -> None:

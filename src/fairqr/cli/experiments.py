@@ -1,0 +1,407 @@
+"""The commands ``fairqr experiment``, ``tune``, ``train``, ``attribution`` and ``lamp``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shlex
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fairqr.base.errors import InputError, ModelError
+from fairqr.cli.common import NOTABLES, agree, open_to_search, run
+from fairqr.cli.options import Count, Fields, command
+from fairqr.cli.output import (
+    Printed,
+    fact_lines,
+    frame_table,
+    number,
+    print_file,
+    say,
+    table,
+    warn,
+)
+from fairqr.cli.parameters import explain, read_parameters
+from fairqr.cli.probed import Probed, as_data
+from fairqr.cli.progress import Progress
+from fairqr.evaluation.probes.specification import LORA_KIND, LoraExperiment
+
+if TYPE_CHECKING:
+    from fairqr.evaluation.probes.tuning_measures import MeasuredLora
+    from fairqr.evaluation.rag.store import GenerationLabels
+
+experiment, attribution, lamp = typer.Typer(), typer.Typer(), typer.Typer()
+
+
+@command(experiment, "list")
+def list_experiments() -> None:
+    """List the experiments that come with fairqr."""
+    from fairqr.evaluation.experiments.catalogue import SHIPPED, read_experiment
+
+    for name in SHIPPED:
+        typer.echo(f"{name}: {read_experiment(name).values['title']}")
+
+
+@command(experiment)
+def show(experiment: str) -> None:
+    """Print the file of an experiment, to change a copy of it.
+
+    Args:
+        experiment: The name of an experiment, or a YAML file.
+    """
+    from fairqr.evaluation.experiments.catalogue import read_experiment
+
+    print_file(read_experiment(experiment).path)
+
+
+@command(experiment, "run")
+def run_experiment(
+    experiment: str,
+    *,
+    output: Path | None = None,
+    collection: list[str] | None = None,
+    model: list[str] | None = None,
+    set_: list[str] | None = None,
+    labels: list[Path] | None = None,
+    concurrency: int | None = None,
+    workers: str | None = None,
+    prompts: Path | None = None,
+    report: bool = False,
+    yes: bool = False,
+) -> None:
+    """Run an experiment; an interrupted run resumes.
+
+    Args:
+        experiment: The name of an experiment, or a YAML file.
+        output: The folder of the run; an interrupted run resumes.
+        collection: Use this collection (a name or a folder) instead of the file's. Fair RAG takes
+            several.
+        model: Use this model instead of the file's. Fair RAG and rankers take several.
+        set_: Change any other value of the file, for example topics=5; '--set help' lists those of
+            this experiment.
+        labels: Fair RAG: use the labels in this folder of 'fairqr lamp label'.
+        concurrency: How many searches, questions or pairs run at a time; use 1 to measure times.
+            [default: 2]
+        workers: Where the work runs: a number of tasks in this process, ray, ray://local or
+            ray://HOST:PORT.
+        prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
+        report: Write the report when the run is done.
+        yes: Run even if the model may be asked more than 2,000 times or read more than 1,000,000
+            tokens.
+    """
+    from fairqr.evaluation.experiments.catalogue import read_experiment
+    from fairqr.evaluation.experiments.kinds import FAIR_RAG, RunOptions
+    from fairqr.evaluation.workers.choice import parse_workers
+    from fairqr.prompts.library import PromptLibrary
+
+    file = read_experiment(experiment)
+    kind = file.kind
+    if "help" in (set_ or []):
+        explain([kind.spec])
+        return
+    if output is None:
+        raise InputError("An experiment needs a folder for its results; name one with -o.")
+    if labels and kind.name != FAIR_RAG:
+        raise InputError(f"An experiment {kind.about} takes no --labels; leave it out.")
+    named = [f"{kind.collections}={name}" for name in collection or []]
+    named += [f"{kind.models}={name}" for name in model or []]
+    changes = read_parameters([kind.spec], [*named, *(set_ or [])])
+    with Progress() as watcher:
+        options = RunOptions(
+            output,
+            watcher,
+            PromptLibrary(prompts),
+            parse_workers(workers or file.workers, concurrency),
+            labels=labels or [],
+            prompts_set=frozenset(changes.get("prompts", ())),
+            yes=yes,
+            report=report,
+            agree=partial(agree, yes=yes),
+        )
+        run(kind.run(file.spec(changes), options))
+    if report:
+        write_report(output)
+    else:
+        typer.echo(f"done: {output}; 'fairqr experiment report {output}' writes the report")
+
+
+@command(experiment, "report")
+def write_report(folder: Path) -> None:
+    """Write the report of an experiment: report.md, and report.html in one file with its plots.
+
+    Args:
+        folder: The folder of a run.
+    """
+    from fairqr.evaluation.experiments.catalogue import kind_of_folder
+    from fairqr.evaluation.experiments.kinds import KINDS
+
+    for path in KINDS[kind_of_folder(folder)].report(folder, warn):
+        typer.echo(f"written: {path}")
+
+
+def tune(
+    *,
+    output: Path,
+    model: str = "causal:smollm2-135m",
+    probed: Probed,
+    changes: Annotated[Mapping[str, Any], Fields("queries", "seed", model=LoraExperiment)],
+    prompts: Path | None = None,
+    yes: bool = False,
+) -> Printed:
+    """Tune a causal model by LoRA, so that neither group is preferred; probe it before and after.
+
+    It learns from pairs that both groups win equally often, in both orders. It is probed with
+    queries that it was not trained on. The attribute defaults to gender.
+
+    Args:
+        output: The folder of the run and of the adapter; an interrupted run resumes.
+        model: The model to tune: causal: followed by a hub id, a folder, a GGUF file or the name of
+            embedded weights.
+        probed: What it is trained and probed on.
+        changes: How it is tuned.
+        prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
+        yes: Run even if it takes more than 6,000 passes of the model.
+    """
+    from fairqr.evaluation.experiments.kinds import KINDS, RunOptions
+    from fairqr.evaluation.probes.store import LoraStore
+    from fairqr.evaluation.probes.tuning_measures import measure_lora
+    from fairqr.prompts.library import PromptLibrary
+
+    if probed.from_ is None and not probed.attribute:
+        probed = probed.model_copy(update={"attribute": "gender"})
+    usual = {"kind": LORA_KIND, "title": f"{model} tuned by LoRA", "prompts": {"pairwise": "v2"}}
+    spec = probed.experiment(LoraExperiment, {**usual, "model": model, **changes})
+    with Progress() as watcher:
+        options = RunOptions(output, watcher, PromptLibrary(prompts), yes=yes, report=True)
+        run(KINDS[LORA_KIND].run(spec, options))
+    measured, adapter = measure_lora(LoraStore(output)), output / "adapter"
+    figures = ("collection", "kind", "when", "pairs", "protected", "unprotected", "ratio", "flips")
+    changed = ("collection", "kind", "measure", "pairs", "before", "after", "difference", "verdict")
+    lines: list[Any] = [
+        frame_table(measured.figures, *figures),
+        frame_table(measured.changes, *changed),
+        "A difference is above 0 if a share rose, or if a ratio or log-odds came nearer to fair.",
+        "",
+        f"adapter: {adapter}",
+        f"next: {_next(measured, adapter)}",
+        "(this asks about all queries, including those of the training)",
+    ]
+    return Printed(lambda: {"adapter": str(adapter), **as_data(measured, ["splits"])}, lines)
+
+
+def _next(measured: MeasuredLora, adapter: Path) -> str:
+    """Return the command that probes the adapter as it was probed here."""
+    spec = measured.manifest.experiment
+    source = spec.sources[0]
+    words = ["fairqr", "probe", "pairwise", "--model", f"causal:{adapter}"]
+    if source.folder:
+        words += ["--from", source.folder]
+    else:
+        words += ["--collection", str(spec.collection)]
+        words += ["--attribute", str(source.attribute), "--protected", str(source.protected)]
+    words += ["--set", f"shown={spec.shown}", "--set", f"length={spec.length}"]
+    return shlex.join([*words, "--set", f"prompts.{measured.manifest.prompt}"])
+
+
+def train(
+    method: str,
+    *,
+    output: Path,
+    collection: str = NOTABLES,
+    split: str | None = None,
+    attribute: str = "gender",
+    queries: str = "title",
+    depth: Count = 200,
+    target: str | None = None,
+    option: list[str] | None = None,
+    retriever: str = "auto",
+) -> None:
+    """Train a re-ranker on the judgements of a collection.
+
+    Its weights serve searches for other topics: fairqr search --method deltr --set
+    options.weights=FILE.
+
+    Args:
+        method: The re-ranker to train: deltr or dlf.
+        output: The file of weights to write.
+        collection: A collection with judgements: its name or its folder.
+        split: Which judgements to use, if there are several sets: train or eval.
+        attribute: The attribute to be fair about; gender×continent for a product.
+        queries: How topics become queries: title, or title+10 with 10 keywords.
+        depth: How many documents of each topic to train on.
+        target: The target of the searches, which see no judgements; as in a search by default.
+        option: An option of the training, such as gamma=1000.
+        retriever: How to find documents, as in fairqr search.
+    """
+    from fairqr.evaluation.collections.finding import find_collection
+    from fairqr.evaluation.experiments import training
+    from fairqr.evaluation.experiments.specification import QueryForm
+    from fairqr.graph.search.context import make_context
+    from fairqr.retrieval.fairness.dimension import factors_of
+
+    if method not in training.TRAINED:
+        known = " or ".join(training.TRAINED)
+        raise InputError(f"The re-ranker '{method}' cannot be trained; choose {known}.")
+    try:
+        form = QueryForm.parse(queries)
+    except ValueError as error:
+        raise InputError(f"{error}.".capitalize()) from None
+    options = read_parameters([training.TRAINED[method][0]], option or [])
+    found = find_collection(collection, split)
+    factors = factors_of(attribute)
+    context = make_context(attributes=factors, intersect=len(factors) > 1, target=target)
+
+    async def work() -> None:
+        opened = await open_to_search(found.corpus_name, retriever=retriever)
+        async with contextlib.aclosing(opened) as engine:
+            topics = {topic.id: topic.text(form.keywords) for topic in found.topics}
+            examples = await training.gather(engine, topics, found.qrels, context, depth=depth)
+            model = await training.train(method, examples, list(topics), options)
+        model.save(output)
+        typer.echo(f"trained on {model.topics} topics: {output}")
+
+    run(work())
+
+
+@command(attribution, "list")
+def list_attributors() -> Printed:
+    """List the attributors, and the results of their checks."""
+    from fairqr.agents.attribution.checking import known_checks
+    from fairqr.agents.attribution.opening import ATTRIBUTORS, DEFAULT_ATTRIBUTOR
+
+    checks = known_checks()
+    named = (
+        ("*" if name == DEFAULT_ATTRIBUTOR else "", name, about)
+        for name, about in ATTRIBUTORS.items()
+    )
+    # Attributors of one name may have other weights, or another server.
+    lines = [f"{it.sentence} [{it.source}, {it.identity[:8]}]" for it in checks]
+    none = "No attributor was checked yet: fairqr attribution check notables"
+    described = [{**it.model_dump(), "sentence": it.sentence} for it in checks]
+    data = {"attributors": ATTRIBUTORS, "default": DEFAULT_ATTRIBUTOR, "checks": described}
+    return Printed(data, [table(("", "", ""), named), "", *(lines or [none])])
+
+
+@command(attribution)
+def check(
+    pairs: str,
+    *,
+    attributor: str = "overlap",
+    base_url: str | None = None,
+    no_cache: bool = False,
+) -> Printed:
+    """Measure an attributor on labelled pairs: its accuracy and its mistakes.
+
+    The result is kept; other commands warn about an attributor that was never checked.
+
+    Args:
+        pairs: A JSON Lines file of premise, hypothesis and entailed (true or false); or notables,
+            for 200 pairs about the people of that corpus.
+        attributor: The attributor, as 'fairqr attribution list' names it.
+        base_url: The URL of an OpenAI-compatible server.
+        no_cache: Ask the model again what it was asked before.
+    """
+    from fairqr.agents.attribution.checking import check_attributor, read_pairs, remember
+    from fairqr.agents.attribution.opening import open_attributor
+    from fairqr.retrieval.sources.corpus import BUILT_IN
+
+    options: dict[str, Any] = {"base_url": base_url} if base_url else {}
+    judge = open_attributor(attributor, cache=not no_cache, **options)
+    file = BUILT_IN[NOTABLES] / "pairs.jsonl" if pairs == NOTABLES else Path(pairs)
+    source = NOTABLES if pairs == NOTABLES else file.name
+    outcome = run(check_attributor(judge, read_pairs(file), source=source))
+    if not outcome.judged:
+        raise ModelError(next(iter(outcome.failures)), outcome.sentence)
+    remember(outcome)
+    cells = outcome.confusion
+    rows = [
+        ("entailed", str(cells["entailed_attributed"]), str(cells["entailed_not"])),
+        ("not", str(cells["not_attributed"]), str(cells["not_not"])),
+    ]
+    lines: list[Any] = [
+        f"pairs: {outcome.pairs} ({outcome.source}), judged {outcome.judged}",
+        *fact_lines(outcome.failures),
+        table(("", number("attributed"), number("not")), rows),
+        outcome.sentence,
+    ]
+    return Printed({**outcome.model_dump(), "sentence": outcome.sentence}, lines)
+
+
+@command(lamp)
+def label(
+    path: str,
+    *,
+    generator: str,
+    output: Path,
+    task: str | None = None,
+    limit: Count = 1000,
+    pool: int | None = None,
+    prompt: str | None = None,
+    prompts: Path | None = None,
+    concurrency: Count = 2,
+    min_useful: Count = 2,
+) -> None:
+    """Label a collection: the gain of each document over the answer without documents.
+
+    Args:
+        path: A folder of LaMP, notables, or a JSON Lines file of your own.
+        generator: The model that answers, such as seq2seq:google/flan-t5-small.
+        output: The folder of the labels; an interrupted run resumes.
+        task: The task, if the files do not name it.
+        limit: The most questions to use.
+        pool: Use at most this many documents per question; all by default.
+        prompt: The version of the task's prompt, such as v2.
+        prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
+        concurrency: How many questions run at a time.
+        min_useful: Drop questions with fewer useful documents.
+    """
+    from fairqr.evaluation.rag.finding import find_rag_collection
+    from fairqr.evaluation.rag.labelling import label_collection, label_manifest, labelling_calls
+    from fairqr.evaluation.rag.store import GenerationLabels
+    from fairqr.evaluation.workers.tools import LocalPool
+    from fairqr.prompts.library import PromptLibrary
+
+    collection = find_rag_collection(path, task=task, limit=limit, pool=pool)
+    library = PromptLibrary(prompts)
+    template = library.get(collection.task.prompt, prompt)
+    store = GenerationLabels(output)
+    manifest = label_manifest(collection, generator, template, pool)
+    store.check(manifest)
+    done = {one.query for one in store.lines.read()}
+    todo = [query for query in collection.queries if query.id not in done]
+    typer.echo(
+        f"{collection.name}: {len(todo):,} of {len(collection.queries):,} questions to label, "
+        f"at most {labelling_calls(todo):,} answers",
+        err=True,
+    )
+    workers = LocalPool.of(library, store.replies, concurrency)
+    with Progress() as watcher:
+        run(label_collection(collection, manifest, template, store, workers, watcher=watcher))
+    say(_summary(store, min_useful).lines)
+
+
+@command(lamp)
+def report(folder: Path, *, min_useful: Count = 2) -> Printed:
+    """Print a summary of the labels: useful documents per question, and dropped questions.
+
+    Args:
+        folder: The folder of the labels.
+        min_useful: Drop questions with fewer useful documents.
+    """
+    from fairqr.evaluation.rag.store import GenerationLabels
+
+    return _summary(GenerationLabels(folder), min_useful)
+
+
+def _summary(store: GenerationLabels, min_useful: int) -> Printed:
+    from fairqr.evaluation.rag.labelling import summarise_labels
+
+    manifest = store.manifest()
+    summary = dataclasses.asdict(summarise_labels(store.lines.read(), min_useful))
+    data = {"labels": manifest.model_dump(mode="json"), "summary": summary}
+    title = f"{manifest.title}, {manifest.task}, {manifest.generator}"
+    return Printed(data, [title, *fact_lines(summary)])

@@ -1,0 +1,324 @@
+"""The commands ``fairqr serve``, ``work``, ``mcp`` and ``keys``: the service and its keys."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from fairqr.base.errors import ConfigError, InputError
+from fairqr.cli.common import run
+from fairqr.cli.options import Fields, command
+from fairqr.cli.output import Printed, table, warn
+from fairqr.cli.progress import Progress
+from fairqr.cli.settings import unknown_settings
+from fairqr.graph.service.configuration import ServiceSettings, service_settings
+
+if TYPE_CHECKING:
+    from fairqr.graph.service.store import Store
+
+T = TypeVar("T")
+
+SERVICE = ("fastapi", "limits", "procrastinate", "prometheus_client", "sqlalchemy", "uvicorn")
+"""The libraries of the extra ``service``."""
+
+YOUNG_OBJECTS = 10_000
+"""A search has some thousands at once, and leaves hardly any."""
+
+keys = typer.Typer()
+
+
+def serve(
+    *,
+    changes: Annotated[
+        Mapping[str, Any],
+        Fields(
+            *("host", "port", "database", "require_keys", "concurrency", "traces"),
+            model=ServiceSettings,
+        ),
+    ],
+    corpus: list[str] | None = None,
+    model: list[str] | None = None,
+    base_url: str | None = None,
+) -> None:
+    """Serve searches, answers, probes and audits over HTTP, with a page to run and watch them.
+
+    Set everything else in the section [service] of the settings file, or in variables
+    FAIRQR_SERVICE_…; 'fairqr config show' lists them.
+
+    Args:
+        changes: Where it listens, and what it keeps.
+        corpus: What clients may search: a source, an index, a built-in corpus, or the path of a
+            source file or a corpus. Repeatable; the first is the default. [default: everything that
+            has a name]
+        model: A model that clients may ask, besides those of the settings file. Repeatable; the
+            first is the default.
+        base_url: The URL of an OpenAI-compatible server.
+    """
+    settings = _settings("service", SERVICE, model, base_url, **changes)
+    for warning in unknown_settings():
+        warn(warning)
+    run(_serve(settings, corpus or [], model[0] if model else None))
+
+
+async def _serve(settings: ServiceSettings, corpora: list[str], model: str | None) -> None:
+    import gc
+
+    from fairqr.cli.service_audits import ServiceAuditor
+    from fairqr.graph.service.http.access import needs_keys
+    from fairqr.graph.service.http.serving import Server, bound, url_of
+    from fairqr.graph.service.http.starting import running
+
+    async with contextlib.AsyncExitStack() as stack:
+        listener = stack.enter_context(bound(settings))
+        url = url_of(listener)
+        with Progress() as progress:
+            settings = await _offering(settings, corpora, progress)
+            app, drain = await stack.enter_async_context(
+                running(settings, model, progress.prepare, ServiceAuditor.if_installed())
+            )
+
+        def started() -> None:
+            told = "keys are needed" if needs_keys(settings) else "no keys are needed here"
+            typer.echo(f"fairqr listens on {url}")
+            typer.echo(f"  the page: {url}/   the API: {url}/openapi.json   ({told})")
+
+        # What is loaded by now stays, so no collection of garbage has to look at it and hold all
+        # requests up; and a request may make many objects before there is one.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(YOUNG_OBJECTS)
+        await Server(app, settings, drain).run_on(listener, started)
+
+
+def work(
+    *,
+    changes: Annotated[
+        Mapping[str, Any],
+        Fields("database", "concurrency", "traces", model=ServiceSettings),
+    ],
+) -> None:
+    """Do the durable runs that 'fairqr serve' accepts, as one of any number of processes.
+
+    They share a PostgreSQL database. All else is set as for 'fairqr serve'.
+
+    Args:
+        changes: Where the runs are, and how many are done at once.
+    """
+    settings = _settings("service", SERVICE, **changes)
+    if not settings.database.startswith("postgres"):
+        raise ConfigError(
+            "Runs in a SQLite file are done by 'fairqr serve' itself; name a PostgreSQL database "
+            "with --database."
+        )
+    run(_work(settings.model_copy(update={"work": True})))
+
+
+async def _work(settings: ServiceSettings) -> None:
+    import asyncio
+    import signal
+
+    from fairqr.cli.service_audits import ServiceAuditor
+    from fairqr.graph.service.http.starting import working
+    from fairqr.graph.service.runs.doing import Observer
+
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    auditor = ServiceAuditor.if_installed()
+    async with working(settings, Observer(), auditor=auditor) as (_, _, runs):
+        typer.echo("fairqr does runs")
+        await told.wait()
+        await runs.drain(settings.grace)
+
+
+def mcp(
+    *, corpus: list[str] | None = None, model: str | None = None, base_url: str | None = None
+) -> None:
+    """Offer fair search as tools to an agent, over MCP on stdin and stdout.
+
+    The sections [service], [service.caps] and [service.models] of the settings file also apply.
+
+    Args:
+        corpus: What the agent may search: a source, an index, a built-in corpus, or the path of a
+            source file or a corpus. Repeatable; the first is the default. [default: everything that
+            has a name]
+        model: The language model that refines queries and writes answers.
+        base_url: The URL of an OpenAI-compatible server.
+    """
+    settings = _settings("mcp", ("fastmcp",), [model] if model else None, base_url)
+    run(_converse(settings, corpus or [], model))
+
+
+async def _converse(settings: ServiceSettings, corpora: list[str], model: str | None) -> None:
+    """Serve the tools until stdin ends."""
+    import os
+
+    from fairqr.cli.service_audits import ServiceAuditor
+    from fairqr.graph.service.engine.engine import Engine
+    from fairqr.graph.service.mcp.tools import make_server
+    from fairqr.graph.service.runs.doing import Observer
+    from fairqr.graph.service.runs.ephemeral import EphemeralRuns
+    from fairqr.graph.service.runs.slots import Slots
+
+    async with contextlib.AsyncExitStack() as stack:
+        with Progress() as progress:
+            settings = await _offering(settings, corpora, progress)
+            auditor = ServiceAuditor.if_installed()
+            engine = Engine(settings, default_model=model, auditor=auditor)
+            stack.push_async_callback(engine.close)
+            await engine.start(progress.prepare)
+        slots = Slots(settings.concurrency)
+        runs = EphemeralRuns(settings, slots, Observer())
+        stack.push_async_callback(runs.drain, 0)
+        stack.callback(slots.close)
+        server = make_server(engine, runs)
+        # The MCP library closes the stdout that it is given.
+        stack.enter_context(contextlib.redirect_stdout(os.fdopen(os.dup(1), "w")))
+        await server.run_stdio_async(show_banner=False)
+
+
+def _settings(
+    extra: str,
+    libraries: tuple[str, ...],
+    models: list[str] | None = None,
+    base_url: str | None = None,
+    **changes: Any,
+) -> ServiceSettings:
+    """Return how a service is set up, and start its log.
+
+    Args:
+        extra: The extra that the command needs.
+        libraries: The libraries of that extra.
+        models: The models to add to those of the settings file.
+        base_url: The server that has them.
+        changes: Other settings.
+
+    Raises:
+        ConfigError: A library is missing, or a setting is wrong.
+        InputError: There is a server, and no model.
+    """
+    for library in libraries:
+        if find_spec(library) is None:
+            raise ConfigError(
+                f"This command needs {library}; install it with: pip install 'fairqr[{extra}]'"
+            )
+    if base_url is not None and not models:
+        raise InputError("--base-url belongs to a model; name the model with --model.")
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    offered = (
+        {**{name: {"base_url": base_url} for name in models}, "feedback": {}} if models else None
+    )
+    return service_settings(models=offered, **changes)
+
+
+async def _offering(
+    settings: ServiceSettings, corpora: list[str], progress: Progress
+) -> ServiceSettings:
+    """Return settings that offer these corpora; a corpus at a path is indexed first."""
+    import asyncio
+
+    from fairqr.retrieval.sources.catalog import Catalog
+    from fairqr.retrieval.sources.source import is_source_file, load_source
+
+    names, files = [], []
+    for corpus in corpora:
+        if is_source_file(corpus):
+            names.append(load_source(Path(corpus)).name)
+            files.append(Path(corpus))
+        elif "/" in corpus or await asyncio.to_thread(Path(corpus).exists):
+            engine = await Catalog().resolve(corpus, progress=progress.prepare)
+            await engine.aclose()
+            names.append(engine.name)
+        else:
+            names.append(corpus)
+    offered = {"corpora": tuple(names) or settings.corpora, "sources": (*settings.sources, *files)}
+    return settings.model_copy(update=offered)
+
+
+@command(keys)
+def create(
+    name: str,
+    *,
+    scope: list[str] | None = None,
+    database: str | None = None,
+    quiet: bool = False,
+) -> Printed:
+    """Make an access key and print it. It cannot be shown again.
+
+    Args:
+        name: Who or what will use the key.
+        scope: What the key may do: read, run (includes read) or admin (includes both). Repeatable.
+            [default: run]
+        database: The service's database. [default: the configured one]
+        quiet: Print only the key.
+    """
+    scopes: Any = scope or ["run"]
+    key, secret = _with_store(database, lambda store: store.create_key(name, scopes))
+    if not quiet:
+        typer.echo(
+            f"The key {key.id} of {key.name} may {', '.join(key.scopes)}. Save it now: it is not "
+            "shown again. Send it as 'Authorization: Bearer KEY'.",
+            err=True,
+        )
+    return Printed({**key.model_dump(exclude={"sha256"}), "key": secret}, [secret])
+
+
+@command(keys)
+def list_(*, database: str | None = None) -> Printed:
+    """List the access keys, without their secrets.
+
+    Args:
+        database: The service's database. [default: the configured one]
+    """
+    found = _with_store(database, lambda store: store.keys())
+    rows = (
+        (
+            key.id,
+            _day(key.created),
+            ",".join(key.scopes),
+            "active" if key.revoked is None else f"revoked {_day(key.revoked)}",
+            key.name,
+        )
+        for key in found
+    )
+    data = {"keys": [key.model_dump(exclude={"sha256"}) for key in found]}
+    return Printed(data, [table(["id", "made", "scopes", "", "name"], rows)])
+
+
+@command(keys)
+def revoke(id_: str, *, database: str | None = None) -> None:
+    """Revoke an access key for good.
+
+    Args:
+        id_: The key's id, as 'fairqr keys list' shows it.
+        database: The service's database. [default: the configured one]
+    """
+    key = _with_store(database, lambda store: store.revoke_key(id_))
+    typer.echo(f"The key {key.id} of {key.name} is revoked.")
+
+
+def _with_store(database: str | None, ask: Callable[[Store], Awaitable[T]]) -> T:
+    """Open the service's database, ask it something, and close it."""
+    settings = _settings("service", SERVICE, database=database)
+    from fairqr.graph.service.store import Store
+
+    async def work() -> T:
+        store = await Store.open(settings.database)
+        try:
+            return await ask(store)
+        finally:
+            await store.close()
+
+    return run(work())
+
+
+def _day(seconds: float) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(seconds, UTC).date().isoformat()

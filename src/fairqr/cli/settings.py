@@ -1,0 +1,286 @@
+"""The commands ``fairqr config``, ``prompts`` and ``models``: what a user sets up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from fairqr.base.errors import PromptError
+from fairqr.cli.options import command
+from fairqr.cli.output import MISSING, Printed, number, print_file, table, warn
+from fairqr.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from fairqr.base.settings import ValueSource
+    from fairqr.base.weights import Weights
+
+config, models, prompts = typer.Typer(), typer.Typer(), typer.Typer()
+
+HIDDEN, CUT = "(hidden)", "…"
+"""Shown in place of a secret, and of the part of an address that may hold one."""
+
+
+@command(config)
+def path() -> None:
+    """Print the path of the settings file; the variable FAIRQR_CONFIG changes it."""
+    from fairqr.base.settings import config_path
+
+    typer.echo(str(config_path()))
+
+
+@command(config, "show")
+def show_settings(*, as_json: bool = False) -> Printed:
+    """Print every setting, and where its value comes from; secrets are hidden.
+
+    Args:
+        as_json: Print one JSON object.
+    """
+    from fairqr.base.settings import config_path
+
+    file = config_path()
+    settings = {
+        name: {"value": _shown(value), "source": source.kind, "place": source.place or None}
+        for name, value, source in _settings()
+    }
+    warnings = [*unknown_settings(), *_open_to_others(file, settings.values())]
+    for warning in [] if as_json else warnings:
+        warn(warning)
+    exists = os.path.exists(file)
+    data = {"file": str(file), "exists": exists, "settings": settings, "warnings": warnings}
+    rows = (
+        (name, _text(it["value"]), it["place"] if it["source"] == "variable" else it["source"])
+        for name, it in settings.items()
+    )
+    told = f"settings file: {file}{'' if exists else ' (does not exist)'}"
+    return Printed(data, [told, table(["", "", ""], rows)])
+
+
+def unknown_settings() -> Iterator[str]:
+    """Yield a warning for each variable that looks like a setting, but is unknown."""
+    from fairqr.base.errors import nearest_names
+    from fairqr.base.settings import SETTINGS, unknown_variables, variable_of
+    from fairqr.graph.service.configuration import service_variables
+
+    service = service_variables()
+    known = [*service, *(variable_of(setting.name) for setting in SETTINGS)]
+    for name in unknown_variables(service):
+        meant = nearest_names(name, known) or "remove it."
+        yield f"The variable {name!a} is not a setting and has no effect; {meant}"
+
+
+def _settings() -> Iterator[tuple[str, Any, ValueSource]]:
+    """Yield the name, the value and the source of each setting; a secret is a SecretStr."""
+    from pydantic import SecretStr
+
+    from fairqr.base.settings import CREDENTIALS, SERVICE, SETTINGS, ValueSource, config_path, find
+    from fairqr.graph.service.configuration import gather
+    from fairqr.retrieval.sources.credentials import named_credentials
+
+    for setting in SETTINGS:
+        value, source = find(setting.name)
+        yield setting.name, SecretStr(str(value)) if setting.secret and value else value, source
+    of_file = ValueSource("file", str(config_path()))
+    for entry, credentials in named_credentials().items():
+        for name, value in _leaves(credentials.model_dump(exclude_defaults=True)):
+            yield f"{CREDENTIALS}.{entry}.{name}", value, of_file
+    service, sources = gather()
+    for name, value in _leaves(service.model_dump()):
+        # A text that is not a URL may be a list of words with the password among them.
+        hides = name == "database" and value and "://" not in value
+        yield (
+            f"{SERVICE}.{name}",
+            SecretStr(value) if hides else value,
+            sources.get(name, ValueSource()),
+        )
+
+
+def _leaves(values: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{within}{name}.")
+        else:
+            yield f"{within}{name}", value
+
+
+def _shown(value: Any) -> Any:
+    """Return a value as it may be shown: no secret, and a URL without user and parameters."""
+    from pydantic import SecretStr
+
+    if value in (None, "", (), {}):
+        return None
+    if isinstance(value, SecretStr):
+        return HIDDEN
+    if isinstance(value, tuple):
+        return [_shown(each) for each in value]
+    if not isinstance(value, str | Path):
+        return value
+    scheme, separator, rest = str(value).partition("://")
+    if not separator:
+        return scheme
+    user, _, rest = rest.rpartition("@")
+    place, mark, _ = rest.partition("?")
+    return f"{scheme}://{f'{CUT}@' if user else ''}{place}{f'?{CUT}' if mark else ''}"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return MISSING if value is None else str(value)
+
+
+def _open_to_others(file: Path, settings: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a warning if other users can change the settings file, or read secrets in it."""
+    if os.name != "posix" or not file.is_file():
+        return
+    mode = file.stat().st_mode
+    of_file = [str(it["value"]) for it in settings if it["source"] == "file"]
+    if mode & 0o022:
+        yield f"Other users can change the settings file {file}; run 'chmod go-w {file}'."
+    if mode & 0o044 and any(HIDDEN in text or CUT in text for text in of_file):
+        yield (
+            f"Other users can read the settings file {file}, which holds secrets; "
+            f"run 'chmod 600 {file}'."
+        )
+
+
+@command(prompts, "list")
+def list_prompts(*, prompts: Path | None = None) -> None:
+    """List all prompts; an asterisk marks the default version.
+
+    Args:
+        prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
+    """
+    from fairqr.prompts.library import DEFAULT_VERSIONS, PromptLibrary
+
+    library = PromptLibrary(prompts)
+    for id_, version in library.names():
+        template = library.get(id_, version)
+        mark = "*" if DEFAULT_VERSIONS.get(id_, "v1") == version else " "
+        name = f"{id_}={version}"
+        typer.echo(f"{mark} {name:17} {template.sha256[:12]}  {template.description}")
+
+
+@command(prompts, "show")
+def show_prompt(prompt: str, *, prompts: Path | None = None) -> None:
+    """Print the file of a prompt, to change a copy of it.
+
+    Args:
+        prompt: The prompt, such as refine or refine=v2.
+        prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
+    """
+    from fairqr.base.settings import path_of
+    from fairqr.prompts.library import SHIPPED, PromptLibrary
+
+    id_, _, version = prompt.partition("=")
+    template = PromptLibrary(prompts).get(id_, version or None)
+    file = f"{template.name}.yaml"
+    own = (prompts or path_of("prompts_dir") or SHIPPED) / file
+    print_file(own if own.is_file() else SHIPPED / file)
+
+
+@command(prompts, "check")
+def check_prompts(*, prompts: Path | None = None) -> None:
+    """Check all prompts, including yours, and name each file that is wrong.
+
+    Args:
+        prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
+    """
+    from fairqr.prompts.library import PromptLibrary
+
+    library = PromptLibrary(prompts)
+    names, wrong = library.names(), 0
+    for id_, version in names:
+        try:
+            library.get(id_, version)
+        except PromptError as error:
+            wrong += 1
+            typer.echo(str(error))
+    if wrong:
+        raise PromptError(f"{wrong} of {len(names)} prompts are wrong; fix them.")
+    typer.echo(f"All {len(names)} prompts are valid.")
+
+
+@command(models, "list")
+def list_models() -> Printed:
+    """List the embedded models, and whether their weights are in the cache."""
+    from fairqr.base.weights import WEIGHTS, is_pulled, weights_path
+
+    rows: list[dict[str, Any]] = [
+        {
+            "name": weights.full_name,
+            "kind": weights.kind,
+            "title": weights.title,
+            "licence": weights.licence,
+            "bytes": weights.size,
+            "pulled": is_pulled(name),
+            "path": str(weights_path(name)),
+        }
+        for name, weights in WEIGHTS.items()
+    ]
+    cells = (
+        (
+            *(row["name"], row["kind"], f"{row['bytes'] / 1e6:.0f}"),
+            *("pulled" if row["pulled"] else "not pulled", row["licence"], row["title"]),
+        )
+        for row in rows
+    )
+    others = (
+        "All models of LangChain's init_chat_model and init_embeddings work too, such as "
+        "openai:gpt-4o or dense:openai:text-embedding-3-small."
+    )
+    heads = ("name", "kind", number("MB"), "", "licence", "title")
+    return Printed(rows, [table(heads, cells), others])
+
+
+@command(models)
+def pull(names: list[str] | None = None) -> None:
+    """Download the weights of embedded models; an interrupted download resumes.
+
+    Args:
+        names: Names that 'fairqr models list' shows. [default: all]
+    """
+    from fairqr.base.weights import WEIGHTS, verify, weights_path
+
+    wanted = [_weights(name) for name in names or WEIGHTS]
+    missing = [weights for weights in wanted if not verify(weights.name)]
+    fetch(missing)
+    for weights in wanted:
+        told = "is ready" if weights in missing else "is already there"
+        typer.echo(f"{weights.full_name} {told}: {weights_path(weights.name)}")
+
+
+def fetch(wanted: Sequence[Weights]) -> None:
+    """Pull the weights of models side by side, each with a bar."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from fairqr.base.weights import pull as pull_weights
+
+    with Progress() as progress, ThreadPoolExecutor() as pool:
+        bars = [progress.count(f"{weights.full_name}, MB", 1e6) for weights in wanted]
+        list(pool.map(pull_weights, [weights.name for weights in wanted], bars))
+
+
+@command(models)
+def remove(name: str) -> None:
+    """Remove the weights of an embedded model from the cache.
+
+    Args:
+        name: A name that 'fairqr models list' shows.
+    """
+    from fairqr.base import weights
+
+    model = _weights(name)
+    removed = weights.remove(model.name)
+    typer.echo(f"{model.full_name} {'is removed' if removed else 'was not there'}.")
+
+
+def _weights(name: str) -> Weights:
+    from fairqr.base.weights import lookup
+
+    return lookup(name.removeprefix("local:"))

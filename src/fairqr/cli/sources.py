@@ -1,0 +1,492 @@
+"""What is searched: the commands ``fairqr attach``, ``source``, ``index``, ``corpus``, ``dataset``.
+
+An attached source is a search engine that the user already runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from fairqr.base.errors import CorpusError, InputError, SourceError, one_line
+from fairqr.cli.common import open_to_search, run
+from fairqr.cli.options import command
+from fairqr.cli.output import (
+    Printed,
+    counted,
+    fact_lines,
+    number,
+    percent,
+    print_file,
+    row_lines,
+    say,
+    table,
+)
+from fairqr.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from fairqr.evaluation.collections.statistics import CollectionStatistics
+    from fairqr.retrieval.engines.report import AttributeReport, SourceReport
+    from fairqr.retrieval.sources.source import Source
+
+source, index, dataset = typer.Typer(), typer.Typer(), typer.Typer()
+corpus = typer.Typer(callback=lambda: None)  # a group, although it has only one command
+
+VALUES = 20
+"""How many values of an attribute are shown; ``--json`` has all that were checked."""
+
+LONGEST_VALUE = 40
+
+
+def attach(
+    file: Path | None = None,
+    *,
+    draft: bool = False,
+    url: str | None = None,
+    index: str | None = None,
+    credentials: str | None = None,
+    output: Path | None = None,
+    as_json: bool = False,
+) -> Printed | None:
+    """Attach a search engine as a source file describes it: check the file, and register its name.
+
+    Nothing is ever written to the engine. The file stays where it is, so that edits take effect.
+
+    Args:
+        file: A source file, such as people.source.yaml.
+        draft: Write a source file from the mapping of an index.
+        url: With --draft: the Elasticsearch or OpenSearch server. [default:
+            FAIRQR_ELASTICSEARCH_URL]
+        index: With --draft: an index, an alias, or a pattern.
+        credentials: With --draft: an entry [credentials.NAME] of the settings file.
+        output: With --draft: the file to write. [default: stdout]
+        as_json: Print one JSON object.
+    """
+    if draft:
+        if file or as_json:
+            raise InputError("FILE and --json cannot be combined with --draft; leave them out.")
+        _draft(url, index, credentials, output)
+        return None
+    of_draft = {"url": url, "index": index, "credentials": credentials, "output": output}
+    for name, value in of_draft.items():
+        if value is not None:
+            raise InputError(f"--{name} needs --draft; add --draft, or leave it out.")
+    if file is None:
+        raise InputError("An attachment needs a source file; name one, or write one with --draft.")
+    from fairqr.retrieval.sources.catalog import Catalog
+    from fairqr.retrieval.sources.corpus import BUILT_IN
+    from fairqr.retrieval.sources.source import load_source
+
+    described, catalog = load_source(file), Catalog()
+    if described.name in (*BUILT_IN, *catalog.names()):
+        # The check may take long, so refuse a name that is taken before it.
+        catalog.attach(file)
+    report = _checked(described)
+    catalog.attach(file)
+    attached = f"{described.name}: attached; search it with --corpus {described.name}"
+    return Printed(report, [*report_lines(report), attached])
+
+
+def _draft(
+    url: str | None, index: str | None, credentials: str | None, output: Path | None
+) -> None:
+    """Write a source file for an index, or print it."""
+    from fairqr.base.files import write_beside
+    from fairqr.retrieval.engines.elasticsearch.attaching import draft
+
+    if index is None:
+        raise InputError("--draft needs the index to describe; name it with --index.")
+    if output is not None and output.exists():
+        raise InputError(f"{output} exists already; delete it, or name another file with --output.")
+    text = run(draft(url, index, credentials))
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    write_beside(output, text)
+    typer.echo(f"written: {output}; read it, change what is wrong, then: fairqr attach {output}")
+
+
+@command(source, "list")
+def list_sources() -> Printed:
+    """List the attached sources, and the files that describe them."""
+    from fairqr.retrieval.sources.catalog import Catalog
+    from fairqr.retrieval.sources.source import load_source
+
+    rows: list[dict[str, str | None]] = []
+    for name, path in Catalog().sources().items():
+        row: dict[str, str | None] = {"name": name, "file": str(path), "engine": None}
+        try:
+            row["engine"] = load_source(path).engine
+        except SourceError as error:
+            row["error"] = str(error)
+        rows.append(row)
+    shown = [(row["name"], row["engine"], row.get("error") or row["file"]) for row in rows]
+    return Printed({"sources": rows}, row_lines(shown))
+
+
+@command(source, "show")
+def show_source(name: str) -> None:
+    """Print the file that describes a source, to keep or change a copy of it.
+
+    Args:
+        name: The name of an attached source.
+    """
+    from fairqr.retrieval.sources.catalog import Catalog
+
+    print_file(Catalog().source(name)[1])
+
+
+@command(source, "check")
+def check_source(source: str) -> Printed:
+    """Show what a source holds: its fields, labels and their counts, and what its engine can do.
+
+    Args:
+        source: An attached source, or a source file.
+    """
+    from fairqr.retrieval.sources.catalog import Catalog
+    from fairqr.retrieval.sources.source import is_source_file, load_source
+
+    found = load_source(Path(source)) if is_source_file(source) else Catalog().source(source)[0]
+    report = _checked(found)
+    return Printed(report, report_lines(report))
+
+
+@command(source, "remove")
+def remove_source(name: str) -> None:
+    """Forget the name of a source; its file and its engine stay as they are.
+
+    Args:
+        name: The name of an attached source.
+    """
+    from fairqr.retrieval.sources.catalog import Catalog
+
+    Catalog().detach(name)
+    typer.echo(f"{name}: no longer attached")
+
+
+def _checked(source: Source) -> SourceReport:
+    from fairqr.retrieval.engines.opening import check_source
+
+    with Progress() as progress:
+        return run(check_source(source, progress=progress.prepare))
+
+
+def report_lines(report: SourceReport) -> Iterator[RenderableType]:
+    """Yield the lines of the check of a source; remarks come last, where users see them."""
+    version = report.version or ""
+    if not version and report.engine in ("elasticsearch", "opensearch"):
+        version = "(version not visible)"
+    yield " ".join(
+        filter(None, (f"{report.name}:", report.engine, version, f"at {report.location}"))
+    )
+    if report.documents is not None:
+        yield f"documents: {report.documents:,}"
+    can = ", ".join(report.capabilities).replace("_", " ")
+    yield f"besides searching, the engine offers: {can or 'nothing'}"
+    for attribute in report.attributes:
+        yield from _attribute(attribute)
+    if report.sample_query:
+        yield f"sample query '{report.sample_query}': {len(report.sample)} hits"
+        for rank, hit in enumerate(report.sample, start=1):
+            groups = [_shares(shares) or "unknown" for shares in hit.groups.values()]
+            yield f"  {rank}. {hit.title or hit.id} ({hit.score:.3f}): {'; '.join(groups)}"
+    for remark in report.remarks:
+        yield f"note: {remark}"
+
+
+def _attribute(found: AttributeReport) -> Iterator[RenderableType]:
+    share = f" ({found.labelled / found.documents:.1%})" if found.documents else ""
+    yield (
+        f"{found.name}, from {found.origin}: {found.labelled:,} of {found.documents:,} documents "
+        f"have a group{share}"
+    )
+    rows = (
+        (
+            f"  {one_line(value.value, LONGEST_VALUE)}",
+            f"{value.documents:,}",
+            value.group or "belongs to no group",
+        )
+        for value in found.values[:VALUES]
+    )
+    yield table(("", number(), ""), rows)
+    if found.more_values or len(found.values) > VALUES:
+        yield "  and more values"
+
+
+def _shares(shares: Mapping[str, float | None]) -> str:
+    """Return groups with their shares; without one where it is unknown or the whole."""
+    return ", ".join(
+        group if share in (None, 1) else f"{group} {share:.1%}" for group, share in shares.items()
+    )
+
+
+@command(index)
+def create(
+    name: str, path: Path, *, schema: Path | None = None, vectors: str | None = None
+) -> None:
+    """Index a corpus; an index of the same name is replaced once the new one is complete.
+
+    To search an index that you already have on a server, see 'fairqr attach --help'.
+
+    Args:
+        name: The name of the index.
+        path: A JSON Lines file, a folder with one, or a built-in corpus.
+        schema: The schema; by default the one beside the file.
+        vectors: Also store a vector of each document, made by this encoder, such as minilm.
+            Without it, the index makes vectors at the first search that needs them.
+    """
+    from fairqr.retrieval.encoders.opening import open_encoder
+    from fairqr.retrieval.sources.catalog import Catalog, info_of
+    from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
+
+    found = find_corpus(BUILT_IN.get(str(path), path), schema)
+    encoder = open_encoder(vectors) if vectors else None
+
+    async def work() -> None:
+        with Progress() as progress:
+            bar = progress.prepare(name)
+            engine = await Catalog().create(name, found, encoder=encoder, progress=bar)
+        info = await info_of(engine)
+        typer.echo(f"{name}: {info.documents} documents in {info.location}")
+
+    run(work())
+
+
+@command(index)
+def add(name: str, path: Path) -> None:
+    """Add documents to an index; they replace documents with the same ids.
+
+    Args:
+        name: The name of the index.
+        path: A JSON Lines file of documents.
+    """
+    from fairqr.retrieval.sources.catalog import Catalog
+
+    with Progress() as progress:
+        written, total = run(Catalog().upsert(name, path, progress=progress.prepare(name)))
+    typer.echo(f"{name}: {written} documents written, {total} in all")
+
+
+@command(index)
+def remove(name: str, ids: list[str]) -> None:
+    """Remove documents from an index.
+
+    Args:
+        name: The name of the index.
+        ids: The ids of the documents.
+    """
+    from fairqr.retrieval.sources.catalog import Catalog
+
+    removed, left = run(Catalog().remove(name, ids))
+    typer.echo(f"{name}: {removed} of {len(ids)} documents removed, {left} left")
+
+
+@command(index, "list")
+def list_indexes() -> Printed:
+    """List what can be searched by name: indexes, attached sources, and the built-in corpora."""
+    from fairqr.retrieval.sources.catalog import Catalog
+    from fairqr.retrieval.sources.corpus import BUILT_IN
+
+    rows: list[dict[str, Any]] = [
+        dict(zip(("name", "engine", "error"), found, strict=True))
+        if isinstance(found, tuple)
+        else dataclasses.asdict(found)
+        for found in run(Catalog().infos())
+    ]
+    shown = [
+        (
+            *(row["name"], row["engine"]),
+            f"{row['documents']} documents" if row.get("documents") is not None else "",
+            row.get("error") or row["source"],
+        )
+        for row in rows
+    ]
+    taken = {row["name"] for row in rows}
+    later = "indexed when it is first searched"
+    shown += [(name, "built in", "", later) for name in BUILT_IN if name not in taken]
+    return Printed(rows, row_lines(shown))
+
+
+@command(index)
+def info(name: str) -> Printed:
+    """Show an index: its documents, its attributes and the share of each group.
+
+    Args:
+        name: The name of the index.
+    """
+    found = run(_described(name))
+    told = {**found, "attributes": {key: _shares(it) for key, it in found["attributes"].items()}}
+    return Printed(found, fact_lines(told))
+
+
+async def _described(name: str) -> dict[str, Any]:
+    """Describe an index; shares are None if its engine cannot count them."""
+    async with contextlib.aclosing(await open_to_search(name, retriever="bm25")) as engine:
+        found = dataclasses.asdict(await engine.info())
+        counts = "corpus_shares" in engine.capabilities
+        shares = await engine.corpus_shares() if counts else {}
+    found["attributes"] = {
+        attribute.name: dict(zip(attribute.universe, shares[attribute.name].tolist(), strict=True))
+        if attribute.name in shares
+        else dict.fromkeys(attribute.universe)
+        for attribute in engine.schema.attributes.values()
+    }
+    return found
+
+
+@command(index)
+def delete(name: str) -> None:
+    """Delete an index.
+
+    Args:
+        name: The name of the index.
+    """
+    from fairqr.retrieval.sources.catalog import Catalog
+
+    run(Catalog().delete(name))
+    typer.echo(f"{name}: deleted")
+
+
+@command(corpus)
+def check(path: Path, *, schema: Path | None = None) -> Printed:
+    """Check each line of a corpus, and show how large each group is.
+
+    Args:
+        path: A JSON Lines file, or a folder with one.
+        schema: The schema; by default the file beside the corpus.
+    """
+    from fairqr.retrieval.sources.corpus import BUILT_IN, check_corpus, find_corpus
+
+    found = find_corpus(BUILT_IN.get(str(path), path), schema)
+    report = run(check_corpus(found))
+    groups = {name: attribute.universe for name, attribute in report.schema.attributes.items()}
+    shares = {
+        name: dict(zip(universe, report.shares[name].tolist(), strict=True))
+        for name, universe in groups.items()
+    }
+    problems = [{"line": line, "problem": what} for line, what in report.problems]
+    lines = [f"line {line}: {what}" for line, what in report.problems]
+    if report.problem_count > len(lines):
+        lines.append(f"and {report.problem_count - len(lines)} more lines")
+    lines.append(f"{report.documents} documents")
+    for name, known in shares.items():
+        unknown = 1 - sum(known.values())
+        lines.append(f"{name}: {_shares(known | ({'unknown': unknown} if unknown > 1e-9 else {}))}")
+    data = {
+        "path": str(found.path),
+        "documents": report.documents,
+        "shares": shares,
+        "problem_count": report.problem_count,
+        "problems": problems,
+    }
+    error = None
+    if report.problem_count:
+        wrong = counted(report.problem_count, "line")
+        error = CorpusError(f"{wrong} of {found.path} must be fixed before it can be indexed.")
+    elif not report.documents:
+        error = CorpusError(f"The corpus {found.path} is empty; it needs a document.")
+    return Printed(data, lines, error=error)
+
+
+@command(dataset, "list")
+def list_collections() -> Printed:
+    """List the built-in and the imported collections."""
+    from fairqr.evaluation.collections import finding
+
+    found = finding.list_collections()
+    rows = [
+        (
+            *(listed.name, listed.kind),
+            "" if listed.documents is None else f"{listed.documents:,} documents",
+            ", ".join(listed.splits),
+            listed.problem or listed.title,
+        )
+        for listed in found
+    ]
+    return Printed([dataclasses.asdict(listed) for listed in found], row_lines(rows))
+
+
+@command(dataset, "info")
+def describe(name: str, *, split: str | None = None) -> Printed:
+    """Show what a collection holds: its sizes, groups, coverage of labels, and targets.
+
+    Args:
+        name: The name of a collection, or its folder.
+        split: Which judgements to use, if there are several sets: train or eval.
+    """
+    from fairqr.evaluation.collections.finding import find_collection
+    from fairqr.evaluation.collections.statistics import describe_collection
+
+    with Progress() as progress:
+        collection = find_collection(name, split, progress=progress.count(f"importing {name}"))
+        found = describe_collection(collection, progress.count(f"reading {collection.name}"))
+    about = collection.about.model_dump(exclude_defaults=True)
+    data = {**found.as_dict(), "folder": str(collection.folder), "about": about}
+    told = {found.name: found.title, "folder": str(collection.folder)}
+    told |= {field: about[field] for field in ("source", "licence", "note") if about.get(field)}
+    return Printed(data, [*fact_lines(told), *_held(found)])
+
+
+def _held(found: CollectionStatistics) -> Iterator[RenderableType]:
+    """Yield what a collection holds."""
+    low, middle, high = found.relevant
+    total = found.relevant_documents
+    yield f"{found.documents:,} documents"
+    of_split = f" of {found.split}" if found.split else ""
+    yield f"{found.topics} topics{of_split}, {found.judgements:,} judgements"
+    yield (
+        f"relevant documents of a topic: {low:,} at least, {middle:,g} in the median, "
+        f"{high:,} at most; {total:,} different ones"
+    )
+    if found.topics_without_relevant:
+        yield f"topics without a relevant document: {', '.join(found.topics_without_relevant)}"
+    if found.missing_documents:
+        yield f"{found.missing_documents:,} judged documents are not among the documents"
+    if found.ignored_judgements:
+        yield f"{found.ignored_judgements:,} judgements belong to no topic and are ignored"
+    yield f"target: {found.target}"
+    for name, it in found.attributes.items():
+        yield ""
+        yield (
+            f"{name}: known for {1 - it.corpus['unknown']:.1%} of the documents, and for "
+            f"{it.labelled:,} of {total:,} relevant ones"
+        )
+        columns = {
+            "documents": it.corpus,
+            "relevant": it.relevant,
+            "population": it.population or {},
+            "target": it.target or {},
+        }
+        rows = (
+            (f"  {group}", *(percent(shares.get(group), 2) for shares in columns.values()))
+            for group in it.corpus
+        )
+        yield table(["", *map(number, columns)], rows)
+        of_topics = f"target: the mean over {it.target_topics} topics"
+        yield f"  {of_topics if it.target else f'no target: {it.no_target}'}"
+
+
+@command(dataset, "import")
+def import_(loader: str, paths: list[Path], *, name: str, replace: bool = False) -> None:
+    """Import files as a collection.
+
+    Args:
+        loader: trec-fair-2021, trec-fair-2022, trec2022-subset, ir-datasets or jsonl.
+        paths: The files, or the folder with them; for ir-datasets the id of the dataset.
+        name: The name of the collection.
+        replace: Replace a collection of that name.
+    """
+    from fairqr.evaluation.collections.finding import find_loader, import_collection
+
+    chosen = find_loader(loader)
+    with Progress() as progress:
+        counter = progress.count(f"importing {name}")
+        folder, report = import_collection(chosen, paths, name, replace=replace, progress=counter)
+    say([f"{name}: imported into {folder}", *(f"  {line}" for line in report.lines())])
