@@ -24,7 +24,7 @@ from concurrency import concurrency_rows
 from evaluating import evaluating_rows
 from labels import label_rows
 from looping import graph_rows, tracing_rows
-from measuring import Row
+from measuring import Row, cells
 from memory import memory_rows
 from metrics import metric_rows
 from reranking import rerank_rows
@@ -104,30 +104,6 @@ def table(rows: Sequence[Row]) -> str:
         ).rstrip()
         for line in lines
     )
-
-
-def cells(row: Row) -> tuple[str, ...]:
-    """Return one row's texts."""
-    return (
-        row.what,
-        figure(row.ours, row.unit),
-        row.peer,
-        "" if row.theirs is None else figure(row.theirs, row.unit),
-        "" if row.ratio is None else share(row.ratio),
-        row.target,
-        {None: "", True: "yes", False: "NO"}[row.reached],
-    )
-
-
-def share(ratio: float) -> str:
-    """Return a ratio with two digits, and a small one as a part of one."""
-    return f"{ratio:.2f}×" if ratio >= 0.1 else f"1/{1 / ratio:,.0f}"
-
-
-def figure(value: float, unit: str) -> str:
-    """Return a figure with three digits and its unit."""
-    digits = 0 if value == int(value) or value >= 100 else 1 if value >= 10 else 2
-    return f"{value:,.{digits}f} {unit}".rstrip()
 
 
 def machine() -> dict[str, object]:

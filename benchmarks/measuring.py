@@ -48,6 +48,30 @@ class Row:
         return {**asdict(self), "ratio": self.ratio}
 
 
+def cells(row: Row) -> tuple[str, ...]:
+    """Return one row's texts."""
+    return (
+        row.what,
+        figure(row.ours, row.unit),
+        row.peer,
+        "" if row.theirs is None else figure(row.theirs, row.unit),
+        "" if row.ratio is None else share(row.ratio),
+        row.target,
+        {None: "", True: "yes", False: "NO"}[row.reached],
+    )
+
+
+def share(ratio: float) -> str:
+    """Return a ratio with two digits, and a small one as a part of one."""
+    return f"{ratio:.2f}×" if ratio >= 0.1 else f"1/{1 / ratio:,.0f}"
+
+
+def figure(value: float, unit: str) -> str:
+    """Return a figure with three digits and its unit."""
+    digits = 0 if value == int(value) or value >= 100 else 1 if value >= 10 else 2
+    return f"{value:,.{digits}f} {unit}".rstrip()
+
+
 def median(values: Sequence[float]) -> float:
     """Return the median."""
     return float(np.median(values))

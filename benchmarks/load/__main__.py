@@ -22,20 +22,21 @@ from typing import Any
 
 from benchmarks.load.durable import Durable, durable
 from benchmarks.load.faults import FAULTS, Survived, missing_for, survive
-from benchmarks.load.rates import Rate, rates
 from benchmarks.load.report import (
     durable_lines,
     fault_lines,
     machine,
-    rate_lines,
     soak_lines,
+    speed_lines,
     table,
 )
 from benchmarks.load.soak import Soak, soak
+from benchmarks.load.speed import speed
 from benchmarks.load.world import World
+from benchmarks.measuring import Row
 
-RATES, DURABLE, SOAK = "rates", "durable", "soak"
-EVERYTHING = (RATES, DURABLE, SOAK, *FAULTS)
+SPEED, DURABLE, SOAK = "speed", "durable", "soak"
+EVERYTHING = (SPEED, DURABLE, SOAK, *FAULTS)
 MODEL_DELAY = 0.05
 MOST_SHOWN = 20
 
@@ -48,8 +49,9 @@ class Sizes:
         runs: Of the soak.
         minutes: That the soak may take.
         documents: In each index.
-        requests: By which rates are measured.
+        requests: By which speed is measured.
         under_fault: Requests before, during and after each fault.
+        chaos: The faults of a chaos; None means all.
         retention: Of runs in the soak, in seconds.
     """
 
@@ -58,6 +60,7 @@ class Sizes:
     documents: int = 10_000
     requests: int = 60
     under_fault: int = 60
+    chaos: int | None = None
     retention: float = 20.0
 
 
@@ -65,7 +68,7 @@ class Sizes:
 class Findings:
     """What was found."""
 
-    rates: list[Rate] = field(default_factory=list)
+    speed: list[Row] = field(default_factory=list)
     durable: Durable | None = None
     soak: Soak | None = None
     faults: list[Survived] = field(default_factory=list)
@@ -74,14 +77,7 @@ class Findings:
     @property
     def violations(self) -> list[str]:
         """The promises that were broken."""
-        broken = [
-            *self.broken_off,
-            *(
-                f"{rate.index}, {rate.clients} clients: {rate.failed} requests failed"
-                for rate in self.rates
-                if rate.failed
-            ),
-        ]
+        broken = [*self.broken_off]
         if self.durable and self.durable.failed:
             broken.append(f"durable: {self.durable.failed} searches failed")
         if self.soak:
@@ -104,18 +100,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"there is no part {min(unknown)}; there are {', '.join(EVERYTHING)}")
     chosen = Sizes(asked.runs or 10_000, asked.minutes or 12.0)
     if asked.quick:
-        chosen = Sizes(asked.runs or 300, asked.minutes or 0.5, 2_000, 12, 12, 5.0)
+        chosen = Sizes(
+            asked.runs or 300, asked.minutes or 0.5, 2_000, 12, 12, chaos=5, retention=5.0
+        )
 
     begun = time.monotonic()
     with ExitStack() as stack:
         place = stack.enter_context(tempfile.TemporaryDirectory(prefix="fairqr-load-"))
         world = World(Path(place), chosen.documents, stack)
         world.model.start()
-        found = find(world, asked.only or EVERYTHING, chosen, begun, remote=not asked.quick)
+        found = find(world, asked.only or EVERYTHING, chosen, begun)
     report = {
         "machine": machine(),
         "seconds": round(time.monotonic() - begun, 1),
-        "rates": [rate.as_json() for rate in found.rates],
+        "speed": [row.as_json() for row in found.speed],
         "durable": found.durable and found.durable.as_json(),
         "soak": found.soak and found.soak.as_json(),
         "faults": [each.as_json() for each in found.faults],
@@ -127,9 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if found.violations else 0
 
 
-def find(
-    world: World, names: Sequence[str], sizes: Sizes, begun: float, *, remote: bool
-) -> Findings:
+def find(world: World, names: Sequence[str], sizes: Sizes, begun: float) -> Findings:
     """Do what is named, in order.
 
     Args:
@@ -137,7 +133,6 @@ def find(
         names: Of the parts.
         sizes: How much of each.
         begun: When all began, to tell how far it is.
-        remote: Whether rates are measured on Elasticsearch and PostgreSQL too.
     """
     found = Findings()
     for name in EVERYTHING:
@@ -148,9 +143,8 @@ def find(
             continue
         print(f"{time.monotonic() - begun:4.0f} s  {name} …", file=sys.stderr)
         try:
-            if name == RATES:
-                count = sizes.requests
-                found.rates += rates(world, requests=count, delay=MODEL_DELAY, remote=remote)
+            if name == SPEED:
+                found.speed += speed(world, searches=5 * sizes.requests)
             elif name == DURABLE:
                 found.durable = asyncio.run(
                     durable(world, searches=sizes.requests, delay=MODEL_DELAY)
@@ -160,7 +154,8 @@ def find(
                     soak(world, sizes.runs, sizes.minutes * 60, sizes.retention)
                 )
             else:
-                found.faults.append(asyncio.run(survive(world, name, sizes.under_fault)))
+                lived = survive(world, name, sizes.under_fault, only=sizes.chaos)
+                found.faults.append(asyncio.run(lived))
         except Exception as error:
             # What was found before is not lost.
             traceback.print_exc()
@@ -170,8 +165,8 @@ def find(
 
 def show(found: Findings, report: dict[str, Any]) -> None:
     """Print what was found."""
-    if found.rates:
-        print(f"## Rates\n\n{table(rate_lines(found.rates))}\n")
+    if found.speed:
+        print(f"## Speed\n\n{table(speed_lines(found.speed))}\n")
     if found.durable:
         print(f"## Durable runs\n\n{table(durable_lines(found.durable))}\n")
     if found.soak:

@@ -2,7 +2,8 @@
 
 Every run that was accepted must end, with a result or a problem of a known type; once; and no
 question of it that the model had answered may be asked again, but for the step that a worker was in
-when it was killed. Of an ephemeral run nothing may be stored: what its client was told is its end.
+when it was killed. The result of a durable run is that of the same run without a fault, unless its
+model failed. Of an ephemeral run nothing may be stored: what its client was told is its end.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ AT_ONCE = 8
 
 LIVE = ("queued", "running")
 
-DURABLE = ("background", "return")
+DURABLE = ("background", "question", "return")
 """The ways of asking that make a durable run."""
 
 REFUSALS = ("busy",)
@@ -49,6 +50,8 @@ class Verdict:
         refused: How often they were told at once that it cannot be, or reached nobody.
         accepted: Runs that the service took on.
         results: Of these, how many have one.
+        durable: Of those accepted, how many would outlive their client and their worker.
+        equal: Of these, how many were compared with the same run without a fault, and are equal.
         problems: Those that failed or were cancelled, by the slug of the problem.
         resumed: Those that were begun more than once.
         again: Questions that the model was asked again after it had answered them.
@@ -59,6 +62,8 @@ class Verdict:
     refused: int = 0
     accepted: int = 0
     results: int = 0
+    durable: int = 0
+    equal: int = 0
     problems: dict[str, int] = field(default_factory=dict)
     resumed: int = 0
     again: int = 0
@@ -112,15 +117,39 @@ async def judge(
     for summary in await runs_of(http, url):
         if mark := MARK.search(summary["query"]):
             rows[mark[0]].append(summary)
-    asked = _repeats(log, {attempt.mark for attempt in attempts})
+    asked, failed = _repeats(log, {attempt.mark for attempt in attempts})
     gate = asyncio.Semaphore(16)
 
     async def look(attempt: Attempt) -> None:
         async with gate:
-            await _look(attempt, rows[attempt.mark], asked[attempt.mark], http, url, verdict)
+            mark = attempt.mark
+            run = await _look(attempt, rows[mark], asked[mark], http, url, verdict)
+            # What found no model says so in its result, and the model's log nothing.
+            done = run is not None and run["status"] == "done" and mark not in failed
+            if run and done and _statuses(run["result"]) <= {"ok"}:
+                answer = await http.post(f"{url}/v1/{run['kind']}", json=attempt.body)
+                if _figures(answer.json()) == _figures(run["result"]):
+                    verdict.equal += 1
+                else:
+                    verdict.violations.append(f"{mark}: its result is not that of an unbroken run")
 
     await asyncio.gather(*map(look, attempts))
     return verdict
+
+
+def _statuses(result: Any) -> set[str]:
+    """Return all statuses in a result: of replies of models, and of what was read from them."""
+    if isinstance(result, dict):
+        own = {str(result["status"])} if "status" in result else set()
+        return own.union(*map(_statuses, result.values()))
+    return set().union(*map(_statuses, result)) if isinstance(result, list) else set()
+
+
+def _figures(result: Any) -> Any:
+    """Return a result without what it took."""
+    if isinstance(result, dict):
+        return {key: _figures(value) for key, value in result.items() if key != "usage"}
+    return [_figures(each) for each in result] if isinstance(result, list) else result
 
 
 async def _look(
@@ -130,7 +159,9 @@ async def _look(
     http: httpx.AsyncClient,
     url: str,
     verdict: Verdict,
-) -> None:
+) -> dict[str, Any] | None:
+    """Look at one attempt, and return its durable run."""
+
     def broken(what: str) -> None:
         verdict.violations.append(f"{attempt.way} {attempt.mark}: {what}")
 
@@ -141,20 +172,21 @@ async def _look(
     verdict.again += again
     if attempt.way not in DURABLE:
         _ephemeral(attempt, rows, again, verdict, broken)
-        return
+        return None
     if not rows:
         if attempt.told in (RESULT, ACCEPTED) or attempt.run:
             broken(f"lost: told '{attempt.told}', but there is no such run")
         verdict.refused += 1
-        return
+        return None
     if len(rows) > 1:
         broken(f"there are {len(rows)} runs of it")
     verdict.accepted += 1
+    verdict.durable += 1
     answer = await http.get(f"{url}/v1/runs/{rows[0]['id']}")
     if answer.status_code != 200:
         broken(f"cannot be read: {answer.status_code}")
-        return
-    run = answer.json()
+        return None
+    run: dict[str, Any] = answer.json()
     verdict.resumed += run["attempts"] > 1
     if again > AT_ONCE * max(0, run["attempts"] - 1):
         broken(f"{again} questions were asked again that had been answered")
@@ -162,6 +194,7 @@ async def _look(
     if run["status"] not in LIVE:
         for fault in await _faults_of_events(http, f"{url}/v1/runs/{run['id']}/events"):
             broken(fault)
+    return run
 
 
 def _ephemeral(
@@ -223,11 +256,12 @@ async def _faults_of_events(http: httpx.AsyncClient, url: str) -> list[str]:
     return faults
 
 
-def _repeats(log: Path, marks: Iterable[str]) -> Counter[str]:
-    """Return by run how many questions came again after they had been answered."""
+def _repeats(log: Path, marks: Iterable[str]) -> tuple[Counter[str], set[str]]:
+    """Return how often each run asked again what had been answered, and whose model failed."""
     wanted = set(marks)
     answered: set[tuple[str, str]] = set()
     again: Counter[str] = Counter()
+    failed: set[str] = set()
     for line in log.read_text(encoding="ascii").splitlines():
         mark, digest, outcome = line.split(" ")
         if mark not in wanted:
@@ -235,4 +269,6 @@ def _repeats(log: Path, marks: Iterable[str]) -> Counter[str]:
         again[mark] += (mark, digest) in answered
         if outcome == ANSWERED:
             answered.add((mark, digest))
-    return again
+        elif outcome != LEFT:
+            failed.add(mark)
+    return again, failed

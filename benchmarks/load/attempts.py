@@ -19,8 +19,9 @@ ACCEPTED = "accepted"
 
 Way = str
 """``search``, ``answer`` and ``probe`` wait for the result; ``keep`` waits for a durable search;
-``stream`` reads all events, and ``leave`` only the first; ``background`` is told an id; ``return``
-reads the first events of a kept run, leaves, and comes back for the rest."""
+``stream`` reads all events, and ``leave`` only the first; ``background`` is told the id of a
+search, and ``question`` that of an answer; ``return`` reads the first events of a kept run, leaves,
+and comes back for the rest."""
 
 
 @dataclass(slots=True)
@@ -30,6 +31,7 @@ class Attempt:
     Attributes:
         mark: A word in its query that no other has.
         way: How it was asked for.
+        body: What was asked for.
         told: ``result``; the slug of a problem; or what else became of it.
         status: Of HTTP, 0 where there was none.
         run: The id of the run, where it was told.
@@ -39,6 +41,7 @@ class Attempt:
 
     mark: str
     way: Way
+    body: dict[str, Any] = field(default_factory=dict)
     told: str = GONE
     status: int = 0
     run: str | None = None

@@ -113,8 +113,8 @@ class Crowd:
 
     async def ask(self, http: httpx.AsyncClient, way: Way) -> Attempt:
         """Ask for one thing and note what came of it."""
-        attempt = Attempt(f"run{next(self._numbers):07}", way)
-        body = self._body(way, attempt.mark)
+        mark = f"run{next(self._numbers):07}"
+        attempt = Attempt(mark, way, body := self._body(way, mark))
         url = next(self._workers)
         attempt.began = time.perf_counter()
         try:
@@ -130,7 +130,7 @@ class Crowd:
     def _body(self, way: Way, mark: str) -> dict[str, Any]:
         query = f"{next(self._queries)} {mark}"
         common = {key: self._request[key] for key in ("corpus", "model") if key in self._request}
-        if way == "answer":
+        if way in ("answer", "question"):
             return {**common, "question": query, "k": 10, "samples": 2, "documents": 2, "seed": 1}
         if way == "probe":
             probe = {"attribute": "gender", "protected": "female", "pairs": 2, "depth": 6}
@@ -147,7 +147,8 @@ async def _wait(http: httpx.AsyncClient, url: str, body: Any, attempt: Attempt) 
 
 
 async def _background(http: httpx.AsyncClient, url: str, body: Any, attempt: Attempt) -> None:
-    answer = await http.post(f"{url}/v1/runs", json={"kind": "search", "request": body})
+    kind = "answer" if attempt.way == "question" else "search"
+    answer = await http.post(f"{url}/v1/runs", json={"kind": kind, "request": body})
     attempt.status = answer.status_code
     if answer.status_code == 202:
         attempt.told, attempt.run = ACCEPTED, answer.json()["id"]
@@ -182,5 +183,6 @@ _WAYS: dict[Way, Callable[..., Any]] = {
     "stream": _stream,
     "leave": _stream,
     "background": _background,
+    "question": _background,
     "return": _return,
 }

@@ -28,9 +28,10 @@ SERVING_SECONDS = SETTLING_SECONDS = RECOVERY_SECONDS = 240
 SILENCE = 5.0
 """Seconds after which a model that does not answer is asked again."""
 WAYS = {
-    "search": 4.0,
+    "search": 3.0,
     "stream": 1.5,
     "background": 3.0,
+    "question": 1.0,
     "leave": 0.5,
     "return": 1.0,
     "answer": 0.5,
@@ -74,11 +75,19 @@ class Scene:
     crowd: Crowd
     size: int
     notes: list[str]
+    chaos: Sequence[str]
 
     async def more(self) -> None:
         """Wait until some more requests were served."""
         if not await self.crowd.more(self.size, SERVING_SECONDS):
             self.notes.append(f"{self.size} requests were not served in {SERVING_SECONDS} s")
+
+    async def ready(self, status: int) -> None:
+        """Wait until the first worker says whether it is ready."""
+        try:
+            await _aside(self.workers[0].wait_until, "/readyz", status)
+        except RuntimeError:
+            self.notes.append(f"/readyz never answered {status}")
 
     async def over(self) -> None:
         """Wait until some more attempts have ended, however they ended."""
@@ -107,9 +116,12 @@ async def _slow_model(scene: Scene) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _failing_model(scene: Scene) -> AsyncIterator[None]:
-    scene.world.model.steer(failures={"500": 0.3, "429": 0.1, "cut": 0.1, "never": 0.02})
+    scene.world.model.steer(failures=FAILURES)
     yield
     scene.world.model.steer(failures={})
+
+
+FAILURES = {"500": 0.3, "429": 0.1, "cut": 0.1, "garbage": 0.1, "never": 0.02}
 
 
 @asynccontextmanager
@@ -199,9 +211,10 @@ async def _full_disk(scene: Scene) -> AsyncIterator[None]:
     with ballast.open("wb", buffering=0) as file, suppress(OSError):  # until there is no space
         while True:
             file.write(bytes(65536))
-    await asyncio.sleep(AWAY_SECONDS)
+    await scene.ready(503)
     yield
     ballast.unlink()
+    await scene.ready(200)
 
 
 @asynccontextmanager
@@ -215,6 +228,25 @@ CLOCK_AHEAD = 3600
 """Seconds; more than any lease, and any time that a run may take."""
 
 
+@asynccontextmanager
+async def _chaos(scene: Scene) -> AsyncIterator[None]:
+    for name in scene.chaos:
+        async with FAULTS[name][1](scene):
+            await scene.over()
+        await scene.more()
+    yield
+
+
+CHAOS = {
+    "chaos": (
+        *("wrong-clock", "failing-model", "killed-worker", "frozen-worker", "killed-postgres"),
+        *("told-to-end", "full-disk"),
+    ),
+    "chaos-sqlite": ("killed-worker", "failing-model", "full-disk"),
+}
+"""Faults that happen one after the other to the same runs, by the name of the whole."""
+
+
 def missing_for(name: str) -> str:
     """Say what a fault needs that this machine lacks; empty if nothing."""
     if name == "full-disk" and os.geteuid() != 0:
@@ -226,7 +258,10 @@ def missing_for(name: str) -> str:
 
 FAULTS: dict[str, tuple[str, Fault]] = {
     "slow-model": ("model server 20 times as slow", _slow_model),
-    "failing-model": ("model server: 30% 500, 10% 429, 10% cut off, 2% no answer", _failing_model),
+    "failing-model": (
+        "model server: 30% 500, 10% 429, 10% cut off, 10% garbage, 2% no answer",
+        _failing_model,
+    ),
     "killed-model": ("model server killed (-9) and started again", _killed_model),
     "killed-elasticsearch": (
         "Elasticsearch killed (-9) and started again",
@@ -244,20 +279,24 @@ FAULTS: dict[str, tuple[str, Fault]] = {
         f"the same with {SHORT_GRACE} s of grace and a slow model",
         _cut_short,
     ),
-    "full-disk": (f"the database's disk full for {AWAY_SECONDS} s", _full_disk),
+    "full-disk": ("the database's disk full until a worker is not ready", _full_disk),
     "wrong-clock": ("one of two workers killed, and started an hour ahead", _wrong_clock),
+    "chaos": ("several of these, one after the other", _chaos),
+    "chaos-sqlite": ("one process on SQLite: killed (-9), failing model, full disk", _chaos),
 }
 
 
-async def survive(world: World, name: str, size: int) -> Survived:
+async def survive(world: World, name: str, size: int, *, only: int | None = None) -> Survived:
     """Let a fault happen under load, and look what became of the runs.
 
-    Two workers share a PostgreSQL, before, during and after which requests are made.
+    Two workers share a PostgreSQL, or one has a SQLite file; requests are made before the fault,
+    meanwhile and after it.
 
     Args:
         world: With its model server running.
         name: One of :data:`FAULTS`.
         size: How many requests to wait for before it, meanwhile, and after it.
+        only: Of a chaos, only so many faults.
     """
     words, fault = FAULTS[name]
     world.model.steer(delay=DELAY, failures={})
@@ -268,14 +307,19 @@ async def survive(world: World, name: str, size: int) -> Survived:
     settings: dict[str, float] = {}
     if name == "cut-short":
         settings["grace"] = SHORT_GRACE
-    if name == "failing-model":
+    chaos = [each for each in CHAOS.get(name, ())[:only] if not missing_for(each)]
+    if "failing-model" in (name, *chaos):
         settings["model_seconds"] = SILENCE
-    database = world.new_database(on_small_disk=name == "full-disk")
-    with world.workers(database, 2, index, **settings) as workers:
+    on_small_disk = "full-disk" in (name, *chaos)
+    if name == "chaos-sqlite":
+        database, number = f"sqlite:///{world.new_file(on_small_disk=on_small_disk)}", 1
+    else:
+        database, number = world.new_database(on_small_disk=on_small_disk), 2
+    with world.workers(database, number, index, **settings) as workers:
         crowd = Crowd(
             [worker.url for worker in workers], world.queries, world.request(index), WAYS, 3
         )
-        scene = Scene(world, workers, crowd, size, [])
+        scene = Scene(world, workers, crowd, size, [], chaos)
         async with crowd.asking(CLIENTS):
             await scene.more()
             if scene.notes:
@@ -294,8 +338,10 @@ async def survive(world: World, name: str, size: int) -> Survived:
             verdict = await judge(crowd.attempts, http, url, world.model.log, live=live)
         verdict.violations += scene.notes
         for worker in workers:
-            if "Traceback" in worker.said():
+            said, traceback, more = worker.said().partition("Traceback")
+            if traceback:
                 verdict.violations.append(f"{worker.name} printed a traceback")
             if verdict.violations:
-                print(f"{worker.name} said:\n{worker.said()[-3000:]}", file=sys.stderr)
+                told = f"{said[-1000:]}{traceback}{more[:3000]}"
+                print(f"{worker.name} said:\n{told}", file=sys.stderr)
     return Survived(words, lasted, recovered, verdict)

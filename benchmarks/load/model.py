@@ -4,7 +4,8 @@
 speaks as much of OpenAI's API as refinement, answers and probes need. Each request is one line of
 the log: the run that asked, the hash of the question, and what became of it. The run is told by the
 word ``run0000017`` in its query. ``POST /control`` takes an object with ``delay`` (seconds) and
-``failures`` (what share of the questions fails, by kind: ``500``, ``429``, ``cut``, ``never``).
+``failures`` (what share of the questions fails, by kind: ``500``, ``429``, ``cut``, ``never``, or
+``garbage``).
 """
 
 from __future__ import annotations
@@ -90,7 +91,10 @@ class SteeredServer:
             await _send(writer, int(outcome), {"error": {"message": "It went wrong."}})
             return True
         # Noted once it is sent: what was not sent was not answered.
-        await _send(writer, 200, _reply(asked), stream=asked.get("stream", False), cut=outcome)
+        reply = _reply(asked)
+        if outcome == "garbage":
+            reply["choices"][0]["message"]["content"] = "}{ \ufffd" * 50
+        await _send(writer, 200, reply, stream=asked.get("stream", False), cut=outcome)
         self._write_down(asked, body, outcome)
         return outcome != "cut"
 

@@ -10,10 +10,8 @@ from typing import Any
 
 from benchmarks.load.durable import Durable
 from benchmarks.load.faults import Survived
-from benchmarks.load.rates import Rate
 from benchmarks.load.soak import Soak
-
-INDEXES = {"embedded": "embedded", "remote": "Elasticsearch"}
+from benchmarks.measuring import Row, cells
 
 
 def table(lines: Sequence[Sequence[str]]) -> str:
@@ -28,31 +26,10 @@ def table(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join([row(lines[0]), rule, *map(row, lines[1:])])
 
 
-def rate_lines(rates: Sequence[Rate]) -> list[list[str]]:
-    """Return the table of rates."""
-    headings = ["index", "runs in", "clients", "results/s", "p50", "p95"]
-    headings += ["model + index, p50", "p95", "p95 / that", "in process, p95"]
-    headings += ["busy", "in process", "failed"]
-    lines = [headings]
-    for rate in rates:
-        lines.append(
-            [
-                INDEXES[rate.index],
-                rate.database,
-                str(rate.clients),
-                f"{rate.per_second:.1f}",
-                f"{rate.p50:.0f} ms",
-                f"{rate.p95:.0f} ms",
-                f"{rate.parts_p50:.0f} ms",
-                f"{rate.parts_p95:.0f} ms",
-                f"{rate.ratio:.2f}",
-                f"{rate.alone_p95:.0f} ms",
-                f"{rate.processor:.0f} ms",
-                f"{rate.alone_processor:.0f} ms",
-                str(rate.failed),
-            ]
-        )
-    return lines
+def speed_lines(rows: Sequence[Row]) -> list[list[str]]:
+    """Return the table of what the service adds."""
+    headings = ["what", "ours", "peer", "peer's", "ratio", "target", "reached"]
+    return [headings, *(list(cells(row)) for row in rows)]
 
 
 def durable_lines(found: Durable) -> list[list[str]]:
@@ -94,7 +71,8 @@ def soak_lines(soak: Soak) -> list[list[str]]:
 def fault_lines(survived: Sequence[Survived]) -> list[list[str]]:
     """Return the table of faults."""
     headings = ["fault", "lasted", "accepted", "results", "typed errors", "turned away"]
-    headings += ["resumed", "asked again", "promises broken", "served again after"]
+    headings += ["resumed", "asked again", "equal to unbroken"]
+    headings += ["promises broken", "served again after"]
     lines = [headings]
     for found in survived:
         verdict = found.verdict
@@ -110,6 +88,7 @@ def fault_lines(survived: Sequence[Survived]) -> list[list[str]]:
                 str(verdict.refused),
                 str(verdict.resumed),
                 str(verdict.again),
+                f"{verdict.equal} of {verdict.durable}",
                 str(len(found.violations)),
                 "never" if found.recovered is None else f"{found.recovered:.1f} s",
             ]

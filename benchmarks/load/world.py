@@ -121,9 +121,10 @@ class World:
         os.chown(folder, NOBODY, NOBODY)  # as PostgreSQL
         return folder
 
-    def new_file(self) -> Path:
+    def new_file(self, *, on_small_disk: bool = False) -> Path:
         """Return the path of a new SQLite database."""
-        return self.folder / f"runs_{secrets.token_hex(4)}.sqlite"
+        folder = self.small_disk if on_small_disk else self.folder
+        return folder / f"runs_{secrets.token_hex(4)}.sqlite"
 
     def command(self, *arguments: str) -> None:
         """Run ``fairqr`` to its end."""
