@@ -18,6 +18,7 @@ from workspace import Workspace
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.nodes import Nodes
+from fairqr.graph.search.rankers import Rankers
 
 ROUNDS = 5
 MAX_MILLISECONDS = 1.2
@@ -94,7 +95,7 @@ def graph_rows(workspace: Workspace) -> Iterator[Row]:
     """Measure a run of 5 rounds through the graph, and the same node functions called directly."""
     engine, refiner = InstantEngine(), InstantRefiner()
     graph = build_search_graph(engine, refiner)
-    nodes = Nodes(engine, lambda context: refiner)
+    nodes = Nodes(engine, refiner, Rankers(), CONTEXT)
     empty = _empty_graph()
 
     async def through_graph(_: int) -> object:
@@ -128,8 +129,7 @@ def graph_rows(workspace: Workspace) -> Iterator[Row]:
 
 def tracing_rows(workspace: Workspace) -> Iterator[Row]:
     """Measure one span, and a run of 5 rounds by bare nodes, with and without OpenTelemetry."""
-    engine, refiner = InstantEngine(), InstantRefiner()
-    nodes = Nodes(engine, lambda context: refiner)
+    nodes = Nodes(InstantEngine(), InstantRefiner(), Rankers(), CONTEXT)
     modes: dict[str, Callable[[], contextlib.AbstractContextManager[object]]] = {
         "none": _no_spans,
         "api": contextlib.nullcontext,

@@ -8,14 +8,8 @@ from pydantic import ConfigDict
 
 from fairqr.graph.answer.result import RankingAnswer, SampledRanking
 from fairqr.graph.documented import Documented
-from fairqr.graph.search.result import SearchResult
-from fairqr.graph.search.state import (
-    CostRecord,
-    GroupKey,
-    IterationRecord,
-    RefinementRecord,
-    StopReason,
-)
+from fairqr.graph.search.result import RankingCost, RefinedGroup, Round, SearchResult
+from fairqr.graph.search.state import GroupKey, StopReason
 from fairqr.graph.stream import Step
 
 
@@ -65,11 +59,11 @@ class StepData(Documented):
     step: str
     iteration: int | None = None
     target: dict[str, dict[str, float]] | None = None
-    cost: CostRecord | None = None
-    round: IterationRecord | None = None
+    cost: RankingCost | None = None
+    round: Round | None = None
     chosen: list[GroupKey] | None = None
     lacking: list[GroupKey] | None = None
-    refinements: list[RefinementRecord] | None = None
+    refinements: list[RefinedGroup] | None = None
     stop_reason: StopReason | None = None
     search: SearchResult | None = None
     sampled: list[SampledRanking] | None = None

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from langgraph.graph import END, START, StateGraph
 
-from fairqr.agents.models.chat import ChatModel
-from fairqr.agents.refiner import LLMRefiner, Refiner
 from fairqr.graph.search.context import Context, require_context
-from fairqr.graph.search.nodes import Nodes, RefinerFor
-from fairqr.graph.search.rankers import (
-    GivenModel,
-    GivenRanker,
-    Model,
-    Rankers,
-    Reserve,
-    model_of,
-    require_refines,
-)
+from fairqr.graph.search.nodes import Nodes
+from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, Reserve, model_of
 from fairqr.graph.search.state import InputState, OutputState, State
 from fairqr.graph.steps import Node, Route
 from fairqr.prompts.library import PromptLibrary
@@ -68,10 +58,8 @@ def build_search_graph(
     require_engine(engine)
     require_context(Context, context)
     model = model_of(model, engine)
-    prompts = prompts or PromptLibrary()
     rankers = Rankers.of(ranker, model, prompts)
-    refiner_for = _refiner_source(model, prompts)
-    nodes = Nodes(engine, refiner_for, rankers.ranker_for, context or Context(), reserve)
+    nodes = Nodes(engine, model, rankers, context or Context(), reserve)
     graph = StateGraph(
         State, context_schema=Context, input_schema=InputState, output_schema=OutputState
     )
@@ -93,15 +81,3 @@ def _unless_over(node: str) -> Route:
         return "rerank" if state["stop_reason"] else node
 
     return Route(unless_over)
-
-
-def _refiner_source(model: Model | None, prompts: PromptLibrary) -> RefinerFor:
-    def refiner_for(context: Context) -> Refiner | None:
-        if isinstance(model, ChatModel):
-            return LLMRefiner(model, prompts.get("refine", context.prompts.get("refine")))
-        if model is None or not (context.rounds or hasattr(model, "refine")):
-            return None
-        require_refines(model)
-        return cast("Refiner", model)
-
-    return refiner_for

@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiner import Refiner
+from fairqr.graph.search import result as results
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.explanation import explain
 from fairqr.graph.search.rankers import ModelRanking
-from fairqr.graph.search.result import (
-    Baseline,
-    Gaps,
-    Iteration,
-    Objective,
-    RankedDocument,
-    RefinedGroup,
-    SearchResult,
-    WithoutModel,
-)
-from fairqr.graph.search.rounds import (
-    RoundLists,
-    best_iteration,
-    by_group,
-    discounted_mean,
-    rank_key,
-    scores_of,
-    search_given,
-)
-from fairqr.graph.search.state import FairListRecord, Measured, State
+from fairqr.graph.search.result import FairList, Measured, Objective, SearchResult, Shares
+from fairqr.graph.search.rounds import Rounds, best_iteration, by_group, discounted_mean
 from fairqr.graph.usage import usage_report
-from fairqr.retrieval.engines.engine import SearchEngine, require
+from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require, searched
 from fairqr.retrieval.fairness.best_ranking import supply
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.ranking import Ranking
@@ -45,7 +28,8 @@ from fairqr.retrieval.rerankers.fair import chances_of, objective_of
 from fairqr.retrieval.rerankers.registry import open_reranker
 from fairqr.retrieval.sources.documents import Document
 
-Shares = Mapping[str, Mapping[str, float]]
+IDS_AT_ONCE = 10_000
+"""How many documents one query scores, since servers limit the hits of a search."""
 
 _NOT_NEARER = (
     "The model's ranking is farther from the target than the plain retrieval, so this shows the "
@@ -67,94 +51,13 @@ class Final:
     iteration: int
     ranking: Ranking
     measured: Measured
-    warnings: tuple[str, ...] = ()
+    warnings: Sequence[str] = ()
 
 
-async def best_final(
-    engine: SearchEngine, lists: RoundLists, by_model: ModelRanking | None = None
-) -> Final:
-    """Return the final ranking of the best round.
-
-    The fair step has already run while the rounds were measured. Otherwise the best
-    round is the one with the lowest divergence. But the exposure-aware step can bring the lists of
-    many rounds to the target, even the list of the original query. Then we use the best refined
-    round that reaches it, because its list is based on more evidence.
-
-    A model that re-ranks is asked about each round that we try. After its first list, rounds are
-    skipped if the budget has no room for them.
-    """
-    state, context = lists.state, lists.context
-    fair = state.get("best_fair")
-    if by_model is None and fair:
-        return Final(fair["iteration"], Ranking(fair["ids"], fair["scores"]), fair)
-    first, *refined = state["iterations"]
-    rounds = [best_iteration(state["iterations"])]
-    if context.strategy.final_step == "exposure-aware":
-        refined.sort(key=lambda record: rank_key(record["divergences"]))
-        rounds = [record["index"] for record in [*refined, first]]
-    step = await final_step(context)
-    original_scores: dict[str, float] = {}
-    if context.strategy.rerank == "original_query":
-        ids = list(dict.fromkeys(id_ for number in rounds for id_ in lists.pool(number)))
-        original_scores = scores_of(state["rankings"][0])
-        if missing := [id_ for id_ in ids if id_ not in original_scores]:
-            require(engine, "rescore", "The order 'original_query'")
-            for hits in await search_given(engine, state["query"], missing):
-                original_scores.update(zip(hits.ids, hits.scores, strict=True))
-    finals: list[Final] = []
-    for number in rounds:
-        order = lists.ordered_pool(number, original_scores)
-        if by_model is not None:
-            by_its_order = await by_model.reranked(order)
-            if by_its_order is None and by_model.lists:
-                break  # it re-ranked other rounds, and the budget has no room for this one
-            order = by_its_order or order
-        warnings: tuple[str, ...] = ()
-        ranking = order.top(context.k)
-        if step is not None:
-            query, candidates = state["query"], lists.candidates(order)
-            last = await step.rerank(engine, query, candidates, context.k)
-            scores = dict(zip(order.ids, order.scores, strict=True))
-            ranking = Ranking(last.ranking.ids, [scores[id_] for id_ in last.ranking.ids])
-            warnings = last.warnings
-        finals.append(Final(number, ranking, lists.measured(ranking.ids), warnings))
-        if rank_key(finals[-1].measured["divergences"]) <= (0, context.threshold):
-            return finals[-1]
-    return min(finals, key=lambda final: rank_key(final.measured["divergences"]))
-
-
-def judged(
-    lists: RoundLists, final: Sequence[str], fair: FairListRecord
-) -> tuple[list[Objective], Shares | None]:
-    """Judge the final list and the plain one by all documents found, as the fair step does.
-
-    Args:
-        lists: The lists of the run's rounds.
-        final: The ids of the final list.
-        fair: The list of the fair step, with its weight.
-
-    Returns:
-        The objectives of the final and the plain list; and by attribute, the exposure nearest to
-        the target that the documents which are likely to be relevant could give, or None if
-        relevance was not estimated.
-    """
-    last = lists.retrieved(len(lists.state["iterations"]) - 1)
-    # Some orders and pools drop documents of earlier rounds. Scores do not count here.
-    every = list(dict.fromkeys([*last.ids, *final, *lists.plain.ids]))
-    candidates = lists.candidates(Ranking(every, [0.0] * len(every)))
-    place = {id_: number for number, id_ in enumerate(every)}
-    weight, k = fair["objective"]["weight"], lists.context.k
-    objective = objective_of(candidates, lists.context.pursued, weight, k)
-    qualities = (objective.quality([place[id_] for id_ in ids]) for ids in (final, lists.plain.ids))
-    objectives = [Objective.model_validate({**asdict(it), "weight": weight}) for it in qualities]
-    if lists.chances is None:
-        return objectives, None  # any document found would count as relevant
-    likely = np.flatnonzero(chances_of(candidates) >= LIKELY)
-    parts = zip(lists.dimensions, candidates.memberships, candidates.targets, strict=True)
-    return objectives, {
-        dimension.name: by_group(dimension, supply(own[likely], target, candidates.discount, k))
-        for dimension, own, target in parts
-    }
+async def search_given(engine: SearchEngine, query: str, ids: Sequence[str]) -> list[Hits]:
+    """Return what a query says of given documents, in lists that servers can return."""
+    pieces = [ids[at : at + IDS_AT_ONCE] for at in range(0, len(ids), IDS_AT_ONCE)]
+    return await searched(engine, [Query(query, len(p), only=tuple(p)) for p in pieces])
 
 
 async def final_step(context: Context) -> Reranker | None:
@@ -170,67 +73,155 @@ async def final_step(context: Context) -> Reranker | None:
     return await asyncio.to_thread(open_reranker, name, context.options)
 
 
+async def best_final(rounds: Rounds, by_model: ModelRanking | None) -> Final:
+    """Return the final ranking of the best round.
+
+    The fair step has already run while the rounds were measured. Otherwise the best
+    round is the one with the lowest divergence. But the exposure-aware step can bring the lists of
+    many rounds to the target, even the list of the original query. Then we use the best refined
+    round that reaches it, because its list is based on more evidence.
+
+    A model that re-ranks is asked about each round that we try. After its first list, rounds are
+    skipped if the budget has no room for them.
+    """
+    state, context, fair = rounds.state, rounds.context, rounds.best_fair
+    if by_model is None and fair:
+        return Final(fair.iteration, Ranking(fair.ids, fair.scores), fair)
+    first, *refined = rounds.measured_rounds
+    tried = [best_iteration(rounds.measured_rounds)]
+    if context.strategy.final_step == "exposure-aware":
+        refined.sort(key=lambda round_: round_.distance)
+        tried = [round_.index for round_ in [*refined, first]]
+    step, scored = await final_step(context), context.strategy.rerank == "original_query"
+    scores = await _original_scores(rounds, tried) if scored else {}
+    finals: list[Final] = []
+    warnings: Sequence[str]
+    for number in tried:
+        if not scored:
+            listed = rounds.retrieved(number)
+            scores = dict(zip(listed.ids, listed.scores, strict=True))
+        order = Ranking.of({id_: scores[id_] for id_ in rounds.pool(number) if id_ in scores})
+        if by_model is not None:
+            by_its_order = await by_model.reranked(order)
+            if by_its_order is None and by_model.lists:
+                break  # it re-ranked other rounds, and the budget has no room for this one
+            order = by_its_order or order
+        ranking, warnings = order.top(context.k), ()
+        if step is not None:
+            candidates = rounds.candidates(order)
+            last = await step.rerank(rounds.engine, state["query"], candidates, context.k)
+            known = dict(zip(order.ids, order.scores, strict=True))
+            ranking = Ranking(last.ranking.ids, [known[id_] for id_ in last.ranking.ids])
+            warnings = last.warnings
+        finals.append(Final(number, ranking, rounds.measured(ranking.ids), warnings))
+        if finals[-1].measured.distance <= (0, context.threshold):
+            return finals[-1]
+    return min(finals, key=lambda final: final.measured.distance)
+
+
+async def _original_scores(rounds: Rounds, tried: Sequence[int]) -> dict[str, float]:
+    """Return the scores of documents by the original query; without those deleted meanwhile."""
+    first = rounds.state["rankings"][0]
+    scores = dict(zip(first["ids"], first["scores"], strict=True))
+    ids = dict.fromkeys(id_ for number in tried for id_ in rounds.pool(number))
+    if missing := [id_ for id_ in ids if id_ not in scores]:
+        require(rounds.engine, "rescore", "The order 'original_query'")
+        for hits in await search_given(rounds.engine, rounds.state["query"], missing):
+            scores.update(zip(hits.ids, hits.scores, strict=True))
+    return scores
+
+
+def judged(
+    rounds: Rounds, final: Sequence[str], fair: FairList
+) -> tuple[list[Objective], Shares | None]:
+    """Judge the final list and the plain one by all documents found, as the fair step does.
+
+    Args:
+        rounds: The rounds of the run.
+        final: The ids of the final list.
+        fair: The list of the fair step, with its weight.
+
+    Returns:
+        The objectives of the final and the plain list; and by attribute, the exposure nearest to
+        the target that the documents which are likely to be relevant could give, or None if
+        relevance was not estimated.
+    """
+    context, plain, weight = rounds.context, rounds.plain.ids, fair.objective.weight
+    last = rounds.retrieved(len(rounds.measured_rounds) - 1)
+    # Some orders and pools drop documents of earlier rounds. Scores do not count here.
+    every = list(dict.fromkeys([*last.ids, *final, *plain]))
+    candidates = rounds.candidates(Ranking(every, [0.0] * len(every)))
+    place = {id_: number for number, id_ in enumerate(every)}
+    objective = objective_of(candidates, context.pursued, weight, context.k)
+    qualities = (objective.quality([place[id_] for id_ in ids]) for ids in (final, plain))
+    objectives = [
+        Objective(relevance=it.relevance, fairness=it.fairness, value=it.value, weight=weight)
+        for it in qualities
+    ]
+    if rounds.chances is None:
+        return objectives, None  # any document found would count as relevant
+    likely = np.flatnonzero(chances_of(candidates) >= LIKELY)
+    parts = zip(rounds.dimensions, candidates.memberships, candidates.targets, strict=True)
+    return objectives, {
+        dimension.name: by_group(
+            dimension, supply(own[likely], target, candidates.discount, context.k)
+        )
+        for dimension, own, target in parts
+    }
+
+
 async def assemble(
-    engine: SearchEngine,
-    lists: RoundLists,
-    refiner: Refiner | None,
-    by_model: ModelRanking | None = None,
+    rounds: Rounds, refiner: Refiner | None, by_model: ModelRanking | None
 ) -> SearchResult:
     """Re-rank the documents of the best round, and report them beside the plain retrieval.
 
     A method that refines returns the plain retrieval if its own ranking would be farther from the
     target, or if the model failed before its first reply.
     """
-    state, context = lists.state, lists.context
-    original, first = lists.plain, state["iterations"][0]
+    state, context, engine = rounds.state, rounds.context, rounds.engine
+    measured, plain, fair = rounds.measured_rounds, rounds.plain, rounds.best_fair
+    failed, best = state["stop_reason"] == "model_failed", None
     # If the model failed before its first reply, only the plain retrieval is left, or what a step
     # without the model made of it.
-    failed = state["stop_reason"] == "model_failed" and len(state["iterations"]) == 1
-    fair, best = state.get("best_fair"), None
-    if original.ids and (not failed or fair):
-        found = await best_final(engine, lists, by_model)
-        is_nearer = rank_key(found.measured["divergences"]) <= rank_key(first["divergences"])
+    if plain.ids and (fair or not failed or len(measured) > 1):
+        found = await best_final(rounds, by_model)
+        is_nearer = found.measured.distance <= measured[0].distance
         if fair or is_nearer or not context.strategy.refines:
             best = found
     if best is None:
-        warned = (_NOT_NEARER,) if by_model is not None and by_model.lists else ()
-        best = Final(0, original, lists.measured(original.ids), warned)
+        warned = [_NOT_NEARER] if by_model is not None and by_model.lists else []
+        best = Final(0, plain, measured[0], warned)
     asked = by_model if by_model is not None and by_model.tried else None
-    documents, missing = await _documents(engine, [*best.ranking.ids, *original.ids])
+    documents, missing = await _documents(engine, [*best.ranking.ids, *plain.ids])
     warnings = [
-        *state.get("warnings", []),
-        *(asked.warnings if asked else []),
+        *state.get("warnings", ()),
+        *(asked.warnings if asked else ()),
         *best.warnings,
         *missing,
     ]
-    if fair and (missed := fair["objective"]["missed"]):
-        warnings.append(
-            f"The documents found do not suffice for the target: a group stays {missed} points "
-            "from its share."
-        )
-    attributes = [factor.name for dimension in lists.dimensions for factor in dimension.factors]
-    groups = _groups_of(
-        lists, [Dimension.named(engine.schema, name) for name in attributes], list(documents)
-    )
-    objectives: list[Objective] | list[None] = [None, None]
+    objectives: Sequence[Objective | None] = (None, None)
     supplied: Shares | None = None
     if fair:
-        objectives, supplied = judged(lists, best.ranking.ids, fair)
-    chances = lists.chances or {}
+        objectives, supplied = judged(rounds, best.ranking.ids, fair)
+        if missed := fair.objective.missed:
+            warnings.append(
+                f"The documents found do not suffice for the target: a group stays {missed} points "
+                "from its share."
+            )
+    attributes = [factor.name for dimension in rounds.dimensions for factor in dimension.factors]
+    groups = _groups_of(rounds, attributes, list(documents))
+    chances = rounds.chances or {}
 
     def shown(ranking: Ranking, measured: Measured, objective: Objective | None) -> dict[str, Any]:
         """Return what a result says of a list."""
-        placed = [
-            (id_, score)
-            for id_, score in zip(ranking.ids, ranking.scores, strict=True)
-            if id_ in documents
-        ]
+        pairs = zip(ranking.ids, ranking.scores, strict=True)
+        placed = [(id_, score) for id_, score in pairs if id_ in documents]
         known = [chances[id_] for id_ in ranking.ids if id_ in chances]
         # Other methods have no estimates for documents that only refined queries found.
-        is_complete = lists.chances is not None and len(known) == len(ranking)
+        is_complete = rounds.chances is not None and len(known) == len(ranking)
         return {
             "ranking": [
-                RankedDocument(
+                results.RankedDocument(
                     rank=rank,
                     id=id_,
                     title=documents[id_].title,
@@ -240,18 +231,15 @@ async def assemble(
                 )
                 for rank, (id_, score) in enumerate(placed, start=1)
             ],
-            "exposure": measured["exposure"],
-            "divergence": measured["divergence"],
-            "divergences": measured["divergences"],
+            **measured.model_dump(include={"exposure", "divergence", "divergences"}),
             "relevance": discounted_mean(known, context.discount) if is_complete else None,
             "objective": objective,
-            "gaps": _gaps(state["target"], measured["exposure"], supplied),
+            "gaps": supplied and _gaps(state["target"], measured.exposure, supplied),
         }
 
     # If no query came from the last refinements, they belong to no round.
-    proposed = state["refinements"]
-    unused = [] if proposed == state["iterations"][-1]["refinements"] else proposed
-    if not proposed and state["stop_reason"] != "model_failed":
+    proposed = [results.RefinedGroup(**record) for record in state["refinements"]]
+    if not proposed and not failed:
         refiner = None  # it was not asked
     result = SearchResult(
         query=state["query"],
@@ -262,21 +250,21 @@ async def assemble(
         prompt=refiner.prompt if refiner else None,
         ranker=asked.name if asked else None,
         reranking=asked.report if asked else None,
-        unused_refinements=[RefinedGroup.model_validate(record) for record in unused],
+        unused_refinements=[] if proposed == measured[-1].refinements else proposed,
         attributes=attributes,
         target=state["target"],
         target_origin={
             dimension.name: context.effective_target.in_words(dimension.attribute)
-            for dimension in lists.dimensions
+            for dimension in rounds.dimensions
         },
-        iterations=[Iteration.model_validate(record) for record in state["iterations"]],
+        iterations=measured,
         best_iteration=best.iteration,
         stop_reason=state["stop_reason"] or "max_iterations",
         **shown(best.ranking, best.measured, objectives[0]),
-        unknown=best.measured["unknown"],
+        unknown=best.measured.unknown,
         supply=supplied,
-        without_model=_without_model(state, best) if refiner else None,
-        baseline=Baseline(**shown(original, first, objectives[1])),
+        without_model=_without_model(rounds, best) if refiner else None,
+        baseline=results.Baseline(**shown(plain, measured[0], objectives[1])),
         usage=usage_report(asked.usage if asked else Usage(**state["usage"])),
         warnings=warnings,
     )
@@ -299,45 +287,39 @@ async def _documents(
     return documents, [f"The titles of {len(gone)} documents could not be read again."]
 
 
-def _gaps(target: Shares, exposure: Shares, supplied: Shares | None) -> Gaps | None:
+def _gaps(target: Shares, exposure: Shares, supplied: Shares) -> results.Gaps:
     """Split each group's lack into what no ranking could give and what this one withholds."""
-    if supplied is None:
-        return None
-    lacks_supply: dict[str, dict[str, float]] = {}
-    withheld: dict[str, dict[str, float]] = {}
+    lacks_supply, withheld = Shares(), Shares()
     for name, shares in target.items():
         got, could = exposure[name], supplied[name]
         lacks_supply[name] = {g: max(0.0, t - max(got[g], could[g])) for g, t in shares.items()}
         withheld[name] = {g: max(0.0, min(t, could[g]) - got[g]) for g, t in shares.items()}
-    return Gaps(supply=lacks_supply, ranking=withheld)
+    return results.Gaps(supply=lacks_supply, ranking=withheld)
 
 
-def _without_model(state: State, best: Final) -> WithoutModel | None:
+def _without_model(rounds: Rounds, best: Final) -> results.WithoutModel | None:
     """Return what the search would have given without asking the model."""
-    first = state.get("first_fair")
-    if first is None:
+    if (first := rounds.state["first_fair"]) is None:
         return None
-    known, there = set(state["rankings"][0]["ids"]), set(first["ids"])
+    fair = FairList(**first)
     # An engine may give a better estimate for documents of a refined query, even if the original
     # query also found them.
-    closer = state.get("estimated", {})
-    brought = [id_ for id_ in best.ranking.ids if id_ not in known or id_ in closer]
-    return WithoutModel(
-        divergence=first["divergence"],
-        relevance=first["relevance"],
-        objective=Objective.model_validate(first["objective"]),
-        documents=sum(id_ not in there for id_ in brought),
+    known = {*rounds.state["rankings"][0]["ids"]} - rounds.state.get("estimated", {}).keys()
+    return results.WithoutModel(
+        divergence=fair.divergence,
+        relevance=fair.relevance,
+        objective=fair.objective,
+        documents=len({*best.ranking.ids} - known - {*fair.ids}),
     )
 
 
 def _groups_of(
-    lists: RoundLists, dimensions: Sequence[Dimension], ids: Sequence[str]
+    rounds: Rounds, attributes: Sequence[str], ids: Sequence[str]
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return, for each document and attribute, the groups in which it has a share above 0."""
     found: dict[str, dict[str, dict[str, float]]] = {id_: {} for id_ in ids}
-    for dimension in dimensions:
-        rows = lists.table.memberships(dimension, ids).tolist()
-        for id_, row in zip(ids, rows, strict=True):
+    for dimension in (Dimension.named(rounds.engine.schema, name) for name in attributes):
+        for id_, row in zip(ids, rounds.table.memberships(dimension, ids).tolist(), strict=True):
             shares = zip(dimension.groups, row, strict=True)
             found[id_][dimension.name] = {group: share for group, share in shares if share > 0}
     return found

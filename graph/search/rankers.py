@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import cast
 
 from langchain_core.language_models import BaseChatModel
@@ -15,6 +16,7 @@ from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.rankers import (
     Cost,
     ItemRanker,
+    ItemRanking,
     RankerName,
     RankItem,
     open_ranker,
@@ -23,9 +25,8 @@ from fairqr.agents.refiner import Refiner
 from fairqr.base.errors import BudgetError, InputError, ModelUnavailableError
 from fairqr.base.telemetry import span
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.result import Reranking
-from fairqr.graph.search.rounds import shortage
-from fairqr.graph.search.state import CostRecord, State
+from fairqr.graph.search.result import RankingCost, Reranking
+from fairqr.graph.search.rounds import Rounds, shortage
 from fairqr.graph.usage import seconds_left
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -50,25 +51,30 @@ class Rankers:
         ranker: A language model or its name; or a ranker, which is used whatever the context names.
             Defaults to the model.
         model: The model of the graph.
+        prompts: The library of prompts; defaults to the shipped prompts and yours.
+
+    Attributes:
         prompts: The library of prompts.
     """
 
     def __init__(
         self,
-        ranker: LanguageModel | ItemRanker | BaseChatModel | str | None,
-        model: object,
-        prompts: PromptLibrary,
+        ranker: LanguageModel | ItemRanker | BaseChatModel | str | None = None,
+        model: object = None,
+        prompts: PromptLibrary | None = None,
     ) -> None:
         self._given = ChatModel.of(ranker) if isinstance(ranker, BaseChatModel) else ranker
         if not isinstance(ranker, BaseChatModel | str | None):
             require_method("ranker", ranker, "rank", "weigh")
         self._model = model
-        self._prompts = prompts
+        self.prompts = prompts or PromptLibrary()
         # Weights are loaded once for all runs.
         self._neural: dict[str, ItemRanker] = {}
 
     @classmethod
-    def of(cls, given: GivenRanker | None, model: Model | None, prompts: PromptLibrary) -> Rankers:
+    def of(
+        cls, given: GivenRanker | None, model: Model | None, prompts: PromptLibrary | None
+    ) -> Rankers:
         """Return a given ``Rankers`` as it is, or make one."""
         return given if isinstance(given, Rankers) else cls(given, model, prompts)
 
@@ -100,10 +106,10 @@ class Rankers:
             return cast("ItemRanker", self._given)
         options = context.ranking.ranker_options(context.prompts)
         if name in ASKED:
-            return open_ranker(name, self.language_model(), self._prompts, options)
+            return open_ranker(name, self.language_model(), self.prompts, options)
         key = f"{name} {context.ranking.model_dump_json()}"
         if key not in self._neural:
-            self._neural[key] = open_ranker(name, None, self._prompts, options)
+            self._neural[key] = open_ranker(name, None, self.prompts, options)
         return self._neural[key]
 
 
@@ -169,22 +175,14 @@ Reserve = Callable[[str, Sequence[str], Context], Awaitable[Cost]]
 
 
 async def expected_cost(
-    engine: SearchEngine,
-    ranker: ItemRanker | None,
-    reserve: Reserve | None,
-    query: str,
-    found: Sequence[str],
-    context: Context,
-) -> CostRecord | None:
+    rounds: Rounds, ranker: ItemRanker | None, reserve: Reserve | None
+) -> RankingCost | None:
     """Return the largest cost of asking models, and check that the budget has room for it.
 
     Args:
-        engine: The engine with the documents.
+        rounds: What the original query found.
         ranker: The model that re-ranks; optional.
         reserve: Returns the largest cost of the steps after the search; optional.
-        query: The original query.
-        found: The ids of the documents that it found, best first.
-        context: The context of the run.
 
     Returns:
         The cost, or None if no model re-ranks and none is asked after the search.
@@ -195,9 +193,11 @@ async def expected_cost(
     """
     if ranker is None and reserve is None:
         return None
-    documents, lists, ranking, tasks, strategy = 0, 0, Cost(), [], context.strategy
+    context, strategy, query = rounds.context, rounds.context.strategy, rounds.state["query"]
+    found = rounds.own_ranking.ids
+    documents, lists, ranking, later, tasks = 0, 0, Cost(), Cost(), []
     if ranker is not None:
-        items = await items_of(engine, found[: min(strategy.reads, strategy.depth or 0)])
+        items = await items_of(rounds.engine, found[: min(strategy.reads, strategy.depth or 0)])
         if context.rounds and items:
             # The lists of refined queries may be longer, but never than what the ranker reads.
             lacking = range(len(items), strategy.reads)
@@ -206,7 +206,6 @@ async def expected_cost(
         # The exposure-aware step may try the list of each round, until one reaches the target.
         lists = context.rounds + 1 if strategy.final_step == "exposure-aware" else 1
         tasks.append(f"to re-rank {documents} documents")
-    later = Cost()
     if reserve is not None:
         later = await reserve(query, found, context)
         tasks.append("to probe the model")
@@ -218,11 +217,10 @@ async def expected_cost(
             f"It may take {lack.needed} {lack.unit_in_words} {' and '.join(tasks)}, but the budget "
             f"has {lack.limit}; raise the budget, or lower the number of documents.",
         )
-    return CostRecord(
+    return RankingCost(
         documents=documents,
-        calls=ranking.calls,
-        tokens=ranking.tokens,
         lists=lists,
+        **asdict(ranking),
         reserved_calls=later.calls,
         reserved_tokens=later.tokens,
     )
@@ -232,35 +230,22 @@ class ModelRanking:
     """Re-ranks the lists of one run within the budget, and reports how that went.
 
     Args:
-        engine: The engine with the documents.
+        rounds: The rounds of the run.
         ranker: The ranker, started.
-        context: The context of the run.
-        state: The state of the run after its rounds.
 
     Attributes:
-        tried: Whether there was a list to re-rank.
-        lists: How many lists the ranker was asked about.
-        usage: What the run has cost so far, including these lists.
         name: The name of the ranker.
+        usage: What the run has cost so far, including these lists.
+        lists: How the ranker put each list in order, by the number of its documents.
+        tried: Whether there was a list to re-rank.
     """
 
-    def __init__(
-        self, engine: SearchEngine, ranker: ItemRanker, context: Context, state: State
-    ) -> None:
-        self._engine = engine
-        self._ranker = ranker
-        self._context = context
-        self._state = state
+    def __init__(self, rounds: Rounds, ranker: ItemRanker) -> None:
         self.name = ranker.name
+        self.usage = Usage(**rounds.state["usage"])
+        self.lists: list[tuple[int, ItemRanking]] = []
         self.tried = False
-        self.lists = 0
-        self.usage = Usage(**state["usage"])
-        self._documents = self._asked = 0
-        self._failures = Counter[str]()
-        self._repairs = Counter[str]()
-        self._warnings: list[str] = []
-        self._gave_up = False
-        self._message = ""
+        self._rounds, self._ranker = rounds, ranker
 
     async def reranked(self, order: Ranking) -> Ranking | None:
         """Return the documents, the first of them in the ranker's order.
@@ -276,14 +261,12 @@ class ModelRanking:
             ModelUnavailableError: The model has become unavailable since it was started.
             InputError: Not even two documents fit into what the model reads at once.
         """
-        query, context = self._state["query"], self._context
-        items = await items_of(self._engine, order.ids[: context.strategy.reads])
+        query, context = self._rounds.state["query"], self._rounds.context
+        items = await items_of(self._rounds.engine, order.ids[: context.strategy.reads])
         if len(items) < 2 or self._gave_up:
             return order
         self.tried = True
-        cost = self._ranker.cost(query, items)
-        if (kept := self._state.get("cost")) is not None:  # later steps need their part
-            cost += Cost(kept["reserved_calls"], kept["reserved_tokens"])
+        cost = self._ranker.cost(query, items) + self._rounds.cost.reserved
         if shortage(context.budget, self.usage, cost) is not None:
             return None
         with span("fairqr.rank") as opened:
@@ -293,55 +276,54 @@ class ModelRanking:
             opened.set("fairqr.asked", found.asked)
             opened.set("fairqr.failures", dict(found.failures))
             opened.set("fairqr.repairs", dict(found.repairs))
-        self.lists += 1
+        self.lists.append((len(items), found))
         self.usage += found.usage
-        self._documents = max(self._documents, len(items))
-        self._asked += found.asked
-        self._failures.update(found.failures)
-        self._repairs.update({kind: times for kind, times in found.repairs.items() if times})
-        self._warnings += found.warnings
-        self._message = found.message or self._message
         if found.failed:
-            # Do not wait again for a model that answers nothing.
-            self._gave_up = True
             return order
         best = [items[position].id for position in found.order]
         placed = set(best)
         return by_rank([*best, *(id_ for id_ in order.ids if id_ not in placed)])
 
     @property
+    def _gave_up(self) -> bool:
+        """Whether the model answered nothing, so that we do not wait for it again."""
+        return bool(self.lists) and self.lists[-1][1].failed
+
+    @property
     def report(self) -> Reranking:
         """How the re-ranking went."""
+        found = [ranking for _, ranking in self.lists]
         return Reranking(
             ranker=self.name,
-            lists=self.lists,
-            documents=self._documents,
-            asked=self._asked,
-            failures=dict(self._failures),
-            repairs=dict(self._repairs),
+            lists=len(found),
+            documents=max((documents for documents, _ in self.lists), default=0),
+            asked=sum(it.asked for it in found),
+            failures=dict(sum((Counter(it.failures) for it in found), Counter())),
+            repairs=dict(sum((Counter(it.repairs) for it in found), Counter())),
         )
 
     @property
     def warnings(self) -> list[str]:
         """Sentences for users about what went wrong."""
-        sentences = list(self._warnings)
-        if failed := self._failures.total():
+        report, found = self.report, [ranking for _, ranking in self.lists]
+        sentences = [warning for it in found for warning in it.warnings]
+        if failed := sum(report.failures.values()):
             kept = "documents stay there as they were before"
-            if self._gave_up and self.lists == 1:
-                kept = "the order by the query stays"
-            elif self._gave_up:
+            if self._gave_up:
                 kept = "a list of which all failed keeps its order by the query"
+            if self._gave_up and len(found) == 1:
+                kept = "the order by the query stays"
+            last = next((it.message for it in reversed(found) if it.message), "")
+            last = f" Lastly: {last}" if last and last not in sentences else ""
             sentences.append(
-                f"{self.name} failed on {failed} of {self._asked} questions "
-                f"({_in_words(self._failures)}); {kept}."
+                f"{self.name} failed on {failed} of {report.asked} questions "
+                f"({_in_words(report.failures)}); {kept}.{last}"
             )
-            if self._message not in ("", *self._warnings):
-                sentences[-1] += f" Lastly: {self._message}"
-        if self._repairs:
+        if report.repairs:
             sentences.append(
-                f"Replies to {self.name} were mended, in documents: {_in_words(self._repairs)}."
+                f"Replies to {self.name} were mended, in documents: {_in_words(report.repairs)}."
             )
-        if self.tried and not self.lists:
+        if self.tried and not found:
             sentences.append(
                 f"Nothing is left of the budget for {self.name}; the order by the query stays."
             )

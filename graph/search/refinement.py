@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from dataclasses import replace
+from typing import cast
 
-from fairqr.agents.models.replies import Usage
+import numpy as np
+
 from fairqr.agents.refiner import Refinement
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.rounds import table_of, usual_shares
-from fairqr.graph.search.state import GroupKey, QueryRecord, RefinementRecord, State
-from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.graph.search.result import RefinedGroup
+from fairqr.graph.search.rounds import Rounds
+from fairqr.graph.search.state import GroupKey, QueryRecord, State
+from fairqr.graph.steps import Update
 from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.table import decoded
 from fairqr.retrieval.texts.evidence import (
     Evidence,
     Proposal,
@@ -23,8 +26,11 @@ from fairqr.retrieval.texts.evidence import (
     stems_of,
 )
 
-# The model replied, but its words do not help. Any other status that is not ok is a failure.
-_OF_NO_HELP = ("repeated", "unknown_terms", "unsupported")
+Answers = Mapping[GroupKey, Refinement]
+"""What was proposed for each chosen group."""
+
+# With all but the first, the model replied, but its words do not help.
+_NO_FAILURE = ("ok", "repeated", "unknown_terms", "unsupported")
 
 
 def shown(query: QueryRecord) -> str:
@@ -35,12 +41,11 @@ def shown(query: QueryRecord) -> str:
 def after_refinement(
     state: State,
     context: Context,
-    refinements: Sequence[Refinement],
+    answers: Answers,
     new_topic: Sequence[str],
-    usage: Usage,
     *,
-    budget_is_spent: bool = False,
-) -> dict[str, Any]:
+    is_spent: bool = False,
+) -> Update:
     """Return what a round of refinement changes: the next queries, or why the loop ends.
 
     The loop ends if no group has a new keyword: with ``budget`` if the model failed and the budget
@@ -50,61 +55,43 @@ def after_refinement(
     Args:
         state: The state of the run.
         context: The context of the run.
-        refinements: One for each chosen group, with the keywords that may be used.
+        answers: The refinements, with the keywords that may be used.
         new_topic: The keywords among them that belong to the topic of the query.
-        usage: What the run has cost so far.
-        budget_is_spent: Whether the budget has no room for another question to a model.
+        is_spent: Whether the budget has no room for another question.
     """
-    # A stored state has lists instead of tuples.
-    chosen: list[GroupKey] = [(name, group) for name, group in state["chosen"]]
-    keyed = list(zip(chosen, refinements, strict=True))
-    failed = [r for r in refinements if r.status != "ok" and r.status not in _OF_NO_HELP]
-    update: dict[str, Any] = {
-        "usage": dataclasses.asdict(usage),
-        "refinements": [
-            RefinementRecord(
-                attribute=name,
-                group=group,
-                keywords=list(refinement.keywords),
-                dropped=list(refinement.drop),
-                reason=refinement.reason,
-                status=refinement.status,
-            )
-            for (name, group), refinement in keyed
-        ],
-    }
-    helped = [key for key, refinement in keyed if refinement.status == "ok"]
-    keywords = _with_new(state["keywords"], keyed)
-    topic = list(dict.fromkeys([*state["topic_words"], *new_topic]))
-    words = {"keywords": keywords, "topic_words": topic}
-    after = cast("State", {**state, **update, **words})
-    queries = refined_queries(after, context)
-    # After some rounds, a loop normally ends without new keywords; in the first round we warn.
-    reported = failed if helped or len(state["iterations"]) > 1 else refinements
-    update["warnings"] = list(dict.fromkeys(refinement.message for refinement in reported))
-    if not queries:
-        reason = "model_failed" if failed and len(failed) == len(refinements) else "no_improvement"
-        if failed and budget_is_spent:
-            reason = "budget"
-        return {**update, "stop_reason": reason}
-    return {**update, **words, "iteration": state["iteration"] + 1}
-
-
-def _with_new(
-    used: Mapping[str, Mapping[str, Sequence[str]]],
-    keyed: Sequence[tuple[GroupKey, Refinement]],
-) -> dict[str, dict[str, list[str]]]:
-    """Add each group's new keywords to those in use, and remove those to drop."""
-    keywords = {
-        name: {group: list(words) for group, words in groups.items()}
-        for name, groups in used.items()
-    }
-    for (name, group), refinement in keyed:
-        if refinement.status == "ok":
+    keywords = {name: dict(groups) for name, groups in state["keywords"].items()}
+    for (name, group), answer in answers.items():
+        if answer.status == "ok":
             groups = keywords.setdefault(name, {})
-            kept = [word for word in groups.get(group, []) if word not in refinement.drop]
-            groups[group] = [*kept, *refinement.keywords]
-    return keywords
+            kept = [word for word in groups.get(group, []) if word not in answer.drop]
+            groups[group] = [*kept, *answer.keywords]
+    words = {
+        "keywords": keywords,
+        "topic_words": list(dict.fromkeys([*state["topic_words"], *new_topic])),
+    }
+    refinements = [
+        RefinedGroup(
+            attribute=name,
+            group=group,
+            keywords=list(answer.keywords),
+            dropped=list(answer.drop),
+            reason=answer.reason,
+            status=answer.status,
+        ).model_dump()
+        for (name, group), answer in answers.items()
+    ]
+    failed = [answer for answer in answers.values() if answer.status not in _NO_FAILURE]
+    helped = any(answer.status == "ok" for answer in answers.values())
+    # After some rounds, a loop normally ends without new keywords; in the first round we warn.
+    reported = failed if helped or len(state["iterations"]) > 1 else answers.values()
+    update: Update = {
+        "refinements": refinements,
+        "warnings": list(dict.fromkeys(answer.message for answer in reported)),
+    }
+    if refined_queries(cast("State", {**state, **update, **words}), context):
+        return {**update, **words, "iteration": state["iteration"] + 1}
+    reason = "model_failed" if failed and len(failed) == len(answers) else "no_improvement"
+    return {**update, "stop_reason": "budget" if failed and is_spent else reason}
 
 
 def refined_queries(state: State, context: Context) -> list[QueryRecord]:
@@ -118,125 +105,103 @@ def refined_queries(state: State, context: Context) -> list[QueryRecord]:
     helped = [(record["attribute"], record["group"]) for record in ok]
     if not helped:
         return []
-    keywords, topic = state["keywords"], state["topic_words"]
-    query, adds = state["query"], not context.strategy.evidence
+    topic = state["topic_words"]
+    used = {
+        (name, group): words
+        for name, groups in state["keywords"].items()
+        for group, words in groups.items()
+        if words
+    }
+
+    def query(words: Sequence[str], key: tuple[str | None, str | None]) -> QueryRecord:
+        text, distinct = state["query"], " ".join(dict.fromkeys(words))
+        # With evidence, the words only boost; otherwise they alone can find documents, too.
+        if not context.strategy.evidence:
+            text, distinct = f"{text} {distinct}", ""
+        return QueryRecord(text=text, boost=distinct, attribute=key[0], group=key[1])
+
     if context.strategy.groups == "most":
-        used = {
-            (name, group): words
-            for name, groups in keywords.items()
-            for group, words in groups.items()
-        }
         # A person may have replaced the group's words with words for another group.
-        sought = [key for key in (*helped, *used) if used.get(key)]
+        sought = [key for key in (*helped, *used) if key in used]
         every = [word for words in used.values() for word in words]
-        return [_query(query, every, (sought or helped)[0], adds=adds)]
-    queries = [
-        _query(query, [*topic, *keywords[name][group]], (name, group), adds=adds)
-        for name, group in state["lacking"]
-        if (name, group) in helped and keywords.get(name, {}).get(group)
-    ]
-    if topic:
-        queries.insert(0, _query(query, topic, (None, None), adds=adds))
-    return queries
+        return [query(every, (sought or helped)[0])]
+    lacking = [(name, group) for name, group in state["lacking"]]  # lists, if it was stored
+    queries = [query([*topic, *used[key]], key) for key in lacking if key in helped and key in used]
+    return [query(topic, (None, None)), *queries] if topic else queries
 
 
-def _query(
-    query: str, words: Sequence[str], key: tuple[str | None, str | None], *, adds: bool
-) -> QueryRecord:
-    """Return the query with these words; if ``adds``, the words alone can also find documents."""
-    distinct = " ".join(dict.fromkeys(words))
-    return QueryRecord(
-        text=f"{query} {distinct}" if adds else query,
-        boost="" if adds else distinct,
-        attribute=key[0],
-        group=key[1],
-    )
-
-
-async def checked_refinements(
-    engine: SearchEngine,
-    answers: Sequence[tuple[GroupKey, Refinement]],
-    state: State,
-    context: Context,
-) -> tuple[list[Refinement], list[str]]:
+async def checked_refinements(rounds: Rounds, answers: Answers) -> tuple[Answers, list[str]]:
     """Keep the keywords that the documents have evidence for, or at least contain.
 
     An engine that counts documents is asked once for all keywords. For other engines, we read the
     texts that were retrieved so far.
 
-    Args:
-        engine: The engine with the documents.
-        answers: What was proposed for each group.
-        state: The state of the run.
-        context: The context of the run.
-
     Returns:
         The refinements with the remaining keywords, and the keywords that belong to the topic.
     """
+    schema, topic, checked = rounds.engine.schema, list[str](), dict(answers)
     proposals = {
-        key: Proposal(Dimension.named(engine.schema, key[0]), key[1], answer.keywords)
-        for key, answer in answers
+        key: Proposal(Dimension.named(schema, key[0]), key[1], answer.keywords)
+        for key, answer in answers.items()
         if answer.status == "ok"
     }
-    topic: list[str] = []
-    kept: dict[GroupKey, list[str]] = {}
-    known: set[GroupKey] = set()
-    if proposals and context.strategy.evidence:
-        evidence = await _evidence(engine, list(proposals.values()), state)
+    if proposals and rounds.context.strategy.evidence:
+        evidence = await _evidence(rounds, list(proposals.values()))
         for (key, proposal), gathered in zip(proposals.items(), evidence, strict=True):
             pairs = list(zip(proposal.keywords, gathered, strict=True))
-            on_topic = [word for word, found in pairs if found.is_of_the_topic]
-            kept[key] = [word for word, found in pairs if word in on_topic or found.is_of_the_group]
-            topic += on_topic
-            if any(found.documents for _, found in pairs):
-                known.add(key)
+            topic += [word for word, found in pairs if found.is_of_the_topic]
+            kept = [word for word, found in pairs if found.is_of_the_topic or found.is_of_the_group]
+            is_known = any(found.documents for _, found in pairs)
+            checked[key] = _with_keywords(answers[key], kept, is_known=is_known)
     elif proposals:
-        contained = await _contained(engine, list(proposals.values()))
-        kept = dict(zip(proposals, contained, strict=True))
-    refinements = [
-        _with_keywords(answer, kept[key], known=key in known) if key in kept else answer
-        for key, answer in answers
-    ]
-    return refinements, topic
+        counts = dict.fromkeys((word for it in proposals.values() for word in it.keywords), 1)
+        if "document_frequencies" in rounds.engine.capabilities:
+            _, counts = await document_frequencies(rounds.engine, list(counts))
+        for key, proposal in proposals.items():
+            kept = [word for word in proposal.keywords if counts[word]]
+            checked[key] = _with_keywords(answers[key], kept)
+    return checked, topic
 
 
-def _with_keywords(refinement: Refinement, kept: Sequence[str], *, known: bool) -> Refinement:
+def _with_keywords(
+    refinement: Refinement, kept: Sequence[str], *, is_known: bool = False
+) -> Refinement:
     """Return a refinement with only these keywords; if there are none, its status says why.
 
     Args:
         refinement: What was proposed.
         kept: The keywords to keep.
-        known: Whether some document contains one of the proposed keywords.
+        is_known: Whether some document contains one of the proposed keywords.
     """
     if kept:
-        return dataclasses.replace(refinement, keywords=tuple(kept))
-    return dataclasses.replace(
-        refinement,
-        keywords=(),
-        status="unsupported" if known else "unknown_terms",
-        message=(
-            "The proposed keywords belong neither to the topic nor to the group."
-            if known
-            else "No document contains any of the proposed keywords."
-        ),
-    )
+        return replace(refinement, keywords=tuple(kept))
+    if is_known:
+        message = "The proposed keywords belong neither to the topic nor to the group."
+        return replace(refinement, keywords=(), status="unsupported", message=message)
+    message = "No document contains any of the proposed keywords."
+    return replace(refinement, keywords=(), status="unknown_terms", message=message)
 
 
-async def _evidence(
-    engine: SearchEngine, proposals: Sequence[Proposal], state: State
-) -> Sequence[Sequence[Evidence]]:
-    original = state["rankings"][0]
+async def _evidence(rounds: Rounds, proposals: Sequence[Proposal]) -> list[list[Evidence]]:
+    """Return the evidence for each keyword of each proposal."""
+    engine, state = rounds.engine, rounds.state
+    original, query = state["rankings"][0], state["query"]
     if "document_frequencies" in engine.capabilities:
-        usual = usual_shares(state["corpus_shares"], original)
-        return await gather_evidence(engine, state["query"], original["ids"], proposals, usual)
-    ids = list(dict.fromkeys(id_ for record in state["rankings"] for id_ in record["ids"]))
-    documents = await engine.documents(ids)
+        # Where the engine cannot count the documents of each group, their shares of the documents
+        # that the original query retrieved are the usual ones.
+        counted = state.get("corpus_shares", {})
+        usual = {
+            name: np.array(counted[name]) if name in counted else decoded(members).mean(axis=0)
+            for name, members in original["memberships"].items()
+        }
+        return await gather_evidence(engine, query, original["ids"], proposals, usual)
+    documents = await engine.documents(rounds.table.ids)
     texts = [f"{document.title}\n{document.text}" for document in documents]
     stems = await asyncio.to_thread(stems_of, texts)
-    table, read = table_of(state["rankings"]), [document.id for document in documents]
+    read, table = [document.id for document in documents], rounds.table
     return [
         evidence_from_texts(
-            state["query"],
+            query,
             stems,
             table.memberships(proposal.dimension, read),
             proposal.dimension.groups.index(proposal.group),
@@ -244,12 +209,3 @@ async def _evidence(
         )
         for proposal in proposals
     ]
-
-
-async def _contained(engine: SearchEngine, proposals: Sequence[Proposal]) -> list[list[str]]:
-    """Return the keywords of each proposal that occur in documents; all without counts."""
-    words = list(dict.fromkeys(word for proposal in proposals for word in proposal.keywords))
-    if "document_frequencies" not in engine.capabilities:
-        return [list(proposal.keywords) for proposal in proposals]
-    _, counts = await document_frequencies(engine, words)
-    return [[word for word in proposal.keywords if counts[word]] for proposal in proposals]

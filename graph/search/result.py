@@ -1,4 +1,8 @@
-"""The result of a search: a contract that other programs read, and that the service returns."""
+"""The result of a search: a contract that other programs read, and that the service returns.
+
+The records of a run's state are those of its result. Some say more there, which a result leaves
+out.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,20 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
+from fairqr.agents.ranking.rankers import Cost
 from fairqr.graph.search.context import Frozen, Method
 from fairqr.graph.search.state import StopReason
 from fairqr.graph.usage import UsageReport
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, intersection
+from fairqr.retrieval.fairness.objective import DIGITS
+
+Shares = dict[str, dict[str, float]]
+"""A share for each group, by attribute and then by group."""
 
 
-class Objective(Frozen, extra="ignore"):
+class Objective(Frozen):
     """How good a list is; see :mod:`fairqr.retrieval.fairness.objective`.
 
     Attributes:
@@ -33,6 +42,39 @@ class Objective(Frozen, extra="ignore"):
     weight: float = 1.0
 
 
+class Reached(Objective):
+    """What the fair step reached.
+
+    Attributes:
+        undefined: How many attributes have no exposure.
+        missed: By how many points a group missed a target that was given; 0 if by at most one.
+        most: What relevance is a share of; times it, values of different rounds can be compared.
+    """
+
+    undefined: int
+    missed: int
+    most: float
+
+    @property
+    def worth(self) -> float:
+        """The value on a scale that all rounds share, rounded as the value itself."""
+        return round(self.value * self.most, DIGITS)
+
+    @property
+    def left(self) -> float:
+        """What the value could gain, on the same scale, if nothing of it were unfair."""
+        return self.relevance * self.most - self.worth
+
+    @property
+    def preference(self) -> tuple[float, ...]:
+        """A key that sorts lists from best to worst.
+
+        A target of one's own comes first, and then the lowest weight of fairness that led so near
+        to it, which pays least relevance. The value is only comparable at the same weight.
+        """
+        return self.undefined, self.missed, self.weight, -self.worth
+
+
 class Place(Frozen):
     """A document at its rank.
 
@@ -44,7 +86,7 @@ class Place(Frozen):
     rank: int
     id: str
     title: str
-    groups: dict[str, dict[str, float]]
+    groups: Shares
 
 
 class RankedDocument(Place):
@@ -78,7 +120,44 @@ class RefinedGroup(Frozen):
     status: str = "ok"
 
 
-class Iteration(Frozen, extra="ignore"):
+class Measured(Frozen):
+    """Exposure in the first k documents of a list, by attribute and group.
+
+    Attributes:
+        exposure: Zeros for an attribute if no document has a label.
+        divergence: KL(ε*‖ε) in nats, the mean over the attributes that have one; None if none has.
+        divergences: The divergence of each attribute; None if no document has a label.
+        unknown: For each attribute, the share of exposure that went to documents without a label.
+    """
+
+    exposure: Shares
+    divergence: float | None
+    divergences: dict[str, float | None]
+    unknown: dict[str, float]
+
+    @property
+    def distance(self) -> tuple[int, float]:
+        """A key that sorts lists from best to worst; undefined divergences are worst."""
+        undefined = sum(value is None for value in self.divergences.values())
+        return undefined, self.divergence or 0.0
+
+
+class FairList(Measured):
+    """The ranking that the fair step made of all documents found up to a round.
+
+    Attributes:
+        relevance: The mean probability of relevance over the ranking, weighted by the discount;
+            None if none is estimated.
+    """
+
+    iteration: int
+    ids: list[str]
+    scores: list[float]
+    relevance: float | None
+    objective: Reached
+
+
+class Iteration(Frozen):
     """A round: 0 is the original query, and each later round a refinement.
 
     ``ids`` are the first k documents that the round retrieved, before any re-ranking; exposure and
@@ -91,10 +170,47 @@ class Iteration(Frozen, extra="ignore"):
     queries: list[str]
     refinements: list[RefinedGroup]
     ids: list[str] = Field([])
-    exposure: dict[str, dict[str, float]]
+    exposure: Shares
     divergence: float | None
     divergences: dict[str, float | None]
     objective: Objective | None = None
+
+
+class Round(Iteration, Measured):
+    """A round as the search itself sees it, which decides by what a result leaves out."""
+
+    objective: Reached | None
+
+    @property
+    def badness(self) -> tuple[tuple[float, ...], int]:
+        """A key that sorts rounds from best to worst: by the objective, or else the divergence."""
+        best = self.distance if self.objective is None else self.objective.preference
+        return best, self.index
+
+
+class RankingCost(Frozen):
+    """The largest cost of re-ranking by a model, and the part reserved for later steps.
+
+    ``calls`` and ``tokens`` are the cost of one list of ``documents``. At most ``lists`` lists are
+    re-ranked if the budget has room.
+    """
+
+    documents: int = 0
+    calls: int = 0
+    tokens: int = 0
+    lists: int = 0
+    reserved_calls: int = 0
+    reserved_tokens: int = 0
+
+    @property
+    def reserved(self) -> Cost:
+        """What later steps will cost at most."""
+        return Cost(self.reserved_calls, self.reserved_tokens)
+
+    @property
+    def after_the_loop(self) -> Cost:
+        """What refinement has to leave: one list, and the later steps."""
+        return Cost(self.calls, self.tokens) + self.reserved
 
 
 class Gaps(Frozen):
@@ -105,15 +221,15 @@ class Gaps(Frozen):
         ranking: What this ranking withholds, though such documents were found.
     """
 
-    supply: dict[str, dict[str, float]]
-    ranking: dict[str, dict[str, float]]
+    supply: Shares
+    ranking: Shares
 
 
 class Baseline(Frozen):
     """The plain retrieval of the original query; see :class:`SearchResult` for the fields."""
 
     ranking: list[RankedDocument]
-    exposure: dict[str, dict[str, float]]
+    exposure: Shares
     divergence: float | None
     divergences: dict[str, float | None]
     relevance: float | None = None
@@ -212,20 +328,20 @@ class SearchResult(Frozen):
     ranker: str | None = None
     reranking: Reranking | None = None
     attributes: list[str]
-    target: dict[str, dict[str, float]]
+    target: Shares
     target_origin: dict[str, str] = Field({})
     iterations: list[Iteration]
     unused_refinements: list[RefinedGroup] = Field([])
     best_iteration: int
     stop_reason: StopReason
     ranking: list[RankedDocument]
-    exposure: dict[str, dict[str, float]]
+    exposure: Shares
     divergence: float | None
     divergences: dict[str, float | None]
     unknown: dict[str, float]
     relevance: float | None = None
     objective: Objective | None = None
-    supply: dict[str, dict[str, float]] | None = None
+    supply: Shares | None = None
     gaps: Gaps | None = None
     without_model: WithoutModel | None = None
     baseline: Baseline

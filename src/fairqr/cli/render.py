@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from fairqr.api import FairSearch, Result, StreamEvent
     from fairqr.graph.answer.result import ExposedDocument
     from fairqr.graph.search.context import Budget, Context
-    from fairqr.graph.search.result import RankedDocument, SearchResult
-    from fairqr.graph.search.state import CostRecord
+    from fairqr.graph.search.result import RankedDocument, RankingCost, SearchResult
     from fairqr.graph.usage import UsageReport
 
     R = TypeVar("R", bound=Result)
@@ -107,15 +106,15 @@ class View:
         if event.cost and self._asked:
             self._say_cost(event.cost)
 
-    def _say_cost(self, cost: CostRecord) -> None:
-        calls, tokens = cost["calls"] * cost["lists"], cost["tokens"] * cost["lists"]
+    def _say_cost(self, cost: RankingCost) -> None:
+        calls, tokens = cost.calls * cost.lists, cost.tokens * cost.lists
         instead = "lower ranking.depth, set budget.model_calls or budget.tokens"
         line = f"at most {counted(calls, 'call')} of {printable(self._asked)} to re-rank "
-        line += counted(cost["documents"], "document")
-        if cost["lists"] > 1:
-            line += f", {cost['calls']} for each of up to {cost['lists']} rounds"
+        line += counted(cost.documents, "document")
+        if cost.lists > 1:
+            line += f", {cost.calls} for each of up to {cost.lists} rounds"
         if not calls:  # a probe
-            calls, tokens = cost["reserved_calls"], cost["reserved_tokens"]
+            calls, tokens = cost.reserved_calls, cost.reserved_tokens
             instead = "make it smaller"
             line = f"at most {calls:,} questions to {printable(self._asked)}"
         if budget := self._budget:

@@ -4,68 +4,55 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, TargetError
 from fairqr.graph.answer.context import answer_context
-from fairqr.graph.search.context import Budget, Context, make_context
+from fairqr.graph.search.context import Context, make_context
+from fairqr.graph.search.result import Reached, Round
 from fairqr.graph.search.rounds import (
     EXPECTED_SHARE,
     best_iteration,
-    budget_is_spent,
     decide_stop,
     expected_gain,
     groups_to_ask_about,
 )
-from fairqr.graph.search.state import IterationRecord, ObjectiveRecord
-
-NOTHING = Usage()
-SPENT = Usage(3, 9, 100, 20)
 
 
-def rounds(*divergences: float | None) -> list[IterationRecord]:
-    """Rounds of a method without the fair step."""
+def rounds(*divergences: float | None, objectives: Sequence[Reached | None] = ()) -> list[Round]:
+    """Rounds, by default of a method without the fair step."""
     return [
-        IterationRecord(
+        Round(
             index=index,
             queries=[],
             refinements=[],
-            ids=[],
             exposure={},
             divergences={"gender": divergence},
             divergence=divergence,
-            objective=None,
+            unknown={},
+            objective=objective,
         )
-        for index, divergence in enumerate(divergences)
+        for index, (divergence, objective) in enumerate(
+            zip(divergences, objectives or [None] * len(divergences), strict=True)
+        )
     ]
 
 
-def reached(
-    relevance: float, value: float, *, most: float = 1.0, undefined: int = 0
-) -> ObjectiveRecord:
+def reached(relevance: float, value: float, **other: float) -> Reached:
     """What the fair step reached: V, and J at a weight of 1."""
-    return ObjectiveRecord(
-        relevance=relevance,
-        fairness=value / relevance,
-        value=value,
-        weight=1.0,
-        undefined=undefined,
-        missed=0,
-        most=most,
-    )
+    usual = {"weight": 1.0, "undefined": 0, "missed": 0, "most": 1.0}
+    fairness = value / relevance
+    return Reached(relevance=relevance, fairness=fairness, value=value, **usual | other)
 
 
-def judged(*objectives: ObjectiveRecord) -> list[IterationRecord]:
+def judged(*objectives: Reached) -> list[Round]:
     """Rounds of the default method, with ever larger divergences, which must not count."""
-    found = rounds(*(0.1 * index for index in range(len(objectives))))
-    for record, objective in zip(found, objectives, strict=True):
-        record["objective"] = objective
-    return found
+    return rounds(*(0.1 * index for index in range(len(objectives))), objectives=objectives)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +82,7 @@ def test_when_the_papers_loop_stops(
     divergences: list[float | None], settings: dict[str, object], expected: str | None
 ) -> None:
     context = make_context(method="fair-qr", **settings)
-    assert decide_stop(rounds(*divergences), context, NOTHING, 0) == expected
+    assert decide_stop(rounds(*divergences), context) == expected
 
 
 SHARE = EXPECTED_SHARE[False]
@@ -125,25 +112,25 @@ class TestStopOfTheDefaultMethod:
     ) -> None:
         context = make_context(**settings)
         found = judged(*(reached(0.9, value) for value in values))
-        assert decide_stop(found, context, NOTHING, 0) == expected
+        assert decide_stop(found, context) == expected
 
     def test_it_asks_only_where_another_round_is_expected_to_add_the_least_gain(self) -> None:
         """V is what J could become; a first round brings a known share of the difference."""
         little, much = reached(0.9, 0.895), reached(0.9, 0.3)
-        assert decide_stop(judged(little), Context(), NOTHING, 0) == "little_to_gain"
-        assert decide_stop(judged(much), Context(), NOTHING, 0) is None
+        assert decide_stop(judged(little), Context()) == "little_to_gain"
+        assert decide_stop(judged(much), Context()) is None
         assert expected_gain(judged(much), SHARE) == pytest.approx(SHARE * 0.6 / 0.3)
         at_least = expected_gain(judged(much), SHARE)
         for gain, expected in ((at_least, None), (at_least * 1.01, "little_to_gain")):
             context = Context(least_gain=gain)
-            assert decide_stop(judged(much), context, NOTHING, 0) == expected
-        assert decide_stop(judged(reached(0.9, 0.9)), Context(), NOTHING, 0) == "little_to_gain"
+            assert decide_stop(judged(much), context) == expected
+        assert decide_stop(judged(reached(0.9, 0.9)), Context()) == "little_to_gain"
         asked = Context(least_gain=0.05)
-        assert decide_stop(judged(much), asked, NOTHING, 0) is None
-        by_vectors = decide_stop(judged(much), asked, NOTHING, 0, by_vectors=True)
+        assert decide_stop(judged(much), asked) is None
+        by_vectors = decide_stop(judged(much), asked, by_vectors=True)
         assert by_vectors == "little_to_gain", "there, a round brings less"
         nothing_costs = Context(least_gain=0)
-        assert decide_stop(judged(reached(0.9, 0.9)), nothing_costs, NOTHING, 0) is None
+        assert decide_stop(judged(reached(0.9, 0.9)), nothing_costs) is None
 
     def test_what_earlier_rounds_added_says_what_another_will(self) -> None:
         first, left = reached(0.9, 0.3), 0.6
@@ -165,32 +152,17 @@ class TestStopOfTheDefaultMethod:
     def test_a_target_of_ones_own_is_reached_before_anything_else_counts(self) -> None:
         """Each round pursues it with the lowest weight that comes as near as any."""
         missed, dear, cheap = (
-            reached(0.9, value) | {"weight": weight, "missed": points}
+            reached(0.9, value, weight=weight, missed=points)
             for value, weight, points in ((0.7, 1.0, 9), (0.3, 64.0, 0), (0.2, 4.0, 0))
         )
         assert best_iteration(judged(missed, dear)) == 1
         assert best_iteration(judged(missed, dear, cheap, dear)) == 2
-        nearer = reached(0.5, 0.2) | {"weight": 256.0, "missed": 5}
+        nearer = reached(0.5, 0.2, weight=256.0, missed=5)
         assert best_iteration(judged(missed, nearer)) == 1
 
 
-@pytest.mark.parametrize(
-    ("budget", "spent"),
-    [
-        ({}, False),
-        ({"model_calls": 3}, True),
-        ({"model_calls": 4}, False),
-        ({"tokens": 120}, True),
-        ({"tokens": 121}, False),
-        ({"seconds": 5}, True),
-        ({"seconds": 6}, False),
-        ({"model_calls": 0}, True),
-    ],
-)
-def test_when_a_budget_is_spent(budget: dict[str, float], spent: bool) -> None:
-    assert budget_is_spent(Budget(**budget), SPENT, seconds=5) is spent  # type: ignore[arg-type]
-    context = Context(method="fair-qr", budget=Budget(**budget))  # type: ignore[arg-type]
-    assert (decide_stop(rounds(0.5), context, SPENT, 5) == "budget") is spent
+def test_a_spent_budget_ends_the_loop() -> None:
+    assert decide_stop(rounds(0.5), Context(method="fair-qr"), is_spent=True) == "budget"
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(0, 7)), min_size=1, max_size=8))

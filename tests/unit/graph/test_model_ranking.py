@@ -217,9 +217,7 @@ async def test_the_cost_is_known_before_anything_is_asked_and_must_fit_the_budge
         async for step in search.stream("science", **asked)
         if isinstance(step, StepData) and step.cost
     ]
-    assert [(c["documents"], c["calls"], c["tokens"], c["lists"]) for c in costs] == [
-        (50, 5, 500, 1)
-    ]
+    assert [(c.documents, c.calls, c.tokens, c.lists) for c in costs] == [(50, 5, 500, 1)]
     ranker.asked.clear()
     for budget, number in (({"model_calls": 4}, "5 model calls"), ({"tokens": 499}, "500 tokens")):
         with pytest.raises(InputError, match=f"may take {number} to re-rank 50 documents"):
@@ -295,10 +293,10 @@ async def test_with_refinement_each_list_that_is_tried_is_paid_for(engine: Searc
     (cost,) = [step.cost for step in steps if step.cost]
     rounds = len(result.iterations)
     assert rounds > 1
-    assert cost["lists"] == 4
-    assert len(ranker.asked) == rounds <= cost["lists"]
+    assert cost.lists == 4
+    assert len(ranker.asked) == rounds <= cost.lists
     ranked = sum(-(-len(ids) // 10) for _, ids, _ in ranker.asked)
-    assert result.reranking.asked == ranked <= cost["calls"] * cost["lists"]
+    assert result.reranking.asked == ranked <= cost.calls * cost.lists
     refined = sum(step.step == "refine" for step in steps) * 2
     assert result.usage.model_calls == ranked + refined
     assert steps[-1].usage["model_calls"] == ranked + refined

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any, cast
 
-from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiner import Refinement
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.refinement import (
@@ -28,7 +26,6 @@ def state(**more: Any) -> State:
         "lacking": [FEMALE],
         "keywords": {},
         "topic_words": [],
-        "usage": asdict(Usage()),
         **more,
     }
     return cast("State", known)
@@ -44,8 +41,8 @@ def answer(*keywords: str) -> Refinement:
 
 
 def test_words_of_the_topic_come_from_all_answers_and_queries_lead_to_who_lacks_exposure() -> None:
-    answers = [answer("atom", "woman"), answer("quantum", "man")]
-    update = after_refinement(state(), ALL_WHO_LACK, answers, ["atom", "quantum"], Usage())
+    answers = {FEMALE: answer("atom", "woman"), MALE: answer("quantum", "man")}
+    update = after_refinement(state(), ALL_WHO_LACK, answers, ["atom", "quantum"])
     queries = asked(update, ALL_WHO_LACK)
     assert [(shown(query), query["group"]) for query in queries] == [
         ("physics atom quantum", None),
@@ -56,7 +53,7 @@ def test_words_of_the_topic_come_from_all_answers_and_queries_lead_to_who_lacks_
 
 
 def test_words_that_a_person_gives_for_another_group_lead_to_that_group() -> None:
-    update = after_refinement(state(chosen=[MALE]), Context(), [answer("man")], [], Usage())
+    update = after_refinement(state(chosen=[MALE]), Context(), {MALE: answer("man")}, [])
     assert [query["group"] for query in asked(update)] == ["male"]
     changed = update | {"keywords": {"gender": {"male": [], "female": ["woman"]}}}
     assert [(shown(q), q["group"]) for q in asked(changed)] == [("physics woman", "female")]
@@ -66,18 +63,18 @@ def test_words_that_a_person_gives_for_another_group_lead_to_that_group() -> Non
 
 def test_without_evidence_keywords_find_documents_themselves() -> None:
     context = Context(evidence=False, groups="lacking")
-    update = after_refinement(state(), context, [answer("woman"), answer("man")], [], Usage())
+    update = after_refinement(state(), context, {FEMALE: answer("woman"), MALE: answer("man")}, [])
     (query,) = asked(update, context)
     assert (query["text"], query["boost"], query["group"]) == ("physics woman", "", "female")
 
 
 def test_words_for_who_lacks_nothing_are_of_no_help_alone() -> None:
     nothing = Refinement("empty", message="nothing")
-    update = after_refinement(state(), ALL_WHO_LACK, [nothing, answer("man")], [], Usage())
+    update = after_refinement(state(), ALL_WHO_LACK, {FEMALE: nothing, MALE: answer("man")}, [])
     assert "iteration" not in update
     assert update["stop_reason"] == "no_improvement"
-    answers = [nothing, answer("atom")]
-    helped = after_refinement(state(), ALL_WHO_LACK, answers, ["atom"], Usage())
+    answers = {FEMALE: nothing, MALE: answer("atom")}
+    helped = after_refinement(state(), ALL_WHO_LACK, answers, ["atom"])
     assert [shown(query) for query in asked(helped, ALL_WHO_LACK)] == ["physics atom"]
 
 
@@ -86,9 +83,8 @@ def test_the_papers_query_grows_by_all_words() -> None:
     update = after_refinement(
         state(chosen=[MALE], lacking=[MALE], keywords=before, iteration=1),
         Context(method="fair-qr"),
-        [answer("man")],
+        {MALE: answer("man")},
         [],
-        Usage(),
     )
     (query,) = asked(update, Context(method="fair-qr"), lacking=[MALE])
     assert (query["text"], query["group"]) == ("physics woman man", "male")
