@@ -1,24 +1,34 @@
-"""Helpers for the nodes of all three graphs."""
+"""What the nodes of all three graphs share: tracing, time and usage, the journal, contexts.
+
+Only the time within steps counts. Between two steps, a person may think for an hour about the
+keywords, or a killed run may be resumed the next day.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import itertools
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.config import get_config
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Overwrite
 
-from fairqr.agents.models.cache import ReplyCache, asking_with
+from fairqr.agents.models.cache import ReplyCache, asking_with, surroundings
+from fairqr.agents.models.replies import Reply, Usage, Validate
 from fairqr.base.errors import NoMatchError
 from fairqr.base.loops import run_blocking
 from fairqr.base.telemetry import Span, span
-from fairqr.graph.journal import run_journal
-from fairqr.graph.search.context import Context, checked_context
-from fairqr.graph.usage import UsageReport, running_from, running_seconds
+from fairqr.graph.search.context import Context, Frozen, checked_context
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.engines.engine import SearchEngine
 
@@ -34,10 +44,126 @@ Update = dict[str, Any]
 C = TypeVar("C", bound=Context)
 
 
-Work = Coroutine[Any, Any, Update]
+class UsageReport(Frozen):
+    """The cost of a search, an answer or a probe, in its result.
+
+    Attributes:
+        model_calls: Requests to models.
+        cached_calls: Requests that the cache answered.
+        prompt_tokens, completion_tokens: The tokens of the requests to models.
+        cached_tokens: The tokens that cached replies cost when models were first asked.
+        cached_milliseconds: How long models took for these replies, added up.
+        milliseconds: How long the steps took.
+    """
+
+    model_calls: int
+    cached_calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    cached_milliseconds: float = 0.0
+    milliseconds: float
 
 
-def traced(node: Callable[..., Work]) -> Callable[..., Work]:
+def usage_of(result: Mapping[str, Any]) -> Usage:
+    """Return the usage in a result that is plain data."""
+    return Usage(**{key: value for key, value in result["usage"].items() if key != "milliseconds"})
+
+
+def total_usage(records: Iterable[Mapping[str, Any]], before: Usage | None = None) -> Usage:
+    """Return the sum of several records, plus the usage before them."""
+    return sum((Usage(**record) for record in records), before or Usage())
+
+
+def usage_report(usage: Usage) -> UsageReport:
+    """Return what a run has cost so far, for its result."""
+    return UsageReport(**asdict(usage), milliseconds=round(running_seconds() * 1000, 1))
+
+
+_began: ContextVar[float | None] = ContextVar("fairqr_began", default=None)
+
+
+@contextmanager
+def running_from(seconds: float) -> Iterator[None]:
+    """Time a step of a run whose earlier steps took this many seconds."""
+    token = _began.set(time.perf_counter() - seconds)
+    try:
+        yield
+    finally:
+        _began.reset(token)
+
+
+def running_seconds() -> float:
+    """Return how long the run has been running until now; 0 outside of a step."""
+    began = _began.get()
+    return 0.0 if began is None else time.perf_counter() - began
+
+
+def seconds_left(context: Context) -> float | None:
+    """Return the seconds that are left of a run's budget, or None without such a budget."""
+    if context.budget.seconds is None:
+        return None
+    return max(0.0, context.budget.seconds - running_seconds())
+
+
+def longest(one: float, other: float) -> float:
+    """Return the greater of two times; parallel steps each report the time of the whole run."""
+    return max(one, other)
+
+
+class RunJournal(ABC):
+    """The journal of one run; see :class:`fairqr.agents.models.cache.Journal`.
+
+    Attributes:
+        saver: LangGraph's checkpointer, which keeps where the run is.
+        resumed: Whether there are checkpoints to go on from.
+        in_order: Held while something of a checkpoint is written.
+    """
+
+    saver: BaseCheckpointSaver[Any]
+    resumed: bool
+    in_order: asyncio.Lock
+
+    @abstractmethod
+    async def begin_over(self, version: str) -> None:
+        """Forget the checkpoints if they are over another version of the index."""
+
+    @abstractmethod
+    async def once(self, key: str, check: Validate, ask: Callable[[], Awaitable[Reply]]) -> Reply:
+        """Return the kept reply to a question, or ask it and keep the reply."""
+
+    @abstractmethod
+    def ended(self, key: str, name: str, update: Mapping[str, Any]) -> None:
+        """Take note that a step has ended.
+
+        Args:
+            key: The same each time the step runs, also after a crash.
+            name: The name of the node.
+            update: What it changed in the state.
+        """
+
+    @abstractmethod
+    async def flush(self, *, sure: bool = False) -> None:
+        """Keep for good what was noted; before that, no checkpoint may follow.
+
+        Args:
+            sure: Make sure that the run is still this process's, even if there is nothing to keep.
+
+        Raises:
+            asyncio.CancelledError: It is not.
+        """
+
+
+def run_journal() -> RunJournal | None:
+    """Return the journal of the current run, or None if it has none."""
+    journal = surroundings().journal
+    return journal if isinstance(journal, RunJournal) else None
+
+
+Work = Callable[..., Coroutine[Any, Any, Update]]
+
+
+def traced(node: Work) -> Work:
     """Make a node of a method that takes the state, the run's context and an open span.
 
     The time of the node is counted, and the journal of a durable run is told that it ended.
@@ -51,19 +177,19 @@ def traced(node: Callable[..., Work]) -> Callable[..., Work]:
     """
 
     @functools.wraps(node)
-    async def step(self: Any, state: Any, runtime: Runtime[Any]) -> Update:
-        replies = itertools.count(1)
+    async def step(self: Any, state: Any, runtime: Runtime[Any] | None = None) -> Update:
+        running, replies = runtime or get_runtime(), itertools.count(1)
 
         def report() -> None:
             progress = {"node": node.__name__, "replies": next(replies)}
-            runtime.stream_writer({"progress": progress})
+            running.stream_writer({"progress": progress})
 
         with (
             span(f"fairqr.{node.__name__}") as opened,
             asking_with(cache=ReplyCache(), on_reply=report),
             running_from(before := state.get("seconds", 0.0)),
         ):
-            update = await node(self, state, self.context(runtime.context), opened)
+            update = await node(self, state, self.context(running.context), opened)
             if isinstance(update.get("seconds"), Overwrite):
                 update = {**update, "seconds": Overwrite(running_seconds() - before)}
             else:
@@ -93,47 +219,25 @@ def plain_update(update: Mapping[str, Any]) -> Update:
 
 
 class Node(Runnable[Any, Any]):
-    """A node that works in ``ainvoke`` and in ``invoke``.
+    """A node, or a choice of the next nodes, that works in ``ainvoke`` and in ``invoke``.
+
+    Unlike for a plain function, LangGraph starts no thread for it.
 
     Args:
-        step: The asynchronous function that does the work.
+        step: Takes the state, and does the work.
     """
 
-    def __init__(self, step: Callable[[Any, Runtime[Any]], Coroutine[Any, Any, Update]]) -> None:
+    def __init__(self, step: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
         self._step = step
         self.name = self.__name__ = step.__name__
 
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Update:
-        """Run the step on our own event loop, and wait for it."""
-        return run_blocking(self._step(input, get_runtime()))
-
-    async def ainvoke(
-        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
-    ) -> Update:
-        """Run the step."""
-        return await self._step(input, get_runtime())
-
-
-class Route(Node):
-    """Chooses the next nodes from the state alone.
-
-    Unlike a plain function, it needs no thread in ``ainvoke``.
-
-    Args:
-        step: Returns the name of a node, or the tasks to send to nodes.
-    """
-
-    def __init__(self, step: Callable[[Any], Any]) -> None:
-        self._choose = step
-        self.name = step.__name__
-
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """Choose the next nodes."""
-        return self._choose(input)
+        """Run the step on our own event loop, and wait for it."""
+        return run_blocking(self._step(input))
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """Choose the next nodes."""
-        return self._choose(input)
+        """Run the step."""
+        return await self._step(input)
 
 
 def context_of(given: object, default: C) -> C:

@@ -15,9 +15,8 @@ from langchain_core.runnables.config import var_child_runnable_config
 from fairqr.agents.models.cache import asking_with
 from fairqr.base.telemetry import span
 from fairqr.graph.answer.context import AnswerContext
-from fairqr.graph.journal import RunJournal
 from fairqr.graph.search.context import Context
-from fairqr.graph.steps import SEARCH, plain_update
+from fairqr.graph.steps import SEARCH, RunJournal, plain_update
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +101,9 @@ async def run_graph(
             durability=durability if thread else None,
         )
         try:
-            with (
-                span("invoke_workflow fairqr", **_asked(context, thread, journal, resume)),
-                asking_with(journal=journal),
-            ):
+            resumed = None if journal is None else resume
+            about = _asked(context, thread=thread, resumed=resumed)
+            with span("invoke_workflow fairqr", **about), asking_with(journal=journal):
                 async with aclosing(updates):
                     async for _, mode, update in updates:
                         if (event := _event(mode, update)) is not None:
@@ -159,13 +157,9 @@ def _event(mode: str, update: Any) -> RunEvent | None:
     return Step(update["name"], plain_update(update["result"]))
 
 
-def _asked(
-    context: Context,
-    thread: str | None = None,
-    journal: RunJournal | None = None,
-    resume: bool = False,
-) -> dict[str, Any]:
-    asked: dict[str, Any] = {
+def _asked(context: Context, **more: Any) -> dict[str, Any]:
+    """Return the attributes of the span of a run; those that are None are left out."""
+    asked = {
         "gen_ai.operation.name": "invoke_workflow",
         "gen_ai.workflow.name": "fairqr",
         "fairqr.method": context.method,
@@ -174,11 +168,6 @@ def _asked(
         "fairqr.k": context.k,
     }
     if isinstance(context, AnswerContext):
-        asked["fairqr.alpha"] = context.answer.alpha
-        asked["fairqr.samples"] = context.answer.samples
-        asked["fairqr.documents"] = context.answer.documents
-    if thread is not None:
-        asked["fairqr.thread"] = thread
-    if journal is not None:
-        asked["fairqr.resumed"] = resume
-    return asked
+        more |= context.answer.model_dump(include={"alpha", "samples", "documents"})
+    told = {f"fairqr.{name}": value for name, value in more.items() if value is not None}
+    return asked | told

@@ -31,7 +31,7 @@ from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import METHODS, Context, make_context
 from fairqr.graph.search.rankers import ASKED, Rankers
 from fairqr.graph.search.result import SearchResult
-from fairqr.graph.usage import usage_of
+from fairqr.graph.steps import usage_of
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.encoders.encoder import PROBE
 from fairqr.retrieval.encoders.opening import AUTO, Retriever, automatic

@@ -18,7 +18,7 @@ from fairqr.graph.answer.state import OutputState, State
 from fairqr.graph.search import builder, rankers
 from fairqr.graph.search.context import require_context
 from fairqr.graph.search.state import InputState
-from fairqr.graph.steps import CONCURRENCY, SEARCH, Node, Route
+from fairqr.graph.steps import CONCURRENCY, SEARCH, Node
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 
@@ -81,8 +81,8 @@ def build_answer_graph(
     graph.add_sequence([Node(nodes.generate), Node(nodes.collect)])
     graph.add_sequence([Node(nodes.attribute), Node(nodes.summarise)])
     graph.add_edge(START, "prepare")
-    graph.add_conditional_edges("sample", Route(to_generate), ["generate"])
-    graph.add_conditional_edges("collect", Route(nodes.to_attribute), ["attribute", "summarise"])
+    graph.add_conditional_edges("sample", Node(to_generate), ["generate"])
+    graph.add_conditional_edges("collect", Node(nodes.to_attribute), ["attribute", "summarise"])
     compiled = graph.compile(checkpointer=checkpointer, name="fair_answer")
     return compiled.with_config(
         recursion_limit=builder.RECURSION_LIMIT, max_concurrency=concurrency

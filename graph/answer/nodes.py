@@ -37,9 +37,12 @@ from fairqr.graph.steps import (
     forgotten,
     record_outcome,
     require_hits,
+    seconds_left,
+    total_usage,
     traced,
+    usage_of,
+    usage_report,
 )
-from fairqr.graph.usage import seconds_left, total_usage, usage_of, usage_report
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -185,7 +188,7 @@ class Nodes:
         samples = context.answer.samples
         return {"warnings": [f"{lost} of {samples} samples have no answer. {message}"]}
 
-    def to_attribute(self, state: State) -> list[Send] | str:
+    async def to_attribute(self, state: State) -> list[Send] | str:
         """Send each answer to be judged, if there is an attributor and an answer."""
         answered = [answer for answer in state["generated"] if answer["status"] == "ok"]
         return (_sent("attribute", state, answered) if self.attributor else []) or "summarise"
@@ -318,7 +321,7 @@ class Nodes:
         return {"answer": result.model_dump(mode="json")}
 
 
-def to_generate(state: State) -> list[Send]:
+async def to_generate(state: State) -> list[Send]:
     """Send each distinct ranking to be answered from."""
     return _sent("generate", state, state["sampled"])
 

@@ -8,7 +8,7 @@ from fairqr.agents.attribution.attributor import VerdictStatus
 from fairqr.agents.models.replies import Status
 from fairqr.graph.search.context import Frozen, Method
 from fairqr.graph.search.result import Place
-from fairqr.graph.usage import UsageReport
+from fairqr.graph.steps import UsageReport
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.sampling.plackett_luce import Form
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from typing_extensions import TypedDict
 
 from fairqr.graph.search import state as search
-from fairqr.graph.usage import longest
+from fairqr.graph.steps import longest
 
 
 class RankingTask(TypedDict):

@@ -13,7 +13,7 @@ from fairqr.graph.search.builder import RECURSION_LIMIT, build_search_graph
 from fairqr.graph.search.context import require_context
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_of
 from fairqr.graph.search.state import InputState
-from fairqr.graph.steps import CONCURRENCY, SEARCH, Node, Route
+from fairqr.graph.steps import CONCURRENCY, SEARCH, Node
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 
@@ -68,6 +68,6 @@ def build_probe_graph(
     graph.add_sequence(steps)
     graph.add_sequence([Node(nodes.probe), Node(nodes.conclude)])
     graph.add_edge(START, "prepare")
-    graph.add_conditional_edges("plan", Route(to_probe), ["probe", "conclude"])
+    graph.add_conditional_edges("plan", Node(to_probe), ["probe", "conclude"])
     compiled = graph.compile(checkpointer=checkpointer, name="fair_probe")
     return compiled.with_config(recursion_limit=RECURSION_LIMIT, max_concurrency=concurrency)

@@ -35,9 +35,12 @@ from fairqr.graph.steps import (
     forgotten,
     record_outcome,
     require_hits,
+    seconds_left,
+    total_usage,
     traced,
+    usage_of,
+    usage_report,
 )
-from fairqr.graph.usage import seconds_left, total_usage, usage_of, usage_report
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -336,7 +339,7 @@ class Nodes:
         return {"probe": result.model_dump(mode="json")}
 
 
-def to_probe(state: State) -> list[Send] | str:
+async def to_probe(state: State) -> list[Send] | str:
     """Send each batch of pairs, and the list once for each asker, if anything is asked."""
     shared = {"query": state["query"], "seconds": state["seconds"]}
     return [Send("probe", {**shared, **task}) for task in state["plan"]["tasks"]] or "conclude"

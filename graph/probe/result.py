@@ -10,7 +10,7 @@ from fairqr.agents.ranking.lean import PairFigures, Verdict, VerdictKind
 from fairqr.agents.ranking.rankers import Asker
 from fairqr.agents.statistics import Interval
 from fairqr.graph.search.context import Frozen
-from fairqr.graph.usage import UsageReport
+from fairqr.graph.steps import UsageReport
 from fairqr.prompts.template import PromptReference
 
 ProbeStatus = Literal[

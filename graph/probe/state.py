@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from fairqr.agents.ranking.rankers import Asker
 from fairqr.graph.search import state as search
-from fairqr.graph.usage import longest
+from fairqr.graph.steps import longest
 
 
 class ProbeTask(TypedDict):

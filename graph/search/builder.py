@@ -10,7 +10,7 @@ from fairqr.graph.search.context import Context, require_context
 from fairqr.graph.search.nodes import Nodes
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, Reserve, model_of
 from fairqr.graph.search.state import InputState, OutputState, State
-from fairqr.graph.steps import Node, Route
+from fairqr.graph.steps import Node
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine, require_engine
 
@@ -76,8 +76,8 @@ def build_search_graph(
     return compiled.with_config(recursion_limit=RECURSION_LIMIT)
 
 
-def _unless_over(node: str) -> Route:
-    def unless_over(state: State) -> str:
+def _unless_over(node: str) -> Node:
+    async def unless_over(state: State) -> str:
         return "rerank" if state["stop_reason"] else node
 
-    return Route(unless_over)
+    return Node(unless_over)

@@ -23,59 +23,45 @@ def explain(result: SearchResult) -> list[str]:
 
     Figures that the result does not have are left out.
     """
-    return [
-        *_target(result),
-        *_not_estimated(result),
-        *_lacked(result),
-        *_relevance(result),
-        *_by_model(result),
-    ]
+    return [*_before(result), *_lacked(result), *_gained(result)]
 
 
-def _target(result: SearchResult) -> Iterator[str]:
-    """Say how the target came about."""
-    origins = result.target_origin
+def _before(result: SearchResult) -> Iterator[str]:
+    """Say how the target came about, and whether relevance was estimated."""
+    origins, plain = result.target_origin, result.baseline.ranking
     phrases = list(dict.fromkeys(origins.values()))
     if len(phrases) > 1:
         phrases = [f"{name}: {how}" for name, how in origins.items()]
     if result.ranking and phrases:
         yield f"The target: {'; '.join(phrases)}."
-
-
-def _not_estimated(result: SearchResult) -> Iterator[str]:
-    """Say that the method that looks at relevance could not."""
-    shown = [*result.ranking, *result.baseline.ranking]
-    is_estimated = any(place.relevance is not None for place in shown)
-    before, after = ([place.id for place in it.ranking] for it in (result.baseline, result))
-    if result.method == "fairqr" and after != before and not is_estimated:
-        why = (
-            "the documents have no texts to compare"
-            if result.retriever.startswith(("hybrid", "run:"))
-            else f"{result.retriever} does not estimate that; the retriever 'hybrid' does"
-        )
+    is_estimated = any(place.relevance is not None for place in [*result.ranking, *plain])
+    is_moved = [place.id for place in result.ranking] != [place.id for place in plain]
+    if result.method == "fairqr" and is_moved and not is_estimated:
+        why = f"{result.retriever} does not estimate that; the retriever 'hybrid' does"
+        if result.retriever.startswith(("hybrid", "run:")):
+            why = "the documents have no texts to compare"
         yield f"We moved documents up without checking that they are relevant: {why}."
 
 
 def _lacked(result: SearchResult) -> Iterator[str]:
     """Yield a sentence for each group that lacked exposure in the plain retrieval."""
-    gaps = result.baseline.gaps
+    gaps, before = result.baseline.gaps, result.baseline.exposure
     if gaps is None:
         return
     for name, groups in result.target.items():
         for group, wanted in groups.items():
-            withheld, missing = gaps.ranking[name][group], gaps.supply[name][group]
             reasons = []
-            if withheld >= LEAST_GAP:
+            if (withheld := gaps.ranking[name][group]) >= LEAST_GAP:
                 points = _points(withheld)
                 verb = "was" if points == "1 point" else "were"
                 reasons.append(f"{points} {verb} withheld by the ranking")
-            if missing >= LEAST_GAP:
+            if (missing := gaps.supply[name][group]) >= LEAST_GAP:
                 reasons.append(f"for {_points(missing)}, {TOO_FEW}")
             if reasons:
-                had, why = result.baseline.exposure[name][group], "; ".join(reasons)
+                why = "; ".join(reasons)
                 yield (
-                    f"{group}: {had:.0%} of the exposure before, target {wanted:.0%}. "
-                    f"{why[0].upper()}{why[1:]}."
+                    f"{group}: {before[name][group]:.0%} of the exposure before, target "
+                    f"{wanted:.0%}. {why[0].upper()}{why[1:]}."
                 )
 
 
@@ -84,33 +70,28 @@ def _points(share: float) -> str:
     return "1 point" if points == 1 else f"{points} points"
 
 
-def _relevance(result: SearchResult) -> Iterator[str]:
-    """Say what fairness cost in relevance."""
-    after, before = result.objective, result.baseline.objective
-    if after is None or before is None or not result.ranking:
-        return
-    relevance = "Expected relevance" if result.relevance is not None else "Relevance by rank"
-    yield (
-        f"{relevance}: {after.relevance:.2f} of what is possible; before, it was "
-        f"{before.relevance:.2f}. Fairness: {after.fairness:.2f}; before, {before.fairness:.2f}."
-    )
-    if after.weight != 1:
-        yield f"The weight of fairness was {after.weight:g}."
-
-
-def _by_model(result: SearchResult) -> Iterator[str]:
-    without, after = result.without_model, result.objective
-    if without is None or after is None:
-        return
-    brought = {0: "no documents", 1: "1 document"}.get(
-        without.documents, f"{without.documents} documents"
-    )
-    relevance = after.relevance - without.objective.relevance
-    fairness = after.fairness - without.objective.fairness
-    yield (
-        f"The model's queries brought {brought} into this ranking: {relevance:+.3f} of expected "
-        f"relevance, {fairness:+.3f} of fairness."
-    )
+def _gained(result: SearchResult) -> Iterator[str]:
+    """Say what fairness cost in relevance, and what the model brought."""
+    after, before, without = result.objective, result.baseline.objective, result.without_model
+    if after and before and result.ranking:
+        relevance = "Expected relevance" if result.relevance is not None else "Relevance by rank"
+        yield (
+            f"{relevance}: {after.relevance:.2f} of what is possible; before, it was "
+            f"{before.relevance:.2f}. Fairness: {after.fairness:.2f}; before, "
+            f"{before.fairness:.2f}."
+        )
+        if after.weight != 1:
+            yield f"The weight of fairness was {after.weight:g}."
+    if after and without:
+        brought = {0: "no documents", 1: "1 document"}.get(
+            without.documents, f"{without.documents} documents"
+        )
+        relevance_gained = after.relevance - without.objective.relevance
+        fairness_gained = after.fairness - without.objective.fairness
+        yield (
+            f"The model's queries brought {brought} into this ranking: {relevance_gained:+.3f} of "
+            f"expected relevance, {fairness_gained:+.3f} of fairness."
+        )
 
 
 def passage_lines(ranking: Sequence[Place], documents: Sequence[Document]) -> Iterator[str]:

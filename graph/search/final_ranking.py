@@ -17,7 +17,7 @@ from fairqr.graph.search.explanation import explain
 from fairqr.graph.search.rankers import ModelRanking
 from fairqr.graph.search.result import FairList, Measured, Objective, SearchResult, Shares
 from fairqr.graph.search.rounds import Rounds, best_iteration, by_group, discounted_mean
-from fairqr.graph.usage import usage_report
+from fairqr.graph.steps import usage_report
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require, searched
 from fairqr.retrieval.fairness.best_ranking import supply
 from fairqr.retrieval.fairness.dimension import Dimension

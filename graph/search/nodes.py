@@ -13,16 +13,11 @@ from langgraph.types import Overwrite
 
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.replies import Usage, no_answer_within
-from fairqr.agents.refiner import (
-    LLMRefiner,
-    Refinement,
-    RefinementRequest,
-    Refiner,
-    RoundRefiner,
-)
+from fairqr.agents.refiner import LLMRefiner, Refinement, RefinementRequest, Refiner, RoundRefiner
 from fairqr.base.errors import InputError, ModelUnavailableError, QueryError, one_line
 from fairqr.base.loops import run_together
 from fairqr.base.telemetry import Kind, Span, span
+from fairqr.graph.search import refinement as refining
 from fairqr.graph.search import rounds as deciding
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.final_ranking import assemble, final_step, search_given
@@ -34,19 +29,19 @@ from fairqr.graph.search.rankers import (
     expected_cost,
     require_refines,
 )
-from fairqr.graph.search.refinement import (
-    after_refinement,
-    checked_refinements,
-    refined_queries,
-    shown,
-)
 from fairqr.graph.search.result import Measured, Round, SearchResult, Shares
 from fairqr.graph.search.rounds import Rounds, groups_to_ask_about
 from fairqr.graph.search.state import QueryRecord, RankingRecord, State, StopReason
-from fairqr.graph.steps import Update, begun, context_of, forgotten, record_outcome, traced
-from fairqr.graph.usage import seconds_left
+from fairqr.graph.steps import (
+    Update,
+    begun,
+    context_of,
+    forgotten,
+    record_outcome,
+    seconds_left,
+    traced,
+)
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require, searched
-from fairqr.retrieval.fairness.dimension import dimensions_of
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.table import coded
 from fairqr.retrieval.fairness.target import can_be_weights
@@ -99,9 +94,9 @@ class Nodes:
         """Check the query and the context, run the query, and set the target."""
         query, engine = _checked(state.get("query")), self.engine
         opened.content("fairqr.query", query)
-        intersect = context.intersect
-        dimensions = dimensions_of(engine.schema, context.attributes, intersect=intersect)
-        attributes = [dimension.attribute for dimension in dimensions]
+        fresh = cast("State", {"query": query, "iteration": 0, "rankings": []})
+        rounds = Rounds(engine, context, fresh)
+        attributes = [dimension.attribute for dimension in rounds.dimensions]
         if context.target is not None:
             context.target.check(attributes)
         warnings = [
@@ -124,29 +119,30 @@ class Nodes:
             await ranker.start()
         original = QueryRecord(text=query, boost="", attribute=None, group=None)
         n = max(context.strategy.depth or context.k, deciding.TARGET_DEPTH)
-        records, reported, (*_, last) = await self._retrieved([original], n, context, 0)
+        records, reported, (*_, last) = await self._retrieved(rounds, [original], n)
         size = last.total if "document_frequencies" in engine.capabilities else None
         if size is not None and context.k > size:
             raise InputError(
                 f"k is {context.k}, but '{engine.name}' has only {size} documents; lower k."
             )
+        fresh["rankings"] = records
         warnings += reported
-        fresh = cast("State", {"query": query, "rankings": records})
-        rounds, found = Rounds(engine, context, fresh), bool(records[0]["own"])
-        target: Shares = {one.name: dict.fromkeys(one.groups, 0.0) for one in dimensions}
+        target: Shares = {it.name: dict.fromkeys(it.groups, 0.0) for it in rounds.dimensions}
         shares: Mapping[str, FloatArray] = {}
-        if not found:
+        if not (found := rounds.own_ranking).ids:
             warnings.append(f"No document of '{engine.name}' matches the query; try other words.")
         else:
             shares = await self._corpus_shares(context)
-            target = rounds.target(shares)
+            target = deciding.estimate_target(
+                rounds.table, rounds.dimensions, found, context, shares
+            )
             by_scores = context.effective_target.parts.get("retrieved")
-            if by_scores and not can_be_weights(rounds.own_ranking.scores):
+            if by_scores and not can_be_weights(found.scores):
                 warnings.append(
                     "The engine's scores cannot be used as weights, so the retrieved documents "
                     "count by 1/rank in the target."
                 )
-        cost = await expected_cost(rounds, ranker, self.reserve) if found else None
+        cost = await expected_cost(rounds, ranker, self.reserve) if found.ids else None
         opened.set("fairqr.target", target)
         grows = {"rankings": records, "warnings": warnings, "iterations": []}
         return {
@@ -183,21 +179,19 @@ class Nodes:
         """Run the refined queries of a round."""
         opened.set("fairqr.iteration", state["iteration"])
         # The queries are made here, so that a person may change the keywords before.
-        pending = refined_queries(state, context) or [state["rankings"][0]["query"]]
-        depth = context.strategy.depth or context.k
-        records, reported, found = await self._retrieved(
-            pending, depth, context, state["iteration"]
-        )
+        pending = refining.refined_queries(state, context) or [state["rankings"][0]["query"]]
+        rounds, depth = Rounds(self.engine, context, state), context.strategy.depth or context.k
+        records, reported, found = await self._retrieved(rounds, pending, depth)
         unboosted = {id_: score for hits in found for id_, score in hits.unboosted.items()}
         return {
-            **await self._given(state, context, records, unboosted),
+            **await self._given(rounds, records, unboosted),
             "rankings": records,
             "pending": pending,
             "warnings": [warning for warning in reported if warning not in state["warnings"]],
         }
 
     async def _retrieved(
-        self, pending: Sequence[QueryRecord], n: int, context: Context, iteration: int
+        self, rounds: Rounds, pending: Sequence[QueryRecord], n: int
     ) -> tuple[list[RankingRecord], list[str], list[Hits]]:
         """Run queries.
 
@@ -205,19 +199,20 @@ class Nodes:
             The record of each query, the warnings, and what was found. With the original query, the
             last of these counts all documents if the engine can.
         """
-        engine = self.engine
-        measured = dimensions_of(engine.schema, context.attributes, intersect=context.intersect)
-        attributes = {factor.name for dimension in measured for factor in dimension.factors}
+        engine, iteration = self.engine, rounds.state["iteration"]
+        attributes = {factor.name for it in rounds.dimensions for factor in it.factors}
         queries = [Query(q["text"], n, boost=q["boost"]) for q in pending]
         asked = {"gen_ai.operation.name": "retrieval", "gen_ai.data_source.id": engine.name}
         counted = not iteration and "document_frequencies" in engine.capabilities
         kind: Kind = "internal" if engine.in_process else "client"
         with span(f"retrieval {engine.name}", kind=kind, **asked) as search:
             search.set("gen_ai.retrieval.top_k", n)
-            search.content("gen_ai.retrieval.query.text", [shown(query) for query in pending])
+            search.content(
+                "gen_ai.retrieval.query.text", [refining.shown(query) for query in pending]
+            )
             found = await searched(engine, [*queries, Query("", 0)] if counted else queries)
             search.set("fairqr.documents", [len(hits) for hits in found[: len(queries)]])
-        are_read = not iteration or context.strategy.rerank in ("none", "original_query")
+        are_read = not iteration or rounds.context.strategy.rerank in ("none", "original_query")
         records = [
             RankingRecord(
                 iteration=iteration,
@@ -234,11 +229,7 @@ class Nodes:
         return records, list(reported), found
 
     async def _given(
-        self,
-        state: State,
-        context: Context,
-        found: Sequence[RankingRecord],
-        unboosted: Mapping[str, float],
+        self, rounds: Rounds, found: Sequence[RankingRecord], unboosted: Mapping[str, float]
     ) -> dict[str, dict[str, float]]:
         """Return what the original query says of the documents that refined queries sought.
 
@@ -246,11 +237,12 @@ class Nodes:
         engine may estimate a document better when asked about it directly, even if the original
         query found it far down. ``unboosted`` are scores that came with the refined rankings.
         """
-        can = self.engine.capabilities
-        if context.strategy.rerank != "relevance" or not can & {"rescore", "relevance"}:
+        can, state = self.engine.capabilities, rounds.state
+        if rounds.context.strategy.rerank != "relevance" or not can & {"rescore", "relevance"}:
             return {}
         first, *earlier = state["rankings"]
-        rounds = Rounds(self.engine, context, {**state, "rankings": [*state["rankings"], *found]})
+        state = {**state, "rankings": [first, *earlier, *found]}
+        rounds = Rounds(self.engine, rounds.context, state)
         # What earlier rounds asked about may have got no answer, and would get none now.
         known = {id_ for record in earlier for id_ in rounds.sought(record)}
         if "relevance" not in can:
@@ -290,7 +282,7 @@ class Nodes:
         record = Round(
             **dict(measured),
             index=number,
-            queries=[shown(query) for query in state["pending"]],
+            queries=[refining.shown(query) for query in state["pending"]],
             refinements=state["refinements"],
             ids=found.ids[: context.k],
             objective=objective,
@@ -376,13 +368,14 @@ class Nodes:
                 "stop_reason": "model_failed",
             }
         usage = sum((answer.usage for answer in answers), rounds.usage)
-        checked, topic = await checked_refinements(rounds, dict(zip(chosen, answers, strict=True)))
+        proposed = dict(zip(chosen, answers, strict=True))
+        checked, topic = await refining.checked_refinements(rounds, proposed)
         for (name, group), refinement in checked.items():
             opened.content(f"fairqr.keywords.{name}.{group}", refinement.keywords)
         statuses = [f"{name}={group} {it.status}" for (name, group), it in checked.items()]
         opened.set("fairqr.refinements", statuses)
         spent = rounds.is_spent(usage)
-        update = after_refinement(state, context, checked, topic, is_spent=spent)
+        update = refining.after_refinement(state, context, checked, topic, is_spent=spent)
         return {"usage": asdict(usage), **update}
 
     @traced

@@ -27,7 +27,7 @@ from fairqr.base.telemetry import span
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import RankingCost, Reranking
 from fairqr.graph.search.rounds import Rounds, shortage
-from fairqr.graph.usage import seconds_left
+from fairqr.graph.steps import seconds_left
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.ranking import Ranking

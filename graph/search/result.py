@@ -14,7 +14,7 @@ from pydantic import Field
 from fairqr.agents.ranking.rankers import Cost
 from fairqr.graph.search.context import Frozen, Method
 from fairqr.graph.search.state import StopReason
-from fairqr.graph.usage import UsageReport
+from fairqr.graph.steps import UsageReport
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, intersection

@@ -20,7 +20,7 @@ from fairqr.base.errors import InputError, TargetError
 from fairqr.graph.search.context import Budget, Context, Groups
 from fairqr.graph.search.result import FairList, Measured, RankingCost, Reached, Round, Shares
 from fairqr.graph.search.state import GroupKey, QueryRecord, RankingRecord, State, StopReason
-from fairqr.graph.usage import running_seconds
+from fairqr.graph.steps import running_seconds
 from fairqr.retrieval.engines.engine import Hits, SearchEngine
 from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
 from fairqr.retrieval.fairness.divergence import kullback_leibler
@@ -135,12 +135,6 @@ class Rounds:
     def plain(self) -> Ranking:
         """The first k documents of the engine's own ranking."""
         return self.own_ranking.top(self.context.k)
-
-    def target(self, corpus_shares: Mapping[str, FloatArray]) -> Shares:
-        """Compute ε* from the results of the original query; see :func:`estimate_target`."""
-        return estimate_target(
-            self.table, self.dimensions, self.own_ranking, self.context, corpus_shares
-        )
 
     def measured(self, ids: Sequence[str]) -> Measured:
         """Measure the first k of a list of documents against the target."""

@@ -16,7 +16,7 @@ from langgraph.channels import DeltaChannel
 # Before Python 3.12, pydantic cannot make a JSON schema, which Studio needs, of typing's TypedDict.
 from typing_extensions import TypedDict
 
-from fairqr.graph.usage import longest
+from fairqr.graph.steps import longest
 from fairqr.retrieval.fairness.table import CodedMemberships
 
 StopReason = Literal[

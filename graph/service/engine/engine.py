@@ -25,7 +25,6 @@ from fairqr.base.errors import (
 )
 from fairqr.base.settings import is_on
 from fairqr.base.telemetry import record_to
-from fairqr.graph.journal import RunJournal
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.configuration import Caps, ServiceSettings
 from fairqr.graph.service.engine.audits import (
@@ -39,6 +38,7 @@ from fairqr.graph.service.engine.offers import Offers, ServedPrompts
 from fairqr.graph.service.engine.requests import RunRequest
 from fairqr.graph.service.engine.resources import Resources
 from fairqr.graph.service.records import Kind, Run
+from fairqr.graph.steps import RunJournal
 from fairqr.graph.stream import RunEvent, Step, result_of, run_graph
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.encoders.opening import AUTO

@@ -19,7 +19,6 @@ from fairqr.base.errors import (
     RunInterruptedError,
     StoreUnavailableError,
 )
-from fairqr.graph.journal import RunJournal
 from fairqr.graph.service.problems import CANCELLED
 from fairqr.graph.service.records import Event, EventName, Run
 from fairqr.graph.service.runs.doing import Observer, complain, followed
@@ -27,6 +26,7 @@ from fairqr.graph.service.runs.outcomes import done, failed, first_data, last_ev
 from fairqr.graph.service.store import Attempt, Store
 from fairqr.graph.service.store.checkpoints import lasting
 from fairqr.graph.step_data import step_data
+from fairqr.graph.steps import RunJournal
 from fairqr.graph.stream import RunEvent, Step
 
 LOSSES = 5

@@ -18,7 +18,7 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from psycopg_pool import PoolClosed
 
-from fairqr.graph.journal import run_journal
+from fairqr.graph.steps import run_journal
 
 PAUSE = 0.5
 """Seconds between two attempts while the database is away."""

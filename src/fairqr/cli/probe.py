@@ -190,7 +190,7 @@ def _require_answers(result: ProbeResult) -> None:
         ModelError: The model answered no question.
     """
     from fairqr.evaluation.experiments.engine import is_away
-    from fairqr.graph.usage import usage_of
+    from fairqr.graph.steps import usage_of
 
     asked, failures = 0, Counter[str]()
     if result.pairwise is not None:

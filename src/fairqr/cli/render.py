@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fairqr.graph.answer.result import ExposedDocument
     from fairqr.graph.search.context import Budget, Context
     from fairqr.graph.search.result import RankedDocument, RankingCost, SearchResult
-    from fairqr.graph.usage import UsageReport
+    from fairqr.graph.steps import UsageReport
 
     R = TypeVar("R", bound=Result)
 

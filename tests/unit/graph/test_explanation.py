@@ -14,7 +14,7 @@ from fairqr.graph.search.result import (
     SearchResult,
     WithoutModel,
 )
-from fairqr.graph.usage import UsageReport
+from fairqr.graph.steps import UsageReport
 
 SHARES = {"gender": {"female": 0.12, "male": 0.88}}
 MEASURED = {"exposure": SHARES, "divergence": 0.1, "divergences": {"gender": 0.1}}
