@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from limits import parse_many
+from limits.aio.storage import MemoryStorage
+from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Send
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Connection
 
-from fairqr.base.errors import AccessError, ConfigError, FairqrError, NotAllowedError, ScopeError
-from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.http.answers import OPENAI, ProblemResponse
-from fairqr.graph.service.http.throttle import Throttle
-from fairqr.graph.service.problems import problem_of
+from fairqr.base import errors
+from fairqr.graph.service.configuration import Limits, ServiceSettings
+from fairqr.graph.service.http.answers import OPENAI, Refused, answer_error
+from fairqr.graph.service.http.bodies import read_body
+from fairqr.graph.service.problems import problem
 from fairqr.graph.service.records import KEY_START, NOBODY, SCOPES, Scope
 from fairqr.graph.service.store import Store
 
@@ -25,6 +30,12 @@ OPEN = ("/", "/healthz", "/readyz", "/openapi.json", "/docs")
 MCP_PATH = "/mcp"
 """The path of the tools for agents."""
 
+_AMBIGUOUS = problem(
+    "malformed",
+    400,
+    "The request cannot be read",
+    "Send either Content-Length or Transfer-Encoding, not both.",
+)
 _HOST = re.compile(r"(?:(?P<six>\[[0-9a-fA-F:.]+\])|(?P<name>[A-Za-z0-9.-]+))(?::\d{1,5})?")
 
 
@@ -76,7 +87,7 @@ async def require_a_key(settings: ServiceSettings, store: Store) -> None:
     """
     if needs_keys(settings) and not any(key.revoked is None for key in await store.keys()):
         why = "Keys are required" if settings.require_keys else f"{settings.host} is not loopback"
-        raise ConfigError(
+        raise errors.ConfigError(
             f"{why}, and there is no access key; make one with 'fairqr keys create NAME'."
         )
 
@@ -93,22 +104,53 @@ def needed(method: str, path: str) -> Scope | None:
     return "read" if method in ("GET", "HEAD", "OPTIONS") else "run"
 
 
+class Throttle:
+    """Counts the requests of each key, or of each address without a key.
+
+    Each process counts on its own.
+
+    Args:
+        limits: The limits of the service.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._rates = parse_many(limits.rate) if limits.rate else []
+        self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
+
+    async def count(self, who: str) -> None:
+        """Count a request.
+
+        Args:
+            who: The key or the address.
+
+        Raises:
+            BusyError: The rate is exceeded.
+        """
+        for rate in self._rates:
+            if await self._limiter.hit(rate, who):
+                continue
+            window = await self._limiter.get_window_stats(rate, who)
+            raise errors.BusyError(
+                f"You exceeded the limit of {rate}; wait, and ask less often.",
+                retry_after=min(max(1.0, window.reset_time - time.time()), rate.get_expiry()),
+                own=True,
+            )
+
+
 class Guard:
-    """Refuses requests without the right key, and those above the rate.
+    """Refuses requests without the right key, those above the rate, and wrong bodies.
 
     Args:
         app: The guarded application.
         settings: The settings of the service.
         store: The store with the keys.
-        throttle: Counts requests.
     """
 
-    def __init__(
-        self, app: ASGIApp, settings: ServiceSettings, store: Store, throttle: Throttle
-    ) -> None:
+    def __init__(self, app: ASGIApp, settings: ServiceSettings, store: Store) -> None:
         self._app = app
         self._store = store
-        self._throttle = throttle
+        self._throttle = Throttle(settings.limits)
+        self._settings = settings
         self._needs_keys = needs_keys(settings)
         self._origins = settings.cors_origins
 
@@ -116,16 +158,27 @@ class Guard:
         """Serve a request, or refuse it."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
+        request, messages = Request(scope, receive), list[Message]()
+
+        async def replay() -> Message:
+            return messages.pop() if messages else await receive()
+
         try:
-            caller = await self._admit(scope)
-        except FairqrError as error:
-            response = ProblemResponse(problem_of(error, scope["path"]))
-            return await response(scope, receive, send)
-        scope.setdefault("state", {})["caller"] = caller
-        return await self._app(scope, receive, send)
+            scope.setdefault("state", {})["caller"] = await self._admit(scope)
+            if scope["method"] == "POST":
+                body = await read_body(request, self._settings)
+                messages.append({"type": "http.request", "body": body, "more_body": False})
+        except ClientDisconnect:
+            return None
+        except (errors.FairqrError, Refused) as error:
+            return await (await answer_error(request, error))(scope, receive, send)
+        return await self._app(scope, replay, send)
 
     async def _admit(self, scope: Connection) -> Caller:
         headers = Headers(scope=scope)
+        if "content-length" in headers and "transfer-encoding" in headers:
+            # A proxy might believe the other one, and take the rest for somebody else's request.
+            raise Refused(_AMBIGUOUS, closes=True)
         wanted = needed(scope["method"], scope["path"])
         if scope["path"] == MCP_PATH:  # even with a key, as MCP requires
             _check_origin(headers, self._origins)
@@ -140,17 +193,17 @@ class Guard:
         if given is not None:
             caller = await self._caller(given, scope)
         elif self._needs_keys:
-            raise AccessError("An access key is needed; send it as 'Authorization: Bearer fqr_…'.")
+            raise errors.AccessError(
+                "An access key is needed; send it as 'Authorization: Bearer fqr_…'."
+            )
         else:
             caller = Caller()
         if not caller.may(wanted):
-            raise ScopeError(
-                f"This needs an access key with the scope '{wanted}'; yours has "
-                f"{', '.join(caller.scopes) or 'no scope'}."
+            own = ", ".join(caller.scopes) or "no scope"
+            raise errors.ScopeError(
+                f"This needs an access key with the scope '{wanted}'; yours has {own}."
             )
-        await self._throttle.count(
-            f"key {caller.id}" if caller.id else f"address {_address(scope)}"
-        )
+        await self._throttle.count(f"key {caller.id}" if caller.id else _address(scope))
         return caller
 
     async def _caller(self, given: str, scope: Connection) -> Caller:
@@ -158,8 +211,10 @@ class Guard:
         key = await self._store.key_for(secret.strip()) if kind.lower() == "bearer" else None
         if key is None:
             # Count guesses by address, so that they use up no key's rate.
-            await self._throttle.count(f"address {_address(scope)}")
-            raise AccessError("This access key does not exist or was revoked; send another one.")
+            await self._throttle.count(_address(scope))
+            raise errors.AccessError(
+                "This access key does not exist or was revoked; send another one."
+            )
         return Caller(key.id, key.name, key.scopes)
 
 
@@ -182,7 +237,7 @@ def _check_host(headers: Mapping[str, str]) -> None:
     """
     match = _HOST.fullmatch(headers.get("host", ""))
     if match is None or not is_loopback(match["six"] or match["name"]):
-        raise NotAllowedError(
+        raise errors.NotAllowedError(
             "Without access keys the service only answers to the name localhost; use that name, or "
             "set require_keys to serve others."
         )
@@ -198,11 +253,11 @@ def _check_origin(headers: Mapping[str, str], allowed: Collection[str]) -> None:
     if origin is None or "*" in allowed or origin in allowed:
         return
     if origin.partition("://")[2].lower() != headers.get("host", "").lower():
-        raise NotAllowedError(
+        raise errors.NotAllowedError(
             "The service does not answer web pages of other origins; add this one to cors_origins, "
             "or use a program."
         )
 
 
 def _address(scope: Connection) -> str:
-    return scope["client"][0] if scope.get("client") else ""
+    return f"address {scope['client'][0] if scope.get('client') else ''}"

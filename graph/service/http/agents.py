@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairqr.graph.service.engine.engine import Engine
 from fairqr.graph.service.http.access import MCP_PATH, caller_of
-from fairqr.graph.service.http.routes.asking import carrier_of
+from fairqr.graph.service.http.runs import carrier_of
 from fairqr.graph.service.mcp.tools import Origin, make_server
 from fairqr.graph.service.runs.ephemeral import EphemeralRuns
 

@@ -1,57 +1,96 @@
-"""Error responses: problem documents, with their headers."""
+"""What the service answers with: JSON, problem documents, and server-sent events."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import math
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
-from pydantic_core import to_json
+from fastapi.sse import ServerSentEvent
+from openai.types import ErrorObject
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import to_json, to_jsonable_python
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from fairqr.base.errors import FairqrError, one_line
 from fairqr.graph.service.problems import MEDIA_TYPE, problem, problem_of
+from fairqr.graph.service.records import Event
 
-log = logging.getLogger(__name__)
+Events = AsyncGenerator[Event, None]
+Responses = dict[int | str, dict[str, Any]]
 
-_HTTP = {
-    404: ("not-found", "Not found", "There is nothing at this path; see /openapi.json."),
-    405: (
-        "method-not-allowed",
-        "Method not allowed",
-        "This path has no such method; see /openapi.json.",
-    ),
-}
 MANY_ERRORS = 10
-
 OPENAI = "/openai/"
 """Below this path everything has the form of OpenAI's API, errors included."""
 
 _OPENAI_CODES = {"access": "invalid_api_key", "index-not-found": "model_not_found"}
 """OpenAI's codes for the errors that its clients recognise."""
 
+_HTTP = {
+    404: ("not-found", "Not found", "There is nothing at this path"),
+    405: ("method-not-allowed", "Method not allowed", "This path has no such method"),
+}
+_LINE_BREAKS = {ord(each): f"\\u{ord(each):04x}" for each in "\u0085\u2028\u2029"}
 
-def as_json(content: Any) -> bytes:
-    """Return JSON in UTF-8. Lone surrogates, which a model may write, are replaced."""
-    with contextlib.suppress(ValueError):
-        return to_json(content, inf_nan_mode="null")
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.encode(errors="replace")
+
+class FieldError(BaseModel):
+    """What is wrong with one parameter."""
+
+    field: str = Field(description="Its name, with dots; empty for the whole request.")
+    reason: str
+
+
+class Problem(BaseModel):
+    """A problem document of RFC 9457."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(
+        description="`urn:fairqr:error:` and the name of a class of errors.",
+        examples=["urn:fairqr:error:over-cap"],
+    )
+    title: str
+    status: int
+    detail: str = Field(description="One sentence that says what is wrong and what to do.")
+    instance: str | None = Field(None, description="The path of the request or the run.")
+    errors: list[FieldError] | None = Field(None, description="All wrong parameters of a request.")
+    cap: str | None = Field(None, description="The exceeded cap.")
+    limit: float | None = Field(None, description="The value of the cap.")
+    retry_after: float | None = Field(None, description="Seconds to wait before the next try.")
+    model_status: str | None = Field(None, description="How the question to the model ended.")
+
+
+class OpenAIError(BaseModel):
+    """An error in the form of OpenAI's API."""
+
+    error: ErrorObject
+
+
+PROBLEMS: Responses = {
+    "default": {
+        "description": "A problem document.",
+        "model": Problem,
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+}
+OPENAI_PROBLEMS: Responses = {"default": {"description": "An error.", "model": OpenAIError}}
 
 
 class Json(JSONResponse):
-    """A JSON response."""
+    """JSON in UTF-8 of plain data and models."""
 
     def render(self, content: Any) -> bytes:
-        """Return the content as UTF-8."""
-        return as_json(content)
+        """Return the content. Lone surrogates, which a model may write, are replaced."""
+        with contextlib.suppress(ValueError):
+            return to_json(content, inf_nan_mode="null")
+        text = json.dumps(to_jsonable_python(content, inf_nan_mode="null"), ensure_ascii=False)
+        return text.encode(errors="replace")
 
 
 class ProblemResponse(Json):
@@ -66,14 +105,15 @@ class ProblemResponse(Json):
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, document: dict[str, Any], headers: dict[str, str] | None = None) -> None:
-        sent = dict(headers or {})
+    def __init__(
+        self, document: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> None:
+        self._document, self._sent = document, dict(headers or {})
         if "retry_after" in document:
-            sent["Retry-After"] = str(max(1, math.ceil(document["retry_after"])))
+            self._sent["Retry-After"] = str(max(1, math.ceil(document["retry_after"])))
         if document["status"] == 401:
-            sent["WWW-Authenticate"] = 'Bearer realm="fairqr"'
-        super().__init__(document, document["status"], sent)
-        self._document, self._sent = document, sent
+            self._sent["WWW-Authenticate"] = 'Bearer realm="fairqr"'
+        super().__init__(document, document["status"], self._sent)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
@@ -91,14 +131,13 @@ def openai_error(document: Mapping[str, Any]) -> dict[str, Any]:
     slug, status = _slug_of(document), document["status"]
     kind = "server_error" if status >= 500 else "invalid_request_error"
     field = document.get("cap") or next((it["field"] for it in document.get("errors", ())), None)
-    return {
-        "error": {
-            "message": document["detail"],
-            "type": "rate_limit_error" if status == 429 else kind,
-            "param": "model" if slug == "index-not-found" else field,
-            "code": _OPENAI_CODES.get(slug, slug),
-        }
+    error = {
+        "message": document["detail"],
+        "type": "rate_limit_error" if status == 429 else kind,
+        "param": "model" if slug == "index-not-found" else field,
+        "code": _OPENAI_CODES.get(slug, slug),
     }
+    return {"error": error}
 
 
 def _slug_of(document: Mapping[str, Any]) -> str:
@@ -106,41 +145,48 @@ def _slug_of(document: Mapping[str, Any]) -> str:
     return slug
 
 
-def handle_errors(app: FastAPI) -> None:
-    """Make an application answer all errors with problem documents."""
-    app.add_exception_handler(FairqrError, _fairqr_error)
-    app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_exception_handler(HTTPException, _http_error)
+class Refused(Exception):  # noqa: N818
+    """A request is refused before it reaches a route.
+
+    Args:
+        document: The problem.
+        closes: Whether to close the connection, and not wait for the rest of the request.
+    """
+
+    def __init__(self, document: dict[str, Any], closes: bool = False) -> None:
+        super().__init__(document["detail"])
+        self.document = document
+        self.headers = {"Connection": "close"} if closes else {}
 
 
-async def _fairqr_error(request: Request, error: Exception) -> JSONResponse:
-    return ProblemResponse(problem_of(error, request.url.path))
-
-
-async def _validation_error(request: Request, error: Any) -> JSONResponse:
+async def answer_error(request: Request, error: Any) -> ProblemResponse:
+    """Return the problem document of an error."""
+    path = request.scope["path"]
+    if isinstance(error, Refused):
+        return ProblemResponse(error.document, error.headers)
+    if isinstance(error, HTTPException):
+        other = ("request", "The request cannot be served", "Correct the request")
+        slug, title, why = _HTTP.get(error.status_code, other)
+        document = problem(slug, error.status_code, title, f"{why}; see /openapi.json.")
+        return ProblemResponse(document, error.headers)
+    if not isinstance(error, RequestValidationError):
+        return ProblemResponse(problem_of(error, path))
     errors = [
         {"field": _place(each["loc"]), "reason": _reason(each)}
         for each in error.errors()[:MANY_ERRORS]
     ]
-    first = errors[0]
-    named = f"The parameter '{first['field']}' is wrong" if first["field"] else "The body is wrong"
-    document = problem(
-        "input",
-        422,
-        "A parameter is wrong",
-        f"{named}: {first['reason']}.",
-        request.url.path,
-        errors=errors,
+    field, reason = errors[0].values()
+    named = f"The parameter '{field}' is wrong" if field else "The body is wrong"
+    detail = f"{named}: {reason}."
+    return ProblemResponse(
+        problem("input", 422, "A parameter is wrong", detail, path, errors=errors)
     )
-    return ProblemResponse(document)
 
 
-async def _http_error(request: Request, error: Any) -> JSONResponse:
-    slug, title, detail = _HTTP.get(
-        error.status_code, ("request", "The request cannot be served", "Correct the request.")
-    )
-    document = problem(slug, error.status_code, title, detail)
-    return ProblemResponse(document, dict(error.headers or {}))
+HANDLERS: dict[Any, Any] = dict.fromkeys(
+    (FairqrError, RequestValidationError, HTTPException), answer_error
+)
+"""What makes FastAPI answer all errors with problem documents."""
 
 
 def _reason(error: Mapping[str, Any]) -> str:
@@ -151,7 +197,25 @@ def _reason(error: Mapping[str, Any]) -> str:
 
 def _place(where: tuple[int | str, ...]) -> str:
     """Return the place of a value within its part of the request; long names are cut."""
-    parts = [str(part) for part in where]
-    if parts and parts[0] in ("body", "query", "path", "header"):
-        parts = parts[1:]
-    return one_line(".".join(parts), 100)
+    inner = where[1:] if where[:1] and where[0] in ("body", "query", "path", "header") else where
+    return one_line(".".join(map(str, inner)), 100)
+
+
+def compact(data: Mapping[str, Any]) -> str:
+    """Return the data of an event as one line of JSON.
+
+    We escape Unicode's line breaks, since some clients split lines there.
+    """
+    return bytes(Json(data).body).decode().translate(_LINE_BREAKS)
+
+
+async def sent(events: AsyncIterator[Event]) -> AsyncGenerator[ServerSentEvent, None]:
+    """Yield events in the form of the stream.
+
+    If the database is away, the stream ends, and the run still goes on. A client that misses the
+    last event knows that it should reconnect.
+    """
+    with contextlib.suppress(FairqrError):
+        async for event in events:
+            number = str(event.number) if event.number else None
+            yield ServerSentEvent(raw_data=compact(event.data), event=event.name, id=number)

@@ -1,37 +1,63 @@
-"""The application: the routes and the middleware around them."""
+"""The application: the routes, the page, and the middleware around them."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import mimetypes
 import time
+from html import escape
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import Any
 
 from anyio import BrokenResourceError
 from fastapi import Depends, FastAPI
+from fastapi.security import HTTPBearer
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fairqr.graph.service.http import offers, openai, runs
 from fairqr.graph.service.http.access import Guard
-from fairqr.graph.service.http.answers import ProblemResponse, handle_errors
-from fairqr.graph.service.http.bodies import Bodies
+from fairqr.graph.service.http.answers import HANDLERS, PROBLEMS, ProblemResponse
 from fairqr.graph.service.http.metrics import Metrics
-from fairqr.graph.service.http.openapi import DESCRIPTION, KEY, PROBLEMS, TAGS
-from fairqr.graph.service.http.pages import POLICY, add_pages
 from fairqr.graph.service.http.parts import Parts
-from fairqr.graph.service.http.routes import asking, audits, listing, openai, operation, reading
-from fairqr.graph.service.http.throttle import Throttle
-from fairqr.graph.service.problems import problem, problem_of, told_in_log
-
-if TYPE_CHECKING:
-    from fastapi.telemetry import TelemetryConfig
+from fairqr.graph.service.problems import problem_of, told_in_log
 
 READ_WITHIN = 60.0
 """Seconds that a client has to read what we send; after that we close its connection."""
 
 log = logging.getLogger(__name__)
+
+_DESCRIPTION = (
+    "Fair search, fair answers, and probes of language models as rankers. The requests and results "
+    "are those of the Python API. Errors are problem documents (RFC 9457) of the types "
+    "`urn:fairqr:error:…`; below `/openai/` they have OpenAI's form. Streams are server-sent "
+    "events: `id` is the number of the event, `event` one of `run` (its summary), `step` (its "
+    "outcome), `token` (`text`, a piece of an answer), `end` (the id as `run`, and the `result`) "
+    "and `error` (the problem), and `data` a JSON object. A `token` has no id, since it is sent "
+    "only once. Comments show that a stream is alive."
+)
+_TAGS = {
+    "ask": "Searches, answers and probes, as one response or as a stream.",
+    "runs": "Runs in the background, and past runs.",
+    "audits": "Who gets seen in the results of a source over many queries.",
+    "offers": "The sources, models, prompts and methods to choose from.",
+    "openai": "Answers in the form of OpenAI's API; a source is a model.",
+    "operation": "For whoever runs the service.",
+}
+_KEY = HTTPBearer(
+    scheme_name="key",
+    description="An access key from `fairqr keys create`. Its scope is `read`, `run` (which "
+    "includes `read`) or `admin` (which includes both). On loopback no key is needed, unless the "
+    "service requires one.",
+    auto_error=False,
+)
+"""Describes the keys that the guard checks."""
 
 _HEADERS = {
     "x-content-type-options": "nosniff",
@@ -39,30 +65,21 @@ _HEADERS = {
     "x-frame-options": "DENY",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    "content-security-policy": POLICY,
+    # The page may load its own files, and nothing else.
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; connect-src 'self'; frame-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
     # Browsers check each time, so that a new version of the service brings its page at once.
     "cache-control": "no-cache",
 }
-"""The headers of all responses that have no others. The policy is the strict one of the page."""
+"""The headers of all responses that have no others."""
 
-_AMBIGUOUS = problem(
-    "malformed",
-    400,
-    "The request cannot be read",
-    "Send either Content-Length or Transfer-Encoding, not both.",
-)
-
-_TELEMETRY: TelemetryConfig = {
+# FastAPI's own spans of requests; :mod:`fairqr.base.exporting` says where they go. Its logs would
+# contain the texts of errors, which may quote the request.
+_TELEMETRY: Any = {
     "exclude": lambda scope: scope["path"] in ("/healthz", "/readyz", "/metrics"),
-    "operation_spans": False,
-    # Logs would contain the texts of errors, which may quote the request.
-    "logs": False,
-    "auto_configure": False,
+    **dict.fromkeys(("operation_spans", "logs", "auto_configure"), False),
 }
-"""Settings of FastAPI's own spans of requests, which older versions do not have.
-
-:mod:`fairqr.base.exporting` says where spans go.
-"""
 
 
 def create_app(parts: Parts) -> FastAPI:
@@ -75,10 +92,11 @@ def create_app(parts: Parts) -> FastAPI:
     app = FastAPI(
         title="fairqr",
         version=version("fairqr"),
-        description=DESCRIPTION,
-        openapi_tags=TAGS,
+        description=_DESCRIPTION,
+        openapi_tags=[{"name": name, "description": about} for name, about in _TAGS.items()],
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         responses=PROBLEMS,
+        exception_handlers=HANDLERS,
         # FastAPI's own pages load scripts from other hosts.
         docs_url=None,
         redoc_url=None,
@@ -86,32 +104,65 @@ def create_app(parts: Parts) -> FastAPI:
         telemetry=_TELEMETRY,
     )
     app.state.parts = parts
-    handle_errors(app)
-    for module in (asking, reading, audits, listing, openai):
-        app.include_router(module.router, dependencies=[Depends(KEY)])
-    app.include_router(operation.router)
-    add_pages(app)
+    for module in (runs, offers, openai):
+        app.include_router(module.router, dependencies=[Depends(_KEY)])
+    app.include_router(offers.operation)
+    _add_pages(app)
     # From the inside to the outside: each sees only what those after it let through.
-    app.add_middleware(Bodies, settings=settings)
-    app.add_middleware(
-        Guard, settings=settings, store=parts.store, throttle=Throttle(settings.limits)
-    )
+    app.add_middleware(Guard, settings=settings, store=parts.store)
     if settings.cors_origins:
+        asked = ("Authorization", "Content-Type", "Last-Event-ID")
+        of_mcp = ("Mcp-Protocol-Version", "Mcp-Session-Id")
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=[*settings.cors_origins],
+            allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=[
-                "Authorization",
-                "Content-Type",
-                "Last-Event-ID",
-                "Mcp-Protocol-Version",
-                "Mcp-Session-Id",
-            ],
+            allow_headers=[*asked, *of_mcp],
             expose_headers=["Location", "Mcp-Session-Id", "Retry-After"],
         )
     app.add_middleware(Edge, metrics=parts.metrics, open_to_others=bool(settings.cors_origins))
     return app
+
+
+class _Files(StaticFiles):
+    def lookup_path(self, path: str) -> tuple[str, Any]:
+        """Find a file of the page; what makes the folder a package is none."""
+        return ("", None) if "__" in path else super().lookup_path(path)
+
+
+def _add_pages(app: FastAPI) -> None:
+    """Add the page, its files, and the description of the API, all of which need no key."""
+    for ending, kind in ((".js", "text/javascript"), (".css", "text/css")):
+        mimetypes.add_type(kind, ending)  # some systems call them plain text
+    # In a checkout, the glossary is a link to that of the documentation.
+    files = _Files(packages=[("fairqr.graph.service", "page")], follow_symlink=True)
+    app.mount("/page", files)
+
+    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    async def page(request: Request) -> Response:
+        return await files.get_response("index.html", request.scope)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(_described(app.openapi()))
+
+
+def _described(document: dict[str, Any]) -> str:
+    """Return the description of the API as one page that needs nothing from elsewhere."""
+    named: dict[str, Any] = {
+        f"{method.upper()} {path}": operation
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+    }
+    named |= document["components"]["schemas"]
+    folded = [
+        f"<details><summary>{escape(name)}</summary><p>{escape(it.get('description', ''))}</p>"
+        f"<pre>{escape(json.dumps(it, indent=2, ensure_ascii=False))}</pre></details>"
+        for name, it in named.items()
+    ]
+    head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>API</title>'
+    style = '<link rel="stylesheet" href="/page/base.css">'
+    return f"{head}{style}<main><h1>API</h1><p>{escape(_DESCRIPTION)}</p>{''.join(folded)}</main>"
 
 
 class Edge:
@@ -134,8 +185,7 @@ class Edge:
         """Answer a request."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        begun = time.perf_counter()
-        status = 0
+        begun, status = time.perf_counter(), 0
 
         async def sending(message: Message) -> None:
             nonlocal status
@@ -148,13 +198,10 @@ class Edge:
                 await send(message)
 
         try:
-            if _is_ambiguous(scope):
-                await ProblemResponse(_AMBIGUOUS, {"Connection": "close"})(scope, receive, sending)
-            else:
-                try:
-                    await self._app(scope, receive, sending)
-                except* BrokenResourceError:
-                    pass  # FastAPI's stream ends so if its client leaves while an event waits
+            try:
+                await self._app(scope, receive, sending)
+            except* BrokenResourceError:
+                pass  # FastAPI's stream ends so if its client leaves while an event waits
         except Exception as error:
             # The text of an exception may quote a user; its class does not.
             log.error("A request failed because of a bug in fairqr: %s", told_in_log(error))
@@ -164,20 +211,7 @@ class Edge:
             await ProblemResponse(problem_of(error))(scope, receive, sending)
         finally:
             seconds = time.perf_counter() - begun
-            self._metrics.answered(scope["method"], _route(scope), status, seconds)
-            if kind := scope.get("state", {}).get("problem"):
-                self._metrics.problem(kind)
-
-
-def _is_ambiguous(scope: Scope) -> bool:
-    """Return whether a request gives its length in two ways.
-
-    A proxy might believe the other one, and take the rest for somebody else's request.
-    """
-    return {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}
-
-
-def _route(scope: Scope) -> str:
-    """Return the template of the path: it has no ids, and there are only a few."""
-    path = getattr(scope.get("route"), "path", None)
-    return path if isinstance(path, str) else "none"
+            problem_kind = scope.get("state", {}).get("problem")
+            # The template of the path: it has no ids, and there are only a few.
+            route = str(getattr(scope.get("route"), "path", "none"))
+            self._metrics.answered(scope["method"], route, status, seconds, problem_kind)

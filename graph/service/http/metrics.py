@@ -2,77 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-)
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from fairqr.graph.service.problems import Refusal
 from fairqr.graph.service.records import LIVE, Run, Status
 from fairqr.graph.service.runs.doing import Observer
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
-
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _NATS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH")
+_TIMES, _DIVERGENCES = partial(Histogram, buckets=_SECONDS), partial(Histogram, buckets=_NATS)
+
+_METRICS: dict[str, tuple[Any, str, str]] = {
+    "http_requests": (Counter, "method route status", "Requests answered, by route and status."),
+    "http_request_seconds": (_TIMES, "method route", "Time to answer; of a stream, to its end."),
+    "http_problems": (Counter, "type", "Problem documents sent, by the last part of their type."),
+    "runs_accepted": (Counter, "kind", "Runs accepted."),
+    "runs_begun": (Counter, "kind", "Runs started, or resumed after a worker stopped."),
+    "runs_finished": (Counter, "kind status", "Runs that ended, by how they ended."),
+    "run_seconds": (_TIMES, "kind", "Time from accepting a run to its end."),
+    "runs_refused": (Counter, "reason", "Runs refused, by reason."),
+    "model_calls": (Counter, "", "Requests to language models."),
+    "cached_calls": (Counter, "", "Questions to language models answered by the cache."),
+    "tokens": (Counter, "kind", "Tokens of language models, read and written."),
+    "divergence_nats": (_DIVERGENCES, "when", "Divergence before and after, from the target."),
+    "runs": (Gauge, "status", "Live durable runs in the database, of all workers."),
+    "ephemeral_runs": (Gauge, "status", "Live ephemeral runs of this process."),
+}
+"""The kind of each metric, its labels, and what it says."""
 
 
 class Metrics(Observer):
     """The metrics of this process; queued runs are counted in the database."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, of when it began
-        self.registry = CollectorRegistry()
+        # It would add a second series for each, of when it began.
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry = CollectorRegistry()
+        self._of: dict[str, Any] = {
+            name: kind(f"fairqr_{name}", about, labels.split(), registry=self._registry)
+            for name, (kind, labels, about) in _METRICS.items()
+        }
 
-        def counter(name: str, about: str, *labels: str) -> Counter:
-            return Counter(f"fairqr_{name}", about, labels, registry=self.registry)
-
-        def gauge(name: str, about: str, *labels: str) -> Gauge:
-            return Gauge(f"fairqr_{name}", about, labels, registry=self.registry)
-
-        def histogram(
-            name: str, about: str, *labels: str, buckets: Sequence[float] = _SECONDS
-        ) -> Histogram:
-            named = f"fairqr_{name}"
-            return Histogram(named, about, labels, registry=self.registry, buckets=buckets)
-
-        request = ("method", "route")
-        about = "Requests answered, by route and status."
-        self._requests = counter("http_requests", about, *request, "status")
-        about = "Time to answer a request; of a stream, to its end."
-        self._seconds = histogram("http_request_seconds", about, *request)
-        about = "Problem documents sent, by the last part of their type."
-        self._problems = counter("http_problems", about, "type")
-        self._accepted = counter("runs_accepted", "Runs accepted.", "kind")
-        about = "Runs started, or resumed after a worker stopped."
-        self._begun = counter("runs_begun", about, "kind")
-        about = "Runs that ended, by how they ended."
-        self._finished = counter("runs_finished", about, "kind", "status")
-        about = "Time from accepting a run to its end."
-        self._run_seconds = histogram("run_seconds", about, "kind")
-        self._refused = counter("runs_refused", "Runs refused, by reason.", "reason")
-        self._calls = counter("model_calls", "Requests to language models.")
-        about = "Questions to language models answered by the cache."
-        self._cached = counter("cached_calls", about)
-        self._tokens = counter("tokens", "Tokens of language models, read and written.", "kind")
-        about = (
-            "Divergence from the target: of the plain retrieval (before) and of the result (after)."
-        )
-        self._divergence = histogram("divergence_nats", about, "when", buckets=_NATS)
-        about = "Live durable runs in the database, of all workers."
-        self._live = gauge("runs", about, "status")
-        self._ephemeral = gauge("ephemeral_runs", "Live ephemeral runs of this process.", "status")
-
-    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+    def answered(
+        self, method: str, route: str, status: int, seconds: float, problem: str | None
+    ) -> None:
         """Count an answered request.
 
         Args:
@@ -80,38 +59,41 @@ class Metrics(Observer):
             route: The template of its path.
             status: The HTTP status.
             seconds: How long it took.
+            problem: The last part of the type of the problem document that was sent, if any.
         """
         method = method if method in _METHODS else "other"
-        self._requests.labels(method, route, str(status)).inc()
-        self._seconds.labels(method, route).observe(seconds)
+        self._of["http_requests"].labels(method, route, str(status)).inc()
+        self._of["http_request_seconds"].labels(method, route).observe(seconds)
+        if problem:
+            self._of["http_problems"].labels(problem).inc()
 
     def accepted(self, run: Run) -> None:
         """Count an accepted run."""
-        self._accepted.labels(run.kind).inc()
+        self._of["runs_accepted"].labels(run.kind).inc()
 
     def begun(self, run: Run) -> None:
         """Count a run that was started or resumed."""
-        self._begun.labels(run.kind).inc()
+        self._of["runs_begun"].labels(run.kind).inc()
 
     def finished(self, run: Run) -> None:
         """Count a run that ended."""
-        self._finished.labels(run.kind, run.status).inc()
+        self._of["runs_finished"].labels(run.kind, run.status).inc()
         if run.finished is not None:
-            self._run_seconds.labels(run.kind).observe(max(0.0, run.finished - run.created))
-        if run.result is not None:
-            self._result(run.result)
+            seconds = max(0.0, run.finished - run.created)
+            self._of["run_seconds"].labels(run.kind).observe(seconds)
+        result = run.result or {}
+        for usage in filter(None, (result.get("usage"), (result.get("probe") or {}).get("usage"))):
+            self._of["model_calls"].inc(usage["model_calls"])
+            self._of["cached_calls"].inc(usage["cached_calls"])
+            for kind in ("prompt", "completion"):
+                self._of["tokens"].labels(kind).inc(usage[f"{kind}_tokens"])
+        for when, found in (("before", result.get("baseline") or {}), ("after", result)):
+            if (divergence := found.get("divergence")) is not None:
+                self._of["divergence_nats"].labels(when).observe(divergence)
 
     def refused(self, why: Refusal) -> None:
         """Count a refused run."""
-        self._refused.labels(why).inc()
-
-    def problem(self, kind: str) -> None:
-        """Count a problem document.
-
-        Args:
-            kind: The last part of its type.
-        """
-        self._problems.labels(kind).inc()
+        self._of["runs_refused"].labels(why).inc()
 
     def text(self, counts: Mapping[Status, int] | None, waiting: int, running: int) -> bytes:
         """Return all metrics in Prometheus' format.
@@ -121,23 +103,10 @@ class Metrics(Observer):
             waiting: The number of ephemeral runs that wait for a slot.
             running: The number of ephemeral runs under way.
         """
-        self._ephemeral.labels("queued").set(waiting)
-        self._ephemeral.labels("running").set(running)
-        for status in LIVE:
-            if counts is None:
-                self._live.remove_by_labels({"status": status})
-            else:
-                self._live.labels(status).set(counts.get(status, 0))
-        return generate_latest(self.registry)
-
-    def _result(self, result: Mapping[str, Any]) -> None:
-        usages = [result.get("usage"), (result.get("probe") or {}).get("usage")]
-        for usage in filter(None, usages):
-            self._calls.inc(usage["model_calls"])
-            self._cached.inc(usage["cached_calls"])
-            self._tokens.labels("prompt").inc(usage["prompt_tokens"])
-            self._tokens.labels("completion").inc(usage["completion_tokens"])
-        before, after = (result.get("baseline") or {}).get("divergence"), result.get("divergence")
-        for when, value in (("before", before), ("after", after)):
-            if value is not None:
-                self._divergence.labels(when).observe(value)
+        self._of["ephemeral_runs"].labels("queued").set(waiting)
+        self._of["ephemeral_runs"].labels("running").set(running)
+        self._of["runs"].clear()
+        if counts is not None:
+            for status in LIVE:
+                self._of["runs"].labels(status).set(counts.get(status, 0))
+        return prometheus_client.generate_latest(self._registry)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import Self
 
 from starlette.requests import Request
 
 from fairqr.graph.service.configuration import ServiceSettings
+from fairqr.graph.service.engine.audits import Auditor
 from fairqr.graph.service.engine.engine import Engine
+from fairqr.graph.service.http.access import require_a_key
 from fairqr.graph.service.http.metrics import Metrics
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
+from fairqr.retrieval.sources.documents import ProgressFunction
 
 CHECKED_FOR = 2.0
 """Seconds for which we reuse the answer of a check."""
@@ -64,6 +69,44 @@ class Parts:
     runs: Runs
     metrics: Metrics
     readiness: Readiness
+
+    @classmethod
+    @asynccontextmanager
+    async def started(
+        cls,
+        settings: ServiceSettings,
+        model: str | None = None,
+        progress: Callable[[str], ProgressFunction] | None = None,
+        auditor: Auditor | None = None,
+        *,
+        listens: bool = False,
+    ) -> AsyncIterator[Self]:
+        """Start all parts in order, and stop them in the end.
+
+        Args:
+            settings: The settings of the service.
+            model: The default model; defaults to the configured one.
+            progress: Reports what is being indexed.
+            auditor: Runs audits; without it, the service offers none.
+            listens: Whether clients will reach this process, and may need keys.
+
+        Raises:
+            FairqrError: Something is missing or cannot be reached; the message says what to do.
+        """
+        async with AsyncExitStack() as stack:
+            store, metrics = await Store.open(settings.database), Metrics()
+            stack.push_async_callback(store.close)
+            if listens:
+                await require_a_key(settings, store)
+            engine = Engine(settings, default_model=model, auditor=auditor)
+            stack.push_async_callback(engine.close)
+            await engine.start(progress)
+            runs = Runs(store, engine.execute_stored if settings.work else None, settings, metrics)
+            stack.push_async_callback(runs.drain, 0)
+            await runs.start()
+            checks = {"index": engine.check_index, "model": engine.check_model}
+            readiness = Readiness({**checks, "store": store.check})
+            yield cls(settings, store, engine, runs, metrics, readiness)
 
 
 def parts_of(request: Request) -> Parts:

@@ -6,15 +6,21 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib.util import find_spec
+from types import FrameType
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.server import HANDLED_SIGNALS as SIGNALS
 
 from fairqr.base.errors import BusyError, ConfigError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.http.answers import ProblemResponse
+from fairqr.graph.service.http.app import create_app
+from fairqr.graph.service.http.parts import Parts
 from fairqr.graph.service.problems import problem_of
 
 KEPT_ALIVE = 30
@@ -26,7 +32,32 @@ LONGEST_HEADERS = 64 * 1024
 LAST_ANSWERS = 2
 """Seconds to send the last responses after all runs have ended."""
 
-_CLOSING = {"Connection": "close"}
+
+@contextlib.asynccontextmanager
+async def running(
+    settings: ServiceSettings, *how: Any
+) -> AsyncIterator[tuple[FastAPI, Callable[[], Awaitable[None]]]]:
+    """Start a service, and stop it in the end.
+
+    Args:
+        settings: The settings of the service.
+        how: See :meth:`Parts.started`.
+
+    Yields:
+        The application, and a function that drains it within the grace time: it accepts no more
+        runs, and those under way end or are handed back.
+    """
+    async with (
+        Parts.started(settings, *how, listens=True) as parts,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        app = create_app(parts)
+        if find_spec("fastmcp") is not None:
+            from fairqr.graph.service.http.agents import McpDoor
+
+            opened = McpDoor.opened(parts.engine, parts.runs.ephemeral)
+            app.router.routes.append((await stack.enter_async_context(opened)).route)
+        yield app, lambda: parts.runs.drain(settings.grace)
 
 
 class Server(uvicorn.Server):
@@ -41,37 +72,32 @@ class Server(uvicorn.Server):
     def __init__(
         self, app: ASGIApp, settings: ServiceSettings, drain: Callable[[], Awaitable[None]]
     ) -> None:
-        super().__init__(
-            uvicorn.Config(
-                self._within_limit,
-                interface="asgi3",
-                http="h11",  # strict about where a request ends
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_keep_alive=KEPT_ALIVE,
-                timeout_graceful_shutdown=LAST_ANSWERS,
-                h11_max_incomplete_event_size=LONGEST_HEADERS,
-            )
+        config = uvicorn.Config(
+            self._within_limit,
+            interface="asgi3",
+            http="h11",  # strict about where a request ends
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEPT_ALIVE,
+            timeout_graceful_shutdown=LAST_ANSWERS,
+            h11_max_incomplete_event_size=LONGEST_HEADERS,
         )
+        super().__init__(config)
         self._app = app
         self._most = settings.limits.requests
         self._under_way = 0
         self._drain = drain
-        self._started: Callable[[], None] = lambda: None
         self._ending: asyncio.Task[None] | None = None
 
     async def _within_limit(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or refuse it if too many are under way."""
         if self._under_way >= self._most and scope["path"] != "/healthz":
-            error = BusyError(
-                f"The service has {self._most:,} requests under way; try again later.",
-                retry_after=2.0,
-                own=False,
-            )
-            answer = ProblemResponse(problem_of(error, scope["path"]), _CLOSING)
+            many = f"The service has {self._most:,} requests under way; try again later."
+            document = problem_of(BusyError(many, retry_after=2.0, own=False), scope["path"])
+            answer = ProblemResponse(document, {"Connection": "close"})
             return await answer(scope, receive, send)
         self._under_way += 1
         try:
@@ -89,22 +115,21 @@ class Server(uvicorn.Server):
             started: Called when the server takes requests.
         """
         let_open_files_be_many()
-        loop = asyncio.get_running_loop()
-        # asyncio's own way to handle signals does not exist on Windows.
-        before = {
-            number: signal.signal(number, lambda *_: loop.call_soon_threadsafe(self.end))
-            for number in (signal.SIGTERM, signal.SIGINT)
-            if signal.getsignal(number) is not signal.SIG_IGN
-        }
-        self._started = started
-        try:
-            await self._serve([listener])
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            if self._ending is not None:
-                self._ending.cancel()
-                await asyncio.wait({self._ending})
+        self._announce, self._loop = started, asyncio.get_running_loop()
+        self._ignored = {sig for sig in SIGNALS if signal.getsignal(sig) is signal.SIG_IGN}
+        await self.serve([listener])
+        if self._ending is not None:
+            await asyncio.wait({self._ending})
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to take requests, and say so."""
+        await super().startup(sockets)
+        self._announce()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop because of a signal."""
+        if sig not in self._ignored:
+            self._loop.call_soon_threadsafe(self.end)
 
     def end(self) -> None:
         """Stop when all work is done or handed back; the second call stops at once."""
@@ -120,16 +145,6 @@ class Server(uvicorn.Server):
         finally:
             self.should_exit = True
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start listening, and report it."""
-        await super().startup(sockets)
-        self._started()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        """Leave signals to :meth:`run_on`."""
-        yield
-
 
 def let_open_files_be_many() -> None:
     """Raise the limit of open files as far as allowed: each connection needs one."""
@@ -137,10 +152,9 @@ def let_open_files_be_many() -> None:
         import resource
     except ImportError:  # Windows has no such limit
         return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(OSError, ValueError):  # some systems allow less than they say
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # some systems allow less than they say
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def bound(settings: ServiceSettings) -> socket.socket:
@@ -150,7 +164,6 @@ def bound(settings: ServiceSettings) -> socket.socket:
         ConfigError: The address is not on this machine, is in use, or may not be used.
     """
     host, port = settings.host.strip("[]"), settings.port
-    where = f"{settings.host}, port {port}"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -165,7 +178,8 @@ def bound(settings: ServiceSettings) -> socket.socket:
         listener.close()
         why = (error.strerror or "it cannot be used").lower()
         raise ConfigError(
-            f"The service cannot listen on {where}: {why}; choose another one with --port."
+            f"The service cannot listen on {settings.host}, port {port}: {why}; choose another one "
+            "with --port."
         ) from None
     listener.setblocking(False)
     return listener

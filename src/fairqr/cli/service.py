@@ -71,8 +71,7 @@ async def _serve(settings: ServiceSettings, corpora: list[str], model: str | Non
 
     from fairqr.cli.service_audits import ServiceAuditor
     from fairqr.graph.service.http.access import needs_keys
-    from fairqr.graph.service.http.serving import Server, bound, url_of
-    from fairqr.graph.service.http.starting import running
+    from fairqr.graph.service.http.serving import Server, bound, running, url_of
 
     async with contextlib.AsyncExitStack() as stack:
         listener = stack.enter_context(bound(settings))
@@ -124,17 +123,16 @@ async def _work(settings: ServiceSettings) -> None:
     import signal
 
     from fairqr.cli.service_audits import ServiceAuditor
-    from fairqr.graph.service.http.starting import working
-    from fairqr.graph.service.runs.doing import Observer
+    from fairqr.graph.service.http.parts import Parts
 
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
     auditor = ServiceAuditor.if_installed()
-    async with working(settings, Observer(), auditor=auditor) as (_, _, runs):
+    async with Parts.started(settings, auditor=auditor) as parts:
         typer.echo("fairqr does runs")
         await told.wait()
-        await runs.drain(settings.grace)
+        await parts.runs.drain(settings.grace)
 
 
 def mcp(

@@ -13,11 +13,11 @@ from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
 from fairqr.graph.service.configuration import Limits, ServiceSettings
+from fairqr.graph.service.http.access import Throttle
 from fairqr.graph.service.http.agents import McpDoor
 from fairqr.graph.service.http.app import create_app
 from fairqr.graph.service.http.metrics import Metrics
 from fairqr.graph.service.http.parts import Parts
-from fairqr.graph.service.http.throttle import Throttle
 from fairqr.graph.service.store import Store
 
 OPEN = {"/", "/docs", "/healthz", "/readyz", "/openapi.json"}

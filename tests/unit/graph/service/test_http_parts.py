@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
@@ -21,9 +22,9 @@ from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.engine.resources import Resources
 from fairqr.graph.service.http import app, serving
 from fairqr.graph.service.http.access import Caller, is_loopback, needed
+from fairqr.graph.service.http.answers import Refused, sent
 from fairqr.graph.service.http.bodies import check_json
 from fairqr.graph.service.http.metrics import Metrics
-from fairqr.graph.service.http.sse import sent
 from fairqr.graph.service.problems import problem_of, told_in_log
 from fairqr.graph.service.records import Event
 from tests.patience import PATIENCE
@@ -74,7 +75,8 @@ def test_nothing_of_another_exception_is_told() -> None:
     ],
 )
 def test_what_is_json(body: bytes, good: bool) -> None:
-    assert (check_json(body) is None) == good
+    with contextlib.nullcontext() if good else pytest.raises(Refused):
+        check_json(body)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "LOCALHOST.", "[::1]"])

@@ -1,23 +1,19 @@
-"""The routes that list what is offered, and show single documents."""
+"""The routes that say what is offered, show documents, and serve whoever runs the service."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
-from fairqr.base.errors import PromptError
+from fairqr.base.errors import PromptError, StoreUnavailableError
 from fairqr.graph.search.context import METHODS
-from fairqr.graph.service.engine.documents import (
-    DocumentLine,
-    ServedDocument,
-    read_document,
-    read_lines,
-)
+from fairqr.graph.service.engine import documents
 from fairqr.graph.service.engine.requests import REQUESTS, RunRequest
 from fairqr.graph.service.http.access import caller_of
 from fairqr.graph.service.http.answers import Json
@@ -27,7 +23,7 @@ from fairqr.prompts.library import DEFAULT_VERSIONS
 from fairqr.retrieval.encoders.opening import RETRIEVERS
 
 router = APIRouter(prefix="/v1", tags=["offers"])
-
+operation = APIRouter(tags=["operation"])
 
 _DocumentId = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 _Corpus = Annotated[
@@ -87,7 +83,7 @@ class MethodInfo(BaseModel):
     """A method."""
 
     name: str
-    about: str = Field(description="One line.")
+    about: str
     refines: bool = Field(description="Whether it asks the model to refine the query.")
     default_for: list[Kind] = Field(description="The kinds of runs that use it by default.")
 
@@ -96,7 +92,7 @@ class RetrieverInfo(BaseModel):
     """A way to find documents."""
 
     name: str
-    about: str = Field(description="One line.")
+    about: str
     default: bool = Field(description="Whether it is used where none is named.")
 
 
@@ -109,6 +105,12 @@ class ModelList(BaseModel):
     attributors: list[str] = Field(description="What judges answers, the default first.")
 
 
+class DocumentLines(BaseModel):
+    """One line about each of several documents."""
+
+    documents: list[documents.DocumentLine]
+
+
 class Me(BaseModel):
     """The caller."""
 
@@ -116,31 +118,39 @@ class Me(BaseModel):
     scopes: list[Scope]
 
 
+class Health(BaseModel):
+    """The process is alive."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Ready(BaseModel):
+    """Whether the service can do runs."""
+
+    status: Literal["ready", "not ready", "draining"]
+    reached: dict[str, bool] = Field(description="Whether index, model and store can be reached.")
+
+
 @router.get("/indexes")
 async def list_indexes(request: Request) -> IndexList:
     """List the indexes that can be searched, with their attributes and groups."""
-    found = [
-        IndexDescription(
-            name=info.name,
-            engine=info.engine,
-            documents=info.documents,
-            attributes={
-                name: AttributeInfo(
-                    groups=[*attribute.universe],
-                    population=attribute.population and {**attribute.population},
-                )
-                for name, attribute in engine.schema.attributes.items()
-            },
+    found = []
+    for engine, info in await parts_of(request).engine.infos():
+        attributes = {
+            name: AttributeInfo(
+                groups=[*it.universe], population=it.population and {**it.population}
+            )
+            for name, it in engine.schema.attributes.items()
+        }
+        found.append(
+            IndexDescription(
+                name=info.name,
+                engine=info.engine,
+                documents=info.documents,
+                attributes=attributes,
+            )
         )
-        for engine, info in await parts_of(request).engine.infos()
-    ]
     return IndexList(indexes=found)
-
-
-class DocumentLines(BaseModel):
-    """One line about each of several documents."""
-
-    documents: list[DocumentLine]
 
 
 @router.get("/documents", response_model=DocumentLines)
@@ -153,11 +163,10 @@ async def list_documents(
 ) -> Response:
     """Return the title and a line of the text of several documents."""
     async with parts_of(request).engine.searched(corpus) as searched:
-        found = DocumentLines(documents=await read_lines(searched, id))
-    return Json(found.model_dump())
+        return Json(DocumentLines(documents=await documents.read_lines(searched, id)))
 
 
-@router.get("/documents/{id:path}", response_model=ServedDocument)
+@router.get("/documents/{id:path}", response_model=documents.ServedDocument)
 async def get_document(
     request: Request,
     id: Annotated[_DocumentId, Path(description="The id of a document.")],
@@ -169,24 +178,18 @@ async def get_document(
     """
     engine = parts_of(request).engine
     async with engine.searched(corpus) as searched:
-        found = await read_document(searched, id, engine.offers.link(corpus))
-    return Json(found.model_dump())
+        return Json(await documents.read_document(searched, id, engine.offers.link(corpus)))
 
 
 @router.get("/prompts")
 async def list_prompts(request: Request) -> PromptList:
     """List the current prompts to choose from."""
-    engine = parts_of(request).engine
-    found: list[PromptInfo] = []
+    engine, found = parts_of(request).engine, []
     for id_, version in engine.offers.prompts():
         with suppress(PromptError):  # its file is wrong
-            sha256, default = (
-                engine.prompts.get(id_, version).sha256,
-                DEFAULT_VERSIONS.get(id_, "v1"),
-            )
-            found.append(
-                PromptInfo(id=id_, version=version, default=default == version, sha256=sha256)
-            )
+            sha256, usual = engine.prompts.get(id_, version).sha256, DEFAULT_VERSIONS.get(id_, "v1")
+            info = PromptInfo(id=id_, version=version, default=version == usual, sha256=sha256)
+            found.append(info)
     return PromptList(prompts=found)
 
 
@@ -195,30 +198,26 @@ async def list_models(request: Request) -> ModelList:
     """List the models, methods, retrievers and judges of answers."""
     offers = parts_of(request).engine.offers
     usual = RunRequest.model_fields["retriever"].default
-    return ModelList(
-        models=[
-            ModelDescription(name=name, default=name == offers.default_model)
-            for name in offers.models()
-        ],
-        methods=[
-            MethodInfo(
-                name=name,
-                about=METHODS[name].about,
-                refines=METHODS[name].refines,
-                default_for=[
-                    kind
-                    for kind, asked in REQUESTS.items()
-                    if asked.model_fields["method"].default == name
-                ],
-            )
-            for name in offers.methods()
-        ],
-        retrievers=[
-            RetrieverInfo(name=name, about=about, default=name == usual)
-            for name, about in RETRIEVERS.items()
-        ],
-        attributors=offers.attributors(),
-    )
+    used = [(kind, asked.model_fields["method"].default) for kind, asked in REQUESTS.items()]
+    models = [
+        ModelDescription(name=name, default=name == offers.default_model)
+        for name in offers.models()
+    ]
+    methods = [
+        MethodInfo(
+            name=name,
+            about=METHODS[name].about,
+            refines=METHODS[name].refines,
+            default_for=[kind for kind, method in used if method == name],
+        )
+        for name in offers.methods()
+    ]
+    retrievers = [
+        RetrieverInfo(name=name, about=about, default=name == usual)
+        for name, about in RETRIEVERS.items()
+    ]
+    judges = offers.attributors()
+    return ModelList(models=models, methods=methods, retrievers=retrievers, attributors=judges)
 
 
 @router.get("/me")
@@ -226,3 +225,34 @@ async def me(request: Request) -> Me:
     """Return whose key this is, and what it may do."""
     caller = caller_of(request.scope)
     return Me(key=caller.name, scopes=[*caller.scopes])
+
+
+@operation.get("/healthz")
+@operation.head("/healthz", include_in_schema=False)
+async def health() -> Health:
+    """Say that the process is alive."""
+    return Health()
+
+
+@operation.get("/readyz", response_model=Ready, responses={503: {"model": Ready}})
+async def ready(request: Request) -> Response:
+    """Say whether index, model and database can be reached; 503 if one cannot."""
+    parts = parts_of(request)
+    reached = await parts.readiness.look()
+    status = "ready" if parts.runs.accepting else "draining"
+    if not all(reached.values()):
+        status = "not ready"
+    return JSONResponse({"status": status, "reached": reached}, 200 if status == "ready" else 503)
+
+
+@operation.get(
+    "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}}
+)
+async def metrics(request: Request) -> Response:
+    """Return metrics for Prometheus; a key needs the scope `admin`."""
+    parts, counts = parts_of(request), None
+    with suppress(StoreUnavailableError):
+        counts = await parts.store.counts()
+    live = parts.runs.ephemeral
+    text = parts.metrics.text(counts, live.waiting, live.under_way)
+    return Response(text, media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,176 @@
+"""The routes in the form of OpenAI's API, where each source is a model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, suppress
+from typing import Any, Literal
+from urllib.parse import quote, urlencode
+
+from fastapi import APIRouter
+from fastapi.sse import format_sse_event
+from openai.types import Model
+from openai.types.chat import ChatCompletion
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from fairqr.base.errors import FairqrError, IndexNotFoundError, one_line
+from fairqr.graph.service.engine.chat import ChatRequest
+from fairqr.graph.service.engine.documents import links_of
+from fairqr.graph.service.http.answers import (
+    OPENAI_PROBLEMS,
+    Json,
+    ProblemResponse,
+    compact,
+    openai_error,
+)
+from fairqr.graph.service.http.parts import parts_of
+from fairqr.graph.service.http.runs import Begun, begin, ended, unless_gone
+from fairqr.graph.service.problems import problem_of
+from fairqr.graph.service.records import Run
+
+router = APIRouter(prefix="/openai/v1", tags=["openai"], responses=OPENAI_PROBLEMS)
+
+_CHUNKS: Any = {
+    200: {
+        "description": "The answer; with `stream`, its chunks as server-sent events.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+
+
+class Sources(BaseModel):
+    """The sources that can be answered from, the default first, as models."""
+
+    object: Literal["list"] = "list"
+    data: list[Model]
+
+
+@router.get("/models")
+async def list_sources(request: Request) -> Sources:
+    """List the sources to answer from, as models."""
+    return Sources(data=[_card(name) for name in await _sources(request)])
+
+
+@router.get("/models/{model}")
+async def get_source(request: Request, model: str) -> Model:
+    """Return a source, as a model."""
+    await _check_source(request, model)
+    return _card(model)
+
+
+@router.post("/chat/completions", response_model=ChatCompletion, responses=_CHUNKS)
+async def complete_chat(asked: ChatRequest, request: Request) -> Response:
+    """Answer the last message of the user from a source.
+
+    This is an ephemeral run of `POST /v1/answer`. Annotations name the documents that the answer
+    used.
+    """
+    await _check_source(request, asked.model)
+    if asked.stream:
+        begun = await unless_gone(request, begin(request, "answer", asked.as_answer()))
+        headers = {**begun.headers, "X-Accel-Buffering": "no"}
+        chunks = _chunks(request, asked, begun)
+        return StreamingResponse(chunks, headers=headers, media_type="text/event-stream")
+    run, headers = await unless_gone(request, ended(request, "answer", asked.as_answer()))
+    if run.result is None:
+        return ProblemResponse(run.problem or problem_of(LookupError()), headers)
+    message = await _message(request, asked.model, run.result)
+    message |= {"role": "assistant", "refusal": None}
+    usage = _usage_of(run.result)
+    return Json({**_piece(run, asked, message, "stop"), "usage": usage}, headers=headers)
+
+
+def _card(name: str) -> Model:
+    """Return a source as a model. Nobody knows when it was made."""
+    return Model(id=name, object="model", created=0, owned_by="fairqr")
+
+
+async def _sources(request: Request) -> list[str]:
+    return await asyncio.to_thread(parts_of(request).engine.offers.corpora)
+
+
+async def _check_source(request: Request, name: str) -> None:
+    if name not in await _sources(request):
+        raise IndexNotFoundError(
+            f"There is no model '{one_line(name, 60)}'; GET /openai/v1/models lists all."
+        )
+
+
+async def _chunks(
+    request: Request, asked: ChatRequest, begun: Begun
+) -> AsyncGenerator[bytes, None]:
+    """Yield the chunks of a stream, while the model writes the answer."""
+
+    def chunk(delta: Mapping[str, Any], end: str | None = None, **more: Any) -> bytes:
+        return _line({**_piece(begun.run, asked, delta, end, of="delta"), **more})
+
+    yield chunk({"role": "assistant", "content": ""})
+    is_written = False
+    async with begun.events as events, aclosing(events):
+        async for event in events:
+            if event.name == "token":
+                is_written = True
+                yield chunk({"content": event.data["text"]})
+            elif event.name == "error":
+                yield _line(openai_error(event.data))
+            elif event.name == "end":
+                result = event.data["result"]
+                message = await _message(request, asked.model, result)
+                yield chunk({**message, "content": "" if is_written else message["content"]})
+                yield chunk({}, "stop")
+                if asked.usage_is_wanted:
+                    yield chunk({}, choices=[], usage=_usage_of(result))
+                yield format_sse_event(data_str="[DONE]")
+
+
+def _line(data: Mapping[str, Any]) -> bytes:
+    return format_sse_event(data_str=compact(data))
+
+
+def _piece(
+    run: Run, asked: ChatRequest, said: Mapping[str, Any], end: str | None, of: str = "message"
+) -> dict[str, Any]:
+    """Return a completion, or a chunk of one."""
+    return {
+        "id": f"chatcmpl-{run.id}",
+        "object": "chat.completion" if of == "message" else "chat.completion.chunk",
+        "created": int(run.created),
+        "model": asked.model,
+        "choices": [{"index": 0, of: said, "finish_reason": end, "logprobs": None}],
+    }
+
+
+async def _message(request: Request, corpus: str, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the most frequent answer, with the documents that it used as annotations.
+
+    Their places are those of the whole text, since answers are judged as a whole.
+    """
+    text: str = result["distribution"][0]["text"]
+    titles = {document["id"]: document["title"] for document in result["ranking"]}
+    used = {  # without a judge, there is none; in reading order
+        id_: titles[id_]
+        for answer in result["answers"]
+        if answer["text"] == text
+        for id_, is_used in zip(answer["ids"], answer["used"], strict=False)
+        if is_used
+    }
+    engine, links = parts_of(request).engine, {}
+    with suppress(FairqrError):  # keep the answer even if its documents cannot be read
+        async with engine.searched(corpus) as searched:
+            links = await links_of(searched, [*used], engine.offers.link(corpus))
+    place, source = {"start_index": 0, "end_index": len(text)}, urlencode({"corpus": corpus})
+    citations = []
+    for id_, title in used.items():
+        own = f"{request.base_url}v1/documents/{quote(id_, safe='')}?{source}"
+        cited = {"url": links.get(id_, own), "title": title, **place}
+        citations.append({"type": "url_citation", "url_citation": cited})
+    return {"content": text, "annotations": citations}
+
+
+def _usage_of(result: Mapping[str, Any]) -> dict[str, int]:
+    read, written = result["usage"]["prompt_tokens"], result["usage"]["completion_tokens"]
+    total = read + written
+    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": total}

@@ -1,1 +1,0 @@
-"""The routes: starting and reading runs, listing offers, OpenAI's API, and operation."""

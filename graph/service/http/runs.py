@@ -1,0 +1,387 @@
+"""The routes of runs and audits: starting, listing, showing, following and ending them."""
+
+# No annotation is delayed here: those of streams name what they depend on.
+import asyncio
+import shutil
+import zipfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, aclosing
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+from fastapi import APIRouter, Depends, Header, Query
+from fastapi import Path as InPath
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import BaseModel
+from starlette.background import BackgroundTask
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+
+from fairqr.base import telemetry
+from fairqr.base.errors import InputError, RunNotFoundError
+from fairqr.graph.answer.result import AnswerResult
+from fairqr.graph.probe.result import ProbeResult
+from fairqr.graph.search.result import SearchResult
+from fairqr.graph.service.engine.audits import AuditRequest, AuditRun, not_offered
+from fairqr.graph.service.engine.requests import REQUESTS, BackgroundRun, RunRequest
+from fairqr.graph.service.http.access import caller_of
+from fairqr.graph.service.http.answers import Events, Json, ProblemResponse, sent
+from fairqr.graph.service.http.parts import parts_of
+from fairqr.graph.service.problems import problem_of
+from fairqr.graph.service.records import Kind, Run, RunSummary, Status, path_of
+
+CLIENT_GONE = 499  # the status in the metrics if the client disconnected
+
+# A report may only bring its own styles.
+REPORT_POLICY = (
+    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'self'"
+)
+
+T = TypeVar("T")
+
+router = APIRouter(prefix="/v1")
+
+_WAITED = """{0}, and wait for the result: the object of `fairqr {1} --json`.
+
+If the client disconnects, the run is cancelled, unless `keep` is true."""
+_STREAMED = """{0}, and stream each step.
+
+The events are `run`, a `step` for each step of the graph, and in the end `end` with the result or
+`error` with a problem. If an answer is written from one ranking, events `token` bring it piece by
+piece, unless `stream` is false. If the client disconnects, the run is cancelled, unless `keep` is
+true: then `GET /v1/runs/{{id}}/events` with `Last-Event-ID` continues the stream."""
+
+_PLACE = {"Location": {"description": "The path of the run.", "schema": {"type": "string"}}}
+_LOCATED = {"description": "The result, or the accepted run.", "headers": _PLACE}
+_RUNS: dict[str, Any] = {"tags": ["runs"]}
+_AUDITS: dict[str, Any] = {"tags": ["audits"]}
+_ACCEPTED: dict[str, Any] = {"status_code": 202, "responses": {202: _LOCATED}}
+
+_Id = Annotated[str, InPath(description="The id of the run.", examples=["0" * 32], max_length=100)]
+_Limit = Annotated[int, Query(ge=1, le=200, description="The most to list.")]
+_Before = Annotated[
+    float | None,
+    Query(
+        ge=0,
+        le=2**53,  # the largest number that every JSON parser reads exactly
+        allow_inf_nan=False,
+        description="Only runs created before this, in seconds since the epoch. For the next page, "
+        "give `created` of the last run.",
+    ),
+]
+_Known = Annotated[
+    str | None,
+    Header(
+        alias="Last-Event-ID",
+        description="The id of the last event that is known; those after it are told.",
+        examples=["3"],
+    ),
+]
+
+
+class RunList(BaseModel):
+    """Runs, the newest first."""
+
+    runs: list[RunSummary]
+
+
+class Begun(NamedTuple):
+    """A run that has begun.
+
+    Attributes:
+        run: The run.
+        events: Yields what happens in it. If it is not kept, leaving this stops it.
+        end: Waits for its end, and returns it.
+        headers: The address of a kept run, or the id of another one, which names its trace.
+    """
+
+    run: Run
+    events: AbstractAsyncContextManager[Events]
+    end: Callable[[], Awaitable[Run]]
+    headers: dict[str, str]
+
+
+async def begin(request: Request, kind: Kind, asked: RunRequest, *, steps: bool = True) -> Begun:
+    """Check a request, and start a run of it; one that is not kept waits for a free slot.
+
+    Args:
+        request: The request.
+        kind: The kind of the run.
+        asked: The body of the request.
+        steps: Whether somebody follows the steps, or only waits for the result.
+
+    Raises:
+        FairqrError: The request is wrong or not allowed, or the service is too busy.
+    """
+    parts, key = parts_of(request), caller_of(request.scope).id
+    checked = parts.engine.checked(kind, asked)
+    if asked.keep:
+        # A client that leaves takes nothing back.
+        run = await asyncio.shield(submit(request, kind, checked.body, checked.query))
+        events = aclosing(parts.runs.events(run.id, key))
+        return Begun(run, events, lambda: parts.runs.result(run.id, key), _place(run))
+    begun = await parts.runs.ephemeral.begin(
+        kind,
+        checked.query,
+        lambda id_: parts.engine.execute(checked, id_, steps=steps),
+        key=key,
+        carrier=carrier_of(request),
+    )
+    return Begun(begun.run, begun, begun.end, {"X-Request-ID": begun.run.id})
+
+
+async def submit(request: Request, kind: Kind, body: dict[str, Any], query: str) -> Run:
+    """Accept a durable run of a checked request."""
+    key, carrier = caller_of(request.scope).id, carrier_of(request)
+    return await parts_of(request).runs.submit(kind, body, key=key, query=query, carrier=carrier)
+
+
+def _place(run: Run) -> dict[str, str]:
+    return {"Location": path_of(run.id)}
+
+
+async def ended(request: Request, kind: Kind, asked: RunRequest) -> tuple[Run, dict[str, str]]:
+    """Start a run, and return it when it is over, with its headers; see :func:`begin`."""
+    begun = await begin(request, kind, asked, steps=False)
+    return await begun.end(), begun.headers
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of work. If the client disconnects first, cancel it.
+
+    Raises:
+        HTTPException: The client disconnected.
+    """
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, leaving = asyncio.create_task(work), asyncio.create_task(gone())
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise HTTPException(CLIENT_GONE)
+        return working.result()
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.wait({working, leaving})
+
+
+def carrier_of(request: Request) -> dict[str, str]:
+    """Return the header that makes the run a part of the caller's trace.
+
+    If FastAPI traces the request, the run becomes a part of that span.
+    """
+    caller = request.headers.get("traceparent", "")[:512]  # no right one is as long
+    return telemetry.carrier() or ({"traceparent": caller} if caller else {})
+
+
+def _streaming(followed: Callable[..., AsyncIterator[Events]]) -> Callable[..., Any]:
+    """Return a route that streams events; what they depend on may fail before the stream begins."""
+
+    async def stream(events: Annotated[Any, Depends(followed)]) -> AsyncIterator[ServerSentEvent]:
+        async for event in sent(events):
+            yield event
+
+    return stream
+
+
+def _add_routes(kind: Kind, about: str, result: type[BaseModel]) -> None:
+    """Add the two routes of a kind of run: one waits for its result, the other streams it."""
+    shared: dict[str, Any] = {"tags": ["ask"], "responses": {200: _LOCATED}}
+
+    async def wait(asked: RunRequest, request: Request) -> Response:
+        run, headers = await unless_gone(request, ended(request, kind, asked))
+        if run.result is not None:
+            return Json(run.result, headers=headers)
+        return ProblemResponse(run.problem or problem_of(LookupError()), headers)
+
+    async def follow(
+        asked: RunRequest, request: Request, response: Response
+    ) -> AsyncIterator[Events]:
+        if kind == "answer" and "stream" not in asked.model_fields_set:
+            asked = asked.model_copy(update={"stream": True})
+        begun = await unless_gone(request, begin(request, kind, asked))
+        response.headers.update(begun.headers)
+        async with begun.events as events:
+            yield events
+
+    wait.__annotations__["asked"] = follow.__annotations__["asked"] = REQUESTS[kind]
+    shared["description"] = _WAITED.format(about, kind)
+    router.post(f"/{kind}", name=kind, response_model=result, **shared)(wait)
+    shared |= {"description": _STREAMED.format(about), "response_class": EventSourceResponse}
+    router.post(f"/{kind}/stream", name=f"stream_{kind}", **shared)(_streaming(follow))
+
+
+_add_routes("search", "Search fairly", SearchResult)
+_add_routes("answer", "Answer a question from sampled rankings", AnswerResult)
+_add_routes("probe", "Test whether the model that ranks prefers a group", ProbeResult)
+
+
+@router.post("/runs", response_model=Run, **_RUNS, **_ACCEPTED)
+async def begin_run(asked: BackgroundRun, request: Request) -> Response:
+    """Start a run in the background.
+
+    It is always kept: it continues without a client and after a restart of the service.
+    """
+    begun = await begin(request, asked.kind, asked.request.model_copy(update={"keep": True}))
+    return Json(begun.run, 202, begun.headers)
+
+
+@router.get("/runs", **_RUNS)
+async def list_runs(
+    request: Request,
+    limit: _Limit = 50,
+    before: _Before = None,
+    kind: Annotated[Kind | None, Query(description="Only these.")] = None,
+    status: Annotated[Status | None, Query(description="Only these.")] = None,
+) -> RunList:
+    """List the runs of this key, the newest first."""
+    store, key = parts_of(request).store, caller_of(request.scope).id
+    found = await store.runs(key, limit=limit, before=before, kind=kind, status=status)
+    return RunList(runs=found)
+
+
+@router.get("/runs/{id}", response_model=Run, **_RUNS)
+async def get_run(request: Request, id: _Id) -> Response:
+    """Return a run: what was asked for, how far it is, and its result or its problem."""
+    return Json(await _run(request, id))
+
+
+async def _followed(request: Request, id: _Id, known: _Known = None) -> AsyncIterator[Events]:
+    after = known or "0"
+    if not (after.isascii() and after.isdecimal() and len(after) <= 15):
+        raise InputError("Last-Event-ID must be the number of an event, such as 3.")
+    run, key = await _run(request, id), caller_of(request.scope).id
+    async with aclosing(parts_of(request).runs.events(run.id, key, int(after))) as events:
+        yield events
+
+
+router.get(
+    "/runs/{id}/events",
+    name="follow_run",
+    description="Tell what happened in a run, and what happens, until it is over.",
+    response_class=EventSourceResponse,
+    **_RUNS,
+)(_streaming(_followed))
+
+
+@router.delete("/runs/{id}", status_code=204, **_RUNS)
+async def delete_run(request: Request, id: _Id) -> Response:
+    """Cancel a run that is not over, or remove one that is."""
+    parts, key = parts_of(request), caller_of(request.scope).id
+    if (await _run(request, id)).live:
+        await parts.runs.cancel(id, key)
+    elif (run := await parts.store.delete(id, key)).kind == "audit":
+        folder = parts.settings.audits_folder / run.id
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+    return Response(status_code=204)
+
+
+@router.post("/audits", response_model=AuditRun, **_AUDITS, **_ACCEPTED)
+async def begin_audit(asked: AuditRequest, request: Request) -> Response:
+    """Start an audit of a source in the background.
+
+    It is a durable run of kind `audit`: `GET /v1/runs/{id}/events` reports its progress, and
+    `DELETE /v1/runs/{id}` cancels it, or removes it with its files.
+    """
+    engine = parts_of(request).engine
+    if engine.auditor is None:
+        raise not_offered()
+    work = await engine.checked_audit(asked)
+    run = await submit(request, "audit", work.model_dump(mode="json"), work.name)
+    return Json(run, 202, _place(run))
+
+
+@router.get("/audits", **_AUDITS)
+async def list_audits(request: Request, limit: _Limit = 50, before: _Before = None) -> RunList:
+    """List the audits of this key, the newest first."""
+    return await list_runs(request, limit, before, kind="audit")
+
+
+@router.get("/audits/{id}", response_model=AuditRun, **_AUDITS)
+async def get_audit(request: Request, id: _Id) -> Response:
+    """Return an audit: its request and status, and in the end its findings and figures."""
+    return Json(await _audit(request, id))
+
+
+def _file(media_type: str) -> dict[str, Any]:
+    """Return the description of a route that sends a file of an audit."""
+    answer = {"description": "The file.", "content": {media_type: {}}}
+    return {"response_class": Response, "responses": {200: answer}, **_AUDITS}
+
+
+@router.get("/audits/{id}/report.html", **_file("text/html"))
+async def get_report(request: Request, id: _Id) -> Response:
+    """Return the report of a finished audit, as one HTML file."""
+    folder = await _folder(request, id)
+    headers = {"Content-Security-Policy": REPORT_POLICY, "X-Frame-Options": "SAMEORIGIN"}
+    return FileResponse(folder / "report.html", headers=headers, media_type="text/html")
+
+
+@router.get("/audits/{id}/bundle.zip", **_file("application/zip"))
+async def get_bundle(request: Request, id: _Id) -> Response:
+    """Return all files of a finished audit; unpacked, `fairqr audit verify` checks them."""
+    path = await asyncio.to_thread(_zipped, await _folder(request, id))
+    removed = BackgroundTask(path.unlink, missing_ok=True)
+    return FileResponse(path, filename=f"audit-{id}.zip", background=removed)
+
+
+async def _run(request: Request, id: str) -> Run:
+    """Return a run of this key.
+
+    Raises:
+        RunNotFoundError: The key has no such run.
+    """
+    return await parts_of(request).store.run(id, caller_of(request.scope).id)
+
+
+async def _audit(request: Request, id: str) -> Run:
+    """Return an audit of this key.
+
+    Raises:
+        RunNotFoundError: The key has no such audit.
+    """
+    run = await _run(request, id)
+    if run.kind != "audit":
+        raise RunNotFoundError(f"The run {id} is not an audit; ask for it at /v1/runs/{id}.")
+    return run
+
+
+async def _folder(request: Request, id: str) -> Path:
+    """Return the folder of a finished audit of this key.
+
+    Raises:
+        RunNotFoundError: The key has no such audit, or its files are not on this machine.
+        InputError: It is not finished.
+    """
+    run = await _audit(request, id)
+    if run.status != "done":
+        raise InputError(
+            f"The audit {id} is {run.status}, and only a finished audit has files; follow it at "
+            f"/v1/runs/{id}/events."
+        )
+    folder = parts_of(request).settings.audits_folder / run.id
+    if not await asyncio.to_thread((folder / "report.html").is_file):
+        raise RunNotFoundError(
+            "The files of this audit are not on this machine; ask the worker that made it, or give "
+            "all workers the same folder 'audits'."
+        )
+    return folder
+
+
+def _zipped(folder: Path) -> Path:
+    """Write all files of a folder into a temporary file."""
+    with (
+        NamedTemporaryFile(prefix="fairqr-audit-", suffix=".zip", delete=False) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and path.name != ".lock":
+                archive.write(path, f"audit-{folder.name}/{path.relative_to(folder)}")
+    return Path(file.name)
