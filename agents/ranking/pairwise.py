@@ -271,7 +271,7 @@ class PairwiseRanker:
     """
 
     def __init__(self, judge: PairwiseJudge, options: RankerOptions) -> None:
-        self._judge = judge
+        self.judge = judge
         self._options = options
         self._slots: PerLoop[asyncio.Semaphore] = PerLoop()
 
@@ -280,7 +280,7 @@ class PairwiseRanker:
         """The model and the strategy, e.g. ``pairwise(local:smollm2-135m, sorting)``."""
         strategy, passes = self._options.strategy, self._options.passes
         which = f"{strategy} {passes}" if strategy == "sliding" else strategy
-        return f"pairwise({self._judge.model.name}, {which})"
+        return f"pairwise({self.judge.model.name}, {which})"
 
     async def start(self) -> None:
         """Start the model.
@@ -288,7 +288,7 @@ class PairwiseRanker:
         Raises:
             ModelUnavailableError: Something is missing.
         """
-        await self._judge.start()
+        await self.judge.start()
 
     def cost(self, query: str, items: Sequence[RankItem], group: str = "") -> Cost:
         """Return the largest cost of :meth:`rank`: two calls for each comparison.
@@ -298,8 +298,8 @@ class PairwiseRanker:
         comparisons = most_comparisons(len(items), self._options)
         if not comparisons:
             return Cost()
-        one, other = heapq.nlargest(2, items, lambda it: estimated_tokens(self._judge.text(it)))
-        each = self._judge.cost(query, (one, other), group)
+        one, other = heapq.nlargest(2, items, lambda it: estimated_tokens(self.judge.text(it)))
+        each = self.judge.cost(query, (one, other), group)
         return Cost(comparisons * each.calls, comparisons * each.tokens)
 
     async def rank(
@@ -315,7 +315,7 @@ class PairwiseRanker:
             if (low, high) not in asked:
                 async with slots:
                     pair, left = (items[low], items[high]), rankers.seconds_until(until)
-                    asked[low, high] = await self._judge.compare(query, pair, group, left)
+                    asked[low, high] = await self.judge.compare(query, pair, group, left)
             winner = asked[low, high].winner
             return None if winner is None else low if winner == "one" else high
 
@@ -328,7 +328,7 @@ class PairwiseRanker:
         else:
             await _slide(compare, order, self._options.passes)
         failures = [it.failure for it in asked.values() if it.failure]
-        warnings = self._judge.warnings
+        warnings = self.judge.warnings
         flips = sum(it.flips for it in asked.values())
         if 2 * flips > len(asked):
             warnings += (

@@ -15,8 +15,9 @@ from fairqr.agents.models.opening import open_generator
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.answer.nodes import Nodes, to_generate
 from fairqr.graph.answer.state import OutputState, State
-from fairqr.graph.search import builder, rankers
+from fairqr.graph.search.builder import RECURSION_LIMIT, build_search_graph
 from fairqr.graph.search.context import require_context
+from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_of, require_method
 from fairqr.graph.search.state import InputState
 from fairqr.graph.steps import CONCURRENCY, SEARCH, Node
 from fairqr.prompts.library import PromptLibrary
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
 
 def build_answer_graph(
     engine: SearchEngine,
-    model: rankers.GivenModel | None = None,
+    model: GivenModel | None = None,
     *,
     context: AnswerContext | None = None,
     generator: Generator | BaseChatModel | str | None = None,
     attributor: Attributor | BaseChatModel | str | None = None,
-    ranker: rankers.GivenRanker | None = None,
+    ranker: GivenRanker | None = None,
     prompts: PromptLibrary | None = None,
     concurrency: int = CONCURRENCY,
     checkpointer: Checkpointer = None,
@@ -65,14 +66,12 @@ def build_answer_graph(
         checkpointer: A checkpointer of LangGraph's.
     """
     require_context(AnswerContext, context)
-    model = rankers.model_of(model, engine)
-    prompts, context = prompts or PromptLibrary(), context or AnswerContext()
+    model, context = model_of(model, engine), context or AnswerContext()
+    rankers = Rankers.of(ranker, model, prompts)
+    search = build_search_graph(engine, model, context=context, ranker=rankers)
     chat = model if isinstance(model, ChatModel) else None
-    search = builder.build_search_graph(
-        engine, model, context=context, ranker=ranker, prompts=prompts
-    )
-    judge = _attributor(attributor, chat, prompts, concurrency)
-    nodes = Nodes(engine, _generator(generator, chat), judge, prompts, context)
+    judge = _attributor(attributor, chat, rankers.prompts, concurrency)
+    nodes = Nodes(engine, _generator(generator, chat), judge, rankers.prompts, context)
     graph = StateGraph(
         State, context_schema=AnswerContext, input_schema=InputState, output_schema=OutputState
     )
@@ -84,9 +83,7 @@ def build_answer_graph(
     graph.add_conditional_edges("sample", Node(to_generate), ["generate"])
     graph.add_conditional_edges("collect", Node(nodes.to_attribute), ["attribute", "summarise"])
     compiled = graph.compile(checkpointer=checkpointer, name="fair_answer")
-    return compiled.with_config(
-        recursion_limit=builder.RECURSION_LIMIT, max_concurrency=concurrency
-    )
+    return compiled.with_config(recursion_limit=RECURSION_LIMIT, max_concurrency=concurrency)
 
 
 def _generator(
@@ -98,7 +95,7 @@ def _generator(
         return ModelGenerator(ChatModel.of(given))
     if given is None:
         return ModelGenerator(chat) if chat else None
-    rankers.require_method("generator", given, "generate")
+    require_method("generator", given, "generate")
     return given
 
 
@@ -113,5 +110,5 @@ def _attributor(
     if isinstance(given, str):
         return open_attributor(given, chat=chat, prompts=prompts, concurrency=concurrency)
     if given is not None:
-        rankers.require_method("attributor", given, "judge")
+        require_method("attributor", given, "judge")
     return given

@@ -25,24 +25,12 @@ from fairqr.agents.generators import GenerationRequest, Generator, temperature_o
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import ModelError, ModelUnavailableError
 from fairqr.base.telemetry import Span
+from fairqr.graph import steps
 from fairqr.graph.answer import result as results
 from fairqr.graph.answer.context import AnswerContext, AnswerSettings
 from fairqr.graph.answer.result import RankingAnswer
 from fairqr.graph.answer.state import RankingTask, State
 from fairqr.graph.search.result import RankedDocument, memberships_of
-from fairqr.graph.steps import (
-    Update,
-    begun,
-    context_of,
-    forgotten,
-    record_outcome,
-    require_hits,
-    seconds_left,
-    total_usage,
-    traced,
-    usage_of,
-    usage_report,
-)
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -77,7 +65,7 @@ class Nodes:
 
     def context(self, given: object) -> AnswerContext:
         """See :func:`fairqr.graph.steps.context_of`."""
-        return context_of(given, self.default)
+        return steps.context_of(given, self.default)
 
     def _prompt(self, context: AnswerContext) -> PromptTemplate:
         return self.prompts.get(PROMPT, context.prompts.get(PROMPT))
@@ -89,8 +77,8 @@ class Nodes:
             )
         return self.generator
 
-    @traced
-    async def prepare(self, state: State, context: AnswerContext, opened: Span) -> Update:
+    @steps.traced
+    async def prepare(self, state: State, context: AnswerContext, opened: Span) -> steps.Update:
         """Start the models, so that missing parts are found before anything is searched.
 
         Raises:
@@ -102,25 +90,23 @@ class Nodes:
         if self.attributor is not None:
             await self.attributor.start()
         return {
-            **forgotten(state, "result", "answer"),
-            **begun(state, generated=[], judged=[], spent=[], warnings=[]),
+            **steps.forgotten(state, "result", "answer"),
+            **steps.begun(state, generated=[], judged=[], spent=[], warnings=[]),
             "seconds": Overwrite(0.0),
             "seed": secrets.randbelow(2**31) if context.seed is None else context.seed,
         }
 
-    @traced
-    async def sample(self, state: State, context: AnswerContext, opened: Span) -> Update:
+    @steps.traced
+    async def sample(self, state: State, context: AnswerContext, opened: Span) -> steps.Update:
         """Draw rankings from the final one, and count equal ones.
 
         Raises:
             NoMatchError: No document matches the question.
         """
         settings, places = context.answer, state["result"]["ranking"]
-        require_hits(places, self.engine, state["query"])
+        steps.require_hits(places, self.engine, state["query"])
         sampled = _distinct_rankings(places, settings, state["seed"], state["query"])
-        opened.set("fairqr.alpha", settings.alpha)
         opened.set("fairqr.seed", state["seed"])
-        opened.set("fairqr.samples", settings.samples)
         opened.set("fairqr.rankings", len(sampled))
         warnings = []
         if (read := len(sampled[0]["ids"])) < settings.documents:
@@ -134,8 +120,10 @@ class Nodes:
             "seconds": state["result"]["usage"]["milliseconds"] / 1000,
         }
 
-    @traced
-    async def generate(self, state: RankingTask, context: AnswerContext, opened: Span) -> Update:
+    @steps.traced
+    async def generate(
+        self, state: RankingTask, context: AnswerContext, opened: Span
+    ) -> steps.Update:
         """Answer the question from the documents of one ranking."""
         settings, prompt, generator = context.answer, self._prompt(context), self._given_generator()
         temperature = settings.temperature
@@ -160,7 +148,7 @@ class Nodes:
             push_message(AIMessageChunk(content=piece, id=message), state_key=None)
 
         on_token = tell if settings.stream and state["is_alone"] else None
-        reply = await generator.generate(request, seconds_left(context), on_token)
+        reply = await generator.generate(request, steps.seconds_left(context), on_token)
         opened.set("fairqr.prompt.sha256", prompt.sha256)
         opened.set("fairqr.status", reply.status)
         opened.content("fairqr.answer", reply.text)
@@ -169,8 +157,8 @@ class Nodes:
         )
         return {"generated": [answer.model_dump()], "spent": [asdict(reply.usage)]}
 
-    @traced
-    async def collect(self, state: State, context: AnswerContext, opened: Span) -> Update:
+    @steps.traced
+    async def collect(self, state: State, context: AnswerContext, opened: Span) -> steps.Update:
         """Warn about samples without an answer, and say why they have none.
 
         Raises:
@@ -193,8 +181,10 @@ class Nodes:
         answered = [answer for answer in state["generated"] if answer["status"] == "ok"]
         return (_sent("attribute", state, answered) if self.attributor else []) or "summarise"
 
-    @traced
-    async def attribute(self, state: RankingTask, context: AnswerContext, opened: Span) -> Update:
+    @steps.traced
+    async def attribute(
+        self, state: RankingTask, context: AnswerContext, opened: Span
+    ) -> steps.Update:
         """Judge which documents of a ranking its answer used."""
         if self.attributor is None:  # to_attribute() sends nothing then
             raise ModelUnavailableError("No attributor is given.")
@@ -209,7 +199,7 @@ class Nodes:
         # Others have no text, or were deleted meanwhile.
         known = [id_ for id_ in answer["ids"] if texts.get(id_)]
         try:
-            async with asyncio.timeout(seconds_left(context)):
+            async with asyncio.timeout(steps.seconds_left(context)):
                 judged = await self.attributor.judge(
                     [Pair(texts[id_], hypothesis) for id_ in known]
                 )
@@ -221,13 +211,10 @@ class Nodes:
         opened.set("fairqr.statuses", [verdict.status for verdict in verdicts])
         labels = {True: "attributed", False: "not_attributed", None: None}
         for rank, verdict in enumerate(verdicts, start=1):
-            failed = None if verdict.status == "ok" else verdict.status
-            opened.evaluation(
-                "attribution",
-                verdict.score,
-                label=labels[verdict.attributed],
-                **{"fairqr.document.rank": rank, "error.type": failed},
-            )
+            about = {"label": labels[verdict.attributed], "fairqr.document.rank": rank}
+            if verdict.status != "ok":
+                about["error.type"] = verdict.status
+            opened.evaluation("attribution", verdict.score, **about)
         warnings = []
         if {verdict.status for verdict in verdicts} - {"ok", "empty_document"}:
             message = next((verdict.message for verdict in verdicts if verdict.message), "")
@@ -241,8 +228,8 @@ class Nodes:
         spent = asdict(sum((verdict.usage for verdict in verdicts), Usage()))
         return {"judged": [record], "spent": [spent], "warnings": warnings}
 
-    @traced
-    async def summarise(self, state: State, context: AnswerContext, opened: Span) -> Update:
+    @steps.traced
+    async def summarise(self, state: State, context: AnswerContext, opened: Span) -> steps.Update:
         """Put the result together: the answers, and the exposure of documents and groups."""
         search, settings, generator = state["result"], context.answer, self._given_generator()
         pool = [RankedDocument.model_validate(place) for place in search["ranking"]]
@@ -277,47 +264,37 @@ class Nodes:
         if self.attributor is not None and judged:
             # This reads files.
             warnings.append(await asyncio.to_thread(unchecked_warning, self.attributor))
-        documents = len(answers[0].ids)
+        k, shown = len(answers[0].ids), [None] * len(pool) if attributed is None else attributed
         result = results.AnswerResult(
             question=state["query"],
-            corpus=self.engine.name,
-            method=context.method,
-            retriever=self.engine.retriever,
+            **{name: search[name] for name in ("corpus", "method", "retriever")},
             generator=generator.name,
             prompt=self._prompt(context).reference,
             attributor=self.attributor.name if self.attributor else None,
-            hypothesis=settings.hypothesis,
-            alpha=settings.alpha,
-            form=settings.form,
+            **settings.model_dump(include={"hypothesis", "alpha", "form"}),
             pool=len(pool),
-            documents=documents,
+            documents=k,
             seed=state["seed"],
             temperature=temperature_of(generator, settings.temperature),
             answers=answers,
             distribution=_distribution(answers),
             ranking=[
-                results.ExposedDocument(
-                    **document.model_dump(),
-                    exposure=exposure[place],
-                    attributed=None if attributed is None else attributed[place],
-                )
-                for place, document in enumerate(pool)
+                results.ExposedDocument(**place.model_dump(), exposure=one, attributed=other)
+                for place, one, other in zip(pool, exposure, shown, strict=True)
             ],
             groups=groups,
-            disparity=exposure @ exposure / documents,
-            attributed_disparity=(
-                None if attributed is None else attributed @ attributed / documents
-            ),
+            disparity=exposure @ exposure / k,
+            attributed_disparity=None if attributed is None else attributed @ attributed / k,
             attribution_rate=attribution_rate(judged),
             counts=_counts(answers, judged),
-            usage=usage_report(total_usage(state["spent"], usage_of(search))),
+            usage=steps.usage_report(steps.total_usage(state["spent"], steps.usage_of(search))),
             warnings=list(dict.fromkeys(filter(None, warnings))),
         )
         for name in ("disparity", "attributed_disparity", "attribution_rate"):
             if (figure := getattr(result, name)) is not None:
                 opened.set(f"fairqr.{name}", figure)
         models = {"generator": result.generator, "attributor": result.attributor}
-        record_outcome(opened, result.usage, [result.prompt], **models)
+        steps.record_outcome(opened, result.usage, [result.prompt], **models)
         return {"answer": result.model_dump(mode="json")}
 
 
@@ -364,11 +341,10 @@ def _distinct_rankings(
 
 def _distribution(answers: Sequence[RankingAnswer]) -> list[results.AnswerText]:
     """Return the distinct answers; equally frequent ones in the order of their first draw."""
-    samples, rankings = Counter[str](), Counter[str]()
-    for answer in answers:
-        if answer.status == "ok":
-            samples[answer.text] += answer.samples
-            rankings[answer.text] += 1
+    answered = [answer for answer in answers if answer.status == "ok"]
+    rankings, samples = Counter(answer.text for answer in answered), Counter[str]()
+    for answer in answered:
+        samples[answer.text] += answer.samples
     return [
         results.AnswerText(text=text, samples=count, rankings=rankings[text])
         for text, count in samples.most_common()
@@ -429,11 +405,8 @@ def attribution_rate(judged: Sequence[RankingAnswer]) -> float | None:
     """
     if not judged:
         return None
-    total = 0.0
-    for answer in judged:
-        known = [used for used in answer.used if used is not None]
-        total += answer.samples * sum(known) / len(known)
-    return total / sum(answer.samples for answer in judged)
+    shares = [np.mean([used for used in it.used if used is not None]) for it in judged]
+    return float(np.average(shares, weights=[it.samples for it in judged]))
 
 
 def group_shares(

@@ -55,12 +55,9 @@ def build_probe_graph(
     """
     require_context(ProbeContext, context)
     model = model_of(model, engine)
-    prompts = prompts or PromptLibrary()
     rankers = Rankers.of(ranker, model, prompts)
-    nodes = Nodes(engine, rankers.language_model, prompts, context)
-    search = build_search_graph(
-        engine, model, context=context, ranker=rankers, prompts=prompts, reserve=nodes.cost
-    )
+    nodes = Nodes(engine, rankers, context)
+    search = build_search_graph(engine, model, context=context, ranker=rankers, reserve=nodes.cost)
     graph = StateGraph(
         State, context_schema=ProbeContext, input_schema=InputState, output_schema=OutputState
     )

@@ -30,7 +30,7 @@ Ends = Annotated[tuple[float, float] | None, BeforeValidator(_ends)]
 """The ends of an interval, if there is one."""
 
 
-class ProbedDocument(Frozen):
+class ProbedDocument(Frozen, extra="ignore"):
     """A document that took part.
 
     Attributes:
@@ -252,28 +252,29 @@ def p_in_words(p: float | None) -> str:
 def _about_lean(
     verdict: Verdict, figures: PairFigures, words: tuple[str, str], *, is_one_query: bool
 ) -> str:
-    wins, losses, tests = figures.protected.count, figures.unprotected.count, p_in_words(figures.p)
-    noun, of, no_lean = "document", "", "On this query no lean was found"
+    tests = p_in_words(figures.p)
+    noun, of, start = "document", "", "On this query "
     if not is_one_query:
-        noun, of, no_lean = "item", f" from {figures.queries} queries", "No lean was found"
+        noun, of, start = "item", f" from {figures.queries} queries", ""
         over_queries, by_holm = map(p_in_words, (figures.over_queries, verdict.p))
         tests += f" over pairs, {over_queries} over queries, {by_holm} by Holm"
     counts = (
         f"of {figures.pairs} pairs{of} the {words[0]} {noun} is preferred in both orders in "
-        f"{wins}, the {words[1]} one in {losses}"
+        f"{figures.protected.count}, the {words[1]} one in {figures.unprotected.count}"
     )
-    if verdict.lean is None and (figures.p is None or verdict.detectable is None):
-        return (
-            f"Too few answers to tell whether there is a lean: {counts}, and it takes at least "
-            f"{verdict.least} pairs with one winner"
-            f"{'' if is_one_query else ', from as many queries'}."
-        )
     if verdict.lean is not None:
         word = words[0] if verdict.lean == "protected" else words[1]
-        model = "On this query the model" if is_one_query else "The model"
-        return f"{model} favours {word} {noun}s: {counts} ({tests})."
-    return (
-        f"{no_lean}: {counts} ({tests}). With a power of 80%, this many independent pairs would "
-        f"have shown a lean where one side wins {verdict.detectable:.0%} or more of those with one "
-        "winner."
-    )
+        said = f"{start}the model favours {word} {noun}s: {counts} ({tests})."
+    elif figures.p is None or verdict.detectable is None:
+        queries = "" if is_one_query else ", from as many queries"
+        said = (
+            f"too few answers to tell whether there is a lean: {counts}, and it takes at least "
+            f"{verdict.least} pairs with one winner{queries}."
+        )
+    else:
+        said = (
+            f"{start}no lean was found: {counts} ({tests}). With a power of 80%, this many "
+            "independent pairs would have shown a lean where one side wins "
+            f"{verdict.detectable:.0%} or more of those with one winner."
+        )
+    return said[0].upper() + said[1:]

@@ -26,31 +26,6 @@ class ProbeTask(TypedDict):
     seconds: NotRequired[float]
 
 
-class ProbePlan(TypedDict):
-    """What to probe: the sides of the documents, and the tasks.
-
-    ``status`` is ``ok``, or why there are no tasks; ``message`` then says it in a sentence.
-    """
-
-    status: str
-    message: str
-    sides: dict[str, str]
-    tasks: list[ProbeTask]
-
-
-class ProbedRecord(TypedDict):
-    """The outcome of a task.
-
-    ``pairs`` are objects of :class:`fairqr.graph.probe.result.ProbedPair`, and ``orders`` those of
-    :class:`fairqr.graph.probe.result.AskerOrder`, without their exposure. ``asked_by`` says how
-    pairs were decided.
-    """
-
-    pairs: list[dict[str, Any]]
-    orders: list[dict[str, Any]]
-    asked_by: str
-
-
 class OutputState(search.OutputState):
     """What a run ends with: the search's result and the probe's.
 
@@ -65,14 +40,22 @@ class State(search.InputState, OutputState, total=False):
 
     Attributes:
         seconds: How long the steps have taken so far, including the search.
-        plan: What to probe.
-        probed: The outcome of each task of the plan.
+        status: ``ok``, or why nothing is asked.
+        message: A sentence that explains the status; empty if ``ok``.
+        tasks: What to ask.
+        pairs: Objects of :class:`fairqr.graph.probe.result.ProbedPair`.
+        asked_by: How the pairs of each task were decided: ``probabilities`` or ``reply``.
+        orders: Objects of :class:`fairqr.graph.probe.result.AskerOrder`, without their exposure.
         spent: What each task cost.
         warnings: Sentences for users.
     """
 
     seconds: Annotated[float, longest]
-    plan: ProbePlan
-    probed: Annotated[list[ProbedRecord], operator.add]
+    status: str
+    message: str
+    tasks: list[ProbeTask]
+    pairs: Annotated[list[dict[str, Any]], operator.add]
+    asked_by: Annotated[list[str], operator.add]
+    orders: Annotated[list[dict[str, Any]], operator.add]
     spent: Annotated[list[dict[str, Any]], operator.add]
     warnings: Annotated[list[str], operator.add]

@@ -373,9 +373,8 @@ async def test_the_probe_is_left_out_where_the_search_left_too_little(engine: Se
     state = State(query="science", seconds=0.0, result=result)
     nodes = Nodes(engine, lambda: model, PromptLibrary(), context)
     update = await nodes.plan(state, Runtime())
-    plan = update["plan"]
-    assert (plan["status"], plan["tasks"]) == ("budget", [])
-    assert "but only 5 of the budget are left" in plan["message"]
+    assert (update["status"], update["tasks"]) == ("budget", [])
+    assert "but only 5 of the budget are left" in update["message"]
 
 
 @pytest.mark.parametrize(
