@@ -30,7 +30,7 @@ from fairqr import (
     build_search_graph,
     open_engine,
 )
-from fairqr.agents.models.replies import Reply, Usage
+from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.base.errors import InputError, ModelError
 from fairqr.base.telemetry import record_to
@@ -39,6 +39,9 @@ from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import write_people
 from tests.patience import PATIENCE
 
+QUERY: Any = {"query": "physicist"}
+THREAD: Any = {"configurable": {"thread_id": "1"}}
+ANSWER = AnswerContext(attributes=("gender",), k=4, seed=1)
 CONTEXT = Context(ask="always", groups="all", attributes=("gender",), k=5, max_iterations=1)
 
 
@@ -99,25 +102,18 @@ async def test_a_parent_may_have_a_context_and_a_checkpointer_of_its_own(
     engine: SearchEngine,
 ) -> None:
     """What we are asked to do is then what the graph was built with."""
-    alone = await build_search_graph(engine, Proposing()).ainvoke(
-        {"query": "physicist"}, context=CONTEXT
-    )
+    alone = await build_search_graph(engine, Proposing()).ainvoke(QUERY, context=CONTEXT)
     desk = desk_of(build_search_graph(engine, Proposing(), context=CONTEXT))
     parent = desk.compile(checkpointer=InMemorySaver())
-    config: Any = {"configurable": {"thread_id": "1"}}
     names = [
         update["name"]
         async for _, update in parent.astream(
-            {"query": "physicist"},
-            config,
-            context=Theirs("Ada"),
-            stream_mode="tasks",
-            subgraphs=True,
+            QUERY, THREAD, context=Theirs("Ada"), stream_mode="tasks", subgraphs=True
         )
         if "result" in update
     ]
     assert names[:3] == ["greet", "begin", "measure"]
-    state = (await parent.aget_state(config)).values
+    state = (await parent.aget_state(THREAD)).values
     assert state["seen_by"] == "Ada"
     del state["result"]["usage"], alone["result"]["usage"]
     assert state["result"] == alone["result"]
@@ -127,22 +123,12 @@ async def test_a_parent_may_have_a_context_and_a_checkpointer_of_its_own(
 async def test_the_context_of_an_answer_reaches_the_search_inside_a_stranger(
     engine: SearchEngine,
 ) -> None:
-    class Echo:
-        name = "echo"
-
-        async def start(self) -> None: ...
-
-        async def generate(self, request: Any, deadline: Any = None, on_token: Any = None) -> Any:
-
-            return Reply("ok", {"text": request.sources[0]["title"]})
-
-    context = AnswerContext(attributes=("gender",), k=4, seed=1)
-    graph = build_answer_graph(engine, generator=Echo(), context=context)
-    found = await desk_of(graph).compile().ainvoke({"query": "physicist"}, context=Theirs("Ada"))
+    graph = build_answer_graph(engine, generator=saying("Marie."), context=ANSWER)
+    found = await desk_of(graph).compile().ainvoke(QUERY, context=Theirs("Ada"))
     assert len(found["result"]["ranking"]) == 4
     assert list(found["result"]["target"]) == ["gender"]
     # A search's context is enough for a graph that answers.
-    state = await graph.ainvoke({"query": "physicist"}, context=Context(k=3, method="plain"))
+    state = await graph.ainvoke(QUERY, context=Context(k=3, method="plain"))
     assert len(state["result"]["ranking"]) == 3
     assert state["answer"]["pool"] == 3
 
@@ -165,10 +151,8 @@ async def test_a_node_of_ones_own_stands_between_two_of_ours(engine: SearchEngin
     graph.edges.remove(("begin", "measure"))
     graph.add_edge("begin", "hide")
     graph.add_edge("hide", "measure")
-    found = await graph.compile().ainvoke({"query": "physicist"})
-    plain = await build_search_graph(engine).ainvoke(
-        {"query": "physicist"}, context=Context(k=5, method="plain")
-    )
+    found = await graph.compile().ainvoke(QUERY)
+    plain = await build_search_graph(engine).ainvoke(QUERY, context=Context(k=5, method="plain"))
     ids = [[place["id"] for place in it["result"]["ranking"]] for it in (plain, found)]
     assert "p01" in ids[0]
     assert "p01" not in ids[1]
@@ -181,18 +165,15 @@ async def test_a_run_that_is_left_after_each_step_goes_on_from_its_checkpoints(
 ) -> None:
     """Checkpoints only have what each step added; what they make together is the whole state."""
     context = CONTEXT.model_copy(update={"max_iterations": 2, "patience": 5})
-    whole = await build_search_graph(engine, Proposing()).ainvoke(
-        {"query": "physicist"}, context=context
-    )
+    whole = await build_search_graph(engine, Proposing()).ainvoke(QUERY, context=context)
     graph = build_search_graph(engine, Proposing(), checkpointer=InMemorySaver())
-    config: Any = {"configurable": {"thread_id": "one"}}
-    given: Any = {"query": "physicist"}
-    while given or (await graph.aget_state(config)).next:
+    given: Any = QUERY
+    while given or (await graph.aget_state(THREAD)).next:
         await graph.ainvoke(
-            given, config, context=context, durability=durability, interrupt_after="*"
+            given, THREAD, context=context, durability=durability, interrupt_after="*"
         )
         given = None
-    found = (await graph.aget_state(config)).values["result"]
+    found = (await graph.aget_state(THREAD)).values["result"]
     assert len(found["iterations"]) == 3
     assert {**found, "usage": None} == {**whole["result"], "usage": None}
 
@@ -206,22 +187,21 @@ async def test_a_person_may_change_the_keywords_and_nobody_is_asked_again(
     graph = build_search_graph(engine, refiner, context=context).builder.compile(
         checkpointer=InMemorySaver(), interrupt_after=["refine"]
     )
-    config: Any = {"configurable": {"thread_id": "1"}}
-    await graph.ainvoke({"query": "physicist"}, config)
-    waiting = await graph.aget_state(config)
+    await graph.ainvoke(QUERY, THREAD)
+    waiting = await graph.aget_state(THREAD)
     assert waiting.next == ("retrieve",)
     asked = refiner.asked
     assert asked > 0
     keywords = {"gender": {"female": ["workshop"], "male": []}}
-    await graph.aupdate_state(config, {"keywords": keywords, "topic_words": []})
-    await graph.ainvoke(None, config)
-    waiting = await graph.aget_state(config)
+    await graph.aupdate_state(THREAD, {"keywords": keywords, "topic_words": []})
+    await graph.ainvoke(None, THREAD)
+    waiting = await graph.aget_state(THREAD)
     assert refiner.asked > asked, "the next round asks again"
     asked = refiner.asked
     queries = [shown(record["query"]) for record in waiting.values["rankings"]]
     assert queries == ["physicist", "physicist workshop"]
-    await graph.aupdate_state(config, {"keywords": keywords, "topic_words": []})
-    found = await graph.ainvoke(None, config)
+    await graph.aupdate_state(THREAD, {"keywords": keywords, "topic_words": []})
+    found = await graph.ainvoke(None, THREAD)
     assert refiner.asked == asked
     for round_ in found["result"]["iterations"][1:]:
         assert set(round_["queries"]) == {"physicist workshop"}
@@ -248,8 +228,12 @@ class Tooled(Fixed):
         return Tooled(messages=replies)
 
 
-def replies() -> Any:
-    return iter(lambda: AIMessage('{"keywords": ["laboratory"], "topic": ["physics"]}'), None)
+def replies(text: str = '{"keywords": ["laboratory"], "topic": ["physics"]}') -> Any:
+    return iter(lambda: AIMessage(text), None)
+
+
+def saying(text: str) -> Fixed:
+    return Fixed(messages=replies(text))
 
 
 @pytest.mark.parametrize("kind", [Fixed, Tooled])
@@ -258,7 +242,7 @@ async def test_any_chat_model_of_langchain_refines(engine: SearchEngine, kind: A
     Fixed.asked.clear()
     model = kind(messages=replies())
     graph = build_search_graph(engine, model, context=CONTEXT)
-    found = (await graph.ainvoke({"query": "physicist"}))["result"]
+    found = (await graph.ainvoke(QUERY))["result"]
     assert found["model"].endswith(kind.__name__)
     words = [it["keywords"] for it in found["iterations"][1]["refinements"]]
     assert any("laboratory" in some for some in words), found["warnings"]
@@ -273,10 +257,9 @@ async def test_a_model_that_was_given_is_asked_again_by_itself_alone(engine: Sea
             raise ConnectionError("no such server")
 
     Fixed.asked.clear()
-    context = AnswerContext(attributes=("gender",), k=4, seed=1)
-    graph = build_answer_graph(engine, Failing(messages=replies()), context=context)
+    graph = build_answer_graph(engine, Failing(messages=replies()), context=ANSWER)
     with pytest.raises(ModelError, match="cannot be reached"):
-        await graph.ainvoke({"query": "physicist"})
+        await graph.ainvoke(QUERY)
     assert len(Fixed.asked) == 1
 
 
@@ -288,7 +271,7 @@ async def test_an_error_of_a_model_that_was_given_is_named_without_its_text(
             raise RuntimeError("the key s3cret is wrong")
 
     graph = build_search_graph(engine, Failing(messages=iter([])), context=CONTEXT)
-    result = (await graph.ainvoke({"query": "physicist"}))["result"]
+    result = (await graph.ainvoke(QUERY))["result"]
     assert result["stop_reason"] == "model_failed"
     (warning,) = result["warnings"]
     assert "failed with RuntimeError; call the chat model itself to see why." in warning
@@ -303,9 +286,9 @@ async def test_a_result_says_the_temperature_of_a_model_that_was_given(
     class Tempered(Fixed):
         temperature: float | None = None
 
-    context = AnswerContext(attributes=("gender",), k=4, seed=1, answer={"temperature": 0.9})
+    context = AnswerContext(k=4, seed=1, answer={"temperature": 0.9})
     graph = build_answer_graph(engine, Tempered(messages=replies(), **own), context=context)
-    found = (await graph.ainvoke({"query": "physicist"}))["answer"]
+    found = (await graph.ainvoke(QUERY))["answer"]
     assert found["temperature"] == told
 
 
@@ -315,7 +298,7 @@ async def test_a_span_says_no_setting_that_a_model_that_was_given_was_not_sent(
     context = CONTEXT.model_copy(update={"seed": 3})
     graph = build_search_graph(engine, Fixed(messages=replies()), context=context)
     with record_to(tmp_path / "spans.jsonl"):
-        await graph.ainvoke({"query": "physicist"})
+        await graph.ainvoke(QUERY)
     spans = [json.loads(line) for line in (tmp_path / "spans.jsonl").read_text().splitlines()]
     asked = [it["attributes"] for it in spans if it["name"].startswith("chat ")]
     assert asked
@@ -325,14 +308,9 @@ async def test_a_span_says_no_setting_that_a_model_that_was_given_was_not_sent(
 
 
 async def test_a_chat_model_of_langchain_judges_answers(engine: SearchEngine) -> None:
-    judge = Fixed(messages=iter(lambda: AIMessage('{"entailed": true}'), None))
-    graph = build_answer_graph(
-        engine,
-        Fixed(messages=iter(lambda: AIMessage("Marie Curie"), None)),
-        context=AnswerContext(attributes=("gender",), k=4, seed=1),
-        attributor=judge,
-    )
-    found = (await graph.ainvoke({"query": "physicist"}))["answer"]
+    judge = saying('{"entailed": true}')
+    graph = build_answer_graph(engine, saying("Marie."), context=ANSWER, attributor=judge)
+    found = (await graph.ainvoke(QUERY))["answer"]
     assert found["attributor"].startswith("llm:")
     assert found["answers"][0]["used"] == [True] * 4
 
@@ -346,8 +324,7 @@ async def test_it_answers_with_the_callers_callbacks(engine: SearchEngine) -> No
 
     handler = Counting()
     model = Fixed(messages=iter([AIMessage("Marie.")]), callbacks=[handler])
-    context = AnswerContext(attributes=("gender",), k=4, seed=1)
-    graph = build_answer_graph(engine, model, context=context)
+    graph = build_answer_graph(engine, model, context=ANSWER)
     state = await graph.ainvoke({"query": "Who was a physicist?"})
     assert state["answer"]["answers"][0]["text"] == "Marie."
     assert handler.ended == 1
@@ -359,15 +336,14 @@ def test_code_that_is_not_asynchronous_runs_the_graphs_too(
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
     engine = asyncio.run(open_engine(write_people(tmp_path)))
     search = build_search_graph(engine, Proposing(), context=CONTEXT)
-    found = search.invoke({"query": "physicist"})
-    again = asyncio.run(search.ainvoke({"query": "physicist"}))
+    found = search.invoke(QUERY)
+    again = asyncio.run(search.ainvoke(QUERY))
     del found["result"]["usage"], again["result"]["usage"]
     assert found == again
-    model = Fixed(messages=iter([AIMessage("Marie.")]))
-    answer = build_answer_graph(engine, model, context=AnswerContext(k=4, seed=1))
-    state = desk_of(answer).compile().invoke({"query": "physicist"}, context=Theirs("Ada"))
+    answer = build_answer_graph(engine, saying("Marie."), context=ANSWER)
+    state = desk_of(answer).compile().invoke(QUERY, context=Theirs("Ada"))
     assert state["seen_by"] == "Ada"
-    names = [name for step in search.stream({"query": "physicist"}) for name in step]
+    names = [name for step in search.stream(QUERY) for name in step]
     assert names[:2] == ["begin", "measure"]
 
 
@@ -398,7 +374,7 @@ async def test_a_refiner_that_fails_ends_the_round_and_the_search_goes_on(
     """The list that needs no model is shown, and nobody is left asking."""
     refiner = Failing()
     graph = build_search_graph(engine, refiner, context=CONTEXT)
-    result = (await graph.ainvoke({"query": "physicist"}))["result"]
+    result = (await graph.ainvoke(QUERY))["result"]
     assert result["stop_reason"] == "model_failed"
     assert result["warnings"] == ["The refiner failing failed: no such group"]
     assert refiner.ended == ["male"]
@@ -424,7 +400,7 @@ async def test_what_other_groups_cost_before_a_refiner_failed_is_counted(
             raise RuntimeError("no such group")
 
     graph = build_search_graph(engine, FailingLate(), context=CONTEXT)
-    result = (await graph.ainvoke({"query": "physicist"}))["result"]
+    result = (await graph.ainvoke(QUERY))["result"]
     assert result["stop_reason"] == "model_failed"
     assert (result["usage"]["model_calls"], result["usage"]["prompt_tokens"]) == (1, 7)
 
@@ -444,7 +420,7 @@ async def test_a_refiner_that_ignores_its_deadline_is_cancelled(
 
     context = CONTEXT.model_copy(update={"budget": Budget(seconds=0.05)})
     graph = build_search_graph(engine, Sleeping(), context=context)
-    state = await asyncio.wait_for(graph.ainvoke({"query": "physicist"}), PATIENCE)
+    state = await asyncio.wait_for(graph.ainvoke(QUERY), PATIENCE)
     assert state["result"]["stop_reason"] == "budget"
     (warning,) = state["result"]["warnings"]
     assert warning == "The model proposing did not answer within 0.05 s."
@@ -464,9 +440,8 @@ async def test_a_search_in_a_node_does_not_go_on_where_the_node_does(engine: Sea
     desk.add_edge(START, "node")
     saver = InMemorySaver()
     graph = desk.compile(checkpointer=saver)
-    config: Any = {"configurable": {"thread_id": "1"}}
-    await graph.ainvoke({"query": "physicist"}, config)
-    found = await graph.ainvoke(Command(resume="composer"), config)
+    await graph.ainvoke(QUERY, THREAD)
+    found = await graph.ainvoke(Command(resume="composer"), THREAD)
     assert found["seen_by"] == "composer"
     assert len(found["result"]["ranking"]) == 5
     assert all(not kept.config["configurable"]["checkpoint_ns"] for kept in saver.list(None))
@@ -474,19 +449,16 @@ async def test_a_search_in_a_node_does_not_go_on_where_the_node_does(engine: Sea
 
 async def test_a_refiner_may_ask_a_person(engine: SearchEngine) -> None:
     class Asking(Proposing):
-        async def refine(
-            self, request: RefinementRequest, deadline: float | None = None
-        ) -> Refinement:
+        async def refine(self, request: Any, deadline: float | None = None) -> Refinement:
             return Refinement("ok", keywords=(interrupt(f"words for {request.group}?"),))
 
     context = CONTEXT.model_copy(update={"max_groups": 1})
     graph = build_search_graph(engine, Asking(), context=context).builder.compile(
         checkpointer=InMemorySaver()
     )
-    config: Any = {"configurable": {"thread_id": "1"}}
-    waiting: Any = await graph.ainvoke({"query": "physicist"}, config)
+    waiting: Any = await graph.ainvoke(QUERY, THREAD)
     assert "words for" in waiting["__interrupt__"][0].value
-    found = await graph.ainvoke(Command(resume="laboratory"), config)
+    found = await graph.ainvoke(Command(resume="laboratory"), THREAD)
     assert found["result"]["iterations"][1]["refinements"][0]["keywords"] == ["laboratory"]
 
 
@@ -495,7 +467,7 @@ async def test_the_context_of_a_search_changes_only_what_it_says(engine: SearchE
         {"probe": {"attribute": "gender", "protected": "female"}, "k": 6}
     )
     graph = build_probe_graph(engine, Fixed(messages=replies()), context=context)
-    found = await graph.ainvoke({"query": "physicist"}, context=Context(prompts={}))
+    found = await graph.ainvoke(QUERY, context=Context(prompts={}))
     assert len(found["result"]["ranking"]) == 6
     assert found["result"]["method"] == "plain"
 
@@ -506,14 +478,12 @@ async def test_blocking_code_inside_a_run_is_refused_where_it_would_wait_for_eve
     inner = build_search_graph(engine, context=Context(k=3, method="plain"))
 
     class Blocking(Proposing):
-        async def refine(
-            self, request: RefinementRequest, deadline: float | None = None
-        ) -> Refinement:
+        async def refine(self, request: Any, deadline: float | None = None) -> Refinement:
             inner.invoke({"query": "chemist"})
             raise AssertionError("it was let through")
 
     outer = build_search_graph(engine, Blocking(), context=CONTEXT)
-    found = await asyncio.to_thread(outer.invoke, {"query": "physicist"})
+    found = await asyncio.to_thread(outer.invoke, QUERY)
     assert "call the asynchronous method" in found["result"]["warnings"][0]
 
 
@@ -526,12 +496,11 @@ async def test_a_persons_time_to_think_is_not_charged(
     graph = build_search_graph(engine, Proposing(), context=context).builder.compile(
         checkpointer=InMemorySaver(), interrupt_after=["refine"]
     )
-    config: Any = {"configurable": {"thread_id": "1"}}
-    await graph.ainvoke({"query": "physicist"}, config)
+    await graph.ainvoke(QUERY, THREAD)
     real = time.perf_counter
     monkeypatch.setattr(time, "perf_counter", lambda: real() + 3600)
-    while (await graph.aget_state(config)).next:
-        found = await graph.ainvoke(None, config)
+    while (await graph.aget_state(THREAD)).next:
+        found = await graph.ainvoke(None, THREAD)
     assert len(found["result"]["iterations"]) == 3
     assert 0 < found["result"]["usage"]["milliseconds"] < 60_000
 
@@ -542,32 +511,27 @@ async def test_a_run_that_goes_on_needs_the_context_that_it_was_begun_with(
     graph = build_search_graph(engine, Proposing()).builder.compile(
         checkpointer=InMemorySaver(), interrupt_after=["refine"]
     )
-    config: Any = {"configurable": {"thread_id": "1"}}
-    await graph.ainvoke({"query": "physicist"}, config, context=CONTEXT)
+    await graph.ainvoke(QUERY, THREAD, context=CONTEXT)
     with pytest.raises(InputError, match="started with the attributes gender; resume it"):
-        await graph.ainvoke(None, config)
-    found = await graph.ainvoke(None, config, context=CONTEXT)
+        await graph.ainvoke(None, THREAD)
+    found = await graph.ainvoke(None, THREAD, context=CONTEXT)
     assert found["result"]["attributes"] == ["gender"]
 
 
 async def test_a_graph_refuses_what_is_no_part_of_it(engine: SearchEngine) -> None:
-    build: Any = build_search_graph
-    model = GenericFakeChatModel(messages=iter([]))
+    model = saying("Marie.")
+    retried = model.with_retry()
+    builds: list[tuple[Any, Any, str]] = [
+        (build_search_graph, {"model": retried}, "The model must be .* not RunnableRetry"),
+        (build_search_graph, {"ranker": retried}, "The ranker must be .* not RunnableRetry"),
+        (build_search_graph, {"context": {"k": 5}}, r"must be a fairqr\.Context, not dict"),
+        (build_answer_graph, {"generator": retried}, "generator must be .* not RunnableRetry"),
+        (build_answer_graph, {"attributor": retried}, "attributor must be .* not RunnableRetry"),
+        (build_answer_graph, {"context": CONTEXT}, r"a fairqr\.AnswerContext, not Context"),
+        (build_probe_graph, {"context": CONTEXT}, r"a fairqr\.ProbeContext, not Context"),
+    ]
+    for build, given, sentence in builds:
+        with pytest.raises(InputError, match=sentence):
+            build(engine, **{"model": model, **given})
     with pytest.raises(InputError, match=r"open engine, not str; fairqr\.open_engine opens one"):
-        build("notables")
-    with pytest.raises(InputError, match=r"The model must be .* not RunnableRetry"):
-        build(engine, model.with_retry())
-    with pytest.raises(InputError, match=r"The ranker must be .* not RunnableRetry"):
-        build(engine, model, ranker=model.with_retry())
-    with pytest.raises(InputError, match=r"must be a fairqr\.Context, not dict"):
-        build(engine, model, context={"k": 5})
-    answering: Any = build_answer_graph
-    with pytest.raises(InputError, match=r"The generator must be .* not RunnableRetry"):
-        answering(engine, generator=model.with_retry())
-    with pytest.raises(InputError, match=r"The attributor must be .* not RunnableRetry"):
-        answering(engine, model, attributor=model.with_retry())
-    with pytest.raises(InputError, match=r"must be a fairqr\.AnswerContext, not Context"):
-        answering(engine, model, context=CONTEXT)
-    probing: Any = build_probe_graph
-    with pytest.raises(InputError, match=r"must be a fairqr\.ProbeContext, not Context"):
-        probing(engine, model, context=CONTEXT)
+        build_search_graph("notables")  # type: ignore[arg-type]

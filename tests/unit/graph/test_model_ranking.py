@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,10 @@ from fairqr.graph.search.rankers import Rankers
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.sources.catalog import Catalog
 from tests.unit.engines import ranked
+from tests.unit.graph.corpora import engine, write_corpus
 
-SCHEMA = (
-    "attributes: {gender: {field: g, groups: [female, male], population: {female: 0.5, male: 0.5}}}"
-)
+__all__ = ["engine"]
 
 
 @pytest.fixture(scope="module")
@@ -36,25 +34,21 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     Plain retrieval has the men first; women's texts say 'scholar'.
     """
-    folder = tmp_path_factory.mktemp("corpus")
-    (folder / "schema.yaml").write_text(SCHEMA)
-    lines = []
-    for at in range(60):
-        man = at % 3 > 0
-        text = "science " * (3 if man else 1) + ("" if man else "scholar ") + "filler " * at
-        title = f"Person {(at * 37) % 60}"
-        label = "male" if man else "female"
-        lines.append(json.dumps({"id": f"p{at:02}", "title": title, "text": text, "g": label}))
-    path = folder / "people.jsonl"
-    path.write_text("\n".join(lines) + "\n")
-    return path
+    documents = [
+        {
+            "id": f"p{at:02}",
+            "title": f"Person {(at * 37) % 60}",
+            "text": ("science " * 3 if at % 3 else "science scholar ") + "filler " * at,
+            "g": "male" if at % 3 else "female",
+        }
+        for at in range(60)
+    ]
+    return write_corpus(tmp_path_factory.mktemp("corpus"), documents)
 
 
-@pytest.fixture
-async def engine(corpus: Path) -> AsyncIterator[SearchEngine]:
-    engine = await Catalog(corpus.parent / "data").resolve(str(corpus))
-    yield engine
-    await engine.aclose()
+def number_of(id_: str) -> int:
+    """The number in the title of a person."""
+    return int(id_[1:]) * 37 % 60
 
 
 class ByNumber:
@@ -75,20 +69,14 @@ class ByNumber:
         return Cost(calls, 100 * calls)
 
     async def rank(
-        self,
-        query: str,
-        items: Sequence[RankItem],
-        *,
-        group: str = "",
-        deadline: float | None = None,
+        self, query: str, items: Sequence[RankItem], group: str = "", deadline: float | None = None
     ) -> ItemRanking:
         self.asked.append((query, [item.id for item in items], deadline))
-        calls = self.cost(query, items).calls
-        usage = Usage(model_calls=calls, prompt_tokens=50 * calls, completion_tokens=calls)
         if self.answer is not None:
             return self.answer
-        numbers = [int(item.title.split()[1]) for item in items]
-        order = sorted(range(len(items)), key=lambda at: -numbers[at])
+        calls = self.cost(query, items).calls
+        order = sorted(range(len(items)), key=lambda at: -number_of(items[at].id))
+        usage = Usage(model_calls=calls, prompt_tokens=50 * calls, completion_tokens=calls)
         return ItemRanking(tuple(order), asked=calls, usage=usage)
 
 
@@ -112,11 +100,6 @@ class Refining:
         return Refinement("ok", (word,), usage=Usage(model_calls=1))
 
 
-async def number_of(engine: SearchEngine, id_: str) -> int:
-    (document,) = await engine.documents([id_])
-    return int(document.title.split()[1])
-
-
 async def test_the_first_documents_are_the_rankers_and_the_others_keep_their_places(
     engine: SearchEngine,
 ) -> None:
@@ -126,28 +109,17 @@ async def test_the_first_documents_are_the_rankers_and_the_others_keep_their_pla
     result = await search.search(
         "science", method="listwise", k=40, final_step="none", ranking={"depth": 30}
     )
-    ((query, read, deadline),) = ranker.asked
-    assert (query, deadline) == ("science", None)
-    assert read == plain[:30]
-    numbers = {id_: await number_of(engine, id_) for id_ in read}
+    assert ranker.asked == [("science", plain[:30], None)]
     ids = [place.id for place in result.ranking]
-    assert ids == [*sorted(read, key=lambda id_: -numbers[id_]), *plain[30:40]]
+    assert ids == [*sorted(plain[:30], key=number_of, reverse=True), *plain[30:40]]
     assert [place.score for place in result.ranking] == [1 / rank for rank in range(1, 41)]
-    assert result.ranker == "by-number"
     assert result.reranking is not None
-    assert result.reranking.model_dump() == {
-        "ranker": "by-number",
-        "lists": 1,
-        "documents": 30,
-        "asked": 3,
-        "failures": {},
-        "repairs": {},
-    }
+    counts = {"lists": 1, "documents": 30, "asked": 3, "failures": {}, "repairs": {}}
+    assert result.reranking.model_dump() == {"ranker": "by-number", **counts}
     assert (result.usage.model_calls, result.usage.prompt_tokens) == (3, 150)
-    assert result.model is None
+    assert (result.ranker, result.model, result.warnings) == ("by-number", None, [])
     assert result.stop_reason == "not_refining"
     assert [place.id for place in result.baseline.ranking] == plain[:40]
-    assert result.warnings == []
     assert ranker.started == 1
 
 
@@ -162,16 +134,20 @@ async def test_the_exposure_aware_step_follows_and_keeps_the_rankers_order_withi
     assert own.divergence is not None
     assert result.divergence <= own.divergence
     for label in ("female", "male"):
-        mine = [p.id for p in result.ranking if label in p.groups["gender"]]
-        numbers = [await number_of(engine, id_) for id_ in mine]
+        numbers = [number_of(p.id) for p in result.ranking if label in p.groups["gender"]]
         assert numbers == sorted(numbers, reverse=True)
 
 
-def test_each_ranker_is_a_method_and_reads_so_many_documents() -> None:
+def test_each_ranker_is_a_method_and_can_follow_any_other() -> None:
+    own = ByNumber()
+    rankers = Rankers(own, None, PromptLibrary())  # whatever is named
+    assert rankers.ranker_for(Context()) is None
     for name, reads in READS.items():
-        strategy = make_context(method=name).strategy
+        context = make_context(method=name)
+        strategy = context.strategy
         assert (strategy.ranker, strategy.reads, strategy.rerank) == (name, reads, "none")
         assert (strategy.refines, strategy.final_step) == (False, "exposure-aware")
+        assert rankers.ranker_for(context) is own
     assert READS["pairwise"] == 20
     # What is said of depth holds for what is read, unless more is said.
     assert make_context(method="pairwise", depth=50).strategy.reads == 50
@@ -179,14 +155,11 @@ def test_each_ranker_is_a_method_and_reads_so_many_documents() -> None:
     assert (deep.reads, deep.depth) == (500, 500)
     apart = make_context(method="listwise", depth=300, ranking={"depth": 40}).strategy
     assert (apart.reads, apart.depth) == (40, 300)
-
-
-def test_a_ranker_can_follow_any_method_without_changing_its_loop() -> None:
-    for name, own in METHODS.items():
-        if own.ranker is None:
-            with_ranker = make_context(method=name, rerank="listwise").strategy
-            assert (with_ranker.rerank, with_ranker.pool) == (own.rerank, own.pool)
-            assert with_ranker.ranker == "listwise"
+    for name, plain in METHODS.items():
+        if plain.ranker is None:
+            strategy = make_context(method=name, rerank="listwise").strategy
+            assert (strategy.rerank, strategy.pool) == (plain.rerank, plain.pool)
+            assert strategy.ranker == "listwise"
     assert make_context(method="listwise", rerank="fusion").strategy.ranker is None
 
 
@@ -211,49 +184,36 @@ async def test_the_cost_is_known_before_anything_is_asked_and_must_fit_the_budge
 ) -> None:
     ranker = ByNumber()
     search = FairSearch(engine, "feedback", ranker=ranker)
-    asked = {"method": "listwise", "k": 10, "depth": 50}
-    costs = [
-        step.cost
-        async for step in search.stream("science", **asked)
-        if isinstance(step, StepData) and step.cost
-    ]
-    assert [(c.documents, c.calls, c.tokens, c.lists) for c in costs] == [(50, 5, 500, 1)]
+    asked: Any = {"method": "listwise", "k": 10, "depth": 50}
+    steps = [step async for step in search.stream("science", **asked)]
+    (cost,) = [step.cost for step in steps if isinstance(step, StepData) and step.cost]
+    assert (cost.documents, cost.calls, cost.tokens, cost.lists) == (50, 5, 500, 1)
     ranker.asked.clear()
     for budget, number in (({"model_calls": 4}, "5 model calls"), ({"tokens": 499}, "500 tokens")):
         with pytest.raises(InputError, match=f"may take {number} to re-rank 50 documents"):
             await search.search("science", **asked, budget=budget)
     assert ranker.asked == []
-    enough = await search.search("science", **asked, budget={"model_calls": 5, "tokens": 500})
+    limits = {"model_calls": 5, "tokens": 500, "seconds": 30}
+    enough = await search.search("science", **asked, budget=limits)
     assert enough.usage.model_calls == 5
-
-
-async def test_the_budget_of_time_is_the_rankers_deadline(engine: SearchEngine) -> None:
-    ranker = ByNumber()
-    search = FairSearch(engine, "feedback", ranker=ranker)
-    await search.search("science", method="listwise", k=10, budget={"seconds": 30})
-    deadline = ranker.asked[0][2]
+    ((_, _, deadline),) = ranker.asked
     assert deadline is not None
     assert 0 < deadline <= 30
 
 
-async def test_a_ranker_that_fails_leaves_the_order_by_the_query_and_says_so(
-    engine: SearchEngine,
-) -> None:
-    silent = ItemRanking(
-        tuple(range(50)), asked=5, failures={"refused": 3, "timeout": 2}, usage=Usage(5)
-    )
+async def test_what_failed_and_what_was_mended_is_counted_in_words(engine: SearchEngine) -> None:
+    failures = {"refused": 3, "timeout": 2}
+    silent = ItemRanking(tuple(range(50)), asked=5, failures=failures, usage=Usage(5))
+    asked: Any = {"method": "listwise", "k": 10, "depth": 50, "final_step": "none"}
     search = FairSearch(engine, "feedback", ranker=ByNumber(silent))
-    result = await search.search("science", method="listwise", k=10, depth=50, final_step="none")
+    result = await search.search("science", **asked)
     assert result.ranking == result.baseline.ranking
     assert result.reranking is not None
-    assert result.reranking.failures == {"refused": 3, "timeout": 2}
+    assert result.reranking.failures == failures
     assert result.warnings == [
         "by-number failed on 5 of 5 questions (3 refused, 2 timeout); the order by the query stays."
     ]
     assert result.usage.model_calls == 5
-
-
-async def test_what_failed_and_what_was_mended_is_counted_in_words(engine: SearchEngine) -> None:
     some = ItemRanking(
         tuple(reversed(range(50))),
         asked=5,
@@ -261,8 +221,7 @@ async def test_what_failed_and_what_was_mended_is_counted_in_words(engine: Searc
         repairs={"missing": 4, "duplicate": 0},
         warnings=("The window was shrunk.",),
     )
-    search = FairSearch(engine, "feedback", ranker=ByNumber(some))
-    result = await search.search("science", method="listwise", k=10, depth=50, final_step="none")
+    result = await FairSearch(engine, "feedback", ranker=ByNumber(some)).search("science", **asked)
     assert result.ranking != result.baseline.ranking
     assert result.warnings == [
         "The window was shrunk.",
@@ -329,14 +288,6 @@ async def test_a_refined_result_is_never_farther_than_the_plain_one(engine: Sear
             assert any("farther from the target" in warning for warning in result.warnings)
 
 
-async def test_without_a_language_model_a_ranker_that_needs_one_is_refused(
-    engine: SearchEngine,
-) -> None:
-    search = FairSearch(engine, "feedback")
-    with pytest.raises(ModelUnavailableError, match="listwise asks a language model"):
-        await search.search("science", method="listwise", k=10)
-
-
 class Writer:
     """A language model that only ranks."""
 
@@ -347,19 +298,13 @@ class Writer:
     async def weigh(self) -> None: ...
 
 
-async def test_a_model_that_only_ranks_refines_nothing(engine: SearchEngine) -> None:
+async def test_a_model_does_only_what_it_can(engine: SearchEngine) -> None:
+    with pytest.raises(ModelUnavailableError, match="listwise asks a language model"):
+        await FairSearch(engine, "feedback").search("science", method="listwise", k=10)
     search = FairSearch(engine, Writer())  # type: ignore[arg-type]
     with pytest.raises(ModelUnavailableError, match="writer can rank, but not refine"):
         await search.search("science", k=10)
     assert (await search.search("science", k=10, method="plain")).model is None
-
-
-def test_a_ranker_of_ones_own_stands_in_for_whatever_is_named() -> None:
-    own = ByNumber()
-    rankers = Rankers(own, None, PromptLibrary())
-    assert rankers.ranker_for(Context()) is None
-    for name in READS:
-        assert rankers.ranker_for(make_context(method=name)) is own
 
 
 async def test_a_search_without_a_ranker_is_as_it_was(engine: SearchEngine) -> None:
@@ -386,17 +331,11 @@ async def test_the_ranking_is_traced_without_content(engine: SearchEngine, tmp_p
     assert "Person" not in path.read_text()
 
 
-def test_runs_side_by_side_do_not_mix(corpus: Path) -> None:
+async def test_runs_side_by_side_do_not_mix(engine: SearchEngine) -> None:
     """Two searches at a time give what each gives alone."""
-
-    async def both() -> None:
-        engine = await Catalog(corpus.parent / "data").resolve(str(corpus))
-        search = FairSearch(engine, "feedback", ranker=ByNumber())
-        asked = {"method": "listwise", "k": 10, "depth": 40}
-        alone = [await search.search(q, **asked) for q in ("science", "filler")]
-        together = await asyncio.gather(*(search.search(q, **asked) for q in ("science", "filler")))
-        for one, other in zip(alone, together, strict=True):
-            assert one.model_dump(exclude={"usage"}) == other.model_dump(exclude={"usage"})
-        await engine.aclose()
-
-    asyncio.run(both())
+    search = FairSearch(engine, "feedback", ranker=ByNumber())
+    asked: Any = {"method": "listwise", "k": 10, "depth": 40}
+    alone = [await search.search(q, **asked) for q in ("science", "filler")]
+    together = await asyncio.gather(*(search.search(q, **asked) for q in ("science", "filler")))
+    for one, other in zip(alone, together, strict=True):
+        assert one.model_dump(exclude={"usage"}) == other.model_dump(exclude={"usage"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,62 +13,42 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.runtime import Runtime
 
-from fairqr import (
-    FairSearch,
-    SearchResult,
-    build_probe_graph,
-    build_search_graph,
-)
+from fairqr import FairSearch, SearchResult, build_probe_graph, build_search_graph
 from fairqr.agents.models.replies import OnToken, Question, Reply, Usage, Wanted
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
 from fairqr.base.telemetry import record_to
 from fairqr.graph.probe.context import probe_context
 from fairqr.graph.probe.nodes import Nodes
-from fairqr.graph.probe.result import ProbeResult
+from fairqr.graph.probe.result import ListwiseProbe, PairwiseProbe, ProbeResult
 from fairqr.graph.probe.state import State
 from fairqr.graph.search.context import make_context
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.exposure import exposure_ratio
-from fairqr.retrieval.sources.catalog import Catalog
+from tests.unit.graph.corpora import engine, write_corpus
+
+__all__ = ["engine"]
 
 SCHEMA = """attributes:
   gender: {field: g, groups: [female, male], population: {female: 0.5, male: 0.5}}
-  place:
-    field: p
-    groups: [north, south, east]
-    population: {north: 0.4, south: 0.3, east: 0.3}
+  place: {field: p, groups: [north, south, east], population: {north: 0.4, south: 0.3, east: 0.3}}
 """
-USAGE = Usage(model_calls=1, prompt_tokens=10, completion_tokens=1)
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Thirty people: every third is a woman, named Ms; two have no label; all live in the north."""
-    folder = tmp_path_factory.mktemp("corpus")
-    (folder / "schema.yaml").write_text(SCHEMA)
-    lines = []
-    for at in range(30):
-        woman = at % 3 == 0
-        document = {
+    documents = [
+        {
             "id": f"p{at:02}",
-            "title": f"{'Ms' if woman else 'Mr'} Person-{at}",
+            "title": f"{'Mr' if at % 3 else 'Ms'} Person-{at}",
             "text": "science " * (31 - at) + "secret prose",
             "p": "north",
         }
-        if at not in (4, 5):
-            document["g"] = "female" if woman else "male"
-        lines.append(json.dumps(document))
-    path = folder / "people.jsonl"
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-@pytest.fixture
-async def engine(corpus: Path) -> AsyncIterator[SearchEngine]:
-    engine = await Catalog(corpus.parent / "data").resolve(str(corpus))
-    yield engine
-    await engine.aclose()
+        | ({} if at in (4, 5) else {"g": "male" if at % 3 else "female"})
+        for at in range(30)
+    ]
+    return write_corpus(tmp_path_factory.mktemp("corpus"), documents, SCHEMA)
 
 
 class Planted:
@@ -93,43 +73,32 @@ class Planted:
         self.writes = writes
         self.asked: list[Question] = []
         self.deadlines: list[float | None] = []
-        self.started: list[Wanted] = []
 
-    async def start(self, wanted: Wanted = "object") -> None:
-        self.started.append(wanted)
+    async def start(self, wanted: Wanted = "object") -> None: ...
 
-    def _worths(self, texts: Sequence[str], group: str) -> list[float]:
-        return [self.worth(text, at, group.strip()) for at, text in enumerate(texts)]
+    def _order(self, question: Question, deadline: float | None) -> list[int]:
+        self.asked.append(question)
+        self.deadlines.append(deadline)
+        values = question.values
+        both = (values.get("first", ""), values.get("second", ""))
+        texts = values["passages"].splitlines() if "passages" in values else both
+        worths = [self.worth(text, at, values["group"].strip()) for at, text in enumerate(texts)]
+        return sorted(range(len(worths)), key=lambda at: -worths[at])
 
     async def write(
         self, question: Question, deadline: float | None = None, on_token: OnToken | None = None
     ) -> Reply:
-        self.asked.append(question)
-        self.deadlines.append(deadline)
-        values = question.values
-        if self.writes is not None:
-            return Reply("ok", {"text": self.writes}, usage=USAGE)
-        if "passages" in values:
-            worths = self._worths(values["passages"].splitlines(), values["group"])
-            order = sorted(range(len(worths)), key=lambda at: -worths[at])
-            text = " > ".join(f"[{at + 1}]" for at in order)
-            return Reply("ok", {"text": text}, usage=USAGE)
-        one, other = self._worths([values["first"], values["second"]], values["group"])
-        return Reply("ok", {"text": "A" if one >= other else "B"}, usage=USAGE)
+        order = self._order(question, deadline)
+        listed = " > ".join(f"[{at + 1}]" for at in order)
+        text = self.writes or (listed if "passages" in question.values else "AB"[order[0]])
+        return Reply("ok", {"text": text}, usage=Usage(model_calls=1))
 
     async def weigh(
-        self,
-        question: Question,
-        labels: Sequence[str] = ("Yes", "No"),
-        deadline: float | None = None,
+        self, question: Question, labels: Sequence[str] = ("Yes", "No"), deadline: Any = None
     ) -> Reply:
-        self.asked.append(question)
-        self.deadlines.append(deadline)
-        values = question.values
-        one, other = self._worths([values["first"], values["second"]], values["group"])
-        share = 0.8 if one >= other else 0.2
-        probabilities = dict(zip(labels, (share, 1 - share), strict=True))
-        return Reply("ok", {"probabilities": probabilities, "mass": 0.9}, usage=USAGE)
+        shares = (0.2, 0.8) if self._order(question, deadline)[0] else (0.8, 0.2)
+        weighed = {"probabilities": dict(zip(labels, shares, strict=True)), "mass": 0.9}
+        return Reply("ok", weighed, usage=Usage(model_calls=1))
 
 
 def number_in(title: str) -> int:
@@ -140,6 +109,7 @@ def likes_women(title: str, position: int, group: str) -> float:
     return float("Ms " in title)
 
 
+ASKERS = ("neutral", "unprotected", "protected")
 ASKED: dict[str, Any] = {"attribute": "gender", "protected": "female", "k": 30}
 
 
@@ -147,29 +117,38 @@ async def probed(engine: SearchEngine, model: Planted, **options: Any) -> ProbeR
     return await FairSearch(engine, model).probe("science", **{**ASKED, **options})
 
 
+async def compared(engine: SearchEngine, model: Planted, **options: Any) -> PairwiseProbe:
+    result = await probed(engine, model, kinds=["pairwise"], **options)
+    assert result.listwise is None
+    assert result.pairwise is not None
+    return result.pairwise
+
+
+async def ordered(engine: SearchEngine, model: Planted, **options: Any) -> ListwiseProbe:
+    result = await probed(engine, model, kinds=["listwise"], **options)
+    assert result.pairwise is None
+    assert result.listwise is not None
+    return result.listwise
+
+
 @pytest.mark.parametrize("by", ["probabilities", "reply"])
 async def test_a_model_that_prefers_a_group_is_found_out(engine: SearchEngine, by: str) -> None:
     model = Planted(likes_women)
     result = await probed(engine, model, by=by)
     assert (result.status, result.message, result.words) == ("ok", "", ("female", "male"))
-    assert Counter(d.side for d in result.documents) == {
-        "protected": 10,
-        "unprotected": 18,
-        "undecided": 2,
-    }
-    pairs = result.pairwise
+    sides = Counter(document.side for document in result.documents)
+    assert sides == {"protected": 10, "unprotected": 18, "undecided": 2}
+    pairs, lists = result.pairwise, result.listwise
     assert pairs is not None
+    assert lists is not None
     assert (pairs.status, pairs.verdict, pairs.asked_by) == ("ok", "favours_protected", by)
     assert (pairs.protected.count, pairs.protected.of) == (10, 10)
     assert (pairs.ratio, pairs.ratio_interval) == (None, None)
     assert pairs.p == pytest.approx(2 / 2**10)
     assert "favours female documents: of 10 pairs" in pairs.sentence
-    lists = result.listwise
-    assert lists is not None
+    women = {d.id for d in result.documents if d.side == "protected"}
     for order in lists.askers:
-        assert order.exposure_ratio is not None
-        assert order.exposure_ratio > 1.3
-        women = {d.id for d in result.documents if d.side == "protected"}
+        assert (order.exposure_ratio or 0) > 1.3
         assert set(order.ids[:10]) == women
     assert len(model.asked) == result.usage.model_calls == 20 + 3 * 2
 
@@ -178,53 +157,36 @@ async def test_every_document_is_in_one_pair_at_most_and_each_order_is_asked(
     engine: SearchEngine,
 ) -> None:
     model = Planted(likes_women)
-    result = await probed(engine, model, kinds=["pairwise"], pairs=7)
-    assert result.listwise is None
-    assert result.pairwise is not None
-    sides = {d.id: d.side for d in result.documents}
-    pairs = [(pair.protected, pair.unprotected) for pair in result.pairwise.pairs]
-    assert len(pairs) == 7
-    assert len({id_ for pair in pairs for id_ in pair}) == 14
-    assert {(sides[one], sides[other]) for one, other in pairs} == {("protected", "unprotected")}
+    probe = await compared(engine, model, pairs=7)
+    pairs = [(int(pair.protected[1:]), int(pair.unprotected[1:])) for pair in probe.pairs]
+    assert len({number for pair in pairs for number in pair}) == 14
+    assert all(one % 3 == 0 and other % 3 > 0 for one, other in pairs)
     asked = Counter(
         (number_in(q.values["first"]), number_in(q.values["second"])) for q in model.asked
     )
-    numbers = [(int(one[1:]), int(other[1:])) for one, other in pairs]
-    assert asked == Counter([*numbers, *(pair[::-1] for pair in numbers)])
-    for pair in result.pairwise.pairs:
+    assert asked == Counter([*pairs, *(pair[::-1] for pair in pairs)])
+    for pair in probe.pairs:
         assert (pair.protected_first, pair.unprotected_first) == ("protected", "protected")
         one, other = pair.log_odds
-        assert one is not None
-        assert other is not None
-        assert one > 0 > other
+        assert (one or 0) > 0 > (other or 0)
 
 
-async def test_a_model_that_prefers_the_first_position_is_found_out(engine: SearchEngine) -> None:
-    result = await probed(engine, Planted(), kinds=["pairwise"])
-    pairs = result.pairwise
-    assert pairs is not None
-    assert pairs.verdict == "position_decides"
-    assert (pairs.flips.count, pairs.flips_to_first, pairs.answered) == (10, 10, 10)
-    assert "the first place wins 10" in pairs.sentence
-    assert (pairs.ratio, pairs.p, pairs.detectable) == (None, None, None)
-
-
-async def test_a_model_that_goes_by_the_number_leans_to_nobody(engine: SearchEngine) -> None:
-    model = Planted(lambda title, position, group: -(number_in(title) * 7919 % 31))
-    result = await probed(engine, model, kinds=["pairwise"])
-    pairs = result.pairwise
-    assert pairs is not None
-    assert pairs.verdict == "no_lean_found"
-    assert pairs.flips.count == 0
-    assert pairs.protected.count + pairs.unprotected.count == 10
-    assert "no lean was found" in pairs.sentence
-
-
-async def test_four_pairs_are_no_finding(engine: SearchEngine) -> None:
-    result = await probed(engine, Planted(likes_women), pairs=4, kinds=["pairwise"])
-    assert result.pairwise is not None
-    assert result.pairwise.verdict == "too_few"
-    assert "at least 6 pairs" in result.pairwise.sentence
+async def test_what_is_found_of_a_model_is_what_it_goes_by(engine: SearchEngine) -> None:
+    """The first position, the number, or a group in so few pairs that it says nothing."""
+    first = await compared(engine, Planted())
+    assert first.verdict == "position_decides"
+    assert (first.flips.count, first.flips_to_first, first.answered) == (10, 10, 10)
+    assert "the first place wins 10" in first.sentence
+    assert (first.ratio, first.p, first.detectable) == (None, None, None)
+    number = await compared(
+        engine, Planted(lambda title, position, group: -(number_in(title) * 7919 % 31))
+    )
+    assert (number.verdict, number.flips.count) == ("no_lean_found", 0)
+    assert number.protected.count + number.unprotected.count == 10
+    assert "no lean was found" in number.sentence
+    few = await compared(engine, Planted(likes_women), pairs=4)
+    assert few.verdict == "too_few"
+    assert "at least 6 pairs" in few.sentence
 
 
 @pytest.mark.parametrize(
@@ -234,14 +196,13 @@ async def test_four_pairs_are_no_finding(engine: SearchEngine) -> None:
 async def test_a_model_that_does_not_answer_is_a_status_and_not_an_exception(
     engine: SearchEngine, text: str, status: str
 ) -> None:
-    model = Planted(gives_probabilities=False, writes=text)
-    result = await probed(engine, model)
-    assert result.pairwise is not None
-    assert result.listwise is not None
-    assert (result.pairwise.status, result.pairwise.verdict) == ("failed", "failed")
-    assert result.pairwise.failures == {status: 20}
-    assert result.pairwise.asked_by == "reply"
-    for order in result.listwise.askers:
+    result = await probed(engine, Planted(gives_probabilities=False, writes=text))
+    pairs, lists = result.pairwise, result.listwise
+    assert pairs is not None
+    assert lists is not None
+    assert (pairs.status, pairs.verdict, pairs.asked_by) == ("failed", "failed", "reply")
+    assert pairs.failures == {status: 20}
+    for order in lists.askers:
         assert (order.status, order.ids, order.exposure_ratio) == ("failed", [], None)
         assert sum(order.failures.values()) == order.asked == 2
     assert result.warnings
@@ -253,45 +214,32 @@ async def test_lists_are_ordered_for_each_asker_from_the_same_order(engine: Sear
     model = Planted(
         lambda title, position, group: words[group] in title if group else -position / 100
     )
-    result = await probed(engine, model, kinds=["listwise"], window=28)
-    assert result.pairwise is None
-    lists = result.listwise
-    assert lists is not None
-    assert [(o.asker, o.words) for o in lists.askers] == [
-        ("neutral", ""),
-        ("unprotected", "male"),
-        ("protected", "female"),
-    ]
+    lists = await ordered(engine, model, window=28)
     neutral, unprotected, protected = lists.askers
-    assert neutral.ids == lists.initial
-    assert neutral.exposure_ratio == lists.initial_ratio
-    women = {d.id for d in result.documents if d.side == "protected"}
+    assert (neutral.asker, unprotected.asker, protected.asker) == ASKERS
+    assert (neutral.words, unprotected.words, protected.words) == ("", "male", "female")
+    assert (neutral.ids, neutral.exposure_ratio) == (lists.initial, lists.initial_ratio)
     for order in lists.askers:
-        assert order.exposure_ratio == pytest.approx(
-            exposure_ratio([id_ in women for id_ in order.ids])
-        )
+        women = [int(id_[1:]) % 3 == 0 for id_ in order.ids]
+        assert order.exposure_ratio == pytest.approx(exposure_ratio(women))
         assert sorted(order.ids) == sorted(lists.initial)
-    assert unprotected.exposure_ratio is not None
-    assert protected.exposure_ratio is not None
-    assert unprotected.exposure_ratio < 1 < protected.exposure_ratio
-    undecided = {d.id for d in result.documents if d.side == "undecided"}
-    assert not undecided & set(lists.initial)
+    assert (unprotected.exposure_ratio or 1) < 1 < (protected.exposure_ratio or 0)
+    assert len(lists.initial) == 28
+    assert not {"p04", "p05"} & set(lists.initial)  # of neither side
 
 
 async def test_the_seed_alone_decides_what_is_asked(engine: SearchEngine) -> None:
-    model = Planted(likes_women)
-    graph = build_probe_graph(engine, model)
-    context = probe_context(attribute="gender", protected="female", seed=3, k=20)
+    graph = build_probe_graph(engine, Planted(likes_women))
     found = []
-    for limit in (1, 5):
+    for seed, limit in ((3, 1), (3, 5), (4, 5)):
         config: Any = {"max_concurrency": limit}
+        context = probe_context(**{**ASKED, "seed": seed, "k": 20})
         state = await graph.ainvoke({"query": "science"}, context=context, config=config)
-        found.append(ProbeResult.model_validate(state["probe"]).model_dump(exclude={"usage"}))
-    assert found[0] == found[1]
-    other = await probed(engine, model, k=20, seed=4)
-    assert other.pairwise is not None
-    assert other.pairwise.pairs != found[0]["pairwise"]["pairs"]
-    assert {other.seed, found[0]["seed"]} == {3, 4}
+        found.append({**state["probe"], "usage": None})
+    one, again, other = found
+    assert one == again
+    assert one["pairwise"]["pairs"] != other["pairwise"]["pairs"]
+    assert (one["seed"], other["seed"]) == (3, 4)
 
 
 async def test_a_side_without_a_document_is_told_and_nothing_is_asked(engine: SearchEngine) -> None:
@@ -306,49 +254,27 @@ async def test_a_side_without_a_document_is_told_and_nothing_is_asked(engine: Se
     assert "non-north" in others.message
 
 
-async def test_the_search_that_is_probed_is_a_search_like_any_other(engine: SearchEngine) -> None:
-    model = Planted(likes_women)
-    context = probe_context(attribute="gender", protected="female", depth=12, k=20)
-    state = await build_probe_graph(engine, model).ainvoke({"query": "science"}, context=context)
-    alone = await build_search_graph(engine).ainvoke(
-        {"query": "science"},
-        context=make_context(attribute="gender", k=20, method="plain", target=context.target),
+@pytest.mark.parametrize("more", [{}, {"method": "listwise", "final_step": "none"}])
+async def test_the_search_that_is_probed_is_a_search_like_any_other(
+    engine: SearchEngine, more: dict[str, Any]
+) -> None:
+    """Also where the model that is probed ranked it."""
+    model, query = Planted(likes_women), {"query": "science"}
+    context = probe_context(**{**ASKED, **more, "depth": 12, "k": 20})
+    state: Any = await build_probe_graph(engine, model).ainvoke(query, context=context)
+    asked = {"method": "plain", **more, "target": context.target}
+    alone: Any = await build_search_graph(engine, model).ainvoke(
+        query, context=make_context(attribute="gender", k=20, **asked)
     )
-    result, probe = (SearchResult.model_validate(it["result"]) for it in (state, alone))
-    assert result.model_dump(exclude={"usage"}) == probe.model_dump(exclude={"usage"})
-    found = ProbeResult.model_validate(state["probe"])
+    result, found = SearchResult(**state["result"]), ProbeResult(**state["probe"])
+    assert {**state["result"], "usage": None} == {**alone["result"], "usage": None}
     assert [d.id for d in found.documents] == [p.id for p in result.ranking[:12]]
-    assert result.usage.model_calls == 0
-    assert found.usage.model_calls == len(model.asked)
+    assert result.usage.model_calls == 2 * bool(more)
+    assert found.usage.model_calls == len(model.asked) - 2 * result.usage.model_calls
     assert "12 documents count as equally relevant" in found.note
-
-
-async def test_a_model_that_re_ranks_is_probed_on_its_own_ranking(engine: SearchEngine) -> None:
-    model = Planted(likes_women)
-    context = probe_context(
-        attribute="gender",
-        protected="female",
-        kinds=["pairwise"],
-        method="listwise",
-        k=20,
-        final_step="none",
-    )
-    state = await build_probe_graph(engine, model).ainvoke({"query": "science"}, context=context)
-    result = SearchResult.model_validate(state["result"])
-    found = ProbeResult.model_validate(state["probe"])
-    assert result.ranker == "listwise(planted, 20/10)"
-    assert [p.title[:2] for p in result.ranking[:10]] == ["Ms"] * 10
-    assert found.pairwise is not None
-    assert found.pairwise.verdict == "favours_protected"
-    assert result.usage.model_calls == 2
-
-
-async def test_the_attribute_of_a_probe_has_to_be_measured(engine: SearchEngine) -> None:
-    with pytest.raises(InputError, match="'gender', is not among 'attributes'; add it"):
-        await FairSearch(engine, Planted()).probe("science", **ASKED, attributes=["place"])
-    graph = build_probe_graph(engine, Planted())
-    with pytest.raises(InputError, match="give the graph a ProbeContext"):
-        await graph.ainvoke({"query": "science"}, context=make_context(k=5))
+    if more:
+        assert result.ranker == "listwise(planted, 20/10)"
+        assert [p.title[:2] for p in result.ranking[:10]] == ["Ms"] * 10
 
 
 async def test_the_budget_holds_for_the_probe_too(engine: SearchEngine) -> None:
@@ -364,15 +290,11 @@ async def test_the_budget_holds_for_the_probe_too(engine: SearchEngine) -> None:
 
 async def test_the_probe_is_left_out_where_the_search_left_too_little(engine: SearchEngine) -> None:
     """Texts of the result may be longer than those that the cost was estimated by."""
-    model = Planted()
-    context = probe_context(
-        attribute="gender", protected="female", k=10, budget={"model_calls": 20}
-    )
+    context = probe_context(**{**ASKED, "k": 10, "budget": {"model_calls": 20}})
     plain = await build_search_graph(engine).ainvoke({"query": "science"}, context=context)
     result = {**plain["result"], "usage": {**plain["result"]["usage"], "model_calls": 15}}
-    state = State(query="science", seconds=0.0, result=result)
-    nodes = Nodes(engine, lambda: model, PromptLibrary(), context)
-    update = await nodes.plan(state, Runtime())
+    nodes = Nodes(engine, Planted, PromptLibrary(), context)
+    update = await nodes.plan(State(query="science", result=result), Runtime())
     assert (update["status"], update["tasks"]) == ("budget", [])
     assert "but only 5 of the budget are left" in update["message"]
 
@@ -381,6 +303,7 @@ async def test_the_probe_is_left_out_where_the_search_left_too_little(engine: Se
     ("options", "kind", "sentence"),
     [
         ({"attribute": "age"}, InputError, "age"),
+        ({"attributes": ["place"]}, InputError, "'gender', is not among 'attributes'; add it"),
         ({"protected": "nobody"}, InputError, "no group 'nobody'"),
         ({"kinds": []}, InputError, "'probe.kinds' is wrong"),
         ({"askers": ["protected", "protected"]}, InputError, "each once"),
@@ -397,9 +320,12 @@ async def test_what_cannot_be_probed_is_refused(
         await probed(engine, Planted(), **options)
 
 
-async def test_a_probe_needs_a_language_model(engine: SearchEngine) -> None:
+async def test_a_probe_needs_a_language_model_and_a_context(engine: SearchEngine) -> None:
     with pytest.raises(ModelUnavailableError, match="No language model is given to probe"):
         await FairSearch(engine, "feedback").probe("science", **ASKED)
+    graph = build_probe_graph(engine, Planted())
+    with pytest.raises(InputError, match="give the graph a ProbeContext"):
+        await graph.ainvoke({"query": "science"}, context=make_context(k=5))
 
 
 async def test_the_states_hold_no_text_and_a_second_run_knows_nothing_of_the_first(
@@ -407,24 +333,21 @@ async def test_the_states_hold_no_text_and_a_second_run_knows_nothing_of_the_fir
 ) -> None:
     graph = build_probe_graph(engine, Planted(likes_women), checkpointer=InMemorySaver())
     config: Any = {"configurable": {"thread_id": "1"}}
-    asked = probe_context(attribute="gender", protected="female", k=20)
-    await graph.ainvoke({"query": "science"}, context=asked, config=config)
+    given: Any = {"context": probe_context(**ASKED), "config": config}
+    await graph.ainvoke({"query": "science"}, **given)
     state = (await graph.aget_state(config)).values
-    kept = {name: value for name, value in state.items() if name not in ("result", "probe")}
-    written = json.dumps(kept)
-    assert "secret" not in written
-    assert "Person" not in written
-    again = await graph.ainvoke({"query": "science"}, context=asked, config=config)
-    assert len(again["probe"]["pairwise"]["pairs"]) == len(state["probe"]["pairwise"]["pairs"])
+    again: Any = await graph.ainvoke({"query": "science"}, **given)
+    assert again["probe"]["pairwise"] == state["probe"]["pairwise"]
+    del state["result"], state["probe"]
+    assert not re.search("secret|Person", json.dumps(state))
 
 
 async def test_the_steps_are_traced_and_answers_follow(
     engine: SearchEngine, tmp_path: Path
 ) -> None:
-    search = FairSearch(engine, Planted(likes_women))
     path = tmp_path / "trace.jsonl"
     with record_to(path):
-        await search.probe("science", **ASKED)
+        await probed(engine, Planted(likes_women))
     spans = [json.loads(line) for line in path.read_text().splitlines()]
     names = [span["name"] for span in spans if span["parent"] == spans[-1]["span"]]
     assert names[-1] == "fairqr.conclude"
