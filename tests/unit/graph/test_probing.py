@@ -22,6 +22,7 @@ from fairqr.graph.probe.nodes import Nodes
 from fairqr.graph.probe.result import ListwiseProbe, PairwiseProbe, ProbeResult
 from fairqr.graph.probe.state import State
 from fairqr.graph.search.context import make_context
+from fairqr.graph.search.rankers import Rankers
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.exposure import exposure_ratio
@@ -293,7 +294,7 @@ async def test_the_probe_is_left_out_where_the_search_left_too_little(engine: Se
     context = probe_context(**{**ASKED, "k": 10, "budget": {"model_calls": 20}})
     plain = await build_search_graph(engine).ainvoke({"query": "science"}, context=context)
     result = {**plain["result"], "usage": {**plain["result"]["usage"], "model_calls": 15}}
-    nodes = Nodes(engine, Planted, PromptLibrary(), context)
+    nodes = Nodes(engine, Rankers(None, Planted(), PromptLibrary()), context)
     update = await nodes.plan(State(query="science", result=result), Runtime())
     assert (update["status"], update["tasks"]) == ("budget", [])
     assert "but only 5 of the budget are left" in update["message"]
