@@ -7,16 +7,18 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from fairqr import FairSearch, build_search_graph
-from fairqr.agents.models.replies import Usage
+from fairqr.agents.models.replies import Status, Usage
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.base.errors import InputError, ModelUnavailableError, QueryError, UnknownAttributeError
 from fairqr.base.telemetry import record_to
 from fairqr.graph.search.context import Context
+from fairqr.graph.search.result import SearchResult
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
 from fairqr.retrieval.fairness.exposure import exposure
@@ -81,29 +83,37 @@ async def engine(tmp_path: Path) -> AsyncIterator[SearchEngine]:
 
 
 FEMALE = {"female": ["scholar"], "male": ["filler"]}
+POPULATION = {"target": "population:1", "ask": "always"}
+
+
+async def searched(
+    engine: SearchEngine,
+    model: KnownRefiner | dict[str, Any] | None = None,
+    query: str = "science",
+    **options: Any,
+) -> SearchResult:
+    """Search for ten by gender, with a refiner whose answers are known."""
+    refiner = model if isinstance(model, KnownRefiner) else KnownRefiner(model or FEMALE)
+    return await FairSearch(engine, refiner).search(
+        query, **{"attribute": "gender", "k": 10, **options}
+    )
 
 
 async def test_the_loop_shows_the_group_that_was_missing(engine: SearchEngine) -> None:
-    search = FairSearch(engine, KnownRefiner(FEMALE))
-    result = await search.search(
-        "science", attribute="gender", target="population:1", k=10, ask="always"
-    )
+    result = await searched(engine, **POPULATION)
     assert [d.groups["gender"] for d in result.baseline.ranking] == [{"male": 1.0}] * 10
     assert result.baseline.exposure == {"gender": {"female": 0.0, "male": 1.0}}
     assert result.exposure["gender"]["female"] == pytest.approx(0.5, abs=0.07)
-    assert result.divergence is not None
     assert result.divergence < 0.01
-    assert result.iterations[0].queries == ["science"]
-    assert result.iterations[1].queries == ["science scholar"]
+    assert [it.queries for it in result.iterations[:2]] == [["science"], ["science scholar"]]
     assert result.iterations[1].refinements[0].group == "female"
     assert result.model == "known"
     assert result.usage.model_calls >= 1
 
 
 async def test_the_exposure_reported_is_that_of_the_ranking_returned(engine: SearchEngine) -> None:
-    search = FairSearch(engine, KnownRefiner(FEMALE))
     for method in ({}, {"ask": "always"}, {"method": "fair-qr"}, {"method": "plain"}):
-        result = await search.search("science", attribute="gender", k=10, **method)
+        result = await searched(engine, **method)
         shown = [d.id for d in result.ranking]
         found = await hits_of(engine, "", len(shown), only=shown)
         rows = [found.ids.index(id_) for id_ in shown]
@@ -115,28 +125,16 @@ async def test_the_exposure_reported_is_that_of_the_ranking_returned(engine: Sea
 async def test_the_papers_loop_reranks_the_last_querys_documents_by_the_original_query(
     engine: SearchEngine,
 ) -> None:
-    search = FairSearch(engine, KnownRefiner(FEMALE))
-    target = "gender=female:0.9,male:0.1"
-    result = await search.search(
-        "science", attribute="gender", target=target, k=10, method="fair-qr"
-    )
+    """With the pool 'union', its re-ranking takes back all that was gained: the trap."""
+    result = await searched(engine, target="gender=female:0.9,male:0.1", method="fair-qr")
     last = await ranked(engine, "science scholar", 10)
     assert result.iterations[1].queries == ["science scholar"]
     assert [d.id for d in result.ranking] == (
         await ranked(engine, "science", 10, only=last.ids)
     ).ids
     assert [d.id for d in result.ranking] != last.ids
-
-
-async def test_a_pool_that_contains_the_original_top_reranked_by_the_query_is_the_original(
-    engine: SearchEngine,
-) -> None:
-    """The trap: with the pool 'union' the paper's re-ranking takes back all that was gained."""
-    search = FairSearch(engine, KnownRefiner(FEMALE))
-    result = await search.search(
-        "science", attribute="gender", target="population:1", k=10, method="fair-qr", pool="union"
-    )
-    assert [d.id for d in result.ranking] == [d.id for d in result.baseline.ranking]
+    trapped = await searched(engine, target="population:1", method="fair-qr", pool="union")
+    assert trapped.ranking == trapped.baseline.ranking
 
 
 @pytest.mark.parametrize("pool", ["last", "union", "per_group"])
@@ -145,17 +143,9 @@ async def test_a_pool_that_contains_the_original_top_reranked_by_the_query_is_th
 async def test_no_strategy_ends_less_fair_than_it_began(
     engine: SearchEngine, pool: str, rerank: str, aware: bool
 ) -> None:
-    search = FairSearch(engine, KnownRefiner(FEMALE))
-    result = await search.search(
-        "science",
-        attribute=["gender", "place"],
-        k=10,
-        pool=pool,
-        rerank=rerank,
-        final_step="exposure-aware" if aware else "none",
-    )
-    assert result.divergence is not None
-    assert result.baseline.divergence is not None
+    final_step = "exposure-aware" if aware else "none"
+    strategy = {"pool": pool, "rerank": rerank, "final_step": final_step}
+    result = await searched(engine, attribute=["gender", "place"], **strategy)
     assert result.divergence <= result.baseline.divergence
     assert len({d.id for d in result.ranking}) == 10
 
@@ -166,65 +156,58 @@ async def test_the_fair_step_follows_every_order(
     engine: SearchEngine, pool: str, rerank: str
 ) -> None:
     """Also where the last round no longer has the plain list, or that of the best round."""
-    search = FairSearch(engine, KnownRefiner({"female": ["scholar", "other"], "male": ["filler"]}))
+    answers = {"female": ["scholar", "other"], "male": ["filler"]}
     strategy = {"pool": pool, "rerank": rerank, "evidence": False, "depth": 10, "groups": "all"}
-    result = await search.search(
-        "science", attribute="gender", k=10, ask="always", patience=9, **strategy
-    )
+    result = await searched(engine, answers, ask="always", patience=9, **strategy)
     assert len(result.iterations) > 1
     assert len({d.id for d in result.ranking}) == 10
-    assert result.objective is not None
-    assert result.baseline.objective is not None
     assert result.objective.fairness >= result.baseline.objective.fairness
     assert 0 < result.baseline.objective.relevance <= 1
 
 
-async def test_several_groups_are_asked_about_at_once(engine: SearchEngine) -> None:
+async def test_groups_are_asked_about_at_once_and_queries_lead_to_those_that_lack_exposure(
+    engine: SearchEngine,
+) -> None:
     refiner = KnownRefiner({"female": ["scholar"], "south": ["filler"]})
-    result = await FairSearch(engine, refiner).search(
-        "science", target="population:1", k=10, ask="always", groups="all"
-    )
+    result = await searched(engine, refiner, attribute=None, groups="all", **POPULATION)
     assert refiner.most_at_once == 4
     asked = [r.group for r in result.iterations[1].refinements]
     assert set(asked) == {"female", "male", "north", "south"}
-    assert set(result.divergences) == {"gender", "place"}
-    mean = sum(value or 0 for value in result.divergences.values()) / 2
-    assert result.divergence == pytest.approx(mean)
+    assert result.divergence == pytest.approx(sum(result.divergences.values()) / 2)
+    for groups, expected in (("all", {"female", "male"}), ("lacking", {"female"})):
+        refiner = KnownRefiner(FEMALE)
+        found = await searched(engine, refiner, groups=groups, max_iterations=1, **POPULATION)
+        assert {request.group for request in refiner.asked} == expected
+        assert found.iterations[1].queries == ["science scholar"]
 
 
-@pytest.mark.parametrize(
-    ("answers", "stop", "rounds"),
-    [
-        ({"any": Refinement("empty", message="nothing")}, "model_failed", 1),
-        ({"any": Refinement("timeout", message="late")}, "model_failed", 1),
-        ({"any": Refinement("parse_error", message="prose")}, "model_failed", 1),
-    ],
-)
+@pytest.mark.parametrize("status", ["empty", "timeout", "parse_error"])
 async def test_without_any_usable_answer_the_list_that_needs_no_model_is_returned(
-    engine: SearchEngine, answers: dict[str, Sequence[str] | Refinement], stop: str, rounds: int
+    engine: SearchEngine, status: Status
 ) -> None:
     """By the paper's loop, which has no such list, it is the plain retrieval."""
-    search = FairSearch(engine, KnownRefiner(answers))
-    asked = {"attribute": "gender", "k": 10}
-    result = await search.search("science", **asked, ask="always")
-    alone = await search.search("science", **asked, ask="never")
-    assert result.ranking == alone.ranking
-    assert result.objective == alone.objective
+    failing = {"any": Refinement(status, message="late")}
+    result = await searched(engine, failing, ask="always", groups="all")
+    alone = await searched(engine, ask="never")
+    assert (result.ranking, result.objective) == (alone.ranking, alone.objective)
     assert alone.ranking != alone.baseline.ranking
-    papers = await search.search("science", **asked, method="fair-qr")
+    papers = await searched(engine, failing, method="fair-qr")
     assert papers.ranking == papers.baseline.ranking
     for found in (result, papers):
-        assert found.stop_reason == stop
-        assert len(found.iterations) == rounds
+        assert (found.stop_reason, len(found.iterations)) == ("model_failed", 1)
         assert found.warnings
+    vain = [(r.group, r.status) for r in result.unused_refinements]
+    assert vain == [("female", status), ("male", status)]
+    useful = await searched(engine, max_iterations=1, ask="always")
+    assert useful.unused_refinements == []
+    assert useful.iterations[1].refinements[0].keywords == ["scholar"]
 
 
 @pytest.mark.parametrize("answers", [{"any": ["unheard-of"]}, {}])
 async def test_keywords_of_no_help_end_the_loop_with_a_word_and_the_reranking_that_needs_none(
     engine: SearchEngine, answers: dict[str, Sequence[str] | Refinement]
 ) -> None:
-    search = FairSearch(engine, KnownRefiner(answers))
-    result = await search.search("science", attribute="gender", k=10, ask="always")
+    result = await searched(engine, KnownRefiner(answers), ask="always")
     assert result.stop_reason == "no_improvement"
     assert len(result.warnings) == 1
     assert result.divergence < result.baseline.divergence
@@ -233,28 +216,20 @@ async def test_keywords_of_no_help_end_the_loop_with_a_word_and_the_reranking_th
 async def test_a_model_that_repeats_itself_ends_the_loop_with_what_was_won(
     engine: SearchEngine,
 ) -> None:
-    refiner = KnownRefiner({"female": ["scholar"]})
-    result = await FairSearch(engine, refiner).search(
-        "science", attribute="gender", target="population:1", k=10, ask="always", patience=9
-    )
+    result = await searched(engine, {"female": ["scholar"]}, patience=9, **POPULATION)
     assert result.stop_reason == "no_improvement"
     assert len(result.iterations) == 2
-    assert result.divergence is not None
     assert result.divergence < 0.01
 
 
 async def test_no_model_is_needed_to_rerank_alone(engine: SearchEngine) -> None:
-    result = await FairSearch(engine, KnownRefiner({})).search(
-        "science", attribute="gender", k=10, max_iterations=0, ask="always"
-    )
+    result = await searched(engine, max_iterations=0, ask="always")
     assert result.stop_reason == "max_iterations"
     assert result.model is None
     assert result.divergence < result.baseline.divergence
     graph = build_search_graph(engine)
     with pytest.raises(ModelUnavailableError, match="ask to never"):
-        await graph.ainvoke(
-            {"query": "science"}, context=Context(attributes=("gender",), ask="always")
-        )
+        await graph.ainvoke({"query": "science"}, context=Context(ask="always"))
 
 
 async def test_a_graph_without_a_context_measures_all_attributes(engine: SearchEngine) -> None:
@@ -264,9 +239,8 @@ async def test_a_graph_without_a_context_measures_all_attributes(engine: SearchE
 
 
 async def test_a_list_without_any_label_has_no_divergence_and_says_so(engine: SearchEngine) -> None:
-    result = await FairSearch(engine, KnownRefiner({})).search(
-        "other", attribute="gender", k=3, target="population:1", max_iterations=0
-    )
+    options = {"k": 3, "target": "population:1", "max_iterations": 0}
+    result = await searched(engine, query="other", **options)
     assert result.baseline.divergence is None
     assert result.unknown == {"gender": 1.0}
     assert "100%" in result.warnings[0]
@@ -291,7 +265,7 @@ async def test_what_cannot_be_searched_is_refused(
     engine: SearchEngine, query: str, context: dict[str, object], kind: type[Exception]
 ) -> None:
     with pytest.raises(kind):
-        await FairSearch(engine, KnownRefiner(FEMALE)).search(query, **context)
+        await searched(engine, query=query, **context)
 
 
 @pytest.mark.parametrize(
@@ -313,9 +287,7 @@ async def test_a_dict_as_context_of_a_graph_is_refused_in_a_sentence(
 
 
 async def test_half_a_character_in_a_query_is_searched_around(engine: SearchEngine) -> None:
-    search = FairSearch(engine, KnownRefiner(FEMALE))
-    result = await search.search("science \udcff", attribute="gender", k=10)
-    assert result.query == "science ?"
+    assert (await searched(engine, query="science \udcff")).query == "science ?"
 
 
 async def test_feedback_works_for_a_product_of_attributes_and_for_a_name(
@@ -323,25 +295,16 @@ async def test_feedback_works_for_a_product_of_attributes_and_for_a_name(
 ) -> None:
     """And an index of one group only is no failure of a model."""
     search = FairSearch(engine, "feedback")
-    both = await search.search(
-        "science",
-        attribute=["gender", "place"],
-        intersect=True,
-        target="uniform:1",
-        k=10,
-        ask="always",
-        fairness_weight=0.1,
-    )
+    product = {"attribute": ["gender", "place"], "intersect": True, "fairness_weight": 0.1}
+    both = await search.search("science", **product, target="uniform:1", k=10, ask="always")
     assert both.model == "feedback"
     assert len(both.iterations) > 1
-    graph = build_search_graph(engine, "feedback")
-    state = await graph.ainvoke(
-        {"query": "science"}, context=Context(attributes=("gender",), ask="always")
+    context = Context(attributes=("gender",), ask="always")
+    state = await build_search_graph(engine, "feedback").ainvoke(
+        {"query": "science"}, context=context
     )
     assert state["result"]["model"] == "feedback"
-    nobody = await search.search(
-        "other", attribute="gender", k=3, target="population:1", ask="always"
-    )
+    nobody = await search.search("other", attribute="gender", k=3, **POPULATION)
     assert nobody.stop_reason == "no_improvement"
 
 
@@ -356,9 +319,7 @@ async def test_documents_deleted_during_a_search_are_left_out_of_the_result(
                 await remove(engine, ["m00", "m03"])
             return await super().refine(request, deadline)
 
-    result = await FairSearch(engine, Deleting(FEMALE)).search(
-        "science", attribute="gender", k=10, ask="always"
-    )
+    result = await searched(engine, Deleting(FEMALE), ask="always")
     shown = [d.id for d in [*result.ranking, *result.baseline.ranking]]
     assert "m00" not in shown
     assert [d.rank for d in result.baseline.ranking] == list(range(1, 9))
@@ -373,8 +334,7 @@ async def test_what_an_engine_cannot_read_again_stays_in_the_result(engine: Sear
             return (await super().documents(ids))[3:]
 
     forgetful = Forgetful(engine, without=["read_by_id"])
-    search = FairSearch(forgetful, KnownRefiner(FEMALE))
-    result = await search.search("science", attribute="gender", k=10)
+    result = await searched(forgetful)
     assert [d.rank for d in result.ranking] == list(range(1, 11))
     assert [d.rank for d in result.baseline.ranking] == list(range(1, 11))
     untitled = [d for d in result.ranking if not d.title]
@@ -421,36 +381,16 @@ async def test_a_start_that_fails_leaves_nothing_open(
         assert watched.closed == times
 
 
-async def test_what_was_proposed_in_vain_stands_in_the_result(engine: SearchEngine) -> None:
-    failing = {"any": Refinement("timeout", message="late")}
-    result = await FairSearch(engine, KnownRefiner(failing)).search(
-        "science", attribute="gender", ask="always", groups="all"
-    )
-    assert [(r.group, r.status) for r in result.unused_refinements] == [
-        ("female", "timeout"),
-        ("male", "timeout"),
-    ]
-    useful = await FairSearch(engine, KnownRefiner(FEMALE)).search(
-        "science", attribute="gender", max_iterations=1, ask="always"
-    )
-    assert useful.unused_refinements == []
-    assert useful.iterations[1].refinements[0].keywords == ["scholar"]
-
-
 async def test_a_model_that_was_not_needed_is_not_named(engine: SearchEngine) -> None:
-    search = FairSearch(engine, KnownRefiner(FEMALE))
-    result = await search.search("science", attribute="gender", least_gain=99)
+    result = await searched(engine, least_gain=99)
     assert (result.stop_reason, result.model) == ("little_to_gain", None)
-    papers = await search.search("science", attribute="gender", method="fair-qr", threshold=99)
+    papers = await searched(engine, method="fair-qr", threshold=99)
     assert (papers.stop_reason, papers.model) == ("converged", None)
 
 
 async def test_the_same_search_gives_the_same_result(engine: SearchEngine) -> None:
-    async def once() -> dict[str, object]:
-        result = await FairSearch(engine, KnownRefiner(FEMALE)).search("science", k=10)
-        return result.model_dump(exclude={"usage"})
-
-    assert await once() == await once()
+    one, other = [(await searched(engine)).model_dump(exclude={"usage"}) for _ in range(2)]
+    assert one == other
 
 
 async def test_a_state_holds_no_text_and_nothing_of_numpy(engine: SearchEngine) -> None:
@@ -518,14 +458,10 @@ def test_the_synchronous_search_works_inside_a_running_loop(
 async def test_a_trace_has_a_span_for_each_step_and_no_content_unless_asked(
     engine: SearchEngine, tmp_path: Path
 ) -> None:
-    search = FairSearch(engine, KnownRefiner(FEMALE))
-
     async def traced(content: bool) -> tuple[list[dict[str, object]], str]:
         path = tmp_path / f"trace-{content}.jsonl"
         with record_to(path, content=content):
-            await search.search(
-                "science", attribute="gender", target="population:1", k=10, ask="always"
-            )
+            await searched(engine, **POPULATION)
         return [json.loads(line) for line in path.read_text().splitlines()], path.read_text()
 
     spans, text = await traced(content=False)
@@ -550,16 +486,8 @@ async def test_a_query_refined_toward_a_group_speaks_for_that_group_alone(
     engine: SearchEngine,
 ) -> None:
     """Its ranking lifts women, and leaves the men and the unlabelled in the order they had."""
-    search = FairSearch(engine, KnownRefiner({"female": ["scholar"]}))
-    result = await search.search(
-        "science",
-        attribute="gender",
-        target="population:1",
-        k=20,
-        max_iterations=1,
-        ask="always",
-        rerank="fusion",
-    )
+    once = {"k": 20, "max_iterations": 1, "rerank": "fusion"}
+    result = await searched(engine, {"female": ["scholar"]}, **once, **POPULATION)
     plain = (await ranked(engine, "science", 200)).ids
     first, second = (round_.ids for round_ in result.iterations)
     assert first == plain[:20]
@@ -572,54 +500,23 @@ async def test_methods_that_do_not_refine_ask_no_model_and_rank_as_they_do(
     engine: SearchEngine,
 ) -> None:
     refiner = KnownRefiner(FEMALE)
-    search = FairSearch(engine, refiner)
-    plain = await search.search("science", attribute="gender", k=10, method="plain")
+    plain = await searched(engine, refiner, method="plain")
     assert (plain.stop_reason, plain.model) == ("not_refining", None)
     assert plain.ranking == plain.baseline.ranking
     for method in ("mmr", "xquad", "pm2", "fa-ir"):
-        result = await search.search("science", attribute="gender", k=10, method=method)
-        assert result.method == method
-        assert result.retriever == "bm25"
+        result = await searched(engine, refiner, method=method)
+        assert (result.method, result.retriever) == (method, "bm25")
         assert {d.id for d in result.baseline.ranking} == {d.id for d in plain.ranking}
         assert len(result.ranking) == 10
     assert any(d.id.startswith("w") for d in result.ranking)
     assert refiner.asked == []
-    with pytest.raises(InputError, match="weights"):
-        await search.search("science", attribute="gender", k=10, method="deltr")
-    with pytest.raises(InputError, match="no option 'lambda'"):
-        await search.search(
-            "science", attribute="gender", k=10, method="mmr", options={"lambda": 1}
-        )
-    with pytest.raises(InputError, match="there is none"):
-        await search.search("science", k=10, method="plain", options={"trade_off": 1})
-
-
-async def test_all_groups_are_asked_about_and_queries_lead_to_those_that_lack_exposure(
-    engine: SearchEngine,
-) -> None:
-    refiner = KnownRefiner({"female": ["scholar"], "male": ["filler"]})
-    result = await FairSearch(engine, refiner).search(
-        "science",
-        attribute="gender",
-        target="population:1",
-        k=10,
-        groups="all",
-        max_iterations=1,
-        ask="always",
-    )
-    assert {request.group for request in refiner.asked} == {"female", "male"}
-    assert result.iterations[1].queries == ["science scholar"]
-    thrifty = KnownRefiner({"female": ["scholar"], "male": ["filler"]})
-    await FairSearch(engine, thrifty).search(
-        "science",
-        attribute="gender",
-        target="population:1",
-        k=10,
-        groups="lacking",
-        max_iterations=1,
-        ask="always",
-    )
-    assert {request.group for request in thrifty.asked} == {"female"}
+    for options, refused in (
+        ({"method": "deltr"}, "weights"),
+        ({"method": "mmr", "options": {"lambda": 1}}, "no option 'lambda'"),
+        ({"method": "plain", "options": {"trade_off": 1}}, "there is none"),
+    ):
+        with pytest.raises(InputError, match=refused):
+            await searched(engine, refiner, **options)
 
 
 async def test_a_target_without_a_population_is_what_the_query_retrieves_and_says_so(
