@@ -16,7 +16,7 @@ from fairqr.graph.search.context import Context
 from fairqr.graph.search.explanation import explain
 from fairqr.graph.search.rankers import ModelRanking
 from fairqr.graph.search.result import FairList, Measured, Objective, SearchResult, Shares
-from fairqr.graph.search.rounds import Rounds, best_iteration, by_group, discounted_mean
+from fairqr.graph.search.rounds import Rounds, by_group, discounted_mean
 from fairqr.graph.steps import usage_report
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require, searched
 from fairqr.retrieval.fairness.best_ranking import supply
@@ -88,7 +88,7 @@ async def best_final(rounds: Rounds, by_model: ModelRanking | None) -> Final:
     if by_model is None and fair:
         return Final(fair.iteration, Ranking(fair.ids, fair.scores), fair)
     first, *refined = rounds.measured_rounds
-    tried = [best_iteration(rounds.measured_rounds)]
+    tried = [rounds.best_round.index]
     if context.strategy.final_step == "exposure-aware":
         refined.sort(key=lambda round_: round_.distance)
         tried = [round_.index for round_ in [*refined, first]]

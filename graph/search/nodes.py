@@ -314,9 +314,7 @@ class Nodes:
     async def choose_group(self, state: State, context: Context, opened: Span) -> Update:
         """Choose the groups to ask about, and those of them that lack exposure."""
         rounds, target = Rounds(self.engine, context, state), state["target"]
-        done = rounds.measured_rounds
-        exposure = (rounds.best_fair or done[deciding.best_iteration(done)]).exposure
-        limit = context.max_groups
+        exposure, limit = (rounds.best_fair or rounds.best_round).exposure, context.max_groups
         if (left := rounds.calls_left) is not None:
             limit = min(limit, left)
         chosen = groups_to_ask_about(target, exposure, context.strategy.groups, limit)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -56,29 +56,37 @@ class Rounds:
         engine: The engine that is searched.
         context: What the run is asked to do.
         state: The state of the run.
-
-    Attributes:
-        dimensions: The attributes, or their product, that exposure is measured over.
-
-    Raises:
-        InputError: The run was resumed with another context.
     """
 
     def __init__(self, engine: SearchEngine, context: Context, state: State) -> None:
         self.engine, self.context, self.state = engine, context, state
-        attributes, intersect = context.attributes, context.intersect
-        self.dimensions = dimensions_of(engine.schema, attributes, intersect=intersect)
-        names = [dimension.name for dimension in self.dimensions]
-        if names != (begun := list(state.get("target", names))):
+
+    @cached_property
+    def dimensions(self) -> list[Dimension]:
+        """The attributes, or their product, that exposure is measured over.
+
+        Raises:
+            InputError: The run was resumed with another context.
+        """
+        attributes, intersect = self.context.attributes, self.context.intersect
+        found = dimensions_of(self.engine.schema, attributes, intersect=intersect)
+        names = [dimension.name for dimension in found]
+        if names != (begun := list(self.state.get("target", names))):
             raise InputError(
                 f"The run was started with the attributes {', '.join(begun)}; resume it with the "
                 "same context."
             )
+        return found
 
     @cached_property
     def measured_rounds(self) -> list[Round]:
         """The rounds that were measured."""
         return [Round(**record) for record in self.state.get("iterations", ())]
+
+    @property
+    def best_round(self) -> Round:
+        """The best of them; see :func:`best_of`."""
+        return best_of(self.measured_rounds)
 
     @cached_property
     def best_fair(self) -> FairList | None:
@@ -234,7 +242,8 @@ class Rounds:
         if strategy.pool == "last":
             seen = [r for r in seen if r["iteration"] == iteration]
         if strategy.pool != "per_group":
-            return list(dict.fromkeys(id_ for it in seen for id_ in self._ranking_of(it).ids))
+            found = chain.from_iterable(self._ranking_of(record).ids for record in seen)
+            return list(dict.fromkeys(found))
         pool: dict[str, None] = {}
         for dimension in self.dimensions:
             quota = -(-(strategy.depth or 0) // len(dimension.groups))
@@ -350,12 +359,12 @@ def estimate_target(
     return target
 
 
-def best_iteration(rounds: Sequence[Round]) -> int:
-    """Return the index of the first round with the highest objective, or the lowest divergence.
+def best_of(rounds: Sequence[Round]) -> Round:
+    """Return the first round with the highest objective, or the lowest divergence.
 
     The objective counts if the fair step ran after each round.
     """
-    return min(rounds, key=lambda round_: round_.badness).index
+    return min(rounds, key=lambda round_: round_.badness)
 
 
 def expected_gain(rounds: Sequence[Round], share: float) -> float:
@@ -427,7 +436,7 @@ def decide_stop(
         expected_gain(rounds, EXPECTED_SHARE[by_vectors]) < context.least_gain
     ):
         return "little_to_gain"
-    if last.index - best_iteration(rounds) >= context.patience:
+    if last.index - best_of(rounds).index >= context.patience:
         return "no_improvement"
     if last.index >= context.max_iterations:
         return "max_iterations"

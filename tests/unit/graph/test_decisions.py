@@ -17,7 +17,7 @@ from fairqr.graph.search.context import Context, make_context
 from fairqr.graph.search.result import Reached, Round
 from fairqr.graph.search.rounds import (
     EXPECTED_SHARE,
-    best_iteration,
+    best_of,
     decide_stop,
     expected_gain,
     groups_to_ask_about,
@@ -144,10 +144,10 @@ class TestStopOfTheDefaultMethod:
 
     def test_rounds_are_compared_by_relevance_that_is_not_a_share(self) -> None:
         """More relevant documents lower V of the same list, but must not make it look worse."""
-        assert best_iteration(judged(reached(0.9, 0.8), reached(0.6, 0.5, most=2.0))) == 1
-        assert best_iteration(judged(reached(0.9, 0.8), reached(0.9, 0.8, most=1.0))) == 0
+        assert best_of(judged(reached(0.9, 0.8), reached(0.6, 0.5, most=2.0))).index == 1
+        assert best_of(judged(reached(0.9, 0.8), reached(0.9, 0.8, most=1.0))).index == 0
         labelled = reached(0.9, 0.1)
-        assert best_iteration(judged(reached(0.9, 0.8, undefined=1), labelled)) == 1
+        assert best_of(judged(reached(0.9, 0.8, undefined=1), labelled)).index == 1
 
     def test_a_target_of_ones_own_is_reached_before_anything_else_counts(self) -> None:
         """Each round pursues it with the lowest weight that comes as near as any."""
@@ -155,10 +155,10 @@ class TestStopOfTheDefaultMethod:
             reached(0.9, value, weight=weight, missed=points)
             for value, weight, points in ((0.7, 1.0, 9), (0.3, 64.0, 0), (0.2, 4.0, 0))
         )
-        assert best_iteration(judged(missed, dear)) == 1
-        assert best_iteration(judged(missed, dear, cheap, dear)) == 2
+        assert best_of(judged(missed, dear)).index == 1
+        assert best_of(judged(missed, dear, cheap, dear)).index == 2
         nearer = reached(0.5, 0.2, weight=256.0, missed=5)
-        assert best_iteration(judged(missed, nearer)) == 1
+        assert best_of(judged(missed, nearer)).index == 1
 
 
 def test_a_spent_budget_ends_the_loop() -> None:
@@ -169,7 +169,7 @@ def test_a_spent_budget_ends_the_loop() -> None:
 def test_the_best_round_has_the_lowest_divergence_and_is_the_first_of_its_kind(
     divergences: list[float | None],
 ) -> None:
-    best = best_iteration(rounds(*divergences))
+    best = best_of(rounds(*divergences)).index
     defined = [value for value in divergences if value is not None]
     expected = divergences.index(min(defined)) if defined else 0
     assert best == expected
