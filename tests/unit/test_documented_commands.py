@@ -51,7 +51,7 @@ def test_a_documented_command_is_understood(name: str, line: str) -> None:
         return
     values, _, _ = command.make_parser(context).parse_args(args=words)
     settings = [text for text in values.get("set_") or [] if text != "help"]
-    models = getattr(command.callback, "settable", None)
+    models = getattr(command.callback, "models", None)
     if not models and settings:
         models = [read_experiment(values["experiment"]).kind.spec]
     read_parameters(models or [], settings)

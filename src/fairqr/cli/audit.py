@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import Field
 
 from fairqr.base.errors import InputError
-from fairqr.cli.common import Recording, Searched, open_to_search
+from fairqr.cli.common import SEARCHED, Searched, run
 from fairqr.cli.options import Fields, command, readable
 from fairqr.cli.output import Printed, warn
-from fairqr.cli.running import AuditRunSettings
 from fairqr.evaluation.audit.specification import AuditSpec
 
 if TYPE_CHECKING:
     from fairqr.evaluation.audit.finishing import Audit
     from fairqr.retrieval.engines.engine import SearchEngine
-    from fairqr.retrieval.sources.query_files import QueryColumns
-    from fairqr.retrieval.sources.source import RunSource
+    from fairqr.retrieval.sources.source import Source
 
 FAILED, DOUBTFUL = 3, 4
 """The exit codes if a condition of ``--fail-if`` holds, and if nobody can tell whether one does."""
@@ -29,12 +26,27 @@ FAILED, DOUBTFUL = 3, 4
 app = typer.Typer(invoke_without_command=True)
 
 
+class AuditRunSettings(Searched):
+    """What is audited, and how. These settings do not change the figures.
+
+    Attributes:
+        rate: The most requests a second; no limit by default.
+        concurrency: How many queries to ask at the same time.
+        query_column: The column with the queries; by default query, text or title.
+        id_column: The column with the ids of queries; by default id, if it exists.
+    """
+
+    rate: float | None = Field(None, gt=0)
+    concurrency: int = Field(4, ge=1, le=256)
+    query_column: str | None = None
+    id_column: str | None = None
+
+
 @app.callback()
 @readable
 def measure(
     ctx: typer.Context,
     *,
-    where: Searched,
     queries: Path | None = None,
     weight: str | None = None,
     segment: str | None = None,
@@ -42,7 +54,7 @@ def measure(
         AuditSpec,
         Fields("sample", "target", "k", "depth", "seed", "pairs_by", attribute="attributes"),
     ],
-    settings: Annotated[AuditRunSettings, Fields("rate", "concurrency")],
+    settings: Annotated[AuditRunSettings, Fields(*SEARCHED, "rate", "concurrency")],
     qrels: Path | None = None,
     run_: list[Path] | None = None,
     labels: Path | None = None,
@@ -59,12 +71,11 @@ def measure(
 
     Args:
         ctx: Whether a command below this one follows.
-        where: What is audited.
         queries: The queries: one per line, CSV, JSON Lines or TREC topics; may be .gz.
         weight: The column that says how often a query was asked.
         segment: The column that groups the queries, such as their topic, for figures by segment.
         spec: What is measured.
-        settings: How the audit runs.
+        settings: What is audited, and how.
         qrels: Judgements in TREC's format; a grade above 0 is relevant. By default relevance is
             estimated from texts, once MiniLM is pulled.
         run_: Audit this run file in TREC's format, instead of a corpus. Repeatable.
@@ -86,28 +97,28 @@ def measure(
         return None  # type: ignore[return-value]
     from fairqr.auditing import audit_opened
     from fairqr.cli.progress import Progress
-    from fairqr.evaluation.audit.bundle import AuditFolder
-    from fairqr.evaluation.audit.conditions import check, parse_condition
-    from fairqr.evaluation.audit.outcomes import audit_json
+    from fairqr.evaluation.audit import bundle, conditions, outcomes
+    from fairqr.evaluation.experiments import signing
     from fairqr.evaluation.experiments.kinds import check_pandas
-    from fairqr.evaluation.experiments.signing import check_key, sign_folder
     from fairqr.retrieval.sources.query_files import QueryColumns
 
     if output is None:
         raise InputError("An audit needs a folder for its results; name one with -o.")
     check_pandas()
     if sign is not None:
-        check_key(sign)
-    conditions = [parse_condition(text) for text in fail_if or []]
+        signing.check_key(sign)
+    limits = [conditions.parse_condition(text) for text in fail_if or []]
     columns = QueryColumns(settings.query_column, settings.id_column, weight, segment)
     source = _run_source(run_, labels, documents, spec)
+    if source is not None and settings.corpus is not None:
+        raise InputError("Audit either --run or --corpus; leave one of them out.")
 
     async def work() -> Audit:
-        async with _opened(where, source, settings) as engine:
+        async with settings.opened(source=source) as engine:
             return await audit_opened(
                 spec,
                 engine,
-                queries or _of_run(engine, columns),
+                queries or _of_run(engine),
                 columns,
                 output,
                 qrels=qrels,
@@ -121,85 +132,59 @@ def measure(
             )
 
     with Progress() as progress:
-        found = Recording().run(work(), "audit")
+        found = run(work(), "audit")
     if sign is not None:
-        sign_folder(AuditFolder(output), sign)
-    broken, doubtful = check(conditions, found.figures, sure=sure)
+        signing.sign_folder(bundle.AuditFolder(output), sign)
+    broken, doubtful = conditions.check(limits, found.figures, sure=sure)
     for sentence in [*broken, *doubtful]:
         warn(sentence)
     return Printed(
-        lambda: audit_json(found).decode(),
+        lambda: outcomes.audit_json(found).decode(),
         [*found.findings, f"report: {output / 'report.html'}", f"digest: {found.digest}"],
         FAILED if broken else DOUBTFUL if doubtful else 0,
     )
 
 
-@contextlib.asynccontextmanager
-async def _opened(
-    where: Searched, source: RunSource | None, settings: AuditRunSettings
-) -> AsyncIterator[SearchEngine]:
-    """Open the run files or the corpus to audit; defaults to the configured corpus."""
-    from fairqr.retrieval.sources.catalog import Catalog
-
-    if source is None:
-        schema = settings.corpus_schema
-        engine = await open_to_search(where.name, schema=schema, retriever=where.retriever)
-    elif where.corpus is not None:
-        raise InputError("Audit either --run or --corpus; leave one of them out.")
-    else:
-        engine = await Catalog().resolve(source)
-    async with contextlib.aclosing(engine):
-        yield engine
-
-
 def _run_source(
     runs: list[Path] | None, labels: Path | None, documents: Path | None, spec: AuditSpec
-) -> RunSource | None:
+) -> Source | None:
     """Return the source that the options describe, or None without a run file.
 
     Raises:
         InputError: The options do not fit together.
     """
-    from fairqr.base.errors import SourceError
     from fairqr.retrieval.fairness.dimension import factors_of
-    from fairqr.retrieval.sources.schema import validated
-    from fairqr.retrieval.sources.source import RunSource
+    from fairqr.retrieval.sources.source import source_of
 
-    if not runs:
-        if labels or documents:
-            given = "--labels" if labels else "--documents"
-            raise InputError(f"{given} needs --run; name the run file, too.")
+    if not (runs or labels or documents):
         return None
-    if labels is None or not spec.attributes:
+    if not (runs and labels and spec.attributes):
         raise InputError(
-            "A run file has no groups; name a file of labels with --labels, and its attributes "
-            "with --attribute."
+            "A run file has no groups; name it with --run, a file of labels with --labels, and "
+            "its attributes with --attribute."
         )
     names = dict.fromkeys(part for name in spec.attributes for part in factors_of(name))
-    described = {
-        "name": "run",
-        "runs": [str(path) for path in runs],
-        "documents": None if documents is None else str(documents),
-        "attributes": {name: {"labels": str(labels)} for name in names},
-        "folder": Path.cwd(),
-    }
-    return validated(RunSource, described, "The run", SourceError)
+    return source_of(
+        {
+            "name": "run",
+            "engine": "run",
+            "runs": [str(path) for path in runs],
+            "documents": None if documents is None else str(documents),
+            "attributes": {name: {"labels": str(labels)} for name in names},
+        }
+    )
 
 
-def _of_run(engine: SearchEngine, columns: QueryColumns) -> list[dict[str, str]]:
+def _of_run(engine: SearchEngine) -> list[dict[str, str]]:
     """Return the queries of a run file, which are known by their ids alone.
 
     Raises:
-        InputError: It is no run file, or a column of queries is named.
+        InputError: It is no run file.
     """
-    from fairqr.retrieval.engines.run import RunEngine
-
-    if not isinstance(engine, RunEngine):
+    rankings = getattr(engine, "rankings", None)
+    if rankings is None:
         raise InputError("An audit needs queries; name their file with --queries.")
-    if columns.weight or columns.segment:
-        option = "--weight" if columns.weight else "--segment"
-        raise InputError(f"{option} names a column of --queries; name their file, too.")
-    return [{"id": id_, "query": id_} for id_ in engine.rankings]
+    return [{"id": id_, "query": id_} for id_ in rankings]
 
 
 @command(app)
@@ -230,21 +215,17 @@ def verify(folder: Path, *, digest: str | None = None, signed_by: Path | None = 
     from fairqr.evaluation.experiments.verifying import verify as checked
 
     found = checked(AuditFolder(folder), digest, make_again, signed_by)
-
-    def lines() -> Iterator[str]:
-        for sentence in found.problems:
-            warn(sentence)
-        if not found.problems:
-            fits = ", and the manifest has the digest that you gave" if digest else ""
-            yield f"All {found.files:,} files match the manifest{fits}."
-            yield "All that is checked follows from raw/."
-        if found.signed_by:
-            yield f"signed by: {found.signed_by}"
-        for sentence in found.unchecked:
-            yield f"Not checked: {sentence}"
-        yield f"digest: {found.digest}"
-
-    return Printed(found, lines(), FAILED if found.problems else 0)
+    for sentence in found.problems:
+        warn(sentence)
+    lines = [f"Not checked: {sentence}" for sentence in found.unchecked]
+    if found.signed_by:
+        lines.insert(0, f"signed by: {found.signed_by}")
+    if not found.problems:
+        fits = ", and the manifest has the digest that you gave" if digest else ""
+        told = f"All {found.files:,} files match the manifest{fits}."
+        lines = [told, "All that is checked follows from raw/.", *lines]
+    lines.append(f"digest: {found.digest}")
+    return Printed(found, lines, FAILED if found.problems else 0)
 
 
 @command(app)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections import UserDict
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -56,23 +57,15 @@ _HOMES = {
 """The modules that hold several commands, or have another name than their command."""
 
 
-class _Commands(Mapping[str, Any]):
+class _Commands(UserDict[str, Any]):
     """The commands by name, each imported when it is asked for."""
 
     def __getitem__(self, name: str) -> Any:
-        if name not in [*self]:
-            raise KeyError(name)
-        return _load(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for commands in SECTIONS.values() for name in commands)
-
-    def __len__(self) -> int:
-        return sum(map(len, SECTIONS.values()))
+        return _load(name, super().__getitem__(name))
 
 
 @functools.cache
-def _load(name: str) -> Any:
+def _load(name: str, about: str) -> Any:
     """Import a command: the function or the application of its name, or its module's ``app``."""
     home = next((home for home, names in _HOMES.items() if name in names), name)
     module = import_module(f"fairqr.cli.{home}")
@@ -82,23 +75,8 @@ def _load(name: str) -> Any:
         only.command(name)(readable(app))
     else:
         needs_command = not app.info.invoke_without_command
-        about = next(commands[name] for commands in SECTIONS.values() if name in commands)
-        only.add_typer(app, name=name, cls=Group, help=about, no_args_is_help=needs_command)
+        only.add_typer(app, name=name, help=about, no_args_is_help=needs_command)
     return typer.main.get_group(only).commands[name]
-
-
-class Group(TyperGroup):
-    """A command with commands below it, whose help has their whole first sentences."""
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the first paragraph of each command's help."""
-        with formatter.section("Commands"):
-            formatter.write_dl(
-                [
-                    (name, " ".join((command.help or "").partition("\n\n")[0].split()))
-                    for name, command in self.commands.items()
-                ]
-            )
 
 
 class CommandList(TyperGroup):
@@ -106,8 +84,8 @@ class CommandList(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        commands: Any = _Commands()
-        self.commands = commands
+        abouts = {name: it for entries in SECTIONS.values() for name, it in entries.items()}
+        self.commands = _Commands(abouts)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write one line about each command, without importing any."""

@@ -1,19 +1,26 @@
-"""What several commands share: options, consent, and how work is run and recorded."""
+"""What several commands share: the settings of runs, consent, and how work is run and recorded.
+
+Help reads this module too, so it imports nothing heavy at its head.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from fairqr.base.errors import InputError
+from fairqr.base.errors import FairqrError, InputError
 from fairqr.cli.output import warn
+from fairqr.graph.documented import Documented
 
 if TYPE_CHECKING:
+    from fairqr.graph.search.context import Context
+    from fairqr.prompts.library import PromptLibrary
     from fairqr.retrieval.engines.engine import SearchEngine
+    from fairqr.retrieval.sources.source import Source
 
 T = TypeVar("T")
 
@@ -23,89 +30,164 @@ NOTABLES = "notables"
 LARGE_CALLS, LARGE_TOKENS = 2_000, 1_000_000
 """A run that may cost more needs the user's consent."""
 
-
-class Searched(BaseModel):
-    """What is searched, and how."""
-
-    corpus: str | None = Field(
-        None,
-        description="What to search: a source, an index or a built-in corpus by name, or the path "
-        "of a source file or a corpus. [default: FAIRQR_CORPUS, or notables]",
-    )
-    retriever: str | None = Field(
-        None,
-        description="How to find documents: bm25 by words; dense by vectors; hybrid by words and "
-        "vectors. Write dense:ENCODER or hybrid:ENCODER for another encoder. Defaults to hybrid "
-        "for an index once MiniLM is pulled, and otherwise to the engine's own ranking.",
-    )
-
-    @property
-    def name(self) -> str:
-        """The corpus, by default the configured one."""
-        from fairqr.base.settings import default_corpus
-
-        return default_corpus() if self.corpus is None else self.corpus
+SEARCHED = ("corpus", "retriever")
+RUN = (*SEARCHED, "model", "base_url", "trace", "trace_content")
+"""The fields of :class:`Searched` and :class:`RunSettings` that have an option of their own."""
 
 
-class Recording(BaseModel):
-    """Whether a run is recorded, and where.
+class Searched(Documented):
+    """What is searched, and how.
 
-    A run is recorded if a file or a folder of traces is named. If the file could not be written
-    whole, a warning says so.
+    Attributes:
+        corpus: What to search: a source, an index or a built-in corpus by name, or the path of a
+            source file or a corpus. [default: FAIRQR_CORPUS, or notables]
+        retriever: How to find documents: bm25 by words; dense by vectors; hybrid by words and
+            vectors. Write dense:ENCODER or hybrid:ENCODER for another encoder. Defaults to hybrid
+            for an index once MiniLM is pulled, and otherwise to the engine's own ranking.
+        corpus_schema: The schema of a corpus that is a path; by default the file beside the corpus.
     """
 
-    trace: Path | None = Field(None, description="Record the run in this file, as JSON lines.")
-    trace_content: bool = Field(False, description="Record queries and replies in the trace too.")
+    corpus: str | None = None
+    retriever: str | None = None
+    corpus_schema: Path | None = None
 
-    def run(self, work: Coroutine[Any, Any, T], what: str) -> T:
-        """Run asynchronous work to its end, and record it.
+    @contextlib.asynccontextmanager
+    async def opened(
+        self, context: Context | None = None, source: Source | None = None
+    ) -> AsyncIterator[SearchEngine]:
+        """Open what is searched, and close it at the end.
 
         Args:
-            work: What to run.
-            what: The command that runs, for the name of a new file in the folder of traces.
+            context: The context whose method chooses the retriever that ``auto`` means.
+            source: Opened instead of the corpus.
         """
+        from fairqr.base.settings import default_corpus
+        from fairqr.retrieval.encoders.opening import AUTO
+
+        corpus = source or (default_corpus() if self.corpus is None else self.corpus)
+        retriever = self.retriever or AUTO
+        if context is not None:
+            retriever = context.strategy.searched_by(retriever)
+        engine = await open_to_search(corpus, schema=self.corpus_schema, retriever=retriever)
+        async with contextlib.aclosing(engine):
+            yield engine
+
+
+class RunSettings(Searched):
+    """How a run works; its context says what it does.
+
+    Attributes:
+        model: The language model, such as local:smollm2-135m or openai:gpt-4o. causal:NAME only
+            ranks; feedback refines without a model. [default: FAIRQR_MODEL, or the local model]
+        base_url: The URL of an OpenAI-compatible server.
+        trace: Record the run in this file, as JSON lines.
+        trace_content: Record queries and replies in the trace too.
+        prompts_dir: A folder with your own prompts; FAIRQR_PROMPTS_DIR by default.
+        timeout: How many seconds one request to a model may take.
+        cache: Keep replies of models on disk, so that no question is asked twice.
+        passages: Show how the text of each document begins.
+    """
+
+    model: str | None = None
+    base_url: str | None = None
+    trace: Path | None = None
+    trace_content: bool = False
+    prompts_dir: Path | None = None
+    timeout: float = Field(60, gt=0)
+    cache: bool = True
+    passages: bool = True
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        """How to open the model."""
+        return {"cache": self.cache, "base_url": self.base_url, "timeout": self.timeout}
+
+    def prompts_for(self, context: Context) -> PromptLibrary:
+        """Return the prompts, after checking that they have the versions that the context names."""
+        from fairqr.prompts.library import PromptLibrary
+
+        library = PromptLibrary(self.prompts_dir)
+        for id_, version in context.prompts.items():
+            library.get(id_, version)
+        return library
+
+    async def passages_of(self, engine: SearchEngine, ids: Iterable[str]) -> Mapping[str, str]:
+        """Return how the text of each document begins, by id; empty if that is not wanted."""
+        from fairqr.graph.search.explanation import passage_of
+
+        wanted = [*dict.fromkeys(ids)] if self.passages else []
         try:
-            with self._on(what):
-                return run(work)
-        finally:
-            work.close()  # Without this, work that never started would warn.
+            documents = await engine.documents(wanted) if wanted else []
+        except FairqrError as error:  # the run succeeded, and may have cost money
+            warn(f"The texts of the documents could not be read: {error}")
+            return {}
+        return {document.id: passage_of(document.text) for document in documents}
 
-    @contextlib.contextmanager
-    def _on(self, what: str) -> Iterator[None]:
-        from fairqr.base.settings import is_on, path_of
-
-        trace = self.trace
-        if trace is None and (folder := path_of("trace_dir")) is not None:
-            from fairqr.cli.trace import new_trace
-
-            trace = new_trace(folder, what)
-        if trace is None:
-            yield
-            return
-        from fairqr.base.telemetry import record_to
-
-        with record_to(trace, content=self.trace_content or is_on("trace_content")) as recorder:
-            yield
-        if recorder.failure:
-            warn(f"The trace {trace} is incomplete: {recorder.failure}.")
+    def run(self, work: Coroutine[Any, Any, T], what: str) -> T:
+        """Run asynchronous work to its end, and record it; see :func:`run`."""
+        return run(work, what, self.trace, content=self.trace_content)
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run asynchronous work to its end, with spans sent where OpenTelemetry's variables say."""
+class CostlyRunSettings(RunSettings):
+    """How a run works that a model's ranking, or a probe, can make costly.
+
+    Attributes:
+        yes: Run even if the model may be asked more than 2,000 times or read more than 1,000,000
+            tokens.
+    """
+
+    yes: bool = False
+
+
+def run(
+    work: Coroutine[Any, Any, T],
+    what: str = "",
+    trace: Path | None = None,
+    *,
+    content: bool = False,
+) -> T:
+    """Run asynchronous work to its end, with spans sent where OpenTelemetry's variables say.
+
+    Args:
+        work: What to run.
+        what: The command that runs, for the name of a new file in the folder of traces; without it,
+            nothing is recorded there.
+        trace: The file to record the run in. If it could not be written whole, a warning says so.
+        content: Record queries and replies too.
+    """
     # Not for --help: asyncio takes a quarter of the time to start.
     import asyncio
 
     from fairqr.base.exporting import exporting
 
     try:
-        with exporting(warn):
+        with _recording(what, trace, content), exporting(warn):
             return asyncio.run(work)
     finally:
         work.close()  # Without this, work that never started would warn.
 
 
+@contextlib.contextmanager
+def _recording(what: str, trace: Path | None, content: bool) -> Iterator[None]:
+    from fairqr.base.settings import is_on, path_of
+
+    if trace is None and what and (folder := path_of("trace_dir")) is not None:
+        from fairqr.cli.trace import new_trace
+
+        trace = new_trace(folder, what)
+    if trace is None:
+        yield
+        return
+    from fairqr.base.telemetry import record_to
+
+    with record_to(trace, content=content or is_on("trace_content")) as recorder:
+        yield
+    if recorder.failure:
+        warn(f"The trace {trace} is incomplete: {recorder.failure}.")
+
+
 async def open_to_search(
-    corpus: str, *, schema: Path | None = None, retriever: str | None = None
+    corpus: str | Source, *, schema: Path | None = None, retriever: str | None = None
 ) -> SearchEngine:
     """Open a search engine; a bar shows what has to be indexed first.
 

@@ -33,11 +33,9 @@ def demo() -> None:
     """Fetch the two small models (190 MB, once), and search a built-in corpus fairly."""
     from fairqr.base.settings import DEFAULT_MODEL
     from fairqr.base.weights import WEIGHTS, is_pulled
-    from fairqr.cli.common import Searched
     from fairqr.cli.output import say
     from fairqr.cli.render import result_lines
-    from fairqr.cli.running import SearchRunSettings
-    from fairqr.cli.search import searched
+    from fairqr.cli.search import SearchRunSettings, searched
     from fairqr.graph.search.context import Context
 
     missing = [name for name in NEEDED if find_spec(name) is None]
@@ -48,9 +46,8 @@ def demo() -> None:
     fetch([weights for weights in WEIGHTS.values() if not is_pulled(weights.name)])
     typer.echo(f'{_command()} search "{QUERY}" --corpus {CORPUS} --attribute {ATTRIBUTE}\n')
     asked = Context(attributes=(ATTRIBUTE,))
-    where = Searched(corpus=CORPUS)
-    work = searched(QUERY, asked, SearchRunSettings(), where, DEFAULT_MODEL)
-    say(result_lines(*run(work)))
+    settings = SearchRunSettings(corpus=CORPUS, model=DEFAULT_MODEL)
+    say(result_lines(*run(searched(QUERY, asked, settings))))
     typer.echo(NEXT.format(_command()))
 
 

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairqr.base.errors import InputError
-from fairqr.cli.output import (
-    Printed,
-    counted,
-    decimal,
-    interval,
-    literal,
-    number,
-    table,
-    warn,
-)
+from fairqr.base.errors import InputError, one_line
+from fairqr.cli.output import Printed, counted, interval, literal, number, table, warn
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from fairqr.evaluation.results import Evaluation, MeasureResult
+    from fairqr.evaluation.results import Evaluation
     from fairqr.retrieval.sources.runs import SystemRun
 
 RELEVANCE = "nDCG@20,P@20,AP"
@@ -75,43 +66,39 @@ def evaluate(
         raise InputError("Groups come from --documents or --corpus; leave one of them out.")
     if schema is not None and documents is None:
         raise InputError("--schema needs --documents; name the documents, too.")
+    from fairqr.evaluation import results
     from fairqr.evaluation.collections.query_targets import DEFAULT_TARGET
     from fairqr.evaluation.evaluate import evaluate_all, ids_of
     from fairqr.evaluation.inputs import as_groups
     from fairqr.evaluation.measures.text import parse_measures
     from fairqr.evaluation.qrels import read_qrels
-    from fairqr.evaluation.results import check_level
-    from fairqr.evaluation.results import compare as compare_runs
     from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
 
-    grouped = documents is not None or corpus is not None
-    check_level(alpha, "a test", "0.05")
-    wanted = parse_measures(measures or (f"{RELEVANCE},{FAIRNESS}" if grouped else RELEVANCE))
+    results.check_level(alpha, "a test", "0.05")
     runs = _read_runs([run_file, *(compare or [])], ties)
     judged = None if qrels is None else read_qrels(qrels)
-    scan = None
-    if grouped:
+    groups, usual = None, RELEVANCE
+    if documents is not None or corpus is not None:
         source = corpus or find_corpus(BUILT_IN.get(documents or "", Path(documents or "")), schema)
-        scan = as_groups(source, ids_of(runs, judged))
+        groups, usual = as_groups(source, ids_of(runs, judged)), f"{RELEVANCE},{FAIRNESS}"
     evaluations = evaluate_all(
         runs,
         judged,
-        wanted,
-        documents=scan,
+        parse_measures(measures or usual),
+        documents=groups,
         target=target or DEFAULT_TARGET,
         attributes=attribute or (),
         missing=missing,  # type: ignore[arg-type]
         level=1 - alpha,
-        by_group=attribute or (tuple(scan.schema.attributes) if scan else ()),
+        by_group=attribute or (tuple(groups.schema.attributes) if groups else ()),
     )
     found = None
     if len(runs) > 1:
-        found = compare_runs(evaluations[0], evaluations[1:], alpha=alpha, seed=seed)
+        found = results.compare(evaluations[0], evaluations[1:], alpha=alpha, seed=seed)
     if csv is not None:
         from fairqr.base.files import write_beside
-        from fairqr.evaluation.results import csv_text
 
-        write_beside(csv, csv_text(evaluations))
+        write_beside(csv, results.csv_text(evaluations))
     told = (note.sentence for evaluation in evaluations for note in evaluation.notes)
     for sentence in dict.fromkeys(told):
         warn(sentence)
@@ -119,9 +106,7 @@ def evaluate(
         "runs": [evaluation.as_json(by_query=by_query) for evaluation in evaluations],
         "comparisons": found.as_json() if found else None,
     }
-    lines: list[RenderableType] = []
-    for evaluation in evaluations:
-        lines += _lines(evaluation, by_query=by_query)
+    lines = [line for each in evaluations for line in _lines(each, by_query=by_query)]
     if found:
         lines.append("")
         for row, sentence in zip(found.rows, found.sentences(), strict=True):
@@ -129,78 +114,53 @@ def evaluate(
     return Printed(data, lines)
 
 
-def _read_runs(paths: Sequence[Path], ties: str) -> list[SystemRun]:
-    """Read runs, and make their names unique."""
+def _read_runs(paths: Iterable[Path], ties: str) -> list[SystemRun]:
+    """Read runs; those of one name get the names of their files, too."""
     from fairqr.retrieval.sources.runs import read_run
 
-    runs = [read_run(path, ties=ties) for path in paths]  # type: ignore[arg-type]
-    counts = Counter(found.name for found in runs)
-    names: Counter[str] = Counter()
-    for place, (path, found) in enumerate(zip(paths, runs, strict=True)):
-        file = path.name.encode(errors="replace").decode()
-        name = found.name if counts[found.name] == 1 else f"{found.name} ({file})"
-        names[name] += 1
-        if names[name] > 1:
-            name += f" [{names[name]}]"
-        runs[place] = dataclasses.replace(found, name=name)
-    return runs
+    runs = {path: read_run(path, ties=ties) for path in paths}  # type: ignore[arg-type]
+    names = Counter(found.name for found in runs.values())
+    return [
+        dataclasses.replace(run, name=f"{run.name} ({one_line(path)})")
+        if names[run.name] > 1
+        else run
+        for path, run in runs.items()
+    ]
 
 
 def _lines(evaluation: Evaluation, *, by_query: bool) -> Iterator[RenderableType]:
     """Yield the means of a run, and the values of its queries if asked for."""
     from fairqr.agents.statistics import too_few
 
-    results = list(evaluation.results.values())
+    results = evaluation.results.values()
     level = next((it.interval.level for it in results if it.interval), 0.95)
     yield f"{evaluation.run}  {counted(len(evaluation.queries), 'query', 'queries')}"
-    yield table(
-        ["measure", *map(number, ("mean", f"{level:.0%} interval", "over")), "best", "no value"],
-        (
-            (
-                str(result.measure),
-                decimal(result.mean, 4),
-                interval(*_ends(result), 4),
-                str(result.count),
-                result.measure.best,
-                ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in result.undefined().items()),
-            )
-            for result in results
-        ),
-    )
+    rows = []
+    for each in results:
+        ends = (each.interval.low, each.interval.high) if each.interval else (None, None)
+        why = ", ".join(f"{n} {it.replace('_', ' ')}" for it, n in each.undefined().items())
+        rows.append(
+            (str(each.measure), each.mean, interval(*ends, 4), each.count, each.measure.best, why)
+        )
+    heads = ("measure", "mean", number(f"{level:.0%} interval"), "over", "best", "no value")
+    yield table(heads, rows, digits=4)
     if evaluation.by_group:
-        names = ("share of exposure", "of the relevant", "ratio", "95% interval", "over")
-        yield table(
-            ["group", *map(number, names)],
-            (
-                (
-                    f"{share.attribute}: {share.group}",
-                    decimal(share.exposure, 4),
-                    decimal(share.relevant, 4),
-                    decimal(share.ratio),
-                    interval(share.low, share.high),
-                    str(share.queries),
-                )
-                for share in evaluation.by_group
-            ),
+        heads = ("group", "share of exposure", "of the relevant", "ratio", number("95% interval"))
+        shares = (
+            (name, it.exposure, it.relevant, it.ratio, interval(it.low, it.high), it.queries)
+            for it in evaluation.by_group
+            for name in [f"{it.attribute}: {it.group}"]
         )
+        yield table((*heads, "over"), shares, digits=4)
     if by_query:
-        rows = (
-            (query, name, decimal(value, 4), why.replace("_", " "))
-            for _, query, name, value, why in evaluation.rows()
-        )
-        yield table(["query", "measure", number("value"), ""], rows)
+        values = ((*row, why.replace("_", " ")) for _, *row, why in evaluation.rows())
+        yield table(("query", "measure", "value", ""), values, digits=4)
     unknown = ", ".join(f"{name} {policy}" for name, policy in evaluation.unknown.items())
-    few = any(too_few(result.count, 0.05) and result.count for result in results)
-    yield (
-        f"target {evaluation.target}; missing queries: {evaluation.missing}"
-        f"{'; unknown: ' if unknown else ''}{unknown}"
-        f"{'; too few queries for an interval' if few else ''}"
-    )
-
-
-def _ends(result: MeasureResult) -> tuple[float | None, float | None]:
-    found = result.interval
-    return (found.low, found.high) if found else (None, None)
+    told = [f"target {evaluation.target}", f"missing queries: {evaluation.missing}"]
+    told += [f"unknown: {unknown}"] if unknown else []
+    if any(too_few(each.count, 0.05) and each.count for each in results):
+        told.append("too few queries for an interval")
+    yield "; ".join(told)
 
 
 def _measure_lines() -> Iterator[str]:

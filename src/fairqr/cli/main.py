@@ -21,12 +21,8 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 _FULL = "make room, or name other folders in FAIRQR_DATA_DIR and FAIRQR_CACHE_DIR"
 _CLOSED = "change its rights, or name another place"
 _ADVICE = {
-    errno.ENOSPC: _FULL,
-    errno.EDQUOT: _FULL,
-    errno.EFBIG: _FULL,
-    errno.EACCES: _CLOSED,
-    errno.EPERM: _CLOSED,
-    errno.EROFS: _CLOSED,
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _FULL),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _CLOSED),
 }
 """What the user can do about an error of the system."""
 
@@ -63,11 +59,14 @@ def main() -> None:
         # No text of a document or a model is worth a traceback on a terminal that cannot show it.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    code: object = 0
-    _refuse_bytes(sys.argv[1:])
+    for argument in sys.argv[1:]:
+        # Python stores bytes that are not text as lone surrogates.
+        if any("\udc80" <= character <= "\udcff" for character in argument):
+            shown = one_line(os.fsencode(argument).decode(errors="backslashreplace"), 60)
+            _fail(f"The argument '{shown}' is not valid UTF-8; correct or rename it.")
     try:
         # The framework's own handling would print a usage text around its errors.
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="fairqr")
         sys.stdout.flush()
     except FairqrError as error:
         _fail(str(error))
@@ -89,28 +88,16 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _refuse_bytes(arguments: list[str]) -> None:
-    """End if an argument has bytes that are not text; Python stores them as lone surrogates."""
-    for argument in arguments:
-        try:
-            argument.encode()
-        except UnicodeEncodeError:
-            shown = os.fsencode(argument).decode(errors="backslashreplace")
-            _fail(f"The argument '{one_line(shown, 60)}' is not valid UTF-8; correct or rename it.")
-
-
 def _fail(sentence: str) -> NoReturn:
-    # It may quote a document, or the reply of a server.
     warn(sentence)
     sys.exit(2)
 
 
 def _explain(error: Any) -> NoReturn:
     """Say in one line what is wrong with the arguments; show the help if there are no arguments."""
-    context = error.ctx
     if type(error).__name__ == "NoArgsIsHelpError":
         typer.echo(error.format_message())
         sys.exit(2)
     what = one_line(error.format_message()).rstrip(".")
-    help_ = f"'{context.command_path if context else 'fairqr'} --help'"
+    help_ = f"'{error.ctx.command_path if error.ctx else 'fairqr'} --help'"
     _fail(f"{what} See {help_}." if what.endswith("?") else f"{what}; see {help_}.")

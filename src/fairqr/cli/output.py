@@ -6,6 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
@@ -73,10 +74,12 @@ def fact_lines(facts: Mapping[str, Any]) -> Iterator[str]:
         said = name.replace("_", " ")
         if isinstance(value, Mapping):
             yield from fact_lines({f"{said}, {key}": it for key, it in value.items()})
+        elif isinstance(value, list):
+            yield f"{said}: {', '.join(map(str, value))}"
         elif isinstance(value, float):
             yield f"{said}: {value:.4g}"
         elif value is not None:
-            yield f"{said}: {value:,}" if isinstance(value, int) else f"{said}: {value}"
+            yield f"{said}: {value:,}" if type(value) is int else f"{said}: {value}"
 
 
 def print_json(data: Any) -> None:
@@ -113,17 +116,11 @@ def literal(text: str, style: str = "", *, lines: bool = False) -> Text:
     return Text("\n".join(map(printable, parts)), style)
 
 
-def console(*, width: int | None = None, stderr: bool = False) -> Console:
+def console(*, stderr: bool = False, quiet: bool = False) -> Console:
     """Return a console without colours for numbers."""
     from rich.console import Console
 
-    class Output(Console):
-        def on_broken_pipe(self) -> None:
-            # The entry point ends the program when the reader has gone.
-            self.quiet = True
-            raise BrokenPipeError
-
-    return Output(highlight=False, width=width, stderr=stderr)
+    return Console(highlight=False, stderr=stderr, quiet=quiet)
 
 
 def warn(message: str) -> None:
@@ -132,34 +129,41 @@ def warn(message: str) -> None:
 
 
 def table(
-    heads: Sequence[str | Column], rows: Iterable[Sequence[str | Text]], *, gap: int = 2
+    heads: Sequence[str | Column], rows: Iterable[Iterable[Any]], *, digits: int = 2, gap: int = 2
 ) -> Table:
-    """Return a table without lines.
+    """Return a table without lines; numbers stand to the right, and are never broken.
 
     Args:
-        heads: The columns; a str makes a column of words, :func:`number` one of numbers.
-        rows: Their cells. A str is shown literally, as in :class:`Printed`.
+        heads: The columns; :func:`number` makes one of texts that read as numbers.
+        rows: Their cells: texts, which are shown literally as in :class:`Printed`, or numbers.
+        digits: How many digits a float has after the point.
         gap: Spaces between two columns.
     """
     from rich.table import Column, Table
 
-    columns = [
-        Column(literal(head), overflow="fold") if isinstance(head, str) else head for head in heads
-    ]
+    filled = [[*row] for row in rows]
+    columns = []
+    for place, head in enumerate(heads):
+        if isinstance(head, str):
+            numeric = filled and all(isinstance(row[place], Real | None) for row in filled)
+            head = number(head) if numeric else Column(literal(head), overflow="fold")
+        columns.append(head)
     built = Table(*columns, box=None, pad_edge=False, padding=(0, gap, 0, 0))
-    for row in rows:
-        built.add_row(*(literal(it) if isinstance(it, str) else it for it in row))
+    for row in filled:
+        built.add_row(*(_cell(each, digits) for each in row))
     return built
+
+
+def _cell(content: Any, digits: int) -> RenderableType:
+    """Return what a cell of a table shows."""
+    if isinstance(content, float | None):
+        return decimal(content, digits)
+    return content if hasattr(content, "__rich_console__") else literal(str(content))
 
 
 def frame_table(frame: DataFrame, *columns: str) -> Table:
     """Return a table of some columns of a DataFrame, with three decimals."""
-    cells = (
-        [decimal(it, 3) if isinstance(it, float) else str(it) for it in row]
-        for row in frame[[*columns]].itertuples(index=False)
-    )
-    numeric = frame.select_dtypes("number").columns
-    return table([number(name) if name in numeric else name for name in columns], cells)
+    return table(columns, frame[[*columns]].itertuples(index=False), digits=3)
 
 
 def number(head: str = "") -> Column:

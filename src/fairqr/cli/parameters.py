@@ -2,7 +2,7 @@
 
 A parameter is a field of a pydantic model, such as the context of a search. Its name, meaning,
 default and range stand there only. :mod:`fairqr.cli.options` gives the most common ones an option
-of their own; all others are set by ``--set``.
+of their own, which is another way to write ``--set``.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import difflib
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 import typer
 
@@ -24,26 +23,21 @@ if TYPE_CHECKING:
 
     M = TypeVar("M", bound=BaseModel)
 
+_LISTS = (list, tuple, set, frozenset, Sequence)
 
-@dataclass(frozen=True)
-class Parameter:
+
+class Parameter(NamedTuple):
     """A field of a model, or of a model within it, that a user can set.
 
     Attributes:
         name: The name, with dots between models: ``budget.tokens``.
         field: The field of the model.
+        accepts: The type of its values, without None.
     """
 
     name: str
     field: FieldInfo
-
-    @property
-    def accepts(self) -> Any:
-        """The type of its values, without None."""
-        kind: Any = self.field.annotation
-        if get_origin(kind) in (Union, UnionType):
-            kind = next(each for each in get_args(kind) if each is not NoneType)
-        return kind
+    accepts: Any
 
     @property
     def is_mapping(self) -> bool:
@@ -53,18 +47,11 @@ class Parameter:
     @property
     def is_list(self) -> bool:
         """Whether the parameter takes several values."""
-        return get_origin(self.accepts) in (list, tuple, set, frozenset, Sequence)
-
-    @property
-    def is_settable(self) -> bool:
-        """Whether a text can set it: not a constant, and not a list of models."""
-        if get_origin(self.accepts) is Literal:
-            return len(get_args(self.accepts)) > 1
-        return not (self.is_list and hasattr(get_args(self.accepts)[0], "model_fields"))
+        return get_origin(self.accepts) in _LISTS
 
     @property
     def is_parsed(self) -> bool:
-        """Whether its model reads texts itself, as with a target."""
+        """Whether its model reads texts itself, one or several, as with a target."""
         from pydantic import BeforeValidator
 
         return any(isinstance(each, BeforeValidator) for each in self.field.metadata)
@@ -85,22 +72,24 @@ class Parameter:
         shown = ",".join(map(str, default)) if self.is_list else default
         return f"{self.field.description or ''} [default: {shown}]".strip()
 
-    def read(self, text: str) -> Any:
-        """Return the value that a text stands for; a parameter that its model parses stays a text.
+    def read(self, texts: Sequence[str]) -> Any:
+        """Return the value that texts stand for; what the model parses stays as it is.
 
         Raises:
-            InputError: The text is not a value of this parameter.
+            InputError: A text is not a value of this parameter, or there are too many.
         """
         from pydantic import TypeAdapter, ValidationError
 
         if self.is_parsed or self.is_mapping:
-            return text
+            return texts[0] if len(texts) == 1 else texts
         kind: Any = Annotated[self.field.annotation, self.field]
         if self.is_list:
             kind = get_args(self.accepts)[0]
-        parts = text.split(",") if self.is_list else [text]
+            texts = [part.strip() for text in texts for part in text.split(",")]
+        elif len(texts) > 1:
+            raise InputError(f"'{self.name}' is set twice; set it once.")
         try:
-            values = [TypeAdapter(kind).validate_strings(part.strip()) for part in parts]
+            values = [TypeAdapter(kind).validate_strings(text) for text in texts]
         except ValidationError as error:
             reason = first_problem(error)[1]
             raise InputError(f"The parameter '{self.name}' is wrong: {reason}.") from None
@@ -108,24 +97,38 @@ class Parameter:
 
 
 def parameters_of(models: Iterable[type[BaseModel]], prefix: str = "") -> Iterator[Parameter]:
-    """Yield the parameters of models, those of the models within them too."""
+    """Yield the parameters of models, those of the models within them too.
+
+    Constants, and lists of models, are none: no text can set them.
+    """
     for model in models:
         for name, field in model.model_fields.items():
-            parameter = Parameter(f"{prefix}{name}", field)
-            if hasattr(parameter.accepts, "model_fields") and not parameter.is_parsed:
-                yield from parameters_of([parameter.accepts], f"{parameter.name}.")
-            elif parameter.is_settable:
+            kind: Any = field.annotation
+            if NoneType in get_args(kind):
+                kind = next(each for each in get_args(kind) if each is not NoneType)
+            parameter = Parameter(f"{prefix}{name}", field, kind)
+            inner = get_args(kind)
+            if hasattr(kind, "model_fields") and not parameter.is_parsed:
+                yield from parameters_of([kind], f"{parameter.name}.")
+            elif get_origin(kind) is Literal and len(inner) == 1:
+                continue
+            elif not (parameter.is_list and hasattr(inner[0], "model_fields")):
                 yield parameter
 
 
-def read_parameters(models: Iterable[type[BaseModel]], texts: Iterable[str]) -> dict[str, Any]:
+def read_parameters(
+    models: Iterable[type[BaseModel]],
+    assignments: Iterable[str],
+    options: Iterable[tuple[str, str]] = (),
+) -> dict[str, Any]:
     """Read texts like ``budget.tokens=1000`` as values of models.
 
     A parameter that takes several values has them separated by commas, or is set repeatedly.
 
     Args:
         models: Whose fields the parameters are.
-        texts: What the user wrote.
+        assignments: What the user wrote for ``--set``.
+        options: The names and texts of parameters that the user set by options of their own.
 
     Returns:
         The values, nested as the models are.
@@ -135,24 +138,42 @@ def read_parameters(models: Iterable[type[BaseModel]], texts: Iterable[str]) -> 
             wrong.
     """
     known = {parameter.name: parameter for parameter in parameters_of(models)}
+    texts: dict[str, list[str]] = {}
+    for name, text in options:
+        texts.setdefault(name, []).append(text)
+    for assignment in assignments:
+        name, _, text = assignment.partition("=")
+        if not (name and text):
+            raise InputError(f"'{one_line(assignment, 60)}' has no value; write NAME=VALUE.")
+        texts.setdefault(name, []).append(text)
     values: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name and equals and value):
-            raise InputError(f"'{one_line(text, 60)}' has no value; write NAME=VALUE.")
-        parameter = _find(known, name)
-        given = parameter.read(value)
-        inner, key = place_of(values, name)
-        if key not in inner:
-            inner[key] = given
-        elif parameter.is_list:
-            inner[key] += given
-        elif parameter.is_parsed:
-            before = inner[key]
-            inner[key] = [*(before if isinstance(before, list) else [before]), given]
-        else:
-            raise InputError(f"'{name}' is set twice; set it once.")
+    for name, given in texts.items():
+        *groups, key = name.split(".")
+        inner = values
+        for group in groups:
+            inner = inner.setdefault(group, {})
+        inner[key] = _find(known, name).read(given)
     return values
+
+
+def _find(known: Mapping[str, Parameter], name: str) -> Parameter:
+    """Return the parameter of that name.
+
+    Raises:
+        InputError: There is no such parameter.
+    """
+    found = known.get(name) or known.get(name.partition(".")[0])
+    if found and found.is_mapping == (found.name != name):
+        return found._replace(name=name)
+    last = name.rpartition(".")[2]
+    ends = {each.rpartition(".")[2]: each for each in known}
+    near = [each for each in known if each == name or each.startswith(f"{name}.")]
+    near += [ends[end] for end in difflib.get_close_matches(last, ends, cutoff=0.7)]
+    shown = " or ".join(known[each].label for each in dict.fromkeys(near[:4]))
+    hint = f"; did you mean {shown}?" if shown else "."
+    raise InputError(
+        f"There is no parameter '{one_line(name, 60)}'{hint} '--set help' lists them all."
+    )
 
 
 def checked(model: type[M], values: Mapping[str, Any]) -> M:
@@ -172,35 +193,22 @@ def checked(model: type[M], values: Mapping[str, Any]) -> M:
 def explain(models: Iterable[type[BaseModel]]) -> None:
     """Print the parameters of models, what they mean, and their defaults."""
     typer.echo("Parameters for --set NAME=VALUE:")
-    for parameter in parameters_of(models):
-        typer.echo(f"  {parameter.label}")
-        typer.echo(textwrap.indent(textwrap.fill(parameter.help, 90), " " * 6))
+    for label, words in {it.label: it.help for it in parameters_of(models)}.items():
+        typer.echo(f"  {label}\n{textwrap.indent(textwrap.fill(words, 90), ' ' * 6)}")
 
 
-def place_of(values: dict[str, Any], name: str) -> tuple[dict[str, Any], str]:
-    """Return where in nested values a name with dots belongs, and its last part."""
-    *groups, key = name.split(".")
-    for group in groups:
-        values = values.setdefault(group, {})
-    return values, key
+def explain_methods() -> None:
+    """Print the methods, the models that re-rank, and the final steps with their options."""
+    from fairqr.agents.ranking.rankers import RANKERS
+    from fairqr.graph.search.context import METHODS, READS
+    from fairqr.retrieval.rerankers.registry import ABOUT, RERANKERS, TRAINED
 
-
-def _find(known: Mapping[str, Parameter], name: str) -> Parameter:
-    """Return the parameter of that name.
-
-    Raises:
-        InputError: There is no such parameter.
-    """
-    start, _, key = name.partition(".")
-    found = known.get(name) or (known.get(start) if key else None)
-    if found and found.is_mapping == (found.name != name):
-        return found
-    ends = {each: each.rpartition(".")[2] for each in known}
-    close = difflib.get_close_matches(name.rpartition(".")[2], ends.values(), cutoff=0.7)
-    near = [each for each in known if each == name or each.startswith(f"{name}.")]
-    near += [each for end in close for each in known if ends[each] == end]
-    shown = [known[each].label for each in dict.fromkeys(near)][:4]
-    hint = f"; did you mean {' or '.join(shown)}?" if shown else "."
-    raise InputError(
-        f"There is no parameter '{one_line(name, 60)}'{hint} '--set help' lists them all."
-    )
+    lines = ["Methods (--method):", *(f"  {name}: {it.about}" for name, it in METHODS.items())]
+    lines.append("\nModels that re-rank (--method, or --set rerank=NAME), before the final step:")
+    lines += [f"  {name}: {it}; reads {READS[name]} documents" for name, it in RANKERS.items()]
+    lines.append("\nFinal steps (--set final_step=NAME), options (--set options.NAME=VALUE):")
+    for step, entry in RERANKERS.items():
+        trained = "; needs weights, see 'fairqr train --help'" if step in TRAINED else ""
+        lines.append(f"  {step}: {ABOUT[step]}{trained}")
+        lines += [f"      {option.name}: {option.help}" for option in parameters_of([entry])]
+    typer.echo("\n".join(lines))

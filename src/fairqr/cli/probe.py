@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import Field
 
 from fairqr.base.errors import ModelError
-from fairqr.cli.common import NOTABLES, Recording, Searched, agree, run
+from fairqr.cli.common import NOTABLES, RUN, CostlyRunSettings, agree, run
 from fairqr.cli.options import Fields, command
-from fairqr.cli.output import Printed, warn
+from fairqr.cli.output import Printed, fact_lines, warn
 from fairqr.cli.parameters import checked
-from fairqr.cli.probed import Probed, ProbeRun, as_data, probe_source
+from fairqr.cli.probed import Probed, as_data
 from fairqr.cli.progress import Progress
-from fairqr.cli.running import RunSettings
 from fairqr.evaluation.probes.specification import (
     LISTWISE_KIND,
     PAIRWISE_KIND,
@@ -27,14 +27,49 @@ from fairqr.evaluation.probes.specification import (
     ProbeSettings,
     ProbeSource,
 )
+from fairqr.graph.documented import Documented
 from fairqr.graph.probe.context import ProbeContext
 
 if TYPE_CHECKING:
-    from fairqr.evaluation.probes.collection import ProbeCollection
     from fairqr.evaluation.probes.store import ProbeStore
     from fairqr.graph.probe.result import ProbeResult
 
 app = typer.Typer()
+
+
+class QueryRunSettings(CostlyRunSettings):
+    """How a run that probes one query works.
+
+    Attributes:
+        model: The model to probe, such as openai:gpt-4o, local:smollm2-135m, or causal:NAME with a
+            model of transformers. [default: FAIRQR_MODEL, or the local model]
+    """
+
+    model: str | None = None
+
+
+class ProbeRun(Documented):
+    """How a probe of many queries runs; none of it changes the results.
+
+    Attributes:
+        prompts_dir: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
+        base_url: The URL of an OpenAI-compatible server.
+        timeout: How many seconds one request to a model may take.
+        concurrency: How many pairs or lists run at a time; use 1 to measure times.
+        output: The folder of the run; an interrupted run resumes. [default: in the cache]
+        yes: Run even if the model may be asked more than 2,000 times or read more than 1,000,000
+            tokens.
+    """
+
+    prompts_dir: Path | None = None
+    base_url: str | None = None
+    timeout: float = Field(60, gt=0)
+    concurrency: int = Field(4, ge=1, le=256)
+    output: Path | None = None
+    yes: bool = False
+
+
+_RUNNING = Fields("base_url", "timeout", "concurrency", "output", "yes", prompts="prompts_dir")
 
 
 @command(app)
@@ -42,9 +77,7 @@ def build(
     collection: str = NOTABLES,
     *,
     output: Path,
-    attribute: str,
-    protected: str | None = None,
-    words: str | None = None,
+    probed: Annotated[Probed, Fields("attribute", "protected", "words")],
     settings: Annotated[
         Mapping[str, Any],
         Fields("size", "order", "seed", "queries", "split", model=ProbeSettings),
@@ -58,9 +91,7 @@ def build(
     Args:
         collection: A collection with judgements: its name or its folder.
         output: The folder to write.
-        attribute: An attribute of the collection's schema, such as gender.
-        protected: The protected group: female, not Europe, or 'female vs male'. Defaults to female.
-        words: What to call the two groups, such as women/men.
+        probed: The attribute, and its groups.
         settings: How it is built.
         titles_only: Keep only the titles, no texts.
     """
@@ -72,46 +103,15 @@ def build(
     how = checked(ProbeSettings, {"order": "shuffled", **settings, "collection": collection})
     with Progress() as progress:
         importing = progress.count(f"importing {collection}")
-        source = probe_source(
-            collection, how.split, attribute, protected, words, progress=importing
+        source = checked(ProbeSource, probed.source(collection, how.split, progress=importing))
+        opening = open_probe_collection(
+            source, how, texts=not titles_only, preparing=progress.count
         )
-        built = run(
-            open_probe_collection(
-                checked(ProbeSource, source),
-                how,
-                texts=not titles_only,
-                preparing=progress.count,
-            )
-        )
+        built = run(opening)
     write_probe_collection(built, output)
     items = sum(len(query.items) for query in built.queries)
     data = {"folder": str(output), "items": items, **built.manifest.model_dump(mode="json")}
-    return Printed(data, [*_build_lines(built, items), f"written: {output}"])
-
-
-def _build_lines(built: ProbeCollection, items: int) -> Iterator[str]:
-    """Say what was built, what is missing, and what was left out."""
-    manifest = built.manifest
-    kept = "titles and texts" if manifest.texts else "titles"
-    yield manifest.name
-    yield (
-        f"{manifest.queries:,} queries, {items:,} items ({kept}); at most {manifest.size:,} items "
-        f"a query, {manifest.size // 4:,} a cell"
-    )
-    yield f"initial order: {manifest.order}; seed {manifest.seed}"
-    yield f"protected: {manifest.protected} ({', '.join(manifest.protected_groups)})"
-    yield f"unprotected: {manifest.unprotected} ({', '.join(manifest.unprotected_groups)})"
-    for cell, lack in manifest.short.items():
-        yield (
-            f"short: {cell.replace('_', ' ')}, in {lack['queries']:,} of {manifest.queries:,} "
-            f"queries, {lack['items']:,} items together"
-        )
-    for reason, topics in manifest.dropped.items():
-        yield f"dropped: {topics:,} topics, {reason.replace('_', ' ')}"
-    if manifest.undecided:
-        yield f"left out: {manifest.undecided:,} relevant documents of neither side"
-    if manifest.missing:
-        yield f"left out: {manifest.missing:,} relevant documents that the corpus lacks"
+    return Printed(data, fact_lines(data))
 
 
 @command(app)
@@ -128,13 +128,8 @@ def query(
             seed="probe.seed",
         ),
     ],
-    settings: Annotated[RunSettings, Fields()],
+    settings: Annotated[QueryRunSettings, Fields(*RUN, "yes")],
     protected: str = "female",
-    where: Searched,
-    model: str | None = None,
-    base_url: str | None = None,
-    yes: bool = False,
-    recording: Recording,
 ) -> Printed:
     """Search, and ask a model to rank what was found: does it lean toward a group?
 
@@ -145,14 +140,9 @@ def query(
         asked: How to search and to probe.
         settings: How the run works.
         protected: The groups to protect: female, not Europe, or 'female vs male'.
-        where: What is searched.
-        model: The model to probe, such as openai:gpt-4o, local:smollm2-135m, or causal:NAME with a
-            model of transformers. [default: FAIRQR_MODEL, or the local model]
-        base_url: The URL of an OpenAI-compatible server.
-        yes: Run even if the model may be asked more than 2,000 times or read more than 1,000,000
-            tokens.
-        recording: Where the run is recorded.
     """
+    from fairqr.cli.probe_tables import probe_lines
+
     probe = {"protected": protected, **asked["probe"]}
     context = checked(ProbeContext, {**asked, "probe": probe})
 
@@ -160,26 +150,21 @@ def query(
         from fairqr.agents.models.opening import open_language_model
         from fairqr.api import FairSearch
         from fairqr.cli.render import View
-        from fairqr.graph.probe.result import ProbeResult
 
         prompts = settings.prompts_for(context)
-        probed = open_language_model(
-            model, cache=settings.cache, base_url=base_url, timeout=settings.timeout
-        )
+        probed = open_language_model(settings.model, **settings.model_options)
         # Report a missing part before a large corpus is indexed.
         await probed.start("text")
-        async with settings.opened(where, context) as engine:
+        view = View(model=probed.name, budget=context.budget, yes=settings.yes)
+        async with settings.opened(context) as engine:
             fair = FairSearch(engine, probed, prompts=prompts)
-            view = View()
-            view.expect_cost(probed.name, context.budget, yes=yes)
-            return await view.follow(fair, query, context, ProbeResult)
+            result: ProbeResult = await view.follow(fair, query, context)
+            return result
 
-    result = recording.run(work(), "probe")
+    result = settings.run(work(), "probe")
     _require_answers(result)
     for warning in result.warnings:
         warn(warning)
-    from fairqr.cli.probe_tables import probe_lines
-
     return Printed(result, probe_lines(result))
 
 
@@ -192,13 +177,10 @@ def _require_answers(result: ProbeResult) -> None:
     from fairqr.evaluation.experiments.engine import is_away
     from fairqr.graph.steps import usage_of
 
-    asked, failures = 0, Counter[str]()
-    if result.pairwise is not None:
-        asked += 2 * len(result.pairwise.pairs)
-        failures.update(result.pairwise.failures)
-    for order in result.listwise.askers if result.listwise is not None else ():
-        asked += order.asked
-        failures.update(order.failures)
+    lists = result.listwise.askers if result.listwise else []
+    pairs = [result.pairwise] if result.pairwise else []
+    asked = sum(2 * len(it.pairs) for it in pairs) + sum(it.asked for it in lists)
+    failures = sum((Counter(it.failures) for it in (*pairs, *lists)), Counter[str]())
     usage = usage_of(result.model_dump())
     away = [status for status in failures if is_away(status, usage)]
     if away and sum(failures[status] for status in away) == asked:
@@ -211,7 +193,7 @@ def pairwise(
     changes: Annotated[Mapping[str, Any], Fields("queries", "seed", model=PairwiseExperiment)],
     probed: Probed,
     model: list[str] | None = None,
-    running: ProbeRun,
+    running: Annotated[ProbeRun, _RUNNING],
 ) -> Printed:
     """Ask a model which of two items is more relevant, in both orders, and give a verdict.
 
@@ -237,7 +219,7 @@ def listwise(
     changes: Annotated[Mapping[str, Any], Fields("queries", "seed", model=ListwiseExperiment)],
     probed: Probed,
     model: list[str] | None = None,
-    running: ProbeRun,
+    running: Annotated[ProbeRun, _RUNNING],
 ) -> Printed:
     """Let a model rank whole lists for different askers, and measure how it exposes the groups.
 
@@ -262,45 +244,39 @@ def _models(names: list[str] | None) -> tuple[str, ...]:
 def _probe(experiment: PairwiseExperiment | ListwiseExperiment, running: ProbeRun) -> Printed:
     """Run a probe of either kind, and measure it."""
     from fairqr.agents.models.cache import replies_file
+    from fairqr.base.settings import cache_dir
     from fairqr.cli.probe_tables import measured_lines
-    from fairqr.evaluation.experiments.kinds import RunOptions, check_pandas
-    from fairqr.evaluation.probes.running import make_probe_plan, measure, run_plan
+    from fairqr.evaluation.experiments import kinds
+    from fairqr.evaluation.probes import running as probes
     from fairqr.evaluation.probes.store import ProbeStore
     from fairqr.evaluation.workers.choice import Workers
     from fairqr.prompts.library import PromptLibrary
 
-    check_pandas()
-    library, output = PromptLibrary(running.prompts), running.output
-    # Without a folder, replies are kept in the user's cache, as for a search.
-    replies = None if output else replies_file()
+    kinds.check_pandas()
+    library, output = PromptLibrary(running.prompts_dir), running.output
 
     async def work(watcher: Progress) -> ProbeStore:
-        plan = await make_probe_plan(
+        plan = await probes.make_probe_plan(
             experiment,
             library,
             base_url=running.base_url,
             options={"timeout": running.timeout},
             preparing=watcher.count,
         )
-        store = ProbeStore(output or _in_cache(plan.manifest))
-        workers = Workers(at_once=running.concurrency)
+        same = plan.manifest.model_dump_json(include=set(plan.manifest.identity()))
+        name = hashlib.sha256(same.encode()).hexdigest()[:24]
+        store = ProbeStore(output or cache_dir() / "probes" / name)
         consent = partial(agree, yes=running.yes)
-        options = RunOptions(store.folder, watcher, library, workers, agree=consent)
-        await run_plan(plan, store, options, replies)
+        workers = Workers(at_once=running.concurrency)
+        options = kinds.RunOptions(store.folder, watcher, library, workers, agree=consent)
+        # Without a folder, replies are kept in the user's cache, as for a search.
+        await probes.run_plan(plan, store, options, None if output else replies_file())
         return store
 
     with Progress() as progress:
-        measured = measure(Recording().run(work(progress), "probe"))
+        measured = probes.measure(run(work(progress), "probe"))
     kept = [f"kept: {output}; 'fairqr experiment report {output}' writes the report"]
     return Printed(
         lambda: as_data(measured, ["collections", "prompts"]),
         [*measured_lines(measured), *(kept if output else [])],
     )
-
-
-def _in_cache(manifest: Any) -> Path:
-    """Return the one folder in the cache for runs with these settings."""
-    from fairqr.base.settings import cache_dir
-
-    same = manifest.model_dump_json(include=set(manifest.identity()))
-    return cache_dir() / "probes" / hashlib.sha256(same.encode()).hexdigest()[:24]

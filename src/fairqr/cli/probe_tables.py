@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fairqr.cli.output import counted, decimal, frame_table, interval, literal, number, table
+from fairqr.cli.output import counted, frame_table, interval, literal, number, table
+from fairqr.cli.render import origin
 from fairqr.evaluation.probes.listwise_measures import MeasuredListwise
 from fairqr.evaluation.probes.pairwise_measures import MeasuredPairwise
 from fairqr.graph.probe.result import ProbeResult
@@ -90,26 +91,20 @@ def probe_lines(result: ProbeResult) -> Iterator[RenderableType]:
         return
     if (pairs := result.pairwise) is not None:
         shares = (pairs.protected, pairs.unprotected, pairs.flips, pairs.votes)
-        told = [decimal(it.count / it.of if it.of else None, 3) for it in shares]
-        heads = ("pairs", *result.words, "flips", "votes", "ratio", "95 %")
-        ratio = (decimal(pairs.ratio), interval(*(pairs.ratio_interval or (None, None))))
-        yield table([*map(number, heads)], [(str(len(pairs.pairs)), *told, *ratio)])
+        told = [it.count / it.of if it.of else None for it in shares]
+        heads = ("pairs", *result.words, "flips", "votes", "ratio", number("95 %"))
+        ends = interval(*(pairs.ratio_interval or (None, None)))
+        yield table(heads, [(len(pairs.pairs), *told, pairs.ratio, ends)], digits=3)
         yield pairs.sentence
     if (lists := result.listwise) is not None:
-        rows = [("as given", decimal(lists.initial_ratio, 3), "")]
+        rows: list[Any] = [("as given", lists.initial_ratio, "")]
         for order in lists.askers:
             failed = f"{sum(order.failures.values())} of {order.asked}"
-            rows.append((order.words or "nobody", decimal(order.exposure_ratio, 3), failed))
-        yield table(["list for", number("exposure"), number("failed")], rows)
+            rows.append((order.words or "nobody", order.exposure_ratio, failed))
+        yield table(["list for", "exposure", number("failed")], rows, digits=3)
     yield result.note
     prompts = ", ".join(f"{prompt.id}={prompt.version}" for prompt in result.prompts)
-    usage = result.usage
-    cached = f" and {usage.cached_calls} from the cache" if usage.cached_calls else ""
-    yield literal(
-        f"{prompts}; seed {result.seed}; {counted(usage.model_calls, 'model call')}{cached}, "
-        f"{usage.prompt_tokens} + {usage.completion_tokens} tokens",
-        "dim",
-    )
+    yield origin(f"{prompts}; seed {result.seed}", result.usage)
 
 
 def _queries(count: int) -> str:

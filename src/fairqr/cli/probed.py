@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-
-from pydantic import BaseModel, Field
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.cli.common import NOTABLES
 from fairqr.cli.parameters import checked
+from fairqr.graph.documented import Documented
 
 if TYPE_CHECKING:
     from fairqr.evaluation.experiments.measured import Measured
@@ -20,26 +18,22 @@ if TYPE_CHECKING:
     Experiment = TypeVar("Experiment", bound=ProbeExperiment)
 
 
-class Probed(BaseModel):
-    """A probe collection: one that is built from a collection, or a folder of one."""
+class Probed(Documented):
+    """A probe collection: one that is built from a collection, or a folder of one.
 
-    attribute: str | None = Field(
-        None, description="An attribute of the collection's schema, such as gender."
-    )
-    protected: str | None = Field(
-        None,
-        description="The protected group: female, not Europe, or 'female vs male'. Defaults to "
-        "female.",
-    )
-    words: str | None = Field(
-        None, description="What to call the two groups, PROTECTED/UNPROTECTED, such as women/men."
-    )
-    collection: str = Field(
-        NOTABLES, description="A collection with judgements: its name or its folder."
-    )
-    from_: str | None = Field(
-        None, description="A folder that 'fairqr probe build' wrote, instead of a collection."
-    )
+    Attributes:
+        attribute: An attribute of the collection's schema, such as gender.
+        protected: The protected group: female, not Europe, or 'female vs male'. Defaults to female.
+        words: What to call the two groups, PROTECTED/UNPROTECTED, such as women/men.
+        collection: A collection with judgements: its name or its folder.
+        from_: A folder that 'fairqr probe build' wrote, instead of a collection.
+    """
+
+    attribute: str | None = None
+    protected: str | None = None
+    words: str | None = None
+    collection: str = NOTABLES
+    from_: str | None = None
 
     def experiment(self, spec: type[Experiment], values: Mapping[str, Any]) -> Experiment:
         """Return an experiment on this collection.
@@ -53,7 +47,7 @@ class Probed(BaseModel):
         """
         name, split = values.get("collection", self.collection), values.get("split")
         if self.from_ is None:
-            source = probe_source(name, split, self.attribute, self.protected, self.words)
+            source = self.source(name, split)
             return checked(spec, {**values, "collection": name, "sources": (source,)})
         own = {**self.model_dump(include={"attribute", "protected", "words"}), "split": split}
         for option, value in own.items():
@@ -63,65 +57,34 @@ class Probed(BaseModel):
                 )
         return checked(spec, {**values, "collection": None, "sources": ({"folder": self.from_},)})
 
+    def source(
+        self, collection: str, split: str | None, *, progress: ProgressFunction | None = None
+    ) -> dict[str, Any]:
+        """Return the probe collection to build, as an experiment file describes it.
 
-class ProbeRun(BaseModel):
-    """How a probe runs; none of it changes the results."""
+        Raises:
+            InputError: There is no attribute, the group has no name, or there are not two words.
+        """
+        from fairqr.evaluation.collections.finding import find_collection
+        from fairqr.retrieval.fairness.protected import default_protected
 
-    prompts: Path | None = Field(
-        None, description="A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]"
-    )
-    base_url: str | None = Field(None, description="The URL of an OpenAI-compatible server.")
-    timeout: float = Field(
-        60.0, gt=0, description="How many seconds one request to a model may take."
-    )
-    concurrency: int = Field(
-        4,
-        ge=1,
-        le=256,
-        description="How many pairs or lists run at a time; use 1 to measure times.",
-    )
-    output: Path | None = Field(
-        None,
-        description="The folder of the run; an interrupted run resumes. [default: in the cache]",
-    )
-    yes: bool = Field(
-        False,
-        description="Run even if the model may be asked more than 2,000 times or read more than "
-        "1,000,000 tokens.",
-    )
-
-
-def probe_source(
-    collection: str,
-    split: str | None,
-    attribute: str | None,
-    protected: str | None,
-    words: str | None,
-    *,
-    progress: ProgressFunction | None = None,
-) -> dict[str, Any]:
-    """Return a probe collection to build from a collection, as an experiment file describes it.
-
-    Raises:
-        InputError: There is no attribute, the group has no name, or there are not two words.
-    """
-    from fairqr.evaluation.collections.finding import find_collection
-    from fairqr.retrieval.fairness.protected import default_protected
-
-    if not attribute:
-        raise InputError("A probe needs an attribute; name one with --attribute, such as gender.")
-    chosen = None if words is None else tuple(words.split("/"))
-    if chosen is not None and len(chosen) != 2:
-        raise InputError(
-            f"'{one_line(words or '', 100)}' is not a pair of words; write PROTECTED/UNPROTECTED, "
-            "such as women/men."
-        )
-    if protected is None:
-        schema = find_collection(collection, split, progress=progress).corpus.schema
-        protected = default_protected(schema.attribute(attribute))
-    if not protected.strip():
-        raise InputError("The protected group has no name; write it as --protected female.")
-    return {"attribute": attribute, "protected": protected, "words": chosen}
+        if not self.attribute:
+            raise InputError(
+                "A probe needs an attribute; name one with --attribute, such as gender."
+            )
+        words = None if self.words is None else tuple(self.words.split("/"))
+        if words is not None and len(words) != 2:
+            raise InputError(
+                f"'{one_line(self.words, 100)}' is not a pair of words; write "
+                "PROTECTED/UNPROTECTED, such as women/men."
+            )
+        protected = self.protected
+        if protected is None:
+            schema = find_collection(collection, split, progress=progress).corpus.schema
+            protected = default_protected(schema.attribute(self.attribute))
+        if not protected.strip():
+            raise InputError("The protected group has no name; write it as --protected female.")
+        return {"attribute": self.attribute, "protected": protected, "words": words}
 
 
 def as_data(measured: Measured, parts: Iterable[str]) -> dict[str, Any]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from itertools import zip_longest
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
+import typer
+from langchain_core.messages import AIMessageChunk
 from rich.cells import cell_len, set_cell_size
 from rich.padding import Padding
 from rich.text import Text
 
 from fairqr.cli.common import agree
 from fairqr.cli.output import console, counted, literal, number, printable, shortened, table
+from fairqr.graph.search.context import Budget
 from fairqr.graph.step_data import StepData
 from fairqr.graph.stream import Progress
 
@@ -20,13 +23,11 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from fairqr.api import FairSearch, Result, StreamEvent
+    from fairqr.api import FairSearch, StreamEvent
     from fairqr.graph.answer.result import ExposedDocument
-    from fairqr.graph.search.context import Budget, Context
+    from fairqr.graph.search.context import Context
     from fairqr.graph.search.result import RankedDocument, RankingCost, SearchResult
     from fairqr.graph.steps import UsageReport
-
-    R = TypeVar("R", bound=Result)
 
 BAR = 30
 NAME = 24
@@ -48,95 +49,80 @@ _NO_WORDS = {
 }
 """What a refinement's status means for people, where there are no keywords; others are failures."""
 
-_NEXT = {
-    "begin": "searching",
-    "retrieve": "measuring",
-    "choose_group": "asking the model",
-    "refine": "searching",
-    "rerank": "reading",
-    "sample": "answering",
-    "collect": "judging",
-    "plan": "asking the model",
-}
-"""What comes after a step."""
-
 
 class View:
-    """Follows a run: a spinner on stderr says what is done, and what a model may be asked.
+    """Follows a run: a spinner on stderr says what is done, and a line what a model may cost.
 
     Args:
         quiet: Show no spinner.
+        question: Write an answer below this question as it comes.
+        model: The name of the model that re-ranks or is probed.
+        budget: What limits its cost.
+        yes: Whether the user agreed to a large run.
+
+    Attributes:
+        has_written: Whether an answer stands on the terminal.
     """
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        quiet: bool = False,
+        question: str = "",
+        model: str = "",
+        budget: Budget | None = None,
+        yes: bool = True,
+    ) -> None:
         self._console = console()
-        self._stderr = console(stderr=True)
-        self._status = None if quiet else self._stderr.status("searching")
-        self._asked = ""
-        self._budget: Budget | None = None
-        self._agreed = True
+        self._status = console(stderr=True, quiet=quiet).status("searching")
+        self._question, self._model, self._yes = question, model, yes
+        self._budget = budget or Budget()
+        self.has_written = False
 
-    def end(self) -> None:
-        """End the spinner."""
-        if self._status:
-            self._status.stop()
-
-    def expect_cost(self, model: str, budget: Budget | None = None, *, yes: bool = True) -> None:
-        """Say what re-ranking by a model, or a probe, costs at most, as soon as that is known.
-
-        Args:
-            model: Its name.
-            budget: What limits the cost.
-            yes: Whether the user agreed to a large run.
-        """
-        self._asked, self._budget, self._agreed = model, budget, yes
-
-    def show(self, event: StreamEvent) -> None:
-        """Show an event.
+    async def follow(self, search: FairSearch, query: str, context: Context) -> Any:
+        """Run what a context asks for, show each event, and return the result.
 
         Raises:
             InputError: The run is large, and nobody agreed.
         """
-        if self._status and isinstance(event, Progress) and event.replies > 1:
+        with self._status:
+            async with contextlib.aclosing(search.stream(query, context)) as events:
+                async for event in events:
+                    self.show(event)
+        if self.has_written:
+            self._console.print()
+        return event
+
+    def show(self, event: StreamEvent) -> None:
+        """Show an event."""
+        if isinstance(event, AIMessageChunk):
+            self._status.stop()
+            if not self.has_written:
+                self._console.print(literal(self._question, "bold"))
+            self.has_written = True
+            self._console.print(literal(event.text, lines=True), end="", soft_wrap=True)
+        elif isinstance(event, Progress) and event.replies > 1:
             self._status.update(f"{event.replies} replies")
-        if not isinstance(event, StepData):
-            return
-        if self._status and event.step in _NEXT:
-            self._status.update(_NEXT[event.step])
-        if event.cost and self._asked:
-            self._say_cost(event.cost)
+        elif isinstance(event, StepData):
+            self._status.update(event.step.replace("_", " "))
+            if event.cost and self._model:
+                self._say_cost(event.cost)
 
     def _say_cost(self, cost: RankingCost) -> None:
         calls, tokens = cost.calls * cost.lists, cost.tokens * cost.lists
         instead = "lower ranking.depth, set budget.model_calls or budget.tokens"
-        line = f"at most {counted(calls, 'call')} of {printable(self._asked)} to re-rank "
+        line = f"at most {counted(calls, 'call')} of {self._model} to re-rank "
         line += counted(cost.documents, "document")
         if cost.lists > 1:
             line += f", {cost.calls} for each of up to {cost.lists} rounds"
         if not calls:  # a probe
             calls, tokens = cost.reserved_calls, cost.reserved_tokens
             instead = "make it smaller"
-            line = f"at most {calls:,} questions to {printable(self._asked)}"
-        if budget := self._budget:
-            limits = (budget.model_calls or calls, budget.tokens or tokens)
-            asked = min(calls, limits[0]), min(tokens, limits[1])
-            agree(*asked, yes=self._agreed, instead=instead)
-        self._stderr.print(f"{line}; about {tokens:,} tokens", markup=False, soft_wrap=True)
-
-    async def follow(self, search: FairSearch, query: str, context: Context, kind: type[R]) -> R:
-        """Run what a context asks for, show each event, and return the result of this kind."""
-        if self._status:
-            self._status.start()
-        try:
-            async with contextlib.aclosing(search.stream(query, context)) as events:
-                async for event in events:
-                    if isinstance(event, kind):
-                        result = event
-                    else:
-                        self.show(event)
-        finally:
-            self.end()
-        return result
+            line = f"at most {calls:,} questions to {self._model}"
+        asked = min(calls, self._budget.model_calls or calls)
+        read = min(tokens, self._budget.tokens or tokens)
+        agree(asked, read, yes=self._yes, instead=instead)
+        typer.echo(printable(f"{line}; about {tokens:,} tokens"), err=True)
 
 
 def exposure_bars(
@@ -149,10 +135,10 @@ def exposure_bars(
         target: The same for the target.
     """
     # Bars and names are shorter in a narrow terminal, and figures whole from 38 columns.
-    columns, figures = console().width, len("    100.0%  target 100.0%")
+    left = console().width - len("    100.0%  target 100.0%")
     names = [shortened(group, NAME) for groups in exposure.values() for group in groups]
-    width = min(max(map(cell_len, names)), max(columns - figures - 6, 8))
-    bar = min(BAR, max(columns - figures - width - 1, 4))
+    width = min(max(map(cell_len, names)), max(left - 6, 8))
+    bar = min(BAR, max(left - width - 1, 4))
     for attribute, groups in exposure.items():
         for group, share in groups.items():
             wanted = target[attribute][group]
@@ -178,18 +164,15 @@ def result_lines(result: SearchResult, passages: Mapping[str, str]) -> Iterator[
     title = literal(result.query, "bold")
     yield title.append(printable(f"  in {result.corpus}, method {result.method}"), "not bold")
     for record in result.iterations:
-        yield Text(
-            f"\nround {record.index}" + ("" if record.index else "  plain retrieval"), "bold"
-        )
-        for refinement in record.refinements:
-            why = refinement.status.replace("_", " ")
-            words = ", ".join(refinement.keywords) or _NO_WORDS.get(
-                refinement.status, f"none ({why})"
-            )
-            yield literal(f"  words for {shortened(refinement.group, NAME)}: {words}")
+        retrieved = "" if record.index else "  plain retrieval"
+        yield Text(f"\nround {record.index}{retrieved}", "bold")
+        for each in record.refinements:
+            none = _NO_WORDS.get(each.status, f"none ({each.status.replace('_', ' ')})")
+            words = ", ".join(each.keywords) or none
+            yield literal(f"  words for {shortened(each.group, NAME)}: {words}")
         yield from exposure_bars(record.exposure, result.target)
         if record.divergence is not None:
-            yield _divergence(record.divergence)
+            yield f"  divergence from the target {record.divergence:.4f}"
     yield Text("\nre-ranked", "bold")
     for sentence in result.explanation:
         yield Padding(literal(sentence), (0, 0, 0, 2))
@@ -200,18 +183,17 @@ def result_lines(result: SearchResult, passages: Mapping[str, str]) -> Iterator[
             yield Padding(literal(unknown, "dim"), (0, 0, 0, 2))
     if result.divergence is not None:
         before = result.baseline.divergence
-        yield _divergence(result.divergence, "" if before is None else f", before {before:.4f}")
+        was = "" if before is None else f", before {before:.4f}"
+        yield f"  divergence from the target {result.divergence:.4f}{was}"
     old, new = result.baseline.ranking, result.ranking
-    places = {document.id: document.rank for document in old}
-    moves = [_move(document, places) for document in new]
     # Ranks and moves are never cut.
     width = (console().width - len(str(max(len(old), len(new)))) - 9) // 2
-    rows = zip_longest(
-        _cells(old, passages, width), _cells(new, passages, width), moves, fillvalue=Text()
-    )
+    places = {document.id: document.rank for document in old}
+    moves = [_move(document, places) for document in new]
+    sides = (_cells(old, passages, width), _cells(new, passages, width), moves)
     yield table(
-        (number(), "plain retrieval", "re-ranked", number("was")),
-        ((str(rank), *row) for rank, row in enumerate(rows, start=1)),
+        ("", "plain retrieval", "re-ranked", number("was")),
+        ((rank, *row) for rank, row in enumerate(zip_longest(*sides, fillvalue=""), start=1)),
         gap=1,
     )
     by = f"found by {result.retriever}; "
@@ -235,15 +217,11 @@ def origin(how: str, usage: UsageReport) -> Text:
     return literal(f"{how}; {asked}, {tokens}, {usage.milliseconds / 1000:.2f} s", "dim")
 
 
-def _divergence(nats: float, before: str = "") -> Text:
-    return Text.assemble("  divergence from the target ", (f"{nats:.4f}", "cyan"), before)
-
-
 def _cells(
     ranking: Sequence[RankedDocument], passages: Mapping[str, str], width: int
 ) -> Iterator[Text]:
     """Yield the title and the labels of each document, and below how its text begins."""
-    labels = [shortened(", ".join(labels_of(it)), max(width // 2, 4)) for it in ranking]
+    labels = [shortened(labels_of(it), max(width // 2, 4)) for it in ranking]
     titles = [shortened(it.title or it.id, TITLE) for it in ranking]
     left = max(width - 1 - max(map(cell_len, labels), default=0), 4)
     space = min(left, max(map(cell_len, titles), default=0))
@@ -255,15 +233,15 @@ def _cells(
         yield cell
 
 
-def labels_of(document: RankedDocument | ExposedDocument) -> list[str]:
-    """Return for each attribute the groups of a document, in one text."""
-    return ["+".join(shares) or "unknown" for shares in document.groups.values()]
+def labels_of(document: RankedDocument | ExposedDocument) -> str:
+    """Return the groups of a document, for each attribute."""
+    return ", ".join("+".join(shares) or "unknown" for shares in document.groups.values())
 
 
 def _move(document: RankedDocument, places: Mapping[str, int]) -> Text:
+    moved = places.get(document.id, 0) - document.rank
     if document.id not in places:
         return Text("new", "green")
-    moved = places[document.id] - document.rank
     if not moved:
         return Text("=", "dim")
     return Text(f"▲{moved}", "green") if moved > 0 else Text(f"▼{-moved}", "yellow")

@@ -32,20 +32,6 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 PLAIN = ("--model", "feedback", "--attribute", "gender")
 
 
-@pytest.mark.parametrize("kind", ["html", "png"])
-@pytest.mark.parametrize("query", ["physicist $^$", r"physicist $\frac{", "physicist 物理学者"])
-def test_any_query_is_drawn(command: Command, people: Path, kind: str, query: str) -> None:
-    """A query is no formula, and what a font lacks is nobody's business."""
-    plot = people.parent / f"plot.{kind}"
-    arguments = ("--corpus", people, *PLAIN, "-k", "5", "--json", "--plot", plot)
-    run = command("search", query, *arguments)
-    assert run.code == 0, run
-    assert "matplotlib" not in run.stderr
-    assert "Glyph" not in run.stderr
-    assert "Warning" not in run.stderr
-    assert plot.stat().st_size > 1000
-
-
 @pytest.mark.parametrize("lines", [0, 1, 4])
 def test_a_reader_that_leaves_is_not_told(command: Command, lines: int) -> None:
     """As `| head -1` does, at once or in the middle."""

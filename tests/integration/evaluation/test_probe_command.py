@@ -602,7 +602,7 @@ def test_a_wrong_key_is_no_verdict_on_a_query(
         (["--attribute", "age"], "no attribute 'age'"),
         (["--protected", "blue"], "There is no group 'blue' of gender"),
         (["--set", "probe.words=women"], "'probe.words.1' is wrong"),
-        (["--kind", "setwise"], "'probe.kinds.0' is wrong"),
+        (["--kind", "setwise"], "'probe.kinds' is wrong"),
         (["--set", "probe.pairs=0"], "'probe.pairs' is wrong"),
         (["--set", "probe.window=8", "--set", "probe.step=8"], "so that windows overlap"),
         (["-k", "0"], "'k' is wrong"),

@@ -10,7 +10,8 @@ from langchain_core.messages import AIMessageChunk
 
 from fairqr.cli.main import main
 from fairqr.cli.output import say
-from fairqr.cli.render_answer import AnswerView, answer_lines
+from fairqr.cli.render import View
+from fairqr.cli.render_answer import answer_lines
 from fairqr.graph.answer.result import (
     AnswerCounts,
     AnswerResult,
@@ -190,10 +191,9 @@ def test_what_was_not_judged_is_not_called_unused(capsys: pytest.CaptureFixture[
 
 def test_an_answer_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """Neither a model's text nor a title: escape sequences and markup are shown, not obeyed."""
-    view = AnswerView("Who?")
+    view = View(question="Who?")
     view.show(AIMessageChunk("one\n"))
-    view.show(AIMessageChunk(HOSTILE))
-    view.end()
+    view.show(AIMessageChunk(f"{HOSTILE}\n"))
     say(answer_lines(result(title=HOSTILE), {"a": HOSTILE}, written=True))
     say(answer_lines(result(title=HOSTILE, samples=4), {"a": HOSTILE}))
     shown = capsys.readouterr().out

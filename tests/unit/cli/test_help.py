@@ -170,7 +170,10 @@ def run(
     [
         (["answr"], "No such command 'answr'. Did you mean 'answer'? See 'fairqr --help'."),
         (["search"], "Missing argument 'QUERY'; see 'fairqr search --help'."),
-        (["search", "x", "-k", "many"], "Invalid value for '-k'"),
+        (
+            ["search", "x", "-k", "many"],
+            "The parameter 'k' is wrong: Input should be a valid integer",
+        ),
         (["search", "x", "--nonsense"], "No such option: --nonsense"),
         (["search", "x", "--model"], "'--model' requires an argument"),
         (["search", "x", "y"], "unexpected extra argument"),

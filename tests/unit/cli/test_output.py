@@ -1,15 +1,10 @@
-"""What is drawn: a terminal that documents cannot steer, and plots that are whole or not there."""
+"""What a search shows: a terminal that documents cannot steer, at any width."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-from fairqr.base.errors import InputError
 from fairqr.cli.output import say
-from fairqr.cli.plot import check_plot, draw
 from fairqr.cli.render import result_lines
 from fairqr.graph.search.result import (
     Baseline,
@@ -102,46 +97,6 @@ def test_a_measure_that_is_undefined_is_printed(capsys: pytest.CaptureFixture[st
     assert "Marie Curie" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("divergence", [0.1, None])
-def test_plots_are_drawn(tmp_path: Path, divergence: float | None) -> None:
-    """A picture, and a page that holds its picture and no markup of the query."""
-    pytest.importorskip("matplotlib")
-    draw(result(divergence=divergence), tmp_path / "plot.png")
-    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
-    draw(result(divergence=divergence), tmp_path / "plot.html")
-    page = (tmp_path / "plot.html").read_text()
-    assert "<svg" in page
-    assert "<b>physicist" not in page
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["plot.html", "plot.png"]
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("plot.pdf", "is a .png or .html file, not plot.pdf"),
-        ("plot", "is a .png or .html file"),
-        ("none/plot.png", "a folder that exists"),
-        ("folder.png", "cannot be written"),
-    ],
-)
-def test_a_plot_that_cannot_be_drawn_is_refused_before(
-    tmp_path: Path, name: str, words: str
-) -> None:
-    """Nobody pays for a search to learn that its picture cannot be kept."""
-    (tmp_path / "folder.png").mkdir()
-    with pytest.raises(InputError, match=words):
-        check_plot(tmp_path / name)
-
-
-def test_without_matplotlib_the_extra_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The command that brings it stands in the sentence."""
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(InputError, match=r"pip install 'fairqr\[plot\]'"):
-        check_plot(tmp_path / "plot.png")
-
-
 def grouped(names: list[str]) -> SearchResult:
     """A result with these groups."""
     exposure = {"field": {name: 1 / len(names) for name in names}}
@@ -157,25 +112,6 @@ def grouped(names: list[str]) -> SearchResult:
 
 
 ODD = ["$x^$", "_hidden", "$\\frac{$", "物理学", "\x1b[2J\x00", "long " * 20]
-
-
-@pytest.mark.parametrize("names", [ODD, [f"group {number}" for number in range(70)]])
-@pytest.mark.parametrize("kind", ["png", "html"])
-def test_groups_of_any_name_and_number_are_drawn(
-    tmp_path: Path, names: list[str], kind: str, recwarn: pytest.WarningsRecorder
-) -> None:
-    """No name is a formula, none is missing from the legend, and no warning is given."""
-    pytest.importorskip("matplotlib")
-    drawn = grouped(names).model_copy(update={"query": "swimmer $^$ 泳ぐ人\x00", "corpus": "a$^b$"})
-    draw(drawn, tmp_path / f"plot.{kind}")
-    # What other tests left open may be collected meanwhile.
-    given = [it for it in recwarn if not issubclass(it.category, ResourceWarning)]
-    assert [str(warning.message) for warning in given] == []
-    content = (tmp_path / f"plot.{kind}").read_bytes()
-    assert len(content) > 1000
-    if kind == "html" and len(names) > 20:
-        text = content.decode()
-        assert all(f"<!-- {name} -->" in text for name in names)
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
