@@ -137,21 +137,20 @@ def _lines(evaluation: Evaluation, *, by_query: bool) -> Iterator[RenderableType
     yield f"{evaluation.run}  {counted(len(evaluation.queries), 'query', 'queries')}"
     rows = []
     for each in results:
-        ends = (each.interval.low, each.interval.high) if each.interval else (None, None)
+        found = each.interval
+        ends = interval(found.low, found.high, 4) if found else ""
         why = ", ".join(f"{n} {it.replace('_', ' ')}" for it, n in each.undefined().items())
-        rows.append(
-            (str(each.measure), each.mean, interval(*ends, 4), each.count, each.measure.best, why)
-        )
+        rows.append((str(each.measure), each.mean, ends, each.count, each.measure.best, why))
     heads = ("measure", "mean", number(f"{level:.0%} interval"), "over", "best", "no value")
     yield table(heads, rows, digits=4)
     if evaluation.by_group:
-        heads = ("group", "share of exposure", "of the relevant", "ratio", number("95% interval"))
+        names = ("group", "share of exposure", "of the relevant", "ratio", number("95% interval"))
         shares = (
             (name, it.exposure, it.relevant, it.ratio, interval(it.low, it.high), it.queries)
             for it in evaluation.by_group
             for name in [f"{it.attribute}: {it.group}"]
         )
-        yield table((*heads, "over"), shares, digits=4)
+        yield table((*names, "over"), shares, digits=4)
     if by_query:
         values = ((*row, why.replace("_", " ")) for _, *row, why in evaluation.rows())
         yield table(("query", "measure", "value", ""), values, digits=4)

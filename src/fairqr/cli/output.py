@@ -6,6 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -141,15 +142,15 @@ def table(
     """
     from rich.table import Column, Table
 
-    filled = [[*row] for row in rows]
+    by_column = [*zip_longest(*rows, fillvalue="")]
     columns = []
-    for place, head in enumerate(heads):
+    for head, cells in zip_longest(heads, by_column, fillvalue=()):
         if isinstance(head, str):
-            numeric = filled and all(isinstance(row[place], Real | None) for row in filled)
+            numeric = cells and all(isinstance(each, Real | None) for each in cells)
             head = number(head) if numeric else Column(literal(head), overflow="fold")
         columns.append(head)
     built = Table(*columns, box=None, pad_edge=False, padding=(0, gap, 0, 0))
-    for row in filled:
+    for row in zip(*by_column, strict=True):
         built.add_row(*(_cell(each, digits) for each in row))
     return built
 

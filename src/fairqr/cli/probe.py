@@ -180,7 +180,8 @@ def _require_answers(result: ProbeResult) -> None:
     lists = result.listwise.askers if result.listwise else []
     pairs = [result.pairwise] if result.pairwise else []
     asked = sum(2 * len(it.pairs) for it in pairs) + sum(it.asked for it in lists)
-    failures = sum((Counter(it.failures) for it in (*pairs, *lists)), Counter[str]())
+    told = [it.failures for it in pairs] + [it.failures for it in lists]
+    failures = sum(map(Counter, told), Counter[str]())
     usage = usage_of(result.model_dump())
     away = [status for status in failures if is_away(status, usage)]
     if away and sum(failures[status] for status in away) == asked:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
@@ -68,7 +68,9 @@ def _sources(result: AnswerResult, passages: Mapping[str, str]) -> Iterator[Rend
 def _samples(result: AnswerResult, passages: Mapping[str, str]) -> Iterator[RenderableType]:
     """Yield the different answers, whose documents were read and used, and the measures."""
     counts = result.counts
-    answers = [(it.samples, " ".join(it.text.split()), it.rankings) for it in result.distribution]
+    answers: list[Any] = [
+        (it.samples, " ".join(it.text.split()), it.rankings) for it in result.distribution
+    ]
     answers += [(n, f"none ({why.replace('_', ' ')})", "") for why, n in counts.failed.items()]
     yield ""
     yield table(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -51,44 +50,30 @@ def left_in_data(tmp_path: Path) -> list[str]:
 
 class TestCorpora:
     @pytest.mark.parametrize(
-        ("lines", "words"),
+        ("name", "content", "words"),
         [
-            (['{"id": "a", "text": "x"}', "{half"], "line 2: it is not valid JSON"),
-            (['{"id": "a", "text": "x"}', "[1]"], "line 2: it is not a JSON object"),
-            (['{"text": "x"}'], "line 1: it has no id"),
-            (['{"id": "a"}'], "line 1: it has neither title nor text"),
-            (['{"id": "a", "text": "x", "gender": "robot"}'], "line 1: gender is 'robot'"),
-            (['{"id": "a", "text": "x", "gender": {"male": -1}}'], "line 1: the weight of 'male'"),
-            (['{"id": "a", "text": "\\ud800"}'], "line 1: its text has half a surrogate pair"),
-            (["[" * 100_000], "line 1: it is not valid JSON"),
-            (['{"id": "a", "text": "x"}', '{"id": "a", "text": "y"}'], "Two documents of"),
-            ([], "is empty; add at least one document"),
-            (["", "   "], "is empty; add at least one document"),
+            ("bad.jsonl", b'{"id": "a", "text": "x"}\n{half', "line 2: it is not valid JSON"),
+            ("bad.jsonl", b"[" * 100_000, "line 1: it is not valid JSON"),
+            ("bad.jsonl", b'{"text": "x"}', "line 1: it has no id"),
+            ("bad.jsonl", b'{"id": "a", "text": "x", "gender": "robot"}', "gender is 'robot'"),
+            ("bad.jsonl", b'{"id": "a", "text": "\\ud800"}', "its text has half a surrogate"),
+            (
+                "bad.jsonl",
+                b'{"id": "a", "text": "x"}\n{"id": "a", "text": "y"}',
+                "Two documents of",
+            ),
+            ("bad.jsonl", b"\n   ", "is empty; add at least one document"),
+            ("bad.jsonl", b'{"id": "a", "text": "\xe9"}', "line 1: it is not UTF-8 text"),
+            ("bad.jsonl.gz", b"not packed", "cannot be read to its end"),
         ],
     )
-    def test_a_line_that_is_no_document(
-        self, quick: Main, tmp_path: Path, lines: list[str], words: str
+    def test_a_file_that_is_no_corpus(
+        self, quick: Main, tmp_path: Path, name: str, content: bytes, words: str
     ) -> None:
         """The line and its fault are named, and no index is left behind."""
-        corpus = tmp_path / "bad.jsonl"
-        corpus.write_text("\n".join(lines))
+        (tmp_path / name).write_bytes(content)
         (tmp_path / "schema.yaml").write_text(SCHEMA)
-        assert words in search(quick, corpus)
-        assert left_in_data(tmp_path) == []
-
-    def test_bytes_that_are_no_text(self, quick: Main, tmp_path: Path) -> None:
-        """Latin-1 and binary files are refused by line."""
-        corpus = tmp_path / "bad.jsonl"
-        corpus.write_bytes('{"id": "a", "text": "é"}'.encode("latin-1"))
-        (tmp_path / "schema.yaml").write_text(SCHEMA)
-        assert "line 1: it is not UTF-8 text" in search(quick, corpus)
-
-    def test_a_packed_file_that_is_none(self, quick: Main, tmp_path: Path) -> None:
-        """A .gz that is cut off or never was one is named."""
-        corpus = tmp_path / "bad.jsonl.gz"
-        corpus.write_bytes(b"not packed")
-        (tmp_path / "schema.yaml").write_text(SCHEMA)
-        assert "cannot be read to its end" in search(quick, corpus)
+        assert words in search(quick, tmp_path / name)
         assert left_in_data(tmp_path) == []
 
     def test_a_corpus_that_is_not_there(self, command: Command, tmp_path: Path) -> None:
@@ -103,11 +88,7 @@ class TestCorpora:
         [
             (None, "has no schema; put a file documents.schema.yaml beside it"),
             ("attributes: [", "is not valid YAML"),
-            ("attributes: {}", "at attributes: Dictionary should have at least 1 item"),
-            ("just text", "must be a mapping"),
-            ("attributes: {gender: {field: gender, groups: [female]}}", "at least two groups"),
             (SCHEMA.replace("female: 0.5", "female: 0.9"), "must sum to 1, not 1.4"),
-            (SCHEMA.replace("female: 0.5", "female: -0.5"), "must be 0 or more"),
             (SCHEMA.replace("female: 0.5", "robot: 0.5"), "names 'robot'"),
         ],
     )
@@ -140,18 +121,10 @@ class TestBytesThatAreNoText:
         "arguments",
         [
             ["index", "remove", "demo", "\udcff"],
-            ["index", "create", "\udcff", "people.jsonl"],
-            ["index", "create", "demo", "people\udcff.jsonl"],
             ["search", "physicist \udcff"],
             ["search", "physicist", "--corpus=\udcff"],
             ["answer", "who \udcff"],
-            ["attach", "--url", "http://127.0.0.1:1/\udcff"],
-            ["source", "show", "\udcff"],
-            ["corpus", "check", "\udcff"],
             ["audit", "\udcff"],
-            ["evaluate", "\udcff"],
-            ["trace", "show", "\udcff"],
-            ["keys", "create", "\udcff"],
             ["config", "\udcff"],
             ["\udcff"],
         ],
@@ -175,23 +148,16 @@ class TestWhatIsAsked:
             (["--target", "gender=robot:0.5,male:0.5"], "the group 'robot'"),
             (["--target", "height=a:0.5,b:0.5"], "the group 'a' of 'height'"),
             (["--target", "gender=female:0.5,male:0.6"], "must sum to 1, not 1.1"),
-            (["--target", "gender=female:-0.5,male:1.5"], "must be 0 or more, not -0.5"),
             (["--target", "gender=female:nan,male:1"], "must be 0 or more, not nan"),
-            (["--target", "population:0.5"], "must sum to 1, not 0.5"),
             (["--target", "fame:1"], "no part 'fame'"),
-            (["--target", "half and half"], "is not a target; write"),
             (["--target", ""], "is not a target; write"),
+            (["--set", "depth=1"], "depth is 1, but k is 5; "),
             (["-k", "61"], "has only 60 documents; lower k"),
             (["-k", "0"], "'k' is wrong: Input should be greater than or equal to 1"),
-            (["-k", "-3"], "'k' is wrong"),
             (["-k", "many"], "'k' is wrong: Input should be a valid integer"),
             (["--method", "magic"], "should be 'fairqr', 'fair-qr', 'plain'"),
-            (["--set", "pool=magic"], "'pool' is wrong: Input should be"),
             (["--set", "rerank=magic"], "'rerank' is wrong: Input should be"),
-            (["--set", "discount=magic"], "discount"),
             (["--set", "discount=rbp(2)"], "rbp"),
-            (["--set", "direction=up"], "'direction' is wrong"),
-            (["--set", "prompts.refine"], "'prompts.refine' has no value; write NAME=VALUE"),
             (["--set", "patiense=2"], "no parameter 'patiense'; did you mean patience?"),
             (["-k", "5", "--set", "k=6"], "'k' is set twice; set it once"),
             (["--set", "prompts.refine=v99"], "There is no prompt refine/v99; choose one of"),
@@ -201,13 +167,9 @@ class TestWhatIsAsked:
                 "The folder of prompts /nonexistent does not exist",
             ),
             (["--max-iterations", "-1"], "'max_iterations' is wrong"),
-            (["--set", "budget.model_calls=-1"], "'budget.model_calls' is wrong"),
             (["--set", "budget.seconds=0"], "'budget.seconds' is wrong"),
-            (["--set", "temperature=9"], "'temperature' is wrong"),
-            (["--set", "patience=0"], "'patience' is wrong"),
-            (["--set", "smoothing=1"], "'smoothing' is wrong"),
             (["--trace", "/nonexistent/trace"], "cannot be written: No such file or directory"),
-            (["--nonsense"], "No such option: --nonsense"),
+            (["--trace", "/"], "cannot be written: Is a directory"),
         ],
         ids=lambda value: "=".join(value) if isinstance(value, list) else "",
     )
@@ -247,31 +209,6 @@ class TestWhatIsAsked:
         assert "matches the query" in refused.stderr
         assert "Traceback" not in refused.stderr
 
-    def test_bytes_in_a_query_that_are_no_text(self, command: Command, people: Path) -> None:
-        """A query typed in another encoding is searched for what is readable of it."""
-        run = command(
-            *(
-                "search",
-                os.fsdecode(b"physicist \xff\xfe"),
-                "--corpus",
-                people,
-                "-k",
-                "5",
-                "--json",
-            ),
-            *("--attribute", "gender", "--model", "feedback"),
-        )
-        assert run.code in (0, 2), run
-
-    def test_no_query(self, command: Command) -> None:
-        """What is missing is named, and where to read more."""
-        complaint = command("search").complaint()
-        assert complaint == "Missing argument 'QUERY'; see 'fairqr search --help'."
-
-    def test_an_unknown_quick(self, quick: Main) -> None:
-        """A slip of the pen is one line, too."""
-        assert "No such command 'serch'" in quick("serch").complaint()
-
     def test_an_old_trace_survives_a_search_that_is_refused(
         self, quick: Main, people: Path, tmp_path: Path
     ) -> None:
@@ -282,12 +219,6 @@ class TestWhatIsAsked:
             search(quick, people, "-k", "0", "--trace", file)
         assert old.read_text() == "kept\n"
         assert not new.exists()
-
-    def test_a_trace_that_is_a_folder(
-        self, quick: Main, people: Path, tmp_path: Path
-    ) -> None:
-        """What cannot be written is known before the search."""
-        assert "cannot be written" in search(quick, people, "--trace", tmp_path)
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
     def test_a_disk_that_fills_up_costs_the_trace_and_not_the_result(
@@ -377,23 +308,8 @@ class TestPrompts:
         ("old", "new", "words"),
         [
             ("<query>{query}</query>", "", "input_variables must be [attribute, group, keywords],"),
-            (
-                "{query}",
-                "{query} {mood}",
-                "must be [attribute, group, keywords, mood, query]",
-            ),
-            ("[query,", "[mood, query,", "must be [attribute, group, keywords, query], as in"),
             ("{query}", "{query!r}", "is not a plain placeholder"),
-            ("{query}", "{query.__class__}", "is not a plain placeholder"),
-            ("{query}", "{query", "a brace is not closed or doubled"),
-            ("id: refine", "id: [", "is not valid YAML"),
             ("role: user", "role: king", "is wrong at messages.1.role"),
-            ("max_tokens: ", "max_tokens: -", "is wrong at defaults.max_tokens"),
-            (
-                "keywords]\ndefaults",
-                "mood]\ndefaults",
-                "the output 'keywords, mood'; it",
-            ),
         ],
     )
     def test_a_prompt_of_ones_own_that_is_wrong(

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import typer
 
-from fairqr.cli import output
 from fairqr.cli.commands import SECTIONS
 from fairqr.cli.main import app, main
 from fairqr.cli.parameters import parameters_of
@@ -20,7 +19,6 @@ from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.search.context import METHODS, Context
 from fairqr.retrieval.rerankers.registry import RERANKERS
-from tests.patience import PATIENCE
 
 HEAVY = {
     "elasticsearch",
@@ -175,11 +173,8 @@ def run(
             "The parameter 'k' is wrong: Input should be a valid integer",
         ),
         (["search", "x", "--nonsense"], "No such option: --nonsense"),
-        (["search", "x", "--model"], "'--model' requires an argument"),
         (["search", "x", "y"], "unexpected extra argument"),
         (["index", "create", "x"], "Missing argument 'PATH'; see 'fairqr index create --help'."),
-        (["experiment", "show", sys.executable], "is not valid YAML"),
-        (["index", "list", "--jsno"], "No such option: --jsno"),
     ],
 )
 def test_wrong_arguments_are_one_line(
@@ -213,21 +208,6 @@ def test_the_version(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
     assert stdout.startswith("fairqr ")
 
 
-def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
-    """``fairqr prompts show refine | head -1`` says nothing on stderr."""
-    fairqr = Path(sys.executable).with_name("fairqr")
-    child = subprocess.Popen(
-        [fairqr, "prompts", "show", "refine"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert child.stdout is not None
-    assert child.stderr is not None
-    child.stdout.close()
-    stderr = child.stderr.read()
-    child.wait(PATIENCE)
-    child.stderr.close()
-    assert stderr == b""
-
-
 def test_a_terminal_that_cannot_show_a_character_gets_its_escape(tmp_path: Path) -> None:
     """No title of a document is worth a traceback."""
     fairqr = Path(sys.executable).with_name("fairqr")
@@ -241,12 +221,6 @@ def test_a_terminal_that_cannot_show_a_character_gets_its_escape(tmp_path: Path)
     assert done.returncode == 2
     assert b"Traceback" not in done.stderr
     assert rb"'\u0161'" in done.stderr
-
-
-def test_warnings_go_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
-    """Stdout is for results."""
-    output.warn("Something is odd.")
-    assert capfd.readouterr() == ("", "fairqr: Something is odd.\n")
 
 
 def test_the_demo_says_what_is_missing_before_it_fetches_anything(

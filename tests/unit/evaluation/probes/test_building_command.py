@@ -36,16 +36,19 @@ def test_what_a_person_reads() -> None:
     )
     printed = run("./mine", "--attribute", "gender", "--size", "8", "-o", "out")
     told = dict(line.split(": ", 1) for line in printed.splitlines())
-    assert told.items() >= {
-        **{"folder": "out", "name": "mine, gender: female", "queries": "2", "items": "6"},
-        **{"size": "8", "order": "shuffled", "seed": "0", "texts": "True"},
-        **{"protected": "female", "protected groups": "female"},
-        **{"unprotected": "non-female", "unprotected groups": "male, other"},
-        "short, relevant protected, queries": "2",
-        "short, irrelevant unprotected, items": "3",
-        "dropped, no relevant item": "1",
-        **{"undecided": "1", "missing": "1"},
-    }.items()
+    assert (
+        told.items()
+        >= {
+            **{"folder": "out", "name": "mine, gender: female", "queries": "2", "items": "6"},
+            **{"size": "8", "order": "shuffled", "seed": "0", "texts": "True"},
+            **{"protected": "female", "protected groups": "female"},
+            **{"unprotected": "non-female", "unprotected groups": "male, other"},
+            "short, relevant protected, queries": "2",
+            "short, irrelevant unprotected, items": "3",
+            "dropped, no relevant item": "1",
+            **{"undecided": "1", "missing": "1"},
+        }.items()
+    )
     assert read_probe_collection(Path("out")).manifest.source == "./mine"
 
 
