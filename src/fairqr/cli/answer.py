@@ -130,10 +130,13 @@ async def _answered(
     async with settings.opened(asked) as engine:
         answering = asked.answer.model_copy(update={"stream": live})
         asked = asked.model_copy(update={"answer": answering})
+        size = (await engine.info()).documents
         if "k" not in asked.model_fields_set:
+            k = max(DEFAULT_POOL, answering.documents)
             # A small corpus is the whole pool; the search itself reports an empty index.
-            k, size = max(DEFAULT_POOL, answering.documents), (await engine.info()).documents
             asked = asked.model_copy(update={"k": k if size is None else min(k, max(size, 1))})
+        elif size is not None and asked.k > size:
+            raise InputError(f"'{engine.name}' has only {size} documents; lower --pool.")
         fair = FairSearch(engine, chat, generator=generator, attributor=judge, **given)
         result: AnswerResult = await view.follow(fair, question, asked)
         shown = [place.id for place in result.ranking if place.exposure and not silent]

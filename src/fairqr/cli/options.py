@@ -95,7 +95,8 @@ def readable(function: Callable[..., Any]) -> Callable[..., Any]:
         if "as_json" in own.parameters:
             given["as_json"] = as_json
         texts = [(it, text) for option, it in named.items() for text in _texts(given.pop(option))]
-        values = read_parameters(models.values(), given.pop("set_", None) or [], texts)
+        assignments = given.pop("set_") or [] if models else []
+        values = read_parameters(models.values(), assignments, texts)
         for name, model in models.items():
             mine = {it: values.pop(it) for it in model.model_fields if it in values}
             given[name] = mine if name in mappings else checked(model, mine)

@@ -143,8 +143,8 @@ def table(
     from rich.table import Column, Table
 
     by_column = [*zip_longest(*rows, fillvalue="")]
-    columns = []
-    for head, cells in zip_longest(heads, by_column, fillvalue=()):
+    columns: list[Column | str] = []
+    for head, cells in zip_longest(heads, by_column, fillvalue=""):
         if isinstance(head, str):
             numeric = cells and all(isinstance(each, Real | None) for each in cells)
             head = number(head) if numeric else Column(literal(head), overflow="fold")

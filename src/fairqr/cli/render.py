@@ -85,12 +85,14 @@ class View:
         Raises:
             InputError: The run is large, and nobody agreed.
         """
-        with self._status:
-            async with contextlib.aclosing(search.stream(query, context)) as events:
-                async for event in events:
-                    self.show(event)
-        if self.has_written:
-            self._console.print()
+        try:
+            with self._status:
+                async with contextlib.aclosing(search.stream(query, context)) as events:
+                    async for event in events:
+                        self.show(event)
+        finally:
+            if self.has_written:
+                self._console.print()
         return event
 
     def show(self, event: StreamEvent) -> None:
