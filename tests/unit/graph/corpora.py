@@ -16,6 +16,12 @@ GENDERS = (
     "attributes: {gender: {field: g, groups: [female, male], population: {female: 0.5, male: 0.5}}}"
 )
 
+GENDERS_AND_PLACES = (
+    "attributes:\n"
+    "  gender: {field: g, groups: [female, male], population: {female: 0.5, male: 0.5}}\n"
+    "  place: {field: p, groups: [north, south], population: {north: 0.5, south: 0.5}}\n"
+)
+
 
 def write_corpus(
     folder: Path, documents: Iterable[Mapping[str, Any]], schema: str = GENDERS
@@ -25,6 +31,14 @@ def write_corpus(
     path = folder / "people.jsonl"
     path.write_text("".join(json.dumps(document) + "\n" for document in documents))
     return path
+
+
+async def indexed(
+    folder: Path, documents: Iterable[Mapping[str, Any]], schema: str = GENDERS
+) -> SearchEngine:
+    """Index a corpus of a test's own."""
+    path = write_corpus(folder, documents, schema)
+    return await Catalog(folder / "data").resolve(str(path))
 
 
 @pytest.fixture

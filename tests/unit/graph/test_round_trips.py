@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.base.errors import TargetError, UnsupportedError
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.engines.engine import Capability, SearchEngine
-from fairqr.retrieval.sources.catalog import Catalog
 from tests.unit.engines import WatchedEngine
+from tests.unit.graph.corpora import GENDERS_AND_PLACES, indexed
 
 NOTHING: tuple[Capability, ...] = ("rescore", "document_frequencies", "corpus_shares")
 BOTH = ("gender", "place")
@@ -42,24 +41,15 @@ class Proposing:
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncIterator[SearchEngine]:
     """Sixty men of the north; women say 'scholar' or 'garden', those of the south 'harbour'."""
-    (tmp_path / "schema.yaml").write_text(
-        "attributes:\n"
-        "  gender: {field: g, groups: [female, male], population: {female: 0.5, male: 0.5}}\n"
-        "  place: {field: p, groups: [north, south], population: {north: 0.5, south: 0.5}}\n"
-    )
-    lines = []
+    people = []
     for number in range(90):
         woman, south = number >= 60, number % 9 == 8
         words = ["science"] * (1 if woman else 3)
         words += [("scholar", "garden")[number % 2]] * woman + ["harbour", "boat"] * south
         text = " ".join([*words, *["filler"] * number])
         group = {"g": "female" if woman else "male", "p": "south" if south else "north"}
-        lines.append(
-            json.dumps({"id": f"d{number:02}", "title": "Somebody", "text": text, **group})
-        )
-    path = tmp_path / "people.jsonl"
-    path.write_text("\n".join(lines) + "\n")
-    engine = await Catalog(tmp_path / "data").resolve(str(path))
+        people.append({"id": f"d{number:02}", "title": "Somebody", "text": text, **group})
+    engine = await indexed(tmp_path, people, GENDERS_AND_PLACES)
     yield engine
     await engine.aclose()
 
@@ -110,8 +100,6 @@ async def test_an_engine_that_only_searches_is_searched_fairly(engine: SearchEng
         "science", attribute="gender", **ASKED, ask="always"
     )
     assert any("scholar" in query for query in result.iterations[1].queries)
-    assert result.divergence is not None
-    assert result.baseline.divergence is not None
     assert result.divergence < result.baseline.divergence
     assert watched.counts == 0
 

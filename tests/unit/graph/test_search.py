@@ -22,9 +22,9 @@ from fairqr.graph.search.result import SearchResult
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
 from fairqr.retrieval.fairness.exposure import exposure
-from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.documents import Document
 from tests.unit.engines import WatchedEngine, hits_of, ranked, remove
+from tests.unit.graph.corpora import GENDERS_AND_PLACES, indexed
 
 
 class KnownRefiner:
@@ -59,11 +59,6 @@ class KnownRefiner:
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncIterator[SearchEngine]:
     """Forty men and twenty women in science; women's texts say 'scholar', and come late."""
-    (tmp_path / "schema.yaml").write_text(
-        "attributes:\n"
-        "  gender: {field: g, groups: [female, male], population: {female: 0.5, male: 0.5}}\n"
-        "  place: {field: p, groups: [north, south], population: {north: 0.5, south: 0.5}}\n"
-    )
     documents = [
         {"id": f"m{i:02}", "title": f"Man {i}", "text": "science " * 3 + "filler " * i, "g": "male"}
         | {"p": "north" if i % 4 else "south"}
@@ -75,9 +70,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[SearchEngine]:
         for i in range(20)
     ]
     documents += [{"id": f"x{i}", "text": "scholar other"} for i in range(5)]
-    path = tmp_path / "people.jsonl"
-    path.write_text("".join(json.dumps(document) + "\n" for document in documents))
-    engine = await Catalog(tmp_path / "data").resolve(str(path))
+    engine = await indexed(tmp_path, documents, GENDERS_AND_PLACES)
     yield engine
     await engine.aclose()
 
@@ -250,9 +243,7 @@ async def test_a_list_without_any_label_has_no_divergence_and_says_so(engine: Se
 @pytest.mark.parametrize(
     ("query", "context", "kind"),
     [
-        ("", {}, QueryError),
-        ("  \n", {}, QueryError),
-        ("x" * 5001, {}, QueryError),
+        *((query, {}, QueryError) for query in ("", "  \n", "x" * 5001)),
         ("science", {"k": 66}, InputError),
         ("science", {"attribute": "age"}, UnknownAttributeError),
         ("science", {"target": "age=x:1"}, InputError),
@@ -423,13 +414,9 @@ async def test_a_second_search_on_a_thread_knows_nothing_of_the_first(engine: Se
 async def test_if_only_documents_without_a_label_are_missing_nobody_is_asked(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "schema.yaml").write_text(
-        "attributes: {gender: {field: g, groups: [f, m], unknown: group}}"
-    )
-    lines = [{"id": str(i), "text": "word", "g": "f" if i % 2 else "m"} for i in range(30)]
-    path = tmp_path / "people.jsonl"
-    path.write_text("\n".join(map(json.dumps, lines)))
-    engine = await Catalog(tmp_path / "data").resolve(str(path))
+    schema = "attributes: {gender: {field: g, groups: [f, m], unknown: group}}"
+    documents = [{"id": str(i), "text": "word", "g": "f" if i % 2 else "m"} for i in range(30)]
+    engine = await indexed(tmp_path, documents, schema)
     refiner = KnownRefiner({})
     result = await FairSearch(engine, refiner).search(
         "word", k=10, target="gender=f:0.25,m:0.25,unknown:0.5"
@@ -522,15 +509,11 @@ async def test_methods_that_do_not_refine_ask_no_model_and_rank_as_they_do(
 async def test_a_target_without_a_population_is_what_the_query_retrieves_and_says_so(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "schema.yaml").write_text(
-        "attributes:\n  gender: {field: g, groups: [female, male]}\n"
-    )
-    path = tmp_path / "people.jsonl"
     documents = [
         {"id": str(n), "text": "science", "g": "female" if n % 4 else "male"} for n in range(8)
     ]
-    path.write_text("".join(json.dumps(document) + "\n" for document in documents))
-    engine = await Catalog(tmp_path / "data").resolve(str(path))
+    schema = "attributes: {gender: {field: g, groups: [female, male]}}"
+    engine = await indexed(tmp_path, documents, schema)
     result = await FairSearch(engine).search("science", k=4, max_iterations=0)
     await engine.aclose()
     assert result.target["gender"] == pytest.approx({"female": 0.75, "male": 0.25})
