@@ -147,7 +147,9 @@ class Nodes:
         def tell(piece: str) -> None:
             push_message(AIMessageChunk(content=piece, id=message), state_key=None)
 
-        on_token = tell if settings.stream and state["is_alone"] else None
+        # Only the one ranking of all samples: nobody can read pieces of several answers at once.
+        is_alone = state["ranking"]["samples"] == settings.samples
+        on_token = tell if settings.stream and is_alone else None
         reply = await generator.generate(request, steps.seconds_left(context), on_token)
         opened.set("fairqr.prompt.sha256", prompt.sha256)
         opened.set("fairqr.status", reply.status)
@@ -305,7 +307,6 @@ async def to_generate(state: State) -> list[Send]:
 
 def _sent(node: str, state: State, rankings: Sequence[dict[str, Any]]) -> list[Send]:
     shared = {key: state[key] for key in ("query", "seed", "seconds")}
-    shared["is_alone"] = len(state["sampled"]) == 1
     return [Send(node, {**shared, "ranking": ranking}) for ranking in rankings]
 
 

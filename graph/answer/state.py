@@ -16,16 +16,13 @@ class RankingTask(TypedDict):
     """The input of a node that answers from a ranking, or judges the answer.
 
     ``ranking`` is the object of :class:`fairqr.graph.answer.result.SampledRanking`, or of
-    :class:`fairqr.graph.answer.result.RankingAnswer` once there is an answer. ``is_alone`` is true
-    if there is only one ranking. Only then is the answer streamed, since nobody can read the pieces
-    of several answers at once.
+    :class:`fairqr.graph.answer.result.RankingAnswer` once there is an answer.
     """
 
     query: str
     seed: int
     seconds: float
     ranking: dict[str, Any]
-    is_alone: bool
 
 
 class OutputState(search.OutputState):

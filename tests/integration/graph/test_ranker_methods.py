@@ -98,12 +98,9 @@ async def ranked(
     corpus: Path, server: ModelServer, *, cache: ReplyCache | None = None, **context: Any
 ) -> SearchResult:
     """The same from Python, which starts sooner."""
-    engine = await Catalog().resolve(str(corpus))
     model = ChatModel("openai:fake", base_url=server.base_url, cache=cache)
-    asked = {"attribute": "gender", "k": 10, **context}
-    result = await FairSearch(engine, model).search("physicist", **asked)
-    await engine.aclose()
-    return result
+    async with FairSearch.open(str(corpus), model) as search:
+        return await search.search("physicist", **{"attribute": "gender", "k": 10, **context})
 
 
 def test_a_language_model_ranks_by_windows_and_says_beforehand_what_it_costs(
@@ -164,22 +161,16 @@ async def test_a_ranker_follows_the_loop_and_the_same_is_not_asked_twice_without
     assert result.usage.model_calls == len(model_server.asked)
 
 
-def test_a_budget_that_is_too_small_is_known_before_anything_is_asked(
+def test_a_budget_that_is_too_small_and_a_model_that_ranks_nothing_are_failures(
     quick: Main, people: Path, model_server: ModelServer
 ) -> None:
-    run = search(
-        quick, model_server, people, "--method", "listwise", "--set", "budget.model_calls=4"
-    )
+    asked = ("--method", "listwise", "--set")
+    run = search(quick, model_server, people, *asked, "budget.model_calls=4")
     assert "may take 5 model calls to re-rank 60 documents" in run.complaint()
     assert "budget has 4" in run.stderr
     assert model_server.asked == []
-
-
-def test_a_model_that_ranks_nothing_is_a_failure_where_that_is_asked_for(
-    quick: Main, people: Path, model_server: ModelServer
-) -> None:
     model_server.does(says("I'm sorry, I cannot help with that."))
-    strict = search(quick, model_server, people, "--method", "listwise", "--set", "strict=yes")
+    strict = search(quick, model_server, people, *asked, "strict=yes")
     assert strict.code == 2
     assert strict.stderr.rstrip().endswith("The model failed, and strict was set.")
 
@@ -195,20 +186,15 @@ def test_what_the_server_says_against_a_request_is_told(
         assert "refused the API key (401); check the key of the provider" in run.stderr
 
 
-def test_much_asking_has_to_be_agreed_to(
+def test_what_is_asked_is_said_beforehand_and_much_has_to_be_agreed_to(
     quick: Main, people: Path, model_server: ModelServer
 ) -> None:
-    """All pairs of sixty documents, in both orders."""
+    """All pairs of sixty documents, in both orders; and an answer from a list that is ranked."""
     pairs = ["--method", "pairwise", "--set", "ranking.depth=60", "--set", "ranking.strategy=all"]
     sentence = search(quick, model_server, people, *pairs).complaint()
     assert sentence.startswith("This run may ask the model 3,540 times and take about")
     assert sentence.endswith("or add --yes to go on.")
     assert not model_server.asked
-
-
-def test_an_answer_says_beforehand_what_its_ranker_costs(
-    quick: Main, people: Path, model_server: ModelServer
-) -> None:
     model_server.does(orders())
     model = ["--model", "openai:fake", "--base-url", model_server.base_url, "--json"]
     run = quick("answer", "physicist", "--corpus", people, "--method", "listwise", *model)
@@ -250,33 +236,20 @@ async def test_a_neural_model_ranks_without_being_asked(
     clean_environment: Path, tiny_monot5: Path, tiny_monobert: Path, name: str
 ) -> None:
     """Its scores are its own; they are those of the ranker without any search."""
-    known = [
-        "river",
-        "old",
-        "stone",
-        "house",
-        "users",
-        "papers",
-        "female",
-        "studied",
-        "exposure",
-        "merit",
-        "equal",
-        "true",
-    ]
+    words = "river old stone house users papers female studied exposure merit equal true"
+    known = words.split()
 
     def in_its_words(document: dict[str, Any]) -> dict[str, Any]:
         number = int(document["id"][1:])
-        words = [known[number * step % len(known)] for step in (1, 5, 7)]
-        return {**document, "title": words[0], "text": f"physicist {' '.join(words)}"}
+        shown = [known[number * step % len(known)] for step in (1, 5, 7)]
+        return {**document, "title": shown[0], "text": f"physicist {' '.join(shown)}"}
 
     people = write_people(clean_environment / "known", in_its_words)
     weights = str({"monot5": tiny_monot5, "monobert": tiny_monobert}[name])
     engine = await Catalog().resolve(str(people))
-    search = FairSearch(engine, "feedback")
     settings = {"weights": weights, "shown": "title_text"}
-    asked = {"attribute": "gender", "k": 10, "method": name, "final_step": "none", "depth": 20}
-    result = await search.search("physicist", **asked, ranking=settings)
+    asked: Any = {"attribute": "gender", "k": 10, "method": name, "final_step": "none", "depth": 20}
+    result = await FairSearch(engine, "feedback").search("physicist", **asked, ranking=settings)
     plain = (await hits_of(engine, "physicist", 20)).ids
     items = [RankItem(d.id, d.title, d.text) for d in await engine.documents(plain)]
     alone = await open_ranker(name, options=RankerOptions(weights=weights)).rank("physicist", items)
@@ -297,22 +270,15 @@ async def test_an_experiment_compares_rankers(
     collection = write_collection(clean_environment / "collection")
     store = Store(clean_environment / "run")
     settings = {"final_step": "none"}
-    plan = plan_of(
-        collection,
-        clean_environment,
-        model="openai:fake",
-        seeds=[0, 1],
-        systems=[
-            {"name": "BM25", "method": "plain"},
-            {"name": "listwise", "method": "listwise", "settings": settings},
-            {
-                "name": "pairwise, {depth}",
-                "method": "pairwise",
-                "settings": {**settings, "ranking": {"strategy": "all"}},
-                "vary": {"depth": [5, 8]},
-            },
-        ],
-    )
+    pairs = {**settings, "ranking": {"strategy": "all"}}
+    systems = [
+        {"name": "BM25", "method": "plain"},
+        {"name": "listwise", "method": "listwise", "settings": settings},
+        {"name": "pairwise, {depth}", "method": "pairwise", "settings": pairs}
+        | {"vary": {"depth": [5, 8]}},
+    ]
+    more: Any = {"model": "openai:fake", "seeds": [0, 1], "systems": systems}
+    plan = plan_of(collection, clean_environment, **more)
     assert {cell.seed for cell in plan.cells} == {0}
     assert {name.partition("=")[0] for name in plan.manifest.prompts} == {"listwise", "pairwise"}
     library = PromptLibrary()
@@ -353,11 +319,10 @@ async def test_a_lean_is_found_on_ones_own_query(
         return model(asked)
 
     model_server.does(model if gives == "probabilities" else without)
-    engine = await Catalog().resolve(str(people))
     chat = ChatModel("openai:fake", base_url=model_server.base_url)
-    asked = {"attribute": "gender", "protected": "female", "shown": "title_text", "k": 60}
-    result = await FairSearch(engine, chat).probe("physicist", **asked, window=10)
-    await engine.aclose()
+    asked: Any = {"attribute": "gender", "protected": "female", "shown": "title_text", "k": 60}
+    async with FairSearch.open(str(people), chat) as search:
+        result = await search.probe("physicist", **asked, window=10)
     assert result.pairwise is not None
     assert result.listwise is not None
     assert (result.pairwise.verdict, result.pairwise.asked_by) == ("favours_protected", gives)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -54,12 +54,13 @@ async def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 class Proposing:
-    """Proposes one word, and counts how often it is asked."""
+    """Proposes one word unless it does something else, and counts how often it is asked."""
 
     name = "proposing"
     prompt = None
 
-    def __init__(self) -> None:
+    def __init__(self, act: Callable[[RefinementRequest], Awaitable[Any]] | None = None) -> None:
+        self.act = act
         self.asked = 0
 
     async def start(self) -> None: ...
@@ -67,7 +68,18 @@ class Proposing:
     async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
         self.asked += 1
         (word, *_) = [word for word in ("laboratory", "she") if word not in request.keywords]
-        return Refinement("ok", keywords=(word,))
+        said = await self.act(request) if self.act else word
+        return said if isinstance(said, Refinement) else Refinement("ok", keywords=(said,))
+
+
+async def result_of(graph: Any, kind: str = "result", **config: Any) -> Any:
+    return (await graph.ainvoke(QUERY, **config))[kind]
+
+
+def stopping(engine: SearchEngine, refiner: Any, context: Context | None = None) -> Any:
+    """A graph in which a person may look at keywords."""
+    graph = build_search_graph(engine, refiner, context=context)
+    return graph.builder.compile(checkpointer=InMemorySaver(), interrupt_after=["refine"])
 
 
 @dataclass
@@ -184,9 +196,7 @@ async def test_a_person_may_change_the_keywords_and_nobody_is_asked_again(
     """What was rejected does not come back in the rounds that follow."""
     refiner = Proposing()
     context = CONTEXT.model_copy(update={"max_iterations": 2, "patience": 5})
-    graph = build_search_graph(engine, refiner, context=context).builder.compile(
-        checkpointer=InMemorySaver(), interrupt_after=["refine"]
-    )
+    graph = stopping(engine, refiner, context)
     await graph.ainvoke(QUERY, THREAD)
     waiting = await graph.aget_state(THREAD)
     assert waiting.next == ("retrieve",)
@@ -241,8 +251,7 @@ async def test_any_chat_model_of_langchain_refines(engine: SearchEngine, kind: A
     """By objects where it has them, else by text; its own settings are not touched."""
     Fixed.asked.clear()
     model = kind(messages=replies())
-    graph = build_search_graph(engine, model, context=CONTEXT)
-    found = (await graph.ainvoke(QUERY))["result"]
+    found = await result_of(build_search_graph(engine, model, context=CONTEXT))
     assert found["model"].endswith(kind.__name__)
     words = [it["keywords"] for it in found["iterations"][1]["refinements"]]
     assert any("laboratory" in some for some in words), found["warnings"]
@@ -250,28 +259,23 @@ async def test_any_chat_model_of_langchain_refines(engine: SearchEngine, kind: A
     assert all(not {"temperature", "max_tokens"} & options.keys() for _, options in model.asked)
 
 
-async def test_a_model_that_was_given_is_asked_again_by_itself_alone(engine: SearchEngine) -> None:
-    class Failing(Fixed):
-        def _generate(self, messages: Any, *args: Any, **options: Any) -> Any:
-            self.asked.append(messages)
-            raise ConnectionError("no such server")
+class Failing(Fixed):
+    error: Exception = ConnectionError("no such server")
 
+    def _generate(self, messages: Any, *args: Any, **options: Any) -> Any:
+        self.asked.append(messages)
+        raise self.error
+
+
+async def test_a_model_that_was_given_is_asked_again_by_itself_alone(engine: SearchEngine) -> None:
+    """Its errors are named without their texts."""
     Fixed.asked.clear()
     graph = build_answer_graph(engine, Failing(messages=replies()), context=ANSWER)
     with pytest.raises(ModelError, match="cannot be reached"):
         await graph.ainvoke(QUERY)
     assert len(Fixed.asked) == 1
-
-
-async def test_an_error_of_a_model_that_was_given_is_named_without_its_text(
-    engine: SearchEngine,
-) -> None:
-    class Failing(Fixed):
-        def _generate(self, messages: Any, *args: Any, **options: Any) -> Any:
-            raise RuntimeError("the key s3cret is wrong")
-
-    graph = build_search_graph(engine, Failing(messages=iter([])), context=CONTEXT)
-    result = (await graph.ainvoke(QUERY))["result"]
+    wrong = Failing(messages=replies(), error=RuntimeError("the key s3cret is wrong"))
+    result = await result_of(build_search_graph(engine, wrong, context=CONTEXT))
     assert result["stop_reason"] == "model_failed"
     (warning,) = result["warnings"]
     assert "failed with RuntimeError; call the chat model itself to see why." in warning
@@ -287,8 +291,9 @@ async def test_a_result_says_the_temperature_of_a_model_that_was_given(
         temperature: float | None = None
 
     context = AnswerContext(k=4, seed=1, answer={"temperature": 0.9})
-    graph = build_answer_graph(engine, Tempered(messages=replies(), **own), context=context)
-    found = (await graph.ainvoke(QUERY))["answer"]
+    found = await result_of(
+        build_answer_graph(engine, Tempered(messages=replies(), **own), context=context), "answer"
+    )
     assert found["temperature"] == told
 
 
@@ -309,8 +314,9 @@ async def test_a_span_says_no_setting_that_a_model_that_was_given_was_not_sent(
 
 async def test_a_chat_model_of_langchain_judges_answers(engine: SearchEngine) -> None:
     judge = saying('{"entailed": true}')
-    graph = build_answer_graph(engine, saying("Marie."), context=ANSWER, attributor=judge)
-    found = (await graph.ainvoke(QUERY))["answer"]
+    found = await result_of(
+        build_answer_graph(engine, saying("Marie."), context=ANSWER, attributor=judge), "answer"
+    )
     assert found["attributor"].startswith("llm:")
     assert found["answers"][0]["used"] == [True] * 4
 
@@ -347,60 +353,42 @@ def test_code_that_is_not_asynchronous_runs_the_graphs_too(
     assert names[:2] == ["begin", "measure"]
 
 
-class Failing:
-    """Fails for one group, and is slow for the other."""
+async def test_a_refiner_that_fails_ends_the_round_and_the_search_goes_on(
+    engine: SearchEngine,
+) -> None:
+    """The list that needs no model is shown, and nobody is left asking."""
+    ended: list[str] = []
 
-    name = "failing"
-    prompt = None
-
-    def __init__(self) -> None:
-        self.ended: list[str] = []
-
-    async def start(self) -> None: ...
-
-    async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
+    async def fail(request: RefinementRequest) -> None:
         if request.group == "female":
             raise RuntimeError("no such\ngroup")
         try:
             await asyncio.sleep(60)
         finally:
-            self.ended.append(request.group)
-        return Refinement("ok", keywords=("laboratory",))
+            ended.append(request.group)
 
-
-async def test_a_refiner_that_fails_ends_the_round_and_the_search_goes_on(
-    engine: SearchEngine,
-) -> None:
-    """The list that needs no model is shown, and nobody is left asking."""
-    refiner = Failing()
-    graph = build_search_graph(engine, refiner, context=CONTEXT)
-    result = (await graph.ainvoke(QUERY))["result"]
+    result = await result_of(build_search_graph(engine, Proposing(fail), context=CONTEXT))
     assert result["stop_reason"] == "model_failed"
-    assert result["warnings"] == ["The refiner failing failed: no such group"]
-    assert refiner.ended == ["male"]
-    alone = await FairSearch(engine).search(
-        "physicist", CONTEXT.model_copy(update={"ask": "never"})
-    )
-    assert [place["id"] for place in result["ranking"]] == [place.id for place in alone.ranking]
+    assert result["warnings"] == ["The refiner proposing failed: no such group"]
+    assert ended == ["male"]
+    never = CONTEXT.model_copy(update={"ask": "never"})
+    alone = await result_of(build_search_graph(engine), context=never)
+    assert result["ranking"] == alone["ranking"]
 
 
 async def test_what_other_groups_cost_before_a_refiner_failed_is_counted(
     engine: SearchEngine,
 ) -> None:
-    class FailingLate(Proposing):
-        def __init__(self) -> None:
-            super().__init__()
-            self.answered = asyncio.Event()
+    answered = asyncio.Event()
 
-        async def refine(self, request: Any, deadline: float | None = None) -> Refinement:
-            if request.group == "male":
-                self.answered.set()
-                return Refinement("ok", keywords=("laboratory",), usage=Usage(1, prompt_tokens=7))
-            await self.answered.wait()
-            raise RuntimeError("no such group")
+    async def fail_late(request: RefinementRequest) -> Refinement:
+        if request.group == "male":
+            answered.set()
+            return Refinement("ok", keywords=("laboratory",), usage=Usage(1, prompt_tokens=7))
+        await answered.wait()
+        raise RuntimeError("no such group")
 
-    graph = build_search_graph(engine, FailingLate(), context=CONTEXT)
-    result = (await graph.ainvoke(QUERY))["result"]
+    result = await result_of(build_search_graph(engine, Proposing(fail_late), context=CONTEXT))
     assert result["stop_reason"] == "model_failed"
     assert (result["usage"]["model_calls"], result["usage"]["prompt_tokens"]) == (1, 7)
 
@@ -411,18 +399,16 @@ async def test_a_refiner_that_ignores_its_deadline_is_cancelled(
     clock = 0.0  # so that only the refiner spends the budget
     monkeypatch.setattr(time, "perf_counter", lambda: clock)
 
-    class Sleeping(Proposing):
-        async def refine(self, request: Any, deadline: float | None = None) -> Refinement:
-            nonlocal clock
-            clock += 1
-            await asyncio.Event().wait()
-            raise AssertionError
+    async def sleep(request: RefinementRequest) -> None:
+        nonlocal clock
+        clock += 1
+        await asyncio.Event().wait()
 
     context = CONTEXT.model_copy(update={"budget": Budget(seconds=0.05)})
-    graph = build_search_graph(engine, Sleeping(), context=context)
-    state = await asyncio.wait_for(graph.ainvoke(QUERY), PATIENCE)
-    assert state["result"]["stop_reason"] == "budget"
-    (warning,) = state["result"]["warnings"]
+    graph = build_search_graph(engine, Proposing(sleep), context=context)
+    result = await asyncio.wait_for(result_of(graph), PATIENCE)
+    assert result["stop_reason"] == "budget"
+    (warning,) = result["warnings"]
     assert warning == "The model proposing did not answer within 0.05 s."
 
 
@@ -448,14 +434,12 @@ async def test_a_search_in_a_node_does_not_go_on_where_the_node_does(engine: Sea
 
 
 async def test_a_refiner_may_ask_a_person(engine: SearchEngine) -> None:
-    class Asking(Proposing):
-        async def refine(self, request: Any, deadline: float | None = None) -> Refinement:
-            return Refinement("ok", keywords=(interrupt(f"words for {request.group}?"),))
+    async def ask(request: RefinementRequest) -> Any:
+        return interrupt(f"words for {request.group}?")
 
     context = CONTEXT.model_copy(update={"max_groups": 1})
-    graph = build_search_graph(engine, Asking(), context=context).builder.compile(
-        checkpointer=InMemorySaver()
-    )
+    given: Any = {"context": context, "checkpointer": InMemorySaver()}
+    graph = build_search_graph(engine, Proposing(ask), **given)
     waiting: Any = await graph.ainvoke(QUERY, THREAD)
     assert "words for" in waiting["__interrupt__"][0].value
     found = await graph.ainvoke(Command(resume="laboratory"), THREAD)
@@ -477,12 +461,11 @@ async def test_blocking_code_inside_a_run_is_refused_where_it_would_wait_for_eve
 ) -> None:
     inner = build_search_graph(engine, context=Context(k=3, method="plain"))
 
-    class Blocking(Proposing):
-        async def refine(self, request: Any, deadline: float | None = None) -> Refinement:
-            inner.invoke({"query": "chemist"})
-            raise AssertionError("it was let through")
+    async def block(request: RefinementRequest) -> None:
+        inner.invoke({"query": "chemist"})
+        raise AssertionError("it was let through")
 
-    outer = build_search_graph(engine, Blocking(), context=CONTEXT)
+    outer = build_search_graph(engine, Proposing(block), context=CONTEXT)
     found = await asyncio.to_thread(outer.invoke, QUERY)
     assert "call the asynchronous method" in found["result"]["warnings"][0]
 
@@ -493,9 +476,7 @@ async def test_a_persons_time_to_think_is_not_charged(
     budget = Budget(seconds=60)
     more = {"budget": budget, "max_iterations": 2, "patience": 5}
     context = CONTEXT.model_copy(update=more)
-    graph = build_search_graph(engine, Proposing(), context=context).builder.compile(
-        checkpointer=InMemorySaver(), interrupt_after=["refine"]
-    )
+    graph = stopping(engine, Proposing(), context)
     await graph.ainvoke(QUERY, THREAD)
     real = time.perf_counter
     monkeypatch.setattr(time, "perf_counter", lambda: real() + 3600)
@@ -508,9 +489,7 @@ async def test_a_persons_time_to_think_is_not_charged(
 async def test_a_run_that_goes_on_needs_the_context_that_it_was_begun_with(
     engine: SearchEngine,
 ) -> None:
-    graph = build_search_graph(engine, Proposing()).builder.compile(
-        checkpointer=InMemorySaver(), interrupt_after=["refine"]
-    )
+    graph = stopping(engine, Proposing())
     await graph.ainvoke(QUERY, THREAD, context=CONTEXT)
     with pytest.raises(InputError, match="started with the attributes gender; resume it"):
         await graph.ainvoke(None, THREAD)
