@@ -32,11 +32,11 @@ import httpx
 
 from fairqr.agents.statistics import stream
 from fairqr.api import open_engine
-from fairqr.auditing import QuietWatcher
 from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.queries import Queries, collect_queries
 from fairqr.evaluation.audit.running import audit_engine
 from fairqr.evaluation.audit.specification import AuditSpec
+from fairqr.evaluation.experiments.progress import QuietWatcher
 from fairqr.retrieval.encoders.encoder import KeptVectors, text_of
 from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.engine import Query, SearchEngine

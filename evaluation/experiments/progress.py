@@ -20,16 +20,29 @@ class StageWatcher(Protocol):
 
     def stage(self, what: str, total: int, done: int) -> None:
         """Take what begins, of how many steps, and how many of them were done before."""
-        ...
 
     def advance(self, steps: int = 1) -> None:
         """Count steps that are done."""
-        ...
 
     def note(self, sentence: str) -> None:
         """Take a sentence for the user."""
-        ...
 
     def count(self, what: str) -> ProgressFunction:
         """Take the name of what is read or indexed; return a function for the documents done."""
-        ...
+
+
+class QuietWatcher:
+    """A watcher that says nothing."""
+
+    def stage(self, what: str, total: int, done: int) -> None:
+        """Ignore the start of a stage."""
+
+    def advance(self, steps: int = 1) -> None:
+        """Ignore steps that are done."""
+
+    def note(self, sentence: str) -> None:
+        """Ignore a sentence for users."""
+
+    def count(self, what: str) -> ProgressFunction:
+        """Ignore documents that are read or indexed."""
+        return lambda done, total=None, /: None

@@ -19,25 +19,19 @@ if TYPE_CHECKING:
     from fairqr.evaluation.audit.finishing import Audit as Audit
     from fairqr.evaluation.evaluate import evaluate as evaluate
     from fairqr.evaluation.experiments.catalogue import load_experiment as load_experiment
-    from fairqr.graph.answer.builder import (
-        build_answer_graph as build_answer_graph,
-    )
+    from fairqr.graph.answer.builder import build_answer_graph as build_answer_graph
     from fairqr.graph.answer.context import (
         AnswerContext as AnswerContext,
         AnswerSettings as AnswerSettings,
     )
     from fairqr.graph.answer.result import AnswerResult as AnswerResult
-    from fairqr.graph.probe.builder import (
-        build_probe_graph as build_probe_graph,
-    )
+    from fairqr.graph.probe.builder import build_probe_graph as build_probe_graph
     from fairqr.graph.probe.context import (
         ProbeContext as ProbeContext,
         ProbeSettings as ProbeSettings,
     )
     from fairqr.graph.probe.result import ProbeResult as ProbeResult
-    from fairqr.graph.search.builder import (
-        build_search_graph as build_search_graph,
-    )
+    from fairqr.graph.search.builder import build_search_graph as build_search_graph
     from fairqr.graph.search.context import Budget as Budget, Context as Context
     from fairqr.graph.search.result import SearchResult as SearchResult
     from fairqr.parts import (

@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import collections.abc
 import functools
 import inspect
 import threading
 import uuid
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Mapping,
-    Sequence,
-)
-from concurrent.futures import Future
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Generator as Iterating
 from contextlib import aclosing
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    NamedTuple,
-    NoReturn,
-    ParamSpec,
-    TypeVar,
-    cast,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 from langchain_core.messages import AIMessageChunk
 from langgraph.checkpoint.memory import InMemorySaver
@@ -42,13 +24,13 @@ from fairqr.agents.models.opening import open_model
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.base.loops import BackgroundLoop
 from fairqr.graph.answer.builder import build_answer_graph
-from fairqr.graph.answer.context import AnswerContext, answer_context
+from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.probe.builder import build_probe_graph
-from fairqr.graph.probe.context import ProbeContext, probe_context
+from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.search.builder import build_search_graph
-from fairqr.graph.search.context import Context, make_context, require_context
+from fairqr.graph.search.context import Context, checked_context, require_context
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_of
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.step_data import StepData, step_data
@@ -93,12 +75,17 @@ Keywords = dict[str, dict[str, list[str]]]
 Approve = Callable[[Keywords], Keywords | Awaitable[Keywords | None] | None]
 """Receives the keywords of a round, and returns others, or None to accept them."""
 
+Named = str | Path | Source | Mapping[str, Any]
+"""Names or describes a source. Any other value must be an open engine."""
+
 _NAMED = (str, Path, Source, Mapping)
-"""The types that name or describe a source. Any other value must be an open engine."""
+
+OPENING = 0.01
+"""Seconds until we look again whether another caller has opened the engine."""
 
 
 async def open_engine(
-    source: str | Path | Source | Mapping[str, Any],
+    source: Named,
     *,
     retriever: str | Encoder | Embeddings = AUTO,
     schema: Path | None = None,
@@ -151,12 +138,11 @@ def check_source(source: object, retriever: object, what: str) -> None:
 
 
 class Graphs(NamedTuple):
-    """The three graphs over one engine, and the search that waits for a person's approval."""
+    """The three graphs over one engine."""
 
     engine: SearchEngine
     model: Any
     search: Any
-    approved: Any
     answer: Any
     probe: Any
 
@@ -164,8 +150,12 @@ class Graphs(NamedTuple):
 class FairSearch:
     """Searches fairly through a search engine, answers questions from it, and probes models on it.
 
-    :meth:`open` is the usual way to get one: it opens everything at once and closes it at the end.
-    An object made directly opens what it needs at the first call, which suits parts that live as
+    ``async with`` and ``with`` open everything at once and close it at the end, on the event loop
+    that opened it. So a wrong name, a missing key or a search engine that is down is reported
+    before the first search; the model's server gets its first request from a search. ``with`` gives
+    a :class:`SyncFairSearch`.
+
+    Without them, the object opens what it needs at the first call, which suits parts that live as
     long as the program; close it with :meth:`aclose`. An engine that you give stays yours to close.
 
     Example::
@@ -201,7 +191,7 @@ class FairSearch:
 
     def __init__(
         self,
-        source: SearchEngine | Source | Mapping[str, Any] | Path | str,
+        source: SearchEngine | Named,
         model: GivenModel | None = None,
         *,
         retriever: str | Encoder | Embeddings = AUTO,
@@ -219,22 +209,35 @@ class FairSearch:
         self._engine: SearchEngine | None = None
         self._graphs: Graphs | None = None
         self._by_words: Graphs | None = None
-        self._lock = threading.Lock()
-        self._opening: Future[None] | None = None
+        self._lock, self._opening = threading.Lock(), threading.Lock()
         self._background: BackgroundLoop | None = None
 
     @classmethod
-    def open(cls: Callable[P, FairSearch], *args: P.args, **options: P.kwargs) -> Opening:
-        """Open a source and a model for a ``with`` or an ``async with`` statement.
+    def open(cls: Callable[P, FairSearch], *args: P.args, **options: P.kwargs) -> FairSearch:
+        """Return an object for ``with`` or ``async with``; takes what the class takes."""
+        return cls(*args, **options)
 
-        Entering it opens the source and prepares the model, if you give one. So it reports a wrong
-        name, a missing key or a search engine that is down. The first request to the model's server
-        is sent by a search. Leaving it closes both, on the event loop that opened them.
+    async def __aenter__(self) -> FairSearch:
+        try:
+            await self._start()
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
 
-        ``async with`` returns a :class:`FairSearch`, ``with`` a :class:`SyncFairSearch`.
-        The arguments are those of the class.
-        """
-        return Opening(cls(*args, **options))
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __enter__(self) -> SyncFairSearch:
+        try:
+            self._run(self._start())
+        except BaseException:
+            self._close_background()
+            raise
+        return self.sync
+
+    def __exit__(self, *_: object) -> None:
+        self._close_background()
 
     @property
     def sync(self) -> SyncFairSearch:
@@ -265,7 +268,7 @@ class FairSearch:
         Raises:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
-        asked = _asked(Context, make_context, context, {})
+        asked = _asked(Context, context, {})
         async with aclosing(self.stream(query, asked, approve=approve)) as events:
             async for event in events:
                 last = event
@@ -289,13 +292,13 @@ class FairSearch:
         until you ask for the next event, and ends when you close the generator; to leave early, use
         ``contextlib.aclosing``.
         """
-        asked = _asked(Context, make_context, context, options)
+        asked = _asked(Context, context, options)
         kind, result_type = _outcome(asked)
         graphs = await self._graphs_for(asked)
         if approve is None:
             events = run_graph(getattr(graphs, kind), query, asked)
         elif kind == "search":
-            events = _approved(graphs.approved, query, asked, approve)
+            events = _approved(graphs.search, query, asked, approve)
         else:
             raise InputError("Only the keywords of a search can be approved; leave approve out.")
         result: dict[str, Any] | None = None
@@ -347,8 +350,7 @@ class FairSearch:
         Raises:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
-        asked = _asked(AnswerContext, answer_context, context, options)
-        return await self.run(question, asked)
+        return await self.run(question, _asked(AnswerContext, context, options, "answer"))
 
     async def probe(
         self, /, query: str, context: ProbeContext | None = None, **options: Any
@@ -367,7 +369,7 @@ class FairSearch:
         Raises:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
-        return await self.run(query, _asked(ProbeContext, probe_context, context, options))
+        return await self.run(query, _asked(ProbeContext, context, options, "probe"))
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return the titles and texts of documents, in this order; unknown ids are left out."""
@@ -412,25 +414,15 @@ class FairSearch:
 
     async def _ready(self) -> Graphs:
         """Return the graphs. The first caller opens the engine; the others wait, on any loop."""
-        opened: Future[None] = Future()
         while self._graphs is None:
-            with self._lock:
-                opening = self._opening
-                if opening is None and self._graphs is None:
-                    self._opening = opened
-                    break
-            if opening is not None:
-                # Unlike awaiting it, this does not cancel it for the others.
-                await asyncio.wait([asyncio.wrap_future(opening)])
-        else:
-            return self._graphs
-        try:
-            self._graphs = await self._open()
-            return self._graphs
-        finally:
-            # After a failure, the next caller tries again.
-            self._opening = None
-            opened.set_result(None)
+            if not self._opening.acquire(blocking=False):
+                await asyncio.sleep(OPENING)
+                continue
+            try:
+                self._graphs = self._graphs or await self._open()
+            finally:
+                self._opening.release()
+        return self._graphs
 
     async def _graphs_for(self, context: Context) -> Graphs:
         """Return the graphs, with the retriever that a method uses for ``auto``."""
@@ -465,14 +457,10 @@ class FairSearch:
         given: dict[str, Any] = {"ranker": rankers, "prompts": self._prompts}
         at_once = {**given, "concurrency": self._concurrency}
         written: dict[str, Any] = {"generator": self._generator, "attributor": self._attributor}
-        search = build_search_graph(engine, opened, **given)
         return Graphs(
             engine=engine,
             model=opened,
-            search=search,
-            approved=search.builder.compile(
-                checkpointer=InMemorySaver(), interrupt_after=["refine"]
-            ),
+            search=build_search_graph(engine, opened, **given),
             answer=build_answer_graph(engine, opened, **written, **at_once),
             probe=build_probe_graph(engine, opened, **at_once),
         )
@@ -516,7 +504,7 @@ class SyncFairSearch:
         *,
         approve: Approve | None = None,
         **options: Any,
-    ) -> collections.abc.Generator[StreamEvent, None, None]:
+    ) -> Iterating[StreamEvent, None, None]:
         """Yield what happens, and last the result; see :meth:`FairSearch.stream`."""
         events = self.asynchronous.stream(query, context, approve=approve, **options)
 
@@ -544,41 +532,6 @@ class SyncFairSearch:
         self.asynchronous._close_background()
 
 
-class Opening:
-    """What :meth:`FairSearch.open` returns, for ``with`` and ``async with``."""
-
-    def __init__(self, search: FairSearch) -> None:
-        self._search = search
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(
-            f"There is no '{name}' before you enter FairSearch.open(…); write 'async with "
-            "FairSearch.open(…) as search:', or 'with' in code without async."
-        )
-
-    async def __aenter__(self) -> FairSearch:
-        try:
-            await self._search._start()
-        except BaseException:
-            await self._search.aclose()
-            raise
-        return self._search
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._search.aclose()
-
-    def __enter__(self) -> SyncFairSearch:
-        try:
-            self._search._run(self._search._start())
-        except BaseException:
-            self._search._close_background()
-            raise
-        return self._search.sync
-
-    def __exit__(self, *_: object) -> None:
-        self._search._close_background()
-
-
 def _outcome(context: Context) -> tuple[str, type[Result]]:
     """Return the name of this context's graph, and the type of its result."""
     if isinstance(context, AnswerContext):
@@ -592,36 +545,32 @@ async def _approved(
     graph: Any, query: str, context: Context, approve: Approve
 ) -> AsyncGenerator[RunEvent, None]:
     """Search, and wait after each refinement until its keywords are approved."""
+    graph = graph.builder.compile(checkpointer=InMemorySaver(), interrupt_after=["refine"])
     thread = uuid.uuid4().hex
-    config: dict[str, Any] = {"configurable": {"thread_id": thread}}
+    config = {"configurable": {"thread_id": thread}}
     goes_on = False
-    try:
-        while True:
-            events = run_graph(graph, query, context, thread=thread, resume=goes_on)
-            async with aclosing(events):
-                async for event in events:
-                    yield event
-            waiting = await graph.aget_state(config)
-            if not waiting.next:
-                return
-            if not waiting.values["stop_reason"]:
-                found = waiting.values["keywords"]
-                wanted = approve({name: dict(groups) for name, groups in found.items()})
-                if inspect.isawaitable(wanted):
-                    wanted = await wanted
-                if wanted is not None:
-                    checked = _keywords(wanted, waiting.values["target"])
-                    used = {
-                        word
-                        for groups in checked.values()
-                        for some in groups.values()
-                        for word in some
-                    }
-                    topic = [word for word in waiting.values["topic_words"] if word in used]
-                    await graph.aupdate_state(config, {"keywords": checked, "topic_words": topic})
-            goes_on = True
-    finally:
-        await graph.checkpointer.adelete_thread(thread)
+    while True:
+        events = run_graph(graph, query, context, thread=thread, resume=goes_on)
+        async with aclosing(events):
+            async for event in events:
+                yield event
+        waiting = await graph.aget_state(config)
+        if not waiting.next:
+            return
+        goes_on = True
+        if waiting.values["stop_reason"]:
+            continue
+        found = waiting.values["keywords"]
+        wanted = approve({name: dict(groups) for name, groups in found.items()})
+        if inspect.isawaitable(wanted):
+            wanted = await wanted
+        if wanted is not None:
+            checked = _keywords(wanted, waiting.values["target"])
+            used = {
+                word for groups in checked.values() for words in groups.values() for word in words
+            }
+            topic = [word for word in waiting.values["topic_words"] if word in used]
+            await graph.aupdate_state(config, {"keywords": checked, "topic_words": topic})
 
 
 def _keywords(given: object, known: Mapping[str, Mapping[str, float]]) -> Keywords:
@@ -648,16 +597,14 @@ def _keywords(given: object, known: Mapping[str, Mapping[str, float]]) -> Keywor
     return keywords
 
 
-def _asked(
-    kind: type[C], make: Callable[..., C], context: C | None, options: Mapping[str, Any]
-) -> C:
-    """Return the given context, or make one from the options.
+def _asked(kind: type[C], context: C | None, options: Mapping[str, Any], inner: str = "") -> C:
+    """Return the given context, or make one from the options; see :func:`checked_context`.
 
     Raises:
         InputError: The context is of another kind, comes with options, or an option is wrong.
     """
     if context is None:
-        return make(**options)
+        return checked_context(kind, options, inner)
     require_context(kind, context)
     given = sorted(name for name, value in options.items() if value is not None)
     if given:
@@ -667,7 +614,7 @@ def _asked(
 
 def _search_context(context: Context | None, options: Mapping[str, Any]) -> Context:
     """Return the context of a plain search; see :func:`_asked`."""
-    asked = _asked(Context, make_context, context, options)
+    asked = _asked(Context, context, options)
     if _outcome(asked)[0] != "search":
         raise InputError(f"search takes a fairqr.Context; pass the {type(asked).__name__} to run.")
     return asked

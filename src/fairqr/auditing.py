@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from fairqr.api import check_source, open_engine
+from fairqr.api import Named, check_source, open_engine
 from fairqr.base.errors import InputError, one_line, parameter_error
 from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.finishing import Audit
 from fairqr.evaluation.audit.pairs import read_pairs
-from fairqr.evaluation.audit.queries import (
-    AuditQuery,
-    Queries,
-    collect_queries,
-)
+from fairqr.evaluation.audit.queries import collect_queries
 from fairqr.evaluation.audit.report import LAYOUTS
 from fairqr.evaluation.audit.running import audit_engine
 from fairqr.evaluation.audit.specification import AuditSpec
-from fairqr.evaluation.experiments.progress import StageWatcher
+from fairqr.evaluation.experiments.progress import QuietWatcher, StageWatcher
 from fairqr.evaluation.qrels import Qrels, read_qrels
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.sources.documents import ProgressFunction
 from fairqr.retrieval.sources.query_files import QueryColumns, QueryRow, query_row, query_rows
 from fairqr.retrieval.sources.source import Source
 
@@ -38,12 +32,10 @@ if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
     from pandas import DataFrame
 
-__all__ = ["QuietWatcher", "audit", "audit_spec"]
-
 
 async def audit(
-    engine: SearchEngine | Source | Mapping[str, Any] | Path | str,
-    queries: Iterable[str | Mapping[str, Any] | AuditQuery] | DataFrame | Path,
+    engine: SearchEngine | Named,
+    queries: Iterable[str | Mapping[str, Any]] | DataFrame | Path,
     *,
     weight: str | None = None,
     segment: str | None = None,
@@ -64,10 +56,9 @@ async def audit(
     Args:
         engine: An open engine, which you close yourself, or what :func:`fairqr.open_engine` takes.
         queries: Texts; mappings or the rows of a DataFrame with ``query`` (or ``text`` or
-            ``title``) and optionally ``id``; :class:`AuditQuery` objects; or the path of a file.
+            ``title``) and optionally ``id``; or the path of a file.
         weight: The column that says how often a query was asked; by default each row counts once.
-        segment: The column that groups the queries, such as their topic, for figures by segment;
-            :class:`AuditQuery` objects have a segment of their own.
+        segment: The column that groups the queries, such as their topic, for figures by segment.
         qrels: Judgements by query id and document id, relevant if above 0; or the path of a TREC
             qrels file. By default relevance is estimated from texts, once MiniLM is pulled.
         retriever: How to find documents, unless ``engine`` is an open engine.
@@ -92,11 +83,8 @@ async def audit(
     if concurrency < 1:
         raise InputError(f"'concurrency' must be at least 1, not {concurrency}.")
     check_source(engine, retriever, "audit")
-    how = {"rate": rate, "concurrency": concurrency, "redact": redact, "layout": layout}
-    columns = QueryColumns(weight=weight, segment=segment)
-    made = "" if folder else await asyncio.to_thread(mkdtemp, prefix="fairqr-audit-")
-    place = Path(folder or made)
-    try:
+    with contextlib.ExitStack() as made:
+        place = folder or made.enter_context(TemporaryDirectory(prefix="fairqr-audit-"))
         async with contextlib.AsyncExitStack() as stack:
             if isinstance(engine, str | Path | Source | Mapping):
                 engine = await open_engine(engine, retriever=retriever)
@@ -105,27 +93,25 @@ async def audit(
                 spec,
                 engine,
                 queries,
-                columns,
-                place,
+                QueryColumns(weight=weight, segment=segment),
+                Path(place),
                 qrels=qrels,
                 pairs=pairs,
                 watcher=watcher or QuietWatcher(),
+                rate=rate,
+                concurrency=concurrency,
+                redact=redact,
+                layout=layout,
                 withhold_place=withhold_place,
-                **how,
             )
-    except BaseException:
-        if made:
-            shutil.rmtree(place, ignore_errors=True)
-        raise
-    if made:
-        weakref.finalize(found, shutil.rmtree, place, ignore_errors=True)
+        weakref.finalize(found, made.pop_all().close)
     return found
 
 
 async def audit_opened(
     spec: AuditSpec,
     engine: SearchEngine,
-    queries: Iterable[str | Mapping[str, Any] | AuditQuery] | DataFrame | Path,
+    queries: Iterable[str | Mapping[str, Any]] | DataFrame | Path,
     columns: QueryColumns,
     folder: Path,
     *,
@@ -147,18 +133,23 @@ async def audit_opened(
         watcher: Told how far the audit is.
         how: The other arguments of :func:`fairqr.evaluation.audit.running.audit_engine`.
     """
-    asked = await asyncio.to_thread(_queries, queries, columns, spec, watcher)
-    judged = qrels if isinstance(qrels, Mapping) or qrels is None else Path(qrels)
-    if isinstance(judged, Path):
-        judged = await asyncio.to_thread(read_qrels, judged)
-    versions = None if pairs is None else await asyncio.to_thread(read_pairs, Path(pairs))
+    if not isinstance(qrels, Mapping | None):
+        qrels = await asyncio.to_thread(read_qrels, Path(qrels))
     return await audit_engine(
         spec,
         engine,
-        asked,
+        await asyncio.to_thread(
+            collect_queries,
+            _rows(queries, columns),
+            sample=spec.sample,
+            seed=spec.seed,
+            weighted_by=columns.weight,
+            origin=f"queries {queries}" if isinstance(queries, Path) else "queries given",
+            progress=watcher.count("reading queries"),
+        ),
         AuditFolder(folder),
-        qrels=judged,
-        pairs=versions,
+        qrels=qrels,
+        pairs=None if pairs is None else await asyncio.to_thread(read_pairs, Path(pairs)),
         watcher=watcher,
         **how,
     )
@@ -183,66 +174,25 @@ def audit_spec(options: Mapping[str, Any]) -> AuditSpec:
         raise parameter_error(error) from None
 
 
-def _queries(
-    given: Iterable[str | Mapping[str, Any] | AuditQuery] | DataFrame | Path,
-    columns: QueryColumns,
-    spec: AuditSpec,
-    watcher: StageWatcher,
-) -> Queries:
-    """Read the queries, in any form; this blocks."""
-    weighted_by, origin = columns.weight, "queries given"
+def _rows(
+    given: Iterable[str | Mapping[str, Any]] | DataFrame | Path, columns: QueryColumns
+) -> Iterator[QueryRow]:
+    """Yield the queries, which are given in any form."""
     if isinstance(given, str):
         raise InputError("The queries are a single text; give a list of texts, or a Path.")
     if isinstance(given, Path):
-        rows, origin = query_rows(given, columns), f"queries {given}"
-    else:
-        listed: Any = given
-        if hasattr(given, "to_dict"):  # None in place of all that pandas takes for missing
-            listed = listed.astype(object).where(listed.notna(), None).to_dict("records")
-        listed = list(listed)
-        # If AuditQuery objects have weights, the queries are a log, as with a weight column.
-        if weighted_by is None and any(isinstance(one, AuditQuery) for one in listed):
-            weighted_by = "weight"
-        rows = _rows(listed, columns)
-    return collect_queries(
-        rows,
-        sample=spec.sample,
-        seed=spec.seed,
-        weighted_by=weighted_by,
-        origin=origin,
-        progress=watcher.count("reading queries"),
-    )
-
-
-def _rows(given: list[Any], columns: QueryColumns) -> Iterator[QueryRow]:
-    for number, one in enumerate(given, start=1):
-        if isinstance(one, AuditQuery):
-            yield QueryRow(number, one.id, one.text, one.weight, one.segment)
-            continue
+        yield from query_rows(given, columns)
+        return
+    listed: Any = given
+    if hasattr(given, "to_dict"):  # None in place of all that pandas takes for missing
+        listed = listed.astype(object).where(listed.notna(), None).to_dict("records")
+    for number, one in enumerate(listed, start=1):
         row = {"text": one} if isinstance(one, str) else one
         if not isinstance(row, Mapping):
             raise InputError(
-                f"Query {number} is {one_line(type(one).__name__)}; give a text, a mapping or an "
-                "AuditQuery."
+                f"Query {number} is {one_line(type(one).__name__)}; give a text or a mapping."
             )
         try:
             yield query_row(number, {str(key).casefold(): row[key] for key in row}, columns)
         except ValueError as error:
             raise InputError(f"Query {number}: {error}; change it.") from None
-
-
-class QuietWatcher:
-    """A watcher that says nothing."""
-
-    def stage(self, what: str, total: int, done: int) -> None:
-        """Ignore the start of a stage."""
-
-    def advance(self, steps: int = 1) -> None:
-        """Ignore steps that are done."""
-
-    def note(self, sentence: str) -> None:
-        """Ignore a sentence for users."""
-
-    def count(self, what: str) -> ProgressFunction:
-        """Ignore documents that are read or indexed."""
-        return lambda done, total=None, /: None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -29,24 +29,15 @@ from pydantic.v1 import ValidationError as ValidationErrorV1
 
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.refiner import Refiner
-from fairqr.api import FairSearch, SyncFairSearch
+from fairqr.api import FairSearch, Named, SyncFairSearch
 from fairqr.base.errors import InputError
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context, checked_context, require_context
 from fairqr.graph.search.explanation import exposure_lines, passage_lines
-from fairqr.graph.search.result import RankedDocument
-from fairqr.graph.search.state import InputState, OutputState, State
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.langchain import LangChainEngine
-from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import Schema, load_schema
-from fairqr.retrieval.sources.source import Source
-
-if TYPE_CHECKING:
-    from langgraph.graph.state import CompiledStateGraph
-
-    SearchGraph = CompiledStateGraph[State, Context, InputState, OutputState]
 
 __all__ = ["FairReranker", "FairRetriever", "search_tool"]
 
@@ -73,7 +64,7 @@ class SearchArguments(BaseModel):
 
 
 def search_tool(
-    source: FairSearch | SyncFairSearch | SearchEngine | Source | Mapping[str, Any] | Path | str,
+    source: FairSearch | SyncFairSearch | SearchEngine | Named,
     model: ChatModel | BaseChatModel | Refiner | str | None = None,
     *,
     context: Context | None = None,
@@ -152,18 +143,6 @@ def _wrong_argument(error: ValidationError | ValidationErrorV1) -> str:
     return f"The argument '{'.'.join(map(str, problem['loc']))}' is wrong: {problem['msg']}."
 
 
-def _as_passages(places: Sequence[RankedDocument], documents: Sequence[Document]) -> list[Passage]:
-    texts = {document.id: document.text for document in documents}
-    return [
-        Passage(
-            texts.get(place.id, ""),
-            id=place.id,
-            metadata=place.model_dump(include={"id", "title", "rank", "score", "groups"}),
-        )
-        for place in places
-    ]
-
-
 class FairRetriever(BaseRetriever):
     """A LangChain retriever that returns the results of a fair search, with their texts.
 
@@ -192,18 +171,18 @@ class FairRetriever(BaseRetriever):
 
     async def _passages(self, query: str) -> list[Passage]:
         result = await self.search.search(query, self.context)
-        _warn(result.warnings)
-        documents = await self.search.documents([place.id for place in result.ranking])
-        return _as_passages(result.ranking, documents)
-
-
-def _warn(warnings_: Sequence[str]) -> None:
-    for warning in warnings_:
-        warnings.warn(warning, stacklevel=4)  # shown at the caller's line
-
-
-_QUERY: InputState = {"query": "documents"}
-"""We have the documents already, so any query will do."""
+        for warning in result.warnings:
+            warnings.warn(warning, stacklevel=2)
+        found = await self.search.documents([place.id for place in result.ranking])
+        texts = {document.id: document.text for document in found}
+        return [
+            Passage(
+                texts.get(place.id, ""),
+                id=place.id,
+                metadata=place.model_dump(include={"id", "title", "rank", "score", "groups"}),
+            )
+            for place in result.ranking
+        ]
 
 
 class _Given(BaseRetriever):
@@ -256,28 +235,12 @@ class FairReranker(BaseDocumentCompressor):
             raise ValueError("this calls no model; leave out a ranker as method or rerank")
         return context
 
-    async def acompress_documents(
-        self, documents: Sequence[Passage], query: str, callbacks: Callbacks | None = None
-    ) -> list[Passage]:
-        """Return the first k documents in their fair order."""
-        if not documents:
-            return []
-        graph, context = self._search_among(documents)
-        state = await graph.ainvoke(_QUERY, {"callbacks": callbacks}, context=context)
-        return _reordered(documents, state["result"])
-
     def compress_documents(
         self, documents: Sequence[Passage], query: str, callbacks: Callbacks | None = None
     ) -> list[Passage]:
         """Return the first k documents in their fair order."""
         if not documents:
             return []
-        graph, context = self._search_among(documents)
-        state = graph.invoke(_QUERY, {"callbacks": callbacks}, context=context)
-        return _reordered(documents, state["result"])
-
-    def _search_among(self, documents: Sequence[Passage]) -> tuple[SearchGraph, Context]:
-        """Return a graph that searches only these documents, and its options."""
         # Positions serve as ids: documents of other retrievers may have no id, or share one.
         passages = [
             Passage(document.page_content, id=str(place), metadata=document.metadata)
@@ -289,9 +252,11 @@ class FairReranker(BaseDocumentCompressor):
         asked = {"k": min(self.context.k, size), "depth": size, "max_iterations": 0}
         # Without this, inside a node of another graph, it would use that graph's checkpointer.
         graph = build_search_graph(engine, checkpointer=False)
-        return graph, self.context.model_copy(update=asked)
-
-
-def _reordered(documents: Sequence[Passage], result: Mapping[str, Any]) -> list[Passage]:
-    _warn(result["warnings"])
-    return [documents[int(place["id"])] for place in result["ranking"]]
+        state = graph.invoke(
+            {"query": "documents"},  # we have them already, so any query will do
+            {"callbacks": callbacks},
+            context=self.context.model_copy(update=asked),
+        )
+        for warning in state["result"]["warnings"]:
+            warnings.warn(warning, stacklevel=2)
+        return [documents[int(place["id"])] for place in state["result"]["ranking"]]

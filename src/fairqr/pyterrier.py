@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 import pyterrier as pt
 from langchain_core.documents import Document as Passage
 
-from fairqr.api import FairSearch
+from fairqr.api import FairSearch, Named
 from fairqr.base.errors import InputError
 from fairqr.base.loops import run_blocking
 from fairqr.evaluation.collections.labels import Groups
@@ -18,7 +17,6 @@ from fairqr.evaluation.inputs import as_groups
 from fairqr.graph.search.context import Context
 from fairqr.parts import FairReranker
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.sources.source import Source
 
 __all__ = ["FairRerank", "FairRetriever"]
 
@@ -36,7 +34,7 @@ class FairRetriever(pt.Transformer):
 
     def __init__(
         self,
-        source: FairSearch | SearchEngine | Source | Mapping[str, Any] | Path | str,
+        source: FairSearch | SearchEngine | Named,
         model: Any = None,
         *,
         context: Context | None = None,
@@ -46,7 +44,7 @@ class FairRetriever(pt.Transformer):
 
     def transform(self, topics: pd.DataFrame) -> pd.DataFrame:
         """Return a ranking for each query, except for queries that no document matches."""
-        _check_columns(topics, "qid", "query")
+        pt.validate.query_frame(topics, ["query"])
         rankings = []
         for qid, query in zip(topics["qid"], topics["query"], strict=True):
             result = run_blocking(self._search.search(query, self._context))
@@ -69,7 +67,7 @@ class FairRerank(pt.Transformer):
 
     def transform(self, results: pd.DataFrame) -> pd.DataFrame:
         """Return the rankings in their fair order, keeping their other columns."""
-        _check_columns(results, "qid", "docno", "score")
+        pt.validate.columns(results, includes=["qid", "docno", "score"])
         given = results.assign(docno=results["docno"].astype(str))
         known = as_groups(self._groups, set(given["docno"]))
         if known is None:
@@ -103,14 +101,6 @@ class FairRerank(pt.Transformer):
         ]
         reranker = FairReranker(labels=groups.schema, context=context)
         return [passage.page_content for passage in reranker.compress_documents(passages, "")]
-
-
-def _check_columns(frame: pd.DataFrame, *names: str) -> None:
-    lacking = [name for name in names if name not in frame.columns]
-    if lacking:
-        raise InputError(
-            f"The data frame lacks the column {lacking[0]}; it has {', '.join(frame.columns)}."
-        )
 
 
 def _as_frame(rankings: Sequence[tuple[str, str, Sequence[str]]]) -> pd.DataFrame:

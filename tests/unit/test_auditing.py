@@ -12,7 +12,6 @@ import pytest
 
 import fairqr
 from fairqr.base.errors import InputError, TargetError
-from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.sources.documents import Document
 from tests.unit.retrieval.embedded import built
@@ -35,11 +34,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TantivyEngine:
 
 async def test_every_form_of_queries_gives_the_same_figures(engine: TantivyEngine) -> None:
     rows = [{"query": word, "id": word} for word in WORDS]
-    forms: list[Any] = [
-        [AuditQuery(word, word) for word in WORDS],
-        rows,
-        pd.DataFrame(rows),
-    ]
+    forms: list[Any] = [rows, pd.DataFrame(rows)]
     audits = [await fairqr.audit(engine, form, **OPTIONS) for form in forms]
     assert audits[0].figures.counts.answered == len(WORDS)
     first = audits[0].to_frame()
@@ -85,13 +80,10 @@ async def test_weights_are_a_column(engine: TantivyEngine) -> None:
 async def test_segments_are_a_column(engine: TantivyEngine) -> None:
     topics = {"apple": "a  b", "birch": 7, "cedar": None}
     rows = [{"query": word, "topic": topic} for word, topic in topics.items()]
-    own = [AuditQuery(word, word, segment="a b") for word in WORDS]
     nullable = pd.DataFrame(rows[:1] + rows[2:]).astype("string")
     for form, wanted in ((rows, "a b|7|"), (nullable, "a b|")):
         audit = await fairqr.audit(engine, form, segment="topic", **OPTIONS)
         assert "|".join(it.segment for it in audit.queries.queries) == wanted
-    audit = await fairqr.audit(engine, own, **OPTIONS)
-    assert {it.segment for it in audit.queries.queries} == {"a b"}
 
 
 async def test_judgements_are_the_target(engine: TantivyEngine) -> None:

@@ -124,7 +124,7 @@ def test_measures_against_other_groups_or_targets_are_kept_apart() -> None:
 
 
 def test_what_is_missing_gets_a_sentence() -> None:
-    with pytest.raises(InputError, match="lacks the column query; it has qid"):
+    with pytest.raises(pt.validate.InputValidationError, match="query"):
         FairRetriever("notables")(TOPICS[["qid"]])
     with pytest.raises(InputError, match="needs the groups"):
         FairRerank(None)(Given()(TOPICS))

@@ -9,17 +9,14 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from filelock import FileLock, Timeout
+from filelock import AsyncFileLock
 
 from fairqr.base.errors import OtherRunError
+from fairqr.evaluation.experiments.progress import QuietWatcher
 from fairqr.graph.service.engine.audits import AuditedQuery, AuditResult, Tell
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.sources.documents import ProgressFunction
-
-if TYPE_CHECKING:
-    from fairqr.evaluation.audit.finishing import Audit
 
 EVALUATION = ("jinja2", "markdown_it", "matplotlib", "pandas")
 """The libraries of the extra ``evaluation`` that audits need."""
@@ -51,26 +48,31 @@ class ServiceAuditor:
         tell: Tell,
     ) -> AuditResult:
         """Audit an engine."""
-        asked = [it.model_dump() for it in queries]
-        is_weighted = any(it.weight != 1 for it in queries)
         auditing = await _auditing()
 
         async def attempt() -> AuditResult:
             found = await auditing.audit(
                 engine,
-                asked,
-                weight="weight" if is_weighted else None,
+                [it.model_dump() for it in queries],
+                weight="weight" if any(it.weight != 1 for it in queries) else None,
                 folder=folder,
                 withhold_place=True,
                 watcher=_Watcher(tell),
                 **options,
             )
-            return await asyncio.to_thread(_result, found)
+            text = await asyncio.to_thread((found.folder / "audit.json").read_text, "utf-8")
+            return AuditResult(
+                findings=found.findings, digest=found.digest, figures=json.loads(text)
+            )
 
         if folder is None:
             return await attempt()
+        from fairqr.evaluation.experiments.folder import LOCK
+
         await asyncio.to_thread(folder.mkdir, 0o700, parents=True, exist_ok=True)
-        await _let_go(folder)
+        # A worker that lost this audit, such as a frozen one, has to release its folder first.
+        async with AsyncFileLock(folder / LOCK, poll_interval=PAUSE):
+            pass
         try:
             return await attempt()
         except OtherRunError:
@@ -86,25 +88,7 @@ async def _auditing() -> Any:
     return await asyncio.to_thread(import_module, "fairqr.auditing")
 
 
-async def _let_go(folder: Path) -> None:
-    """Wait until a worker that lost this audit, such as a frozen one, has released its folder."""
-    from fairqr.evaluation.experiments.folder import LOCK
-
-    lock = FileLock(folder / LOCK)
-    while True:
-        try:
-            with lock.acquire(0):
-                return
-        except Timeout:
-            await asyncio.sleep(PAUSE)
-
-
-def _result(found: Audit) -> AuditResult:
-    figures = json.loads((found.folder / "audit.json").read_text(encoding="utf-8"))
-    return AuditResult(findings=found.findings, digest=found.digest, figures=figures)
-
-
-class _Watcher:
+class _Watcher(QuietWatcher):
     """Reports how many steps of a stage are done."""
 
     def __init__(self, tell: Tell) -> None:
@@ -121,10 +105,3 @@ class _Watcher:
         """Count steps as done."""
         self._done += steps
         self._tell(self._stage, self._done, self._of)
-
-    def note(self, sentence: str) -> None:
-        """Ignore a sentence for people."""
-
-    def count(self, what: str) -> ProgressFunction:
-        """Ignore documents that are read or encoded."""
-        return lambda done, total=None, /: None
