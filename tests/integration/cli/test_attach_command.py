@@ -286,15 +286,6 @@ def test_an_index_without_text_has_no_draft(quick: Main, index: httpx.Client) ->
         index.delete("/hr-codes")
 
 
-def test_options_that_do_not_fit_are_refused(quick: Main, source: Path) -> None:
-    """Each by one sentence that says what to do."""
-    assert "--draft needs the index" in quick("attach", "--draft").complaint()
-    assert "--url needs --draft" in quick("attach", source, "--url", "http://x").complaint()
-    assert "needs a source file; name one" in quick("attach").complaint()
-    draft = ("attach", source, "--draft", "--index", INDEX)
-    assert "FILE and --json cannot be combined with --draft" in quick(*draft).complaint()
-
-
 GENDER = "\n  gender: {field: person.sex, groups: {female: [F, f], male: M}}"
 
 

@@ -6,8 +6,6 @@ import asyncio
 import gc
 import json
 import logging
-import os
-import subprocess
 import threading
 import warnings
 from contextlib import aclosing, closing
@@ -17,9 +15,7 @@ import pytest
 
 from fairqr import FairSearch, StepData
 from fairqr.api import open_engine
-from fairqr.base.errors import QueryError
 from fairqr.base.telemetry import current_span, record_to
-from fairqr.prompts.library import SHIPPED
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import Command, clean_environment, command, people
 from tests.patience import PATIENCE
@@ -121,16 +117,6 @@ async def test_a_search_that_is_cancelled_ends(people: Path) -> None:
     await engine.aclose()
 
 
-async def test_an_error_of_the_run_is_raised_as_it_is(people: Path) -> None:
-    """The consumer of the stream sees its class and its sentence."""
-    engine = await open_engine(str(people))
-    search = FairSearch(engine, "feedback")
-    with pytest.raises(QueryError, match="empty"):
-        async for _ in search.stream("   ", attribute="gender", k=5):
-            pass
-    await engine.aclose()
-
-
 @pytest.fixture
 def openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the indexes that were opened."""
@@ -212,21 +198,3 @@ def test_closing_ends_the_thread_and_its_loop() -> None:
         search.sync.close()
         del search, background
         gc.collect()
-
-
-def test_a_prompt_is_copied_as_the_readme_says(command: Command, tmp_path: Path) -> None:
-    """Byte for byte; with its version changed, it is one's own."""
-    shown = subprocess.run(
-        [command.executable, "prompts", "show", "refine=v2"],
-        capture_output=True,
-        check=True,
-        env=dict(os.environ),
-    ).stdout
-    assert shown == (SHIPPED / "refine" / "v2.yaml").read_bytes()
-    copy = tmp_path / "my-prompts" / "refine" / "mine.yaml"
-    copy.parent.mkdir(parents=True)
-    copy.write_bytes(shown.replace(b"version: v2", b"version: mine"))
-    folder = copy.parent.parent
-    assert "are valid" in command("prompts", "check", "--prompts", folder).stdout
-    own = command("prompts", "show", "refine=mine", "--prompts", folder)
-    assert own.stdout.encode() == copy.read_bytes()
