@@ -10,7 +10,6 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import (
-    AsyncIterator,
     Awaitable,
     Callable,
     Collection,
@@ -22,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairqr.base.errors import InputError, one_line
-from fairqr.evaluation.experiments.engine import Done, Stage, by_job, run_stages
-from fairqr.evaluation.experiments.progress import StageWatcher
+from fairqr.evaluation.experiments.engine import Done, Stage, by_job
 from fairqr.evaluation.rag.answering import Asked, open_answerer
 from fairqr.evaluation.rag.collection import RagCollection, RagQuery
 from fairqr.evaluation.rag.store import GenerationLabels, LabelManifest, LabelRecord
@@ -136,45 +134,6 @@ def labelling_calls(queries: Sequence[RagQuery]) -> int:
     return sum(1 + len(query.pool) for query in queries)
 
 
-async def label_collection(
-    collection: RagCollection,
-    manifest: LabelManifest,
-    prompt: PromptTemplate,
-    store: GenerationLabels,
-    pool: Pool,
-    *,
-    watcher: StageWatcher,
-) -> None:
-    """Label a collection into a folder of its own, but for the queries that have labels there.
-
-    Args:
-        collection: The queries.
-        manifest: What :func:`label_manifest` returns.
-        prompt: Asks for answers.
-        store: Where labels go; locked while this runs.
-        pool: Does the jobs.
-        watcher: Receives each query.
-
-    Raises:
-        ModelUnavailableError: The generator is not there; nothing is written then.
-        ModelError: It fails all the time; whole queries that were labelled are kept.
-        InputError: The folder holds something else.
-    """
-    asked = Asked(manifest.generator, collection.task, prompt)
-
-    async def start() -> None:
-        await pool.do(open_answerer, asked)
-        store.begin(manifest)
-
-    async def stages() -> AsyncIterator[Stage[RagQuery, LabelRecord]]:
-        yield label_stage(collection, asked, store, pool, start)
-
-    with store.locked():
-        store.check(manifest)
-        await run_stages(stages, watcher=watcher, at_once=pool.at_once)
-        store.begin(manifest)
-
-
 def label_stage(
     collection: RagCollection,
     asked: Asked,
@@ -258,10 +217,7 @@ def check_labels(given: GenerationLabels, wanted: LabelManifest) -> None:
         what["prompt_sha256"] = f"made with another text of the prompt {wanted.prompt}"
     for name, difference in what.items():
         if getattr(found, name) != getattr(wanted, name):
-            raise InputError(
-                f"The labels in {given.folder} are {difference}; make them again with "
-                "'fairqr lamp label', or leave them out."
-            )
+            raise InputError(f"The labels in {given.folder} are {difference}; leave them out.")
 
 
 def given_labels(folder: Path, queries: Sequence[RagQuery]) -> list[LabelRecord]:
@@ -282,8 +238,8 @@ def given_labels(folder: Path, queries: Sequence[RagQuery]) -> list[LabelRecord]
         if unknown := [it.id for it in query.pool if it.id not in label.gains]:
             raise InputError(
                 f"The labels in {folder} have nothing about {len(unknown)} documents of the "
-                f"query '{one_line(query.id)}'; make them with a --pool of {len(query.pool)} or "
-                "more."
+                f"query '{one_line(query.id)}'; take labels of a run "
+                f"with a pool of {len(query.pool)} or more."
             )
         gains = {document.id: label.gains[document.id] for document in query.pool}
         given.append(label.model_copy(update={"gains": gains}))

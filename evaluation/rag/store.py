@@ -1,7 +1,7 @@
 """The folders of Fair RAG and what they keep: labels of utility, and a line for each policy.
 
-An experiment keeps its labels in folders of the same form as ``fairqr lamp label`` makes them, one
-for each collection and generator, so that either may be given to another experiment.
+An experiment keeps its labels in a folder for each collection and generator, which may be given to
+another experiment.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class GenerationLabels(Folder[LabelManifest]):
     manifest_type = LabelManifest
     name = "labels.json"
     what = "labelling"
-    made_with = "fairqr lamp label"
+    made_with = "fairqr experiment run"
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

@@ -38,7 +38,6 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "tune": "Tune a causal model by LoRA so that it leans less.",
         "train": "Train a re-ranker on the judgements of a collection.",
         "attribution": "Test what judges which documents were used.",
-        "lamp": "Label which documents help a generator to answer.",
     },
     "Models, prompts, settings, traces": {
         "models": "List, fetch and remove the embedded models.",
@@ -49,7 +48,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
 }
 
 _HOMES = {
-    "experiments": ("experiment", "tune", "train", "attribution", "lamp"),
+    "experiments": ("experiment", "tune", "train", "attribution"),
     "service": ("serve", "work", "mcp", "keys"),
     "settings": ("models", "prompts", "config"),
     "sources": ("attach", "source", "index", "corpus", "dataset"),

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import shutil
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import typer
 
 from fairqr.base.errors import ModelUnavailableError
+from fairqr.base.extras import library
 from fairqr.cli.common import run
 from fairqr.cli.settings import fetch
 
-NEEDED = ("onnxruntime", "tokenizers", "xllamacpp")
 QUERY, CORPUS, ATTRIBUTE = "mathematician", "notables", "gender"
 
 NEXT = """
@@ -38,11 +37,8 @@ def demo() -> None:
     from fairqr.cli.search import SearchRunSettings, searched
     from fairqr.graph.search.context import Context
 
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise ModelUnavailableError(
-            f"The demo needs {' and '.join(missing)}: run `pip install 'fairqr[local]'`."
-        )
+    for name in ("onnxruntime", "tokenizers", "xllamacpp"):
+        library(name, "The demo", "local", ModelUnavailableError)
     fetch([weights for weights in WEIGHTS.values() if not is_pulled(weights.name)])
     typer.echo(f'{_command()} search "{QUERY}" --corpus {CORPUS} --attribute {ATTRIBUTE}\n')
     asked = Context(attributes=(ATTRIBUTE,))

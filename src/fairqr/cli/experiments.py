@@ -1,9 +1,8 @@
-"""The commands ``fairqr experiment``, ``tune``, ``train``, ``attribution`` and ``lamp``."""
+"""The commands ``fairqr experiment``, ``tune``, ``train`` and ``attribution``."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import shlex
 from collections.abc import Mapping
 from functools import partial
@@ -21,7 +20,6 @@ from fairqr.cli.output import (
     frame_table,
     number,
     print_file,
-    say,
     table,
     warn,
 )
@@ -29,12 +27,12 @@ from fairqr.cli.parameters import explain, read_parameters
 from fairqr.cli.probed import Probed, as_data
 from fairqr.cli.progress import Progress
 from fairqr.evaluation.probes.specification import LORA_KIND, LoraExperiment
+from fairqr.prompts.library import PromptLibrary
 
 if TYPE_CHECKING:
     from fairqr.evaluation.probes.tuning_measures import MeasuredLora
-    from fairqr.evaluation.rag.store import GenerationLabels
 
-experiment, attribution, lamp = typer.Typer(), typer.Typer(), typer.Typer()
+experiment, attribution = typer.Typer(), typer.Typer()
 
 
 @command(experiment, "list")
@@ -83,7 +81,7 @@ def run_experiment(
         model: Use this model instead of the file's. Fair RAG and rankers take several.
         set_: Change any other value of the file, for example topics=5; '--set help' lists those of
             this experiment.
-        labels: Fair RAG: use the labels in this folder of 'fairqr lamp label'.
+        labels: Fair RAG: use the labels of another run: a folder within its folder 'labels'.
         concurrency: How many searches, questions or pairs run at a time; use 1 to measure times.
             [default: 2]
         workers: Where the work runs: a number of tasks in this process, ray, ray://local or
@@ -96,7 +94,6 @@ def run_experiment(
     from fairqr.evaluation.experiments.catalogue import read_experiment
     from fairqr.evaluation.experiments.kinds import FAIR_RAG, RunOptions
     from fairqr.evaluation.workers.choice import parse_workers
-    from fairqr.prompts.library import PromptLibrary
 
     file = read_experiment(experiment)
     kind = file.kind
@@ -169,7 +166,6 @@ def tune(
     from fairqr.evaluation.experiments.kinds import KINDS, RunOptions
     from fairqr.evaluation.probes.store import LoraStore
     from fairqr.evaluation.probes.tuning_measures import measure_lora
-    from fairqr.prompts.library import PromptLibrary
 
     if probed.from_ is None and not probed.attribute:
         probed = probed.model_copy(update={"attribute": "gender"})
@@ -329,79 +325,3 @@ def check(
         outcome.sentence,
     ]
     return Printed({**outcome.model_dump(), "sentence": outcome.sentence}, lines)
-
-
-@command(lamp)
-def label(
-    path: str,
-    *,
-    generator: str,
-    output: Path,
-    task: str | None = None,
-    limit: Count = 1000,
-    pool: int | None = None,
-    prompt: str | None = None,
-    prompts: Path | None = None,
-    concurrency: Count = 2,
-    min_useful: Count = 2,
-) -> None:
-    """Label a collection: the gain of each document over the answer without documents.
-
-    Args:
-        path: A folder of LaMP, notables, or a JSON Lines file of your own.
-        generator: The model that answers, such as seq2seq:google/flan-t5-small.
-        output: The folder of the labels; an interrupted run resumes.
-        task: The task, if the files do not name it.
-        limit: The most questions to use.
-        pool: Use at most this many documents per question; all by default.
-        prompt: The version of the task's prompt, such as v2.
-        prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
-        concurrency: How many questions run at a time.
-        min_useful: Drop questions with fewer useful documents.
-    """
-    from fairqr.evaluation.rag.finding import find_rag_collection
-    from fairqr.evaluation.rag.labelling import label_collection, label_manifest, labelling_calls
-    from fairqr.evaluation.rag.store import GenerationLabels
-    from fairqr.evaluation.workers.tools import LocalPool
-    from fairqr.prompts.library import PromptLibrary
-
-    collection = find_rag_collection(path, task=task, limit=limit, pool=pool)
-    library = PromptLibrary(prompts)
-    template = library.get(collection.task.prompt, prompt)
-    store = GenerationLabels(output)
-    manifest = label_manifest(collection, generator, template, pool)
-    store.check(manifest)
-    done = {one.query for one in store.lines.read()}
-    todo = [query for query in collection.queries if query.id not in done]
-    typer.echo(
-        f"{collection.name}: {len(todo):,} of {len(collection.queries):,} questions to label, "
-        f"at most {labelling_calls(todo):,} answers",
-        err=True,
-    )
-    workers = LocalPool.of(library, store.replies, concurrency)
-    with Progress() as watcher:
-        run(label_collection(collection, manifest, template, store, workers, watcher=watcher))
-    say(_summary(store, min_useful).lines)
-
-
-@command(lamp)
-def report(folder: Path, *, min_useful: Count = 2) -> Printed:
-    """Print a summary of the labels: useful documents per question, and dropped questions.
-
-    Args:
-        folder: The folder of the labels.
-        min_useful: Drop questions with fewer useful documents.
-    """
-    from fairqr.evaluation.rag.store import GenerationLabels
-
-    return _summary(GenerationLabels(folder), min_useful)
-
-
-def _summary(store: GenerationLabels, min_useful: int) -> Printed:
-    from fairqr.evaluation.rag.labelling import summarise_labels
-
-    manifest = store.manifest()
-    summary = dataclasses.asdict(summarise_labels(store.lines.read(), min_useful))
-    data = {"labels": manifest.model_dump(mode="json"), "summary": summary}
-    title = f"{manifest.title}, {manifest.task}, {manifest.generator}"
-    return Printed(data, [title, *fact_lines(summary)])

@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from pydantic import SecretStr
 
-from fairqr.base.errors import PromptError
+from fairqr.base import settings as base
+from fairqr.base.errors import PromptError, nearest_names
 from fairqr.cli.options import command
 from fairqr.cli.output import MISSING, Printed, number, print_file, table, warn
 from fairqr.cli.progress import Progress
+from fairqr.graph.service.configuration import gather, service_variables
+from fairqr.prompts.library import DEFAULT_VERSIONS, SHIPPED, PromptLibrary
+from fairqr.retrieval.sources.credentials import named_credentials
 
 if TYPE_CHECKING:
-    from fairqr.base.settings import ValueSource
     from fairqr.base.weights import Weights
 
 config, models, prompts = typer.Typer(), typer.Typer(), typer.Typer()
@@ -27,9 +31,7 @@ HIDDEN, CUT = "(hidden)", "…"
 @command(config)
 def path() -> None:
     """Print the path of the settings file; the variable FAIRQR_CONFIG changes it."""
-    from fairqr.base.settings import config_path
-
-    typer.echo(str(config_path()))
+    typer.echo(str(base.config_path()))
 
 
 @command(config, "show")
@@ -39,9 +41,7 @@ def show_settings(*, as_json: bool = False) -> Printed:
     Args:
         as_json: Print one JSON object.
     """
-    from fairqr.base.settings import config_path
-
-    file = config_path()
+    file = base.config_path()
     settings = {
         name: {"value": _shown(value), "source": source.kind, "place": source.place or None}
         for name, value, source in _settings()
@@ -61,41 +61,28 @@ def show_settings(*, as_json: bool = False) -> Printed:
 
 def unknown_settings() -> Iterator[str]:
     """Yield a warning for each variable that looks like a setting, but is unknown."""
-    from fairqr.base.errors import nearest_names
-    from fairqr.base.settings import SETTINGS, unknown_variables, variable_of
-    from fairqr.graph.service.configuration import service_variables
-
     service = service_variables()
-    known = [*service, *(variable_of(setting.name) for setting in SETTINGS)]
-    for name in unknown_variables(service):
+    known = [*service, *(base.variable_of(setting.name) for setting in base.SETTINGS)]
+    for name in base.unknown_variables(service):
         meant = nearest_names(name, known) or "remove it."
         yield f"The variable {name!a} is not a setting and has no effect; {meant}"
 
 
-def _settings() -> Iterator[tuple[str, Any, ValueSource]]:
+def _settings() -> Iterator[tuple[str, Any, base.ValueSource]]:
     """Yield the name, the value and the source of each setting; a secret is a SecretStr."""
-    from pydantic import SecretStr
-
-    from fairqr.base.settings import CREDENTIALS, SERVICE, SETTINGS, ValueSource, config_path, find
-    from fairqr.graph.service.configuration import gather
-    from fairqr.retrieval.sources.credentials import named_credentials
-
-    for setting in SETTINGS:
-        value, source = find(setting.name)
+    for setting in base.SETTINGS:
+        value, source = base.find(setting.name)
         yield setting.name, SecretStr(str(value)) if setting.secret and value else value, source
-    of_file = ValueSource("file", str(config_path()))
+    of_file = base.ValueSource("file", str(base.config_path()))
     for entry, credentials in named_credentials().items():
         for name, value in _leaves(credentials.model_dump(exclude_defaults=True)):
-            yield f"{CREDENTIALS}.{entry}.{name}", value, of_file
+            yield f"{base.CREDENTIALS}.{entry}.{name}", value, of_file
     service, sources = gather()
     for name, value in _leaves(service.model_dump()):
         # A text that is not a URL may be a list of words with the password among them.
         hides = name == "database" and value and "://" not in value
-        yield (
-            f"{SERVICE}.{name}",
-            SecretStr(value) if hides else value,
-            sources.get(name, ValueSource()),
-        )
+        source = sources.get(name, base.ValueSource())
+        yield f"{base.SERVICE}.{name}", SecretStr(value) if hides else value, source
 
 
 def _leaves(values: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
@@ -108,8 +95,6 @@ def _leaves(values: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, 
 
 def _shown(value: Any) -> Any:
     """Return a value as it may be shown: no secret, and a URL without user and parameters."""
-    from pydantic import SecretStr
-
     if value in (None, "", (), {}):
         return None
     if isinstance(value, SecretStr):
@@ -156,8 +141,6 @@ def list_prompts(*, prompts: Path | None = None) -> None:
     Args:
         prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
     """
-    from fairqr.prompts.library import DEFAULT_VERSIONS, PromptLibrary
-
     library = PromptLibrary(prompts)
     for id_, version in library.names():
         template = library.get(id_, version)
@@ -174,13 +157,10 @@ def show_prompt(prompt: str, *, prompts: Path | None = None) -> None:
         prompt: The prompt, such as refine or refine=v2.
         prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
     """
-    from fairqr.base.settings import path_of
-    from fairqr.prompts.library import SHIPPED, PromptLibrary
-
     id_, _, version = prompt.partition("=")
     template = PromptLibrary(prompts).get(id_, version or None)
     file = f"{template.name}.yaml"
-    own = (prompts or path_of("prompts_dir") or SHIPPED) / file
+    own = (prompts or base.path_of("prompts_dir") or SHIPPED) / file
     print_file(own if own.is_file() else SHIPPED / file)
 
 
@@ -191,8 +171,6 @@ def check_prompts(*, prompts: Path | None = None) -> None:
     Args:
         prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
     """
-    from fairqr.prompts.library import PromptLibrary
-
     library = PromptLibrary(prompts)
     names, wrong = library.names(), 0
     for id_, version in names:

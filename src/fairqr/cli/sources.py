@@ -28,13 +28,14 @@ from fairqr.cli.output import (
     table,
 )
 from fairqr.cli.progress import Progress
+from fairqr.retrieval.sources.source import Source, is_source_file, load_source
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fairqr.evaluation.collections.statistics import CollectionStatistics
     from fairqr.retrieval.engines.report import AttributeReport, SourceReport
-    from fairqr.retrieval.sources.source import Source
+    from fairqr.retrieval.sources.catalog import Catalog
 
 source, index, dataset = typer.Typer(), typer.Typer(), typer.Typer()
 corpus = typer.Typer(callback=lambda: None)  # a group, although it has only one command
@@ -80,18 +81,21 @@ def attach(
             raise InputError(f"--{name} needs --draft; add --draft, or leave it out.")
     if file is None:
         raise InputError("An attachment needs a source file; name one, or write one with --draft.")
-    from fairqr.retrieval.sources.catalog import Catalog
-    from fairqr.retrieval.sources.corpus import BUILT_IN
-    from fairqr.retrieval.sources.source import load_source
-
-    described, catalog = load_source(file), Catalog()
-    if described.name in (*BUILT_IN, *catalog.names()):
-        # The check may take long, so refuse a name that is taken before it.
-        catalog.attach(file)
+    described, catalog = load_source(file), _catalog()
+    if described.name in catalog.sources():
+        catalog.attach(file)  # refuses the name of another source
+    # The check may take long, so refuse a name that is taken before it.
+    catalog.refuse_taken_by_others(described.name, file)
     report = _checked(described)
     catalog.attach(file)
     attached = f"{described.name}: attached; search it with --corpus {described.name}"
     return Printed(report, [*report_lines(report), attached])
+
+
+def _catalog() -> Catalog:
+    from fairqr.retrieval.sources import catalog
+
+    return catalog.Catalog()
 
 
 def _draft(
@@ -116,11 +120,8 @@ def _draft(
 @command(source, "list")
 def list_sources() -> Printed:
     """List the attached sources, and the files that describe them."""
-    from fairqr.retrieval.sources.catalog import Catalog
-    from fairqr.retrieval.sources.source import load_source
-
     rows: list[dict[str, str | None]] = []
-    for name, path in Catalog().sources().items():
+    for name, path in _catalog().sources().items():
         row: dict[str, str | None] = {"name": name, "file": str(path), "engine": None}
         try:
             row["engine"] = load_source(path).engine
@@ -138,9 +139,7 @@ def show_source(name: str) -> None:
     Args:
         name: The name of an attached source.
     """
-    from fairqr.retrieval.sources.catalog import Catalog
-
-    print_file(Catalog().source(name)[1])
+    print_file(_catalog().source(name)[1])
 
 
 @command(source, "check")
@@ -150,10 +149,7 @@ def check_source(source: str) -> Printed:
     Args:
         source: An attached source, or a source file.
     """
-    from fairqr.retrieval.sources.catalog import Catalog
-    from fairqr.retrieval.sources.source import is_source_file, load_source
-
-    found = load_source(Path(source)) if is_source_file(source) else Catalog().source(source)[0]
+    found = load_source(Path(source)) if is_source_file(source) else _catalog().source(source)[0]
     report = _checked(found)
     return Printed(report, report_lines(report))
 
@@ -165,9 +161,7 @@ def remove_source(name: str) -> None:
     Args:
         name: The name of an attached source.
     """
-    from fairqr.retrieval.sources.catalog import Catalog
-
-    Catalog().detach(name)
+    _catalog().detach(name)
     typer.echo(f"{name}: no longer attached")
 
 
@@ -243,7 +237,7 @@ def create(
             Without it, the index makes vectors at the first search that needs them.
     """
     from fairqr.retrieval.encoders.opening import open_encoder
-    from fairqr.retrieval.sources.catalog import Catalog, info_of
+    from fairqr.retrieval.sources.catalog import info_of
     from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
 
     found = find_corpus(BUILT_IN.get(str(path), path), schema)
@@ -252,7 +246,7 @@ def create(
     async def work() -> None:
         with Progress() as progress:
             bar = progress.prepare(name)
-            engine = await Catalog().create(name, found, encoder=encoder, progress=bar)
+            engine = await _catalog().create(name, found, encoder=encoder, progress=bar)
         info = await info_of(engine)
         typer.echo(f"{name}: {info.documents} documents in {info.location}")
 
@@ -267,10 +261,8 @@ def add(name: str, path: Path) -> None:
         name: The name of the index.
         path: A JSON Lines file of documents.
     """
-    from fairqr.retrieval.sources.catalog import Catalog
-
     with Progress() as progress:
-        written, total = run(Catalog().upsert(name, path, progress=progress.prepare(name)))
+        written, total = run(_catalog().upsert(name, path, progress=progress.prepare(name)))
     typer.echo(f"{name}: {written} documents written, {total} in all")
 
 
@@ -282,23 +274,20 @@ def remove(name: str, ids: list[str]) -> None:
         name: The name of the index.
         ids: The ids of the documents.
     """
-    from fairqr.retrieval.sources.catalog import Catalog
-
-    removed, left = run(Catalog().remove(name, ids))
+    removed, left = run(_catalog().remove(name, ids))
     typer.echo(f"{name}: {removed} of {len(ids)} documents removed, {left} left")
 
 
 @command(index, "list")
 def list_indexes() -> Printed:
     """List what can be searched by name: indexes, attached sources, and the built-in corpora."""
-    from fairqr.retrieval.sources.catalog import Catalog
     from fairqr.retrieval.sources.corpus import BUILT_IN
 
     rows: list[dict[str, Any]] = [
         dict(zip(("name", "engine", "error"), found, strict=True))
         if isinstance(found, tuple)
         else dataclasses.asdict(found)
-        for found in run(Catalog().infos())
+        for found in run(_catalog().infos())
     ]
     shown = [
         (
@@ -348,9 +337,7 @@ def delete(name: str) -> None:
     Args:
         name: The name of the index.
     """
-    from fairqr.retrieval.sources.catalog import Catalog
-
-    run(Catalog().delete(name))
+    run(_catalog().delete(name))
     typer.echo(f"{name}: deleted")
 
 

@@ -46,19 +46,16 @@ def test_runs_are_recorded_and_listed(
     assert [run["status"] for run in listed] == ["ok"] * 3
     for run, done in zip(reversed(listed), (first, second, third), strict=True):
         usage = done.result["usage"]
-        assert run["before"] == done.result["baseline"]["divergence"]
-        assert run["after"] == done.result["divergence"]
         assert run["model_calls"] == usage["model_calls"]
         assert run["input_tokens"] == usage["prompt_tokens"]
         assert run["output_tokens"] == usage["completion_tokens"]
-        assert run["method"] == "fairqr"
         assert KEY not in (folder / f"{run['name']}.jsonl").read_text()
 
     newest, oldest = listed[0]["name"], listed[-1]["name"]
     shown = quick("trace", "show", oldest).stdout
     assert "invoke_workflow fairqr" in shown
     assert "chat fake" in shown
-    assert newest in quick("trace", "list").stdout.split("\n")[0]
+    assert newest in quick("trace", "list").stdout.split("\n")[1]
 
 
 def test_a_settings_file_in_the_current_folder_is_not_read(

@@ -18,7 +18,7 @@ import yaml
 
 from fairqr.cli.main import main
 from fairqr.evaluation.rag.labelling import why_dropped
-from fairqr.evaluation.rag.store import GenerationLabels, PolicyRecord, RagStore
+from fairqr.evaluation.rag.store import PolicyRecord, RagStore
 from tests.integration.model_server import (
     Answer,
     Asked,
@@ -285,51 +285,27 @@ def test_labels_whose_answers_fail(here: Here, questions: Path, model_server: Mo
     script = [first_title] * LABELS
     script[0] = lambda asked: refused  # q0 without documents: its documents are not asked about
     script[2] = lambda asked: refused  # the first of q1
-    model_server.does(*script)
-    arguments = ("lamp", "label", questions, "--generator", "openai:fake", "--concurrency", "1")
-    folder = questions.parent / "labels"
-    run = here(*arguments, "-o", folder, OPENAI_BASE_URL=model_server.base_url)
+    model_server.does(*script, first_title)
+    run = here(*run_arguments(questions), OPENAI_BASE_URL=model_server.base_url)
     assert run.code == 0, run
-    assert f"people: 4 of 4 questions to label, at most {LABELS} answers" in run.stderr
-    labels = {label.query: label for label in GenerationLabels(folder).lines.read()}
+    store = RagStore(questions.parent / "run").labels("people", "openai:fake")
+    labels = {label.query: label for label in store.lines.read()}
     assert labels["q0"].without is None
     assert set(labels["q0"].gains.values()) == {None}
     assert labels["q0"].failures == {"invalid_request": 1}
     assert list(labels["q1"].gains.values()) == [None, 1.0, 0.0, 0.0, 0.0, 0.0]
-    assert len(model_server.asked) == LABELS - POOLS["q0"]
-    assert run.stdout.splitlines() == [
-        "Painters, people, openai:fake",
-        "labelled: 4",
-        "kept: 1",
-        "documents: 2",
-        "unlabelled: 0",
-        "useful: 2",
-        "useful mean: 2",
-        "share: 1",
-        "dropped, the answer without documents failed: 1",
-        "dropped, fewer than 2 useful documents: 2",
-    ]
-    told = here("lamp", "report", folder, "--json", "--min-useful", "1").result
-    assert told["labels"]["generator"] == "openai:fake"
-    assert told["summary"]["kept"] == 3
-    assert told["summary"]["unlabelled"] == 1
-
-    model_server.does(first_title)
-    again = here(*arguments, "-o", folder, OPENAI_BASE_URL=model_server.base_url)
-    assert again.stdout == run.stdout
-    assert not model_server.asked
 
 
 def test_labels_are_taken_where_they_fit(
     here: Here, questions: Path, model_server: ModelServer
 ) -> None:
     server = {"OPENAI_BASE_URL": model_server.base_url}
-    folder = questions.parent / "labels"
-    label = ["lamp", "label", questions, "--generator", "openai:fake", "-o"]
     model_server.does(first_title)
-    assert here(*label, folder, "--limit", "3", **server).code == 0
-    small = questions.parent / "small"
-    assert here(*label, small, "--pool", "2", **server).code == 0
+    folders = []
+    for name, less in (("labels", "queries=3"), ("small", "pool=2")):
+        assert here(*run_arguments(questions, name), "--set", less, **server).code == 0
+        folders += (questions.parent / name / "labels").iterdir()
+    folder, small = folders
 
     model_server.does(first_title)
     given = [*run_arguments(questions), "--labels", folder]
@@ -343,13 +319,13 @@ def test_labels_are_taken_where_they_fit(
     another = [*run_arguments(questions, "another"), "--labels", folder]
     other = here(*another, "--model", "openai:other", **server)
     assert other.complaint().endswith(
-        f"The labels in {folder} are of the generator openai:fake, not of openai:other; make them "
-        "again with 'fairqr lamp label', or leave them out."
+        f"The labels in {folder} are of the generator openai:fake, not of openai:other; leave "
+        "them out."
     )
     few = here(*run_arguments(questions, "few"), "--labels", small, **server)
     assert few.complaint() == (
-        f"The labels in {small} have nothing about 4 documents of the query 'q0'; make them with a "
-        "--pool of 6 or more."
+        f"The labels in {small} have nothing about 4 documents of the query 'q0'; take labels of a "
+        "run with a pool of 6 or more."
     )
     # Nothing was begun, so that the command with a smaller pool can have the folder.
     assert not (questions.parent / "few").exists()
@@ -452,8 +428,6 @@ def test_the_version_of_a_prompt_is_chosen_by_the_command(
     files = {"prompts": {"answer": "v1", "lamp5": "v2"}}
     arguments = run_arguments(questions, **files)
     assert here(*arguments, "--set", "prompts.answer=v2", **server).code == 0
-    label = ["lamp", "label", questions, "--generator", "openai:fake", "--prompt"]
-    assert here(*label, "v2", "-o", questions.parent / "labels", **server).code == 0
     assert all(prompt.startswith("Say who: ") for prompt in prompts_of(model_server))
     manifest = RagStore(questions.parent / "run").manifest()
     assert manifest.collections[0].prompt == "answer=v2"
@@ -472,9 +446,6 @@ def test_a_folder_of_another_run_is_refused_before_its_cost_is_told(
     assert here(*run_arguments(questions), **server).code == 0
     other = here(*run_arguments(questions, title="Another"), **server)
     assert "holds a run with another experiment (title); choose another" in other.complaint()
-    label = ["lamp", "label", questions, "--generator", "openai:fake", "-o", questions.parent / "l"]
-    assert here(*label, **server).code == 0
-    assert "holds a run with another pool" in here(*label, "--pool", "2", **server).complaint()
 
 
 def test_a_line_that_cannot_be_of_its_pool_is_damaged(
@@ -530,7 +501,6 @@ def test_a_folder_of_the_other_kind(here: Here, questions: Path) -> None:
     folder.mkdir()
     (folder / "experiment.json").write_text('{"experiment": {"kind": "fair_rag"}}')
     assert "is damaged or of another version" in (here("experiment", "report", folder).complaint())
-    assert "holds no labelling" in here("lamp", "report", folder).complaint()
 
 
 @pytest.mark.model

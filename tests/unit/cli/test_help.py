@@ -52,7 +52,6 @@ GROUPS = {
     "experiment": ["list", "show", "run", "report"],
     "index": ["create", "add", "remove", "list", "info", "delete"],
     "keys": ["create", "list", "revoke"],
-    "lamp": ["label", "report"],
     "models": ["list", "pull", "remove"],
     "probe": ["build", "query", "pairwise", "listwise"],
     "prompts": ["list", "show", "check"],
@@ -229,5 +228,5 @@ def test_the_demo_says_what_is_missing_before_it_fetches_anything(
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     code, stdout, stderr = run(monkeypatch, capfd, "demo")
     assert (code, stdout) == (2, "")
-    assert "The demo needs xllamacpp: run `pip install 'fairqr[local]'`." in stderr
+    assert "The demo needs xllamacpp; install it with: pip install 'fairqr[local]'" in stderr
     assert list(tmp_path.iterdir()) == []

@@ -198,7 +198,7 @@ async def test_given_labels_are_cut_to_the_pools(tmp_path: Path) -> None:
     await _label(tmp_path / "given", collection, Namer())
     (taken,) = given_labels(tmp_path / "given", [query_of("q0", 3), query_of("q2", 3)])
     assert list(taken.gains) == ["q0-a", "q0-b", "q0-c"]
-    with pytest.raises(InputError, match=r"about 1 documents of the query 'q0'; make them with a"):
+    with pytest.raises(InputError, match=r"about 1 documents of the query 'q0'; take labels of a"):
         given_labels(tmp_path / "given", [query_of("q0", 6), query_of("q1", 6)])
 
 
