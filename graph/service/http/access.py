@@ -9,8 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from limits import parse_many
-from limits.aio.storage import MemoryStorage
-from limits.aio.strategies import SlidingWindowCounterRateLimiter
+from limits.aio import storage, strategies
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Send
@@ -20,22 +19,13 @@ from fairqr.base import errors
 from fairqr.graph.service.configuration import Limits, ServiceSettings
 from fairqr.graph.service.http.answers import OPENAI, Refused, answer_error
 from fairqr.graph.service.http.bodies import read_body
-from fairqr.graph.service.problems import problem
 from fairqr.graph.service.records import KEY_START, NOBODY, SCOPES, Scope
 from fairqr.graph.service.store import Store
 
+# Paths that need no key; nor do the files of the page.
 OPEN = ("/", "/healthz", "/readyz", "/openapi.json", "/docs")
-"""Paths that need no key; nor do the files of the page."""
 
 MCP_PATH = "/mcp"
-"""The path of the tools for agents."""
-
-_AMBIGUOUS = problem(
-    "malformed",
-    400,
-    "The request cannot be read",
-    "Send either Content-Length or Transfer-Encoding, not both.",
-)
 _HOST = re.compile(r"(?:(?P<six>\[[0-9a-fA-F:.]+\])|(?P<name>[A-Za-z0-9.-]+))(?::\d{1,5})?")
 
 
@@ -115,7 +105,7 @@ class Throttle:
 
     def __init__(self, limits: Limits) -> None:
         self._rates = parse_many(limits.rate) if limits.rate else []
-        self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
+        self._limiter = strategies.SlidingWindowCounterRateLimiter(storage.MemoryStorage())
 
     async def count(self, who: str) -> None:
         """Count a request.
@@ -176,9 +166,6 @@ class Guard:
 
     async def _admit(self, scope: Connection) -> Caller:
         headers = Headers(scope=scope)
-        if "content-length" in headers and "transfer-encoding" in headers:
-            # A proxy might believe the other one, and take the rest for somebody else's request.
-            raise Refused(_AMBIGUOUS, closes=True)
         wanted = needed(scope["method"], scope["path"])
         if scope["path"] == MCP_PATH:  # even with a key, as MCP requires
             _check_origin(headers, self._origins)

@@ -19,8 +19,8 @@ from fairqr.graph.service.http.runs import carrier_of
 from fairqr.graph.service.mcp.tools import Origin, make_server
 from fairqr.graph.service.runs.ephemeral import EphemeralRuns
 
+# The most sessions of a worker; each takes about 70 kB until it ends or times out.
 SESSIONS = 1000
-"""The most sessions of a worker; each takes about 70 kB until it ends or times out."""
 
 
 class McpDoor:

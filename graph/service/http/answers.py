@@ -12,13 +12,14 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.sse import ServerSentEvent
 from openai.types import ErrorObject
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 from pydantic_core import to_json, to_jsonable_python
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from fairqr.base.errors import FairqrError, one_line
+from fairqr.graph.documented import Documented
 from fairqr.graph.service.problems import MEDIA_TYPE, problem, problem_of
 from fairqr.graph.service.records import Event
 
@@ -26,11 +27,10 @@ Events = AsyncGenerator[Event, None]
 Responses = dict[int | str, dict[str, Any]]
 
 MANY_ERRORS = 10
-OPENAI = "/openai/"
-"""Below this path everything has the form of OpenAI's API, errors included."""
+OPENAI = "/openai/"  # below this path everything has the form of OpenAI's API, errors included
 
+# OpenAI's codes for the errors that its clients recognise.
 _OPENAI_CODES = {"access": "invalid_api_key", "index-not-found": "model_not_found"}
-"""OpenAI's codes for the errors that its clients recognise."""
 
 _HTTP = {
     404: ("not-found", "Not found", "There is nothing at this path"),
@@ -39,31 +39,42 @@ _HTTP = {
 _LINE_BREAKS = {ord(each): f"\\u{ord(each):04x}" for each in "\u0085\u2028\u2029"}
 
 
-class FieldError(BaseModel):
-    """What is wrong with one parameter."""
+class FieldError(Documented):
+    """What is wrong with one parameter.
 
-    field: str = Field(description="Its name, with dots; empty for the whole request.")
+    Attributes:
+        field: Its name, with dots; empty for the whole request.
+        reason: Why it is wrong.
+    """
+
+    field: str
     reason: str
 
 
-class Problem(BaseModel):
-    """A problem document of RFC 9457."""
+class Problem(Documented, extra="allow"):
+    """A problem document of RFC 9457.
 
-    model_config = ConfigDict(extra="allow")
+    Attributes:
+        type: ``urn:fairqr:error:`` and the name of a class of errors, such as ``over-cap``.
+        detail: One sentence that says what is wrong and what to do.
+        instance: The path of the request or the run.
+        errors: All wrong parameters of a request.
+        cap: The exceeded cap.
+        limit: The value of the cap.
+        retry_after: Seconds to wait before the next try.
+        model_status: How the question to the model ended.
+    """
 
-    type: str = Field(
-        description="`urn:fairqr:error:` and the name of a class of errors.",
-        examples=["urn:fairqr:error:over-cap"],
-    )
+    type: str
     title: str
     status: int
-    detail: str = Field(description="One sentence that says what is wrong and what to do.")
-    instance: str | None = Field(None, description="The path of the request or the run.")
-    errors: list[FieldError] | None = Field(None, description="All wrong parameters of a request.")
-    cap: str | None = Field(None, description="The exceeded cap.")
-    limit: float | None = Field(None, description="The value of the cap.")
-    retry_after: float | None = Field(None, description="Seconds to wait before the next try.")
-    model_status: str | None = Field(None, description="How the question to the model ended.")
+    detail: str
+    instance: str | None = None
+    errors: list[FieldError] | None = None
+    cap: str | None = None
+    limit: float | None = None
+    retry_after: float | None = None
+    model_status: str | None = None
 
 
 class OpenAIError(BaseModel):
@@ -183,10 +194,8 @@ async def answer_error(request: Request, error: Any) -> ProblemResponse:
     )
 
 
-HANDLERS: dict[Any, Any] = dict.fromkeys(
-    (FairqrError, RequestValidationError, HTTPException), answer_error
-)
-"""What makes FastAPI answer all errors with problem documents."""
+_ERRORS = (FairqrError, RequestValidationError, HTTPException)
+HANDLERS: dict[Any, Any] = dict.fromkeys(_ERRORS, answer_error)
 
 
 def _reason(error: Mapping[str, Any]) -> str:

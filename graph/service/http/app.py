@@ -26,10 +26,10 @@ from fairqr.graph.service.http.access import Guard
 from fairqr.graph.service.http.answers import HANDLERS, PROBLEMS, ProblemResponse
 from fairqr.graph.service.http.metrics import Metrics
 from fairqr.graph.service.http.parts import Parts
-from fairqr.graph.service.problems import problem_of, told_in_log
+from fairqr.graph.service.problems import problem, problem_of, told_in_log
 
+# Seconds that a client has to read what we send; after that we close its connection.
 READ_WITHIN = 60.0
-"""Seconds that a client has to read what we send; after that we close its connection."""
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +56,9 @@ _KEY = HTTPBearer(
     "includes `read`) or `admin` (which includes both). On loopback no key is needed, unless the "
     "service requires one.",
     auto_error=False,
-)
-"""Describes the keys that the guard checks."""
+)  # it only describes the keys: the guard checks them
 
+# The headers of all responses that have no others.
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -72,7 +72,9 @@ _HEADERS = {
     # Browsers check each time, so that a new version of the service brings its page at once.
     "cache-control": "no-cache",
 }
-"""The headers of all responses that have no others."""
+
+_ONE_LENGTH = "Send either Content-Length or Transfer-Encoding, not both."
+_AMBIGUOUS = problem("malformed", 400, "The request cannot be read", _ONE_LENGTH)
 
 # FastAPI's own spans of requests; :mod:`fairqr.base.exporting` says where they go. Its logs would
 # contain the texts of errors, which may quote the request.
@@ -199,7 +201,11 @@ class Edge:
 
         try:
             try:
-                await self._app(scope, receive, sending)
+                app = self._app
+                if {b"content-length", b"transfer-encoding"} <= {it for it, _ in scope["headers"]}:
+                    # A proxy might believe the other length, and take the rest for somebody else's.
+                    app = ProblemResponse(_AMBIGUOUS, {"Connection": "close"})
+                await app(scope, receive, sending)
             except* BrokenResourceError:
                 pass  # FastAPI's stream ends so if its client leaves while an event waits
         except Exception as error:

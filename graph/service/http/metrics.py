@@ -18,6 +18,7 @@ _NATS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH")
 _TIMES, _DIVERGENCES = partial(Histogram, buckets=_SECONDS), partial(Histogram, buckets=_NATS)
 
+# The kind of each metric, its labels, and what it says.
 _METRICS: dict[str, tuple[Any, str, str]] = {
     "http_requests": (Counter, "method route status", "Requests answered, by route and status."),
     "http_request_seconds": (_TIMES, "method route", "Time to answer; of a stream, to its end."),
@@ -34,7 +35,6 @@ _METRICS: dict[str, tuple[Any, str, str]] = {
     "runs": (Gauge, "status", "Live durable runs in the database, of all workers."),
     "ephemeral_runs": (Gauge, "status", "Live ephemeral runs of this process."),
 }
-"""The kind of each metric, its labels, and what it says."""
 
 
 class Metrics(Observer):

@@ -7,11 +7,12 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, StringConstraints
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from fairqr.base.errors import PromptError, StoreUnavailableError
+from fairqr.graph.documented import Documented
 from fairqr.graph.search.context import METHODS
 from fairqr.graph.service.engine import documents
 from fairqr.graph.service.engine.requests import REQUESTS, RunRequest
@@ -31,21 +32,29 @@ _Corpus = Annotated[
 ]
 
 
-class AttributeInfo(BaseModel):
-    """An attribute of a corpus."""
+class AttributeInfo(Documented):
+    """An attribute of a corpus.
 
-    groups: list[str] = Field(description="All groups, in the order of the schema.")
-    population: dict[str, float] | None = Field(
-        description="The share of each group in the population; null if the schema gives none."
-    )
+    Attributes:
+        groups: All groups, in the order of the schema.
+        population: The share of each group in the population; null if the schema gives none.
+    """
+
+    groups: list[str]
+    population: dict[str, float] | None
 
 
-class IndexDescription(BaseModel):
-    """An index that can be searched."""
+class IndexDescription(Documented):
+    """An index that can be searched.
+
+    Attributes:
+        engine: What searches it, such as ``tantivy`` or ``elasticsearch``.
+        documents: The number of documents; null if unknown.
+    """
 
     name: str
-    engine: str = Field(description="What searches it, such as `tantivy` or `elasticsearch`.")
-    documents: int | None = Field(description="The number of documents; null if unknown.")
+    engine: str
+    documents: int | None
     attributes: dict[str, AttributeInfo]
 
 
@@ -55,13 +64,19 @@ class IndexList(BaseModel):
     indexes: list[IndexDescription]
 
 
-class PromptInfo(BaseModel):
-    """A version of a prompt."""
+class PromptInfo(Documented):
+    """A version of a prompt.
 
-    id: str = Field(description="Its purpose, such as `refine`.")
+    Attributes:
+        id: Its purpose, such as ``refine``.
+        default: Whether it is used where none is named.
+        sha256: The hash of its file.
+    """
+
+    id: str
     version: str
-    default: bool = Field(description="Whether it is used where none is named.")
-    sha256: str = Field(description="The hash of its file.")
+    default: bool
+    sha256: str
 
 
 class PromptList(BaseModel):
@@ -70,39 +85,57 @@ class PromptList(BaseModel):
     prompts: list[PromptInfo]
 
 
-class ModelDescription(BaseModel):
-    """A model to choose."""
+class ModelDescription(Documented, extra="forbid"):
+    """A model to choose.
 
-    model_config = ConfigDict(extra="forbid")
+    Attributes:
+        name: ``*`` stands for any characters.
+        default: Whether it is used where none is named.
+    """
 
-    name: str = Field(description="`*` stands for any characters.")
-    default: bool = Field(description="Whether it is used where none is named.")
+    name: str
+    default: bool
 
 
-class MethodInfo(BaseModel):
-    """A method."""
+class MethodInfo(Documented):
+    """A method.
+
+    Attributes:
+        about: One line.
+        refines: Whether it asks the model to refine the query.
+        default_for: The kinds of runs that use it by default.
+    """
 
     name: str
     about: str
-    refines: bool = Field(description="Whether it asks the model to refine the query.")
-    default_for: list[Kind] = Field(description="The kinds of runs that use it by default.")
+    refines: bool
+    default_for: list[Kind]
 
 
-class RetrieverInfo(BaseModel):
-    """A way to find documents."""
+class RetrieverInfo(Documented):
+    """A way to find documents.
+
+    Attributes:
+        about: One line.
+        default: Whether it is used where none is named.
+    """
 
     name: str
     about: str
-    default: bool = Field(description="Whether it is used where none is named.")
+    default: bool
 
 
-class ModelList(BaseModel):
-    """The models, methods, retrievers and judges to choose from."""
+class ModelList(Documented):
+    """The models, methods, retrievers and judges to choose from.
+
+    Attributes:
+        attributors: What judges answers, the default first.
+    """
 
     models: list[ModelDescription]
     methods: list[MethodInfo]
     retrievers: list[RetrieverInfo]
-    attributors: list[str] = Field(description="What judges answers, the default first.")
+    attributors: list[str]
 
 
 class DocumentLines(BaseModel):
@@ -111,10 +144,14 @@ class DocumentLines(BaseModel):
     documents: list[documents.DocumentLine]
 
 
-class Me(BaseModel):
-    """The caller."""
+class Me(Documented):
+    """The caller.
 
-    key: str | None = Field(description="The name of the key; null if no key is required.")
+    Attributes:
+        key: The name of the key; null if no key is required.
+    """
+
+    key: str | None
     scopes: list[Scope]
 
 
@@ -124,11 +161,15 @@ class Health(BaseModel):
     status: Literal["ok"] = "ok"
 
 
-class Ready(BaseModel):
-    """Whether the service can do runs."""
+class Ready(Documented):
+    """Whether the service can do runs.
+
+    Attributes:
+        reached: Whether index, model and store can be reached.
+    """
 
     status: Literal["ready", "not ready", "draining"]
-    reached: dict[str, bool] = Field(description="Whether index, model and store can be reached.")
+    reached: dict[str, bool]
 
 
 @router.get("/indexes")
@@ -142,14 +183,8 @@ async def list_indexes(request: Request) -> IndexList:
             )
             for name, it in engine.schema.attributes.items()
         }
-        found.append(
-            IndexDescription(
-                name=info.name,
-                engine=info.engine,
-                documents=info.documents,
-                attributes=attributes,
-            )
-        )
+        told = {"name": info.name, "engine": info.engine, "documents": info.documents}
+        found.append(IndexDescription.model_validate({**told, "attributes": attributes}))
     return IndexList(indexes=found)
 
 

@@ -20,11 +20,8 @@ from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.retrieval.sources.documents import ProgressFunction
 
-CHECKED_FOR = 2.0
-"""Seconds for which we reuse the answer of a check."""
-
-CHECKED_WITHIN = 5.0
-"""Seconds that a check may take."""
+CHECKED_FOR = 2.0  # seconds for which we reuse the answer of a check
+CHECKED_WITHIN = 5.0  # seconds that a check may take
 
 
 class Readiness:

@@ -62,24 +62,12 @@ _ACCEPTED: dict[str, Any] = {"status_code": 202, "responses": {202: _LOCATED}}
 
 _Id = Annotated[str, InPath(description="The id of the run.", examples=["0" * 32], max_length=100)]
 _Limit = Annotated[int, Query(ge=1, le=200, description="The most to list.")]
-_Before = Annotated[
-    float | None,
-    Query(
-        ge=0,
-        le=2**53,  # the largest number that every JSON parser reads exactly
-        allow_inf_nan=False,
-        description="Only runs created before this, in seconds since the epoch. For the next page, "
-        "give `created` of the last run.",
-    ),
+_BEFORE = "Only runs before this; for the next page, give `created` of the last run."
+_Before = Annotated[  # every JSON parser reads numbers up to 2**53 exactly
+    float | None, Query(ge=0, le=2**53, allow_inf_nan=False, description=_BEFORE)
 ]
-_Known = Annotated[
-    str | None,
-    Header(
-        alias="Last-Event-ID",
-        description="The id of the last event that is known; those after it are told.",
-        examples=["3"],
-    ),
-]
+_KNOWN = "The id of the last event that is known; those after it are told."
+_Known = Annotated[str | None, Header(alias="Last-Event-ID", description=_KNOWN, examples=["3"])]
 
 
 class RunList(BaseModel):
@@ -333,11 +321,7 @@ async def get_bundle(request: Request, id: _Id) -> Response:
 
 
 async def _run(request: Request, id: str) -> Run:
-    """Return a run of this key.
-
-    Raises:
-        RunNotFoundError: The key has no such run.
-    """
+    """Return a run of this key; there may be none."""
     return await parts_of(request).store.run(id, caller_of(request.scope).id)
 
 

@@ -23,14 +23,9 @@ from fairqr.graph.service.http.app import create_app
 from fairqr.graph.service.http.parts import Parts
 from fairqr.graph.service.problems import problem_of
 
-KEPT_ALIVE = 30
-"""Seconds that a connection may be idle after a request."""
-
-LONGEST_HEADERS = 64 * 1024
-"""The most bytes of a request's headers."""
-
-LAST_ANSWERS = 2
-"""Seconds to send the last responses after all runs have ended."""
+KEPT_ALIVE = 30  # seconds that a connection may be idle after a request
+LONGEST_HEADERS = 64 * 1024  # bytes of the headers of a request
+LAST_ANSWERS = 2  # seconds to send the last responses after all runs have ended
 
 
 @contextlib.asynccontextmanager
@@ -164,23 +159,20 @@ def bound(settings: ServiceSettings) -> socket.socket:
         ConfigError: The address is not on this machine, is in use, or may not be used.
     """
     host, port = settings.host.strip("[]"), settings.port
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except (OSError, UnicodeError):
-        raise ConfigError(f"There is no address '{host}'; name one of this machine.") from None
-    listener = socket.socket(family, kind, protocol)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        why = (error.strerror or "it cannot be used").lower()
-        raise ConfigError(
-            f"The service cannot listen on {settings.host}, port {port}: {why}; choose another one "
-            "with --port."
-        ) from None
+    with contextlib.ExitStack() as stack:
+        try:
+            kind, passive = socket.SOCK_STREAM, socket.AI_PASSIVE
+            family, *_, address = socket.getaddrinfo(host, port, type=kind, flags=passive)[0]
+            listener = stack.enter_context(socket.socket(family))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except (OSError, UnicodeError) as error:
+            why = (getattr(error, "strerror", None) or "there is no such address").lower()
+            raise ConfigError(
+                f"The service cannot listen on {settings.host}, port {port}: {why}; choose another "
+                "one with --host and --port."
+            ) from None
+        stack.pop_all()
     listener.setblocking(False)
     return listener
 

@@ -180,6 +180,7 @@ async def test_an_audit_takes_no_longer_than_over_http(service: Served) -> None:
         with service.client.stream("GET", f"{place['location']}/events") as response:
             *_, (_, name, _) = events_of(response)
         assert name == "end"
+        assert service.client.delete(place["location"]).status_code == 204  # no other test sees it
 
     seconds = {}
     async with Client(f"{service.url}/mcp") as client:
@@ -212,8 +213,7 @@ async def test_a_model_is_told_in_a_sentence_what_is_wrong(agent: Agent) -> None
 
 
 async def test_a_call_that_is_cancelled_lets_go_of_the_model(agent: Agent) -> None:
-    slow = says("Person 3 is a physicist. " * 20, drip=0.05)
-    agent.model.does(lambda asked: answers_all(asked) if asked.wants_schema else slow)
+    writes_slowly(agent.model)
     async with agent.connect() as client:
         calling = asyncio.create_task(client.call_tool("fair_answer", QUESTION))
         await under_way(agent.model)
@@ -226,14 +226,19 @@ async def test_a_call_that_is_cancelled_lets_go_of_the_model(agent: Agent) -> No
 
 
 async def test_a_client_that_goes_takes_its_call_with_it(agent: Agent) -> None:
-    slow = says("Person 3 is a physicist. " * 20, drip=0.05)
-    agent.model.does(lambda asked: answers_all(asked) if asked.wants_schema else slow)
+    writes_slowly(agent.model)
     async with agent.connect() as client:
         calling = asyncio.create_task(client.call_tool("fair_answer", QUESTION))
         await under_way(agent.model)
     with contextlib.suppress(Exception, asyncio.CancelledError):
         await calling
     await let_go(agent.model)
+
+
+def writes_slowly(model: ModelServer, pieces: int = 20) -> None:
+    """Let a model refine at once, and take its time for an answer."""
+    slow = says("Person 3 is a physicist. " * pieces, drip=0.05)
+    model.does(lambda asked: answers_all(asked) if asked.wants_schema else slow)
 
 
 async def under_way(model: ModelServer) -> None:
@@ -249,8 +254,7 @@ async def let_go(model: ModelServer) -> None:
 
 
 async def test_a_budget_ends_a_call(agent: Agent) -> None:
-    slow = says("Person 3 is a physicist. " * 200, drip=0.05)
-    agent.model.does(lambda asked: answers_all(asked) if asked.wants_schema else slow)
+    writes_slowly(agent.model, pieces=200)
     async with agent.connect() as client:
         begun = asyncio.get_running_loop().time()
         await client.call_tool("fair_answer", {**QUESTION, "seconds": 1}, raise_on_error=False)
@@ -292,8 +296,7 @@ async def test_the_service_counts_calls_as_runs_and_stores_nothing(service: Serv
 
 
 async def test_calls_are_bounded_as_other_runs(service: Served) -> None:
-    slow = says("Person 3 is a physicist. " * 20, drip=0.05)
-    service.model.does(lambda asked: answers_all(asked) if asked.wants_schema else slow)
+    writes_slowly(service.model)
     async with Client(f"{service.url}/mcp") as client:
         calls = [
             asyncio.create_task(client.call_tool("fair_answer", {**QUESTION, "question": text}))
@@ -356,8 +359,7 @@ def test_without_keys_other_names_and_pages_are_refused(
 
 def test_a_service_that_ends_says_so_to_its_agents(tmp_path: Path) -> None:
     model = ModelServer()
-    slow = says("Person 3 is a physicist. " * 40, drip=0.1)
-    model.does(lambda asked: answers_all(asked) if asked.wants_schema else slow)
+    writes_slowly(model, pieces=80)
 
     async def ask(url: str) -> Any:
         async with Client(f"{url}/mcp") as client:
