@@ -36,28 +36,20 @@ def one_by_one(several: list[RankingAnswer]) -> list[RankingAnswer]:
 
 
 @given(SEVERAL)
-def test_exposure_is_that_of_the_samples_one_by_one(several: list[RankingAnswer]) -> None:
-    samples = one_by_one(several)
-    for used in (False, True):
-        found = mean_exposure(several, IDS, used=used)
-        for place, id_ in enumerate(IDS):
-            times = 0
-            for sample in samples:
-                if id_ in sample.ids:
-                    times += (not used) or bool(sample.used[sample.ids.index(id_)])
-            assert found[place] == pytest.approx(times / len(samples))
-    assert mean_exposure(several, IDS).sum() == pytest.approx(K)
-
-
-@given(SEVERAL)
-def test_the_rate_is_that_of_the_samples_one_by_one(several: list[RankingAnswer]) -> None:
-    judged = [answer for answer in several if any(used is not None for used in answer.used)]
-    rates = []
-    for sample in one_by_one(judged):
-        known = [used for used in sample.used if used is not None]
-        rates.append(known.count(True) / len(known))
-    expected = pytest.approx(sum(rates) / len(rates)) if rates else None
-    assert attribution_rate(judged) == expected
+def test_exposure_and_the_rate_are_those_of_the_samples_one_by_one(
+    several: list[RankingAnswer],
+) -> None:
+    samples = [answer for answer in several for _ in range(answer.samples)]
+    read, used = (mean_exposure(several, IDS, used=used) for used in (False, True))
+    for place, id_ in enumerate(IDS):
+        verdicts = [dict(zip(it.ids, it.used, strict=True)).get(id_, "unread") for it in samples]
+        assert read[place] == pytest.approx(1 - verdicts.count("unread") / len(samples))
+        assert used[place] == pytest.approx(verdicts.count(True) / len(samples))
+    assert read.sum() == pytest.approx(K)
+    known = [[used for used in it.used if used is not None] for it in samples]
+    rates = [verdicts.count(True) / len(verdicts) for verdicts in known if verdicts]
+    judged = [answer for answer in several if set(answer.used) != {None}]
+    assert attribution_rate(judged) == (pytest.approx(np.mean(rates)) if rates else None)
 
 
 @given(ALL_JUDGED)
@@ -87,7 +79,3 @@ def test_the_shares_of_groups_are_summed_by_membership(
     known = first + second
     assert shares == pytest.approx([first / known, second / known] if known > 0 else [None, None])
     assert unknown == (pytest.approx(max(0.0, 1 - known / total), abs=1e-12) if total else None)
-
-
-def test_nothing_judged_has_no_rate() -> None:
-    assert attribution_rate([]) is None
