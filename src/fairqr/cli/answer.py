@@ -47,25 +47,24 @@ class AnswerRunSettings(RunSettings):
         Raises:
             InputError: The model writes no answers, or the method refines and the model cannot.
         """
-        from fairqr.agents.generators import INPUT_TOKENS, ModelGenerator
-        from fairqr.agents.models.cache import kept_in
         from fairqr.agents.models.chat import ChatModel
-        from fairqr.agents.models.opening import SEQ2SEQ, open_generator
+        from fairqr.agents.models.opening import open_generator
         from fairqr.agents.refiner import FeedbackRefiner
         from fairqr.base.settings import default_model
 
         name = self.model or default_model()
         if name == FeedbackRefiner.name:
             raise InputError(f"'{name}' writes no answers; name a chat model with --model.")
-        if name.startswith(f"{SEQ2SEQ}:"):
-            if asked.rounds:
-                raise InputError(
-                    f"The method '{asked.method}' refines with a chat model, which {name} is not; "
-                    "choose a method that does not refine, or a chat model."
-                )
-            return open_generator(name, cache=self.cache, input_tokens=self.input_tokens), None
-        chat = ChatModel(name, **self.model_options | {"cache": kept_in(self.cache)})
-        return ModelGenerator(chat, input_tokens=self.input_tokens or INPUT_TOKENS), chat
+        opened = open_generator(name, input_tokens=self.input_tokens, **self.model_options)
+        chat = getattr(opened, "model", None)
+        if isinstance(chat, ChatModel):
+            return opened, chat
+        if asked.rounds:
+            raise InputError(
+                f"The method '{asked.method}' refines with a chat model, which {name} is not; "
+                "choose a method that does not refine, or a chat model."
+            )
+        return opened, None
 
 
 def answer(
@@ -96,7 +95,7 @@ def answer(
         settings: How the run works.
         as_json: Print one JSON object.
     """
-    from fairqr.cli.render_answer import answer_lines
+    from fairqr.cli.render import answer_lines
 
     is_live = asked.answer.samples == 1 and not as_json and sys.stdout.isatty()
     work = _answered(question, asked, settings, live=is_live, silent=as_json)

@@ -170,11 +170,8 @@ def _measure_lines() -> Iterator[str]:
     for measure in (*MEASURES, Product):
         kind: Any = measure
         needs = ", ".join(sorted(parse_measure(kind.example).needs))
-        taken = [it.name for it in dataclasses.fields(kind) if it.name not in ("k", "factors")]
-        choices = ("|".join(kind.choices.get(name, ())) for name in taken)
-        told = [f"{name}={it}" if it else name for name, it in zip(taken, choices, strict=True)]
         yield f"{kind.example}  {kind.summary}"
         yield f"  range {kind.range}; {kind.best}; needs {needs}"
-        if told:
-            yield f"  takes {', '.join(told)}"
+        for name in sorted({it.name for it in dataclasses.fields(kind)} - {"k", "factors"}):
+            yield f"  takes {name}={'|'.join(kind.choices.get(name, ()))}".rstrip("=")
     yield "docs/explanation/measures.md has formulas and conventions."

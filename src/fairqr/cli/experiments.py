@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fairqr.base.errors import InputError, ModelError
-from fairqr.cli.common import NOTABLES, agree, open_to_search, run
+from fairqr.cli.common import NOTABLES, Probed, agree, as_data, open_to_search, run
 from fairqr.cli.options import Count, Fields, command
 from fairqr.cli.output import (
     Printed,
@@ -24,7 +24,6 @@ from fairqr.cli.output import (
     warn,
 )
 from fairqr.cli.parameters import explain, read_parameters
-from fairqr.cli.probed import Probed, as_data
 from fairqr.cli.progress import Progress
 from fairqr.evaluation.probes.specification import LORA_KIND, LoraExperiment
 from fairqr.prompts.library import PromptLibrary

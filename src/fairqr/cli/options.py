@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
@@ -85,7 +85,11 @@ def readable(function: Callable[..., Any]) -> Callable[..., Any]:
         elif name != "as_json":
             shown.append(_shown(each, words.get(name, "")))
     if models:
-        shown.append(_set_option([*models.values()]))
+        about_set = "Set any other parameter; '--set help' lists them all. Repeatable."
+        more = _explained(lambda: explain(models.values()))
+        shown.append(
+            _option("set_", list[str] | None, None, about_set, metavar="NAME=VALUE", **more)
+        )
     if Printed in (own.return_annotation, *get_args(own.return_annotation)):
         shown.append(_option("as_json", bool, False, "Print one JSON object."))
 
@@ -143,30 +147,20 @@ def _option_of(option: str, parameter: Parameter) -> inspect.Parameter:
     kind: Any = list[str] if parameter.is_list or parameter.name == "target" else str
     if parameter.field.is_required():
         return _option(option, kind, _REQUIRED, parameter.help)
-    more = {"callback": _method, "is_eager": True} if option == "method" else {}
+    more = _explained(explain_methods) if option == "method" else {}
     return _option(option, kind | None, None, parameter.help, **more)
 
 
-def _set_option(models: Sequence[Any]) -> inspect.Parameter:
-    """Return the option ``--set``; ``--set help`` explains the parameters and ends."""
+def _explained(explains: Callable[[], None]) -> dict[str, Any]:
+    """Return what makes an option explain and end if its value is ``help``; that needs no query."""
 
-    def explained(texts: list[str] | None) -> list[str] | None:
-        if texts and "help" in texts:
-            explain(models)
+    def callback(value: Any) -> Any:
+        if value == "help" or (isinstance(value, list) and "help" in value):
+            explains()
             raise typer.Exit
-        return texts
+        return value
 
-    words = "Set any other parameter; '--set help' lists them all. Repeatable."
-    more = {"callback": explained, "is_eager": True}  # '--set help' needs no query
-    return _option("set_", list[str] | None, None, words, metavar="NAME=VALUE", **more)
-
-
-def _method(method: str | None) -> str | None:
-    """Explain the methods and end, if the user asks for ``help``; that needs no query."""
-    if method == "help":
-        explain_methods()
-        raise typer.Exit
-    return method
+    return {"callback": callback, "is_eager": True}
 
 
 def _option(name: str, kind: Any, default: Any, words: str, **more: Any) -> inspect.Parameter:

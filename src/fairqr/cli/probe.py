@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -13,11 +12,10 @@ import typer
 from pydantic import Field
 
 from fairqr.base.errors import ModelError
-from fairqr.cli.common import NOTABLES, RUN, CostlyRunSettings, agree, run
+from fairqr.cli.common import NOTABLES, RUN, CostlyRunSettings, Probed, agree, as_data, run
 from fairqr.cli.options import Fields, command
 from fairqr.cli.output import Printed, fact_lines, warn
 from fairqr.cli.parameters import checked
-from fairqr.cli.probed import Probed, as_data
 from fairqr.cli.progress import Progress
 from fairqr.evaluation.probes.specification import (
     LISTWISE_KIND,
@@ -162,30 +160,14 @@ def query(
             return result
 
     result = settings.run(work(), "probe")
-    _require_answers(result)
-    for warning in result.warnings:
+    parts = [result.pairwise] if result.pairwise else []
+    told = [it.status for it in (*parts, *(result.listwise.askers if result.listwise else ()))]
+    error = None
+    if told and {*told} == {"failed"}:
+        error = ModelError("failed", (*result.warnings, "The model gave no usable reply.")[0])
+    for warning in result.warnings[1 if error else 0 :]:
         warn(warning)
-    return Printed(result, probe_lines(result))
-
-
-def _require_answers(result: ProbeResult) -> None:
-    """Check that the model answered; any answer is a result.
-
-    Raises:
-        ModelError: The model answered no question.
-    """
-    from fairqr.evaluation.experiments.engine import is_away
-    from fairqr.graph.steps import usage_of
-
-    lists = result.listwise.askers if result.listwise else []
-    pairs = [result.pairwise] if result.pairwise else []
-    asked = sum(2 * len(it.pairs) for it in pairs) + sum(it.asked for it in lists)
-    told = [it.failures for it in pairs] + [it.failures for it in lists]
-    failures = sum(map(Counter, told), Counter[str]())
-    usage = usage_of(result.model_dump())
-    away = [status for status in failures if is_away(status, usage)]
-    if away and sum(failures[status] for status in away) == asked:
-        raise ModelError(away[0], result.warnings[0])
+    return Printed(result, probe_lines(result), error=error)
 
 
 @command(app)
@@ -210,7 +192,7 @@ def pairwise(
         running: How the probe runs.
     """
     usual = {"kind": PAIRWISE_KIND, "title": "A pairwise probe", "queries": 20, "pairs": 10}
-    values = {**usual, "models": _models(model), **changes}
+    values = {**usual, "models": model or _default(), **changes}
     return _probe(probed.experiment(PairwiseExperiment, values), running)
 
 
@@ -232,14 +214,14 @@ def listwise(
         running: How the probe runs.
     """
     usual = {"kind": LISTWISE_KIND, "title": "A listwise probe", "queries": 10}
-    values = {**usual, "rankers": _models(model), **changes}
+    values = {**usual, "rankers": model or _default(), **changes}
     return _probe(probed.experiment(ListwiseExperiment, values), running)
 
 
-def _models(names: list[str] | None) -> tuple[str, ...]:
+def _default() -> list[str]:
     from fairqr.base.settings import default_model
 
-    return tuple(names or [default_model()])
+    return [default_model()]
 
 
 def _probe(experiment: PairwiseExperiment | ListwiseExperiment, running: ProbeRun) -> Printed:

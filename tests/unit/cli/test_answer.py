@@ -10,8 +10,7 @@ from langchain_core.messages import AIMessageChunk
 
 from fairqr.cli.main import main
 from fairqr.cli.output import say
-from fairqr.cli.render import View
-from fairqr.cli.render_answer import answer_lines
+from fairqr.cli.render import View, answer_lines
 from fairqr.graph.answer.result import (
     AnswerCounts,
     AnswerResult,
