@@ -286,9 +286,11 @@ class _Edge(Middleware):
     async def on_call_tool(
         self, context: MiddlewareContext[Any], call_next: CallNext[Any, ToolResult]
     ) -> ToolResult:
-        """Call a tool."""
+        """Call a tool. Models may send null for an argument that they leave out."""
+        given = context.message.arguments or {}
+        known = {"arguments": {name: it for name, it in given.items() if it is not None}}
         try:
-            return await call_next(context)
+            return await call_next(context.copy(message=context.message.model_copy(update=known)))
         except FastMCPError as error:
             raise ToolError(_sentence(error)) from None
 

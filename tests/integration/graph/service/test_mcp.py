@@ -126,7 +126,7 @@ async def test_the_tools_say_what_they_take_and_that_they_change_nothing(agent: 
 
 async def test_a_search_returns_passages_and_a_line_of_exposure(agent: Agent) -> None:
     async with agent.connect() as client:
-        asked = {"query": "physicist", "attributes": "gender"}
+        asked = {"query": "physicist", "attributes": "gender", "source": None, "k": None}
         result = await client.call_tool("fair_search", asked)
     lines = text_of(result).splitlines()
     assert lines[0] == "<passages>"
