@@ -73,6 +73,16 @@ class PromptError(InputError):
     """A prompt file is malformed or does not exist."""
 
 
+class PromptFileError(PromptError):
+    """The file of a prompt is wrong. ``prompt`` is its id and version, such as ``refine/v2``."""
+
+    slug = "prompt"
+
+    def __init__(self, prompt: str, message: str) -> None:
+        super().__init__(message)
+        self.prompt = prompt
+
+
 class ConfigError(InputError):
     """The settings file or a ``FAIRQR_…`` variable has an invalid value."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from fairqr.base.errors import PromptError
+from fairqr.base.errors import PromptError, PromptFileError
 from fairqr.base.settings import path_of
 from fairqr.prompts.template import PromptTemplate, load_template
 
@@ -86,7 +86,7 @@ class PromptLibrary:
             known = ", ".join("/".join(each) for each in alike)
             raise PromptError(f"There is no prompt {'/'.join(key)}; choose one of {known}.")
         if isinstance(found, PromptError):
-            raise PromptError(str(found))
+            raise PromptFileError("/".join(key), str(found))
         return found
 
 

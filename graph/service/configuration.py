@@ -6,27 +6,62 @@ of the settings file, and that over the defaults.
 
 from __future__ import annotations
 
-import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
-from fairqr.base.errors import ConfigError, first_problem, one_line
-from fairqr.base.settings import SERVICE, ValueSource, data_dir, is_web_address, variable_of
+from fairqr.base import settings as general
+from fairqr.base.errors import CapError, ConfigError, first_problem, one_line
+from fairqr.base.settings import SERVICE, ValueSource, variable_of
 from fairqr.graph.documented import Documented
-from fairqr.graph.service.sources import (
-    Sources,
-    lay_over,
-    names_of,
-    of_file,
-    of_variables,
-    read_keys,
-    source_of,
+
+_RATE = re.compile(
+    r"[1-9][0-9]*\s*(/|per)\s*([1-9][0-9]*)?\s*(second|minute|hour|day|month|year)s?", re.I
 )
+
+
+def _written(fits: Callable[[str], object], form: str) -> AfterValidator:
+    """Return a validator that says how to write a text, without the text, which may be secret."""
+
+    def check(text: str) -> str:
+        if not fits(text):
+            raise ValueError(f"write {form}")
+        return text
+
+    return AfterValidator(check)
+
+
+def _is_rate(text: str) -> bool:
+    return not text or all(_RATE.fullmatch(part.strip()) for part in text.split(";"))
+
+
+def _split(value: Any) -> Any:
+    """Split a text at its commas, as variables write lists."""
+    if not isinstance(value, str):
+        return value
+    return [part.strip() for part in value.split(",") if part.strip()]
+
 
 _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Address = Annotated[str, _written(general.is_web_address, "it like http://127.0.0.1:8000/v1")]
+_Variable = Annotated[str, _written(os.environ.get, "the name of a variable that is set")]
+_Version = Annotated[
+    str, _written(re.compile("[^=]+=.+").fullmatch, "each as id=version, such as refine=v2")
+]
+_Rate = Annotated[
+    str, AfterValidator(str.strip), _written(_is_rate, "a number and a time, such as 600/minute")
+]
+_Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
+_Entry = tuple[tuple[str, ...], Any, ValueSource]
+"""Where a value belongs, the value, and where it is from."""
+
+_PATHS = ("sources", "replies", "traces", "audits")
+_ARGUMENT = ValueSource("argument")
 
 
 class _Section(Documented):
@@ -38,18 +73,20 @@ class ModelEntry(_Section):
 
     Attributes:
         base_url: The server that has the model; defaults to the provider's.
-        api_key: The key for that server. A settings file may name a variable as api_key_env.
+        api_key: The key for that server.
+        api_key_env: The variable that holds the key for that server; wins over api_key.
         timeout: The most seconds that one request to the model may take.
     """
 
-    base_url: str | None = None
+    base_url: _Address | None = None
     api_key: SecretStr | None = None
+    api_key_env: _Variable | None = None
     timeout: _Seconds = 60.0
 
-    @field_validator("base_url")
-    @classmethod
-    def _is_a_url(cls, value: str | None) -> str | None:
-        return None if value is None else _web_address(value)
+    @property
+    def key(self) -> SecretStr | None:
+        """The key for that server."""
+        return SecretStr(os.environ[self.api_key_env]) if self.api_key_env else self.api_key
 
 
 class Caps(_Section):
@@ -87,6 +124,26 @@ class Caps(_Section):
     query_characters: _Count = 2000
     body_bytes: _Count = 1_000_000
 
+    def check(self, cap: str, value: float | None, what: str) -> None:
+        """Check a value of a request.
+
+        Args:
+            cap: The name of its cap.
+            value: None is always within its cap.
+            what: What the value is, for the message.
+
+        Raises:
+            CapError: The value exceeds its cap.
+        """
+        limit = getattr(self, cap)
+        if value is not None and value > limit:
+            raise CapError(
+                cap,
+                limit,
+                f"{what} is {value:,}, and this service allows at most {limit:,} ({cap}); ask for "
+                "less.",
+            )
+
 
 class Limits(_Section):
     """How much may be asked at once, and how fast.
@@ -102,29 +159,12 @@ class Limits(_Section):
         requests: The most requests under way at once.
     """
 
-    rate: str = "600/minute"
+    rate: _Rate = "600/minute"
     live: _Count = 32
     queue: _Count = 200
     wait: _Seconds = 30.0
     body_seconds: _Seconds = 20.0
     requests: _Count = 1000
-
-    @field_validator("rate")
-    @classmethod
-    def _is_a_rate(cls, value: str) -> str:
-        if not value.strip():
-            return ""
-        try:
-            from limits import parse_many
-        except ImportError:  # without the extra `service` nothing is served
-            return value
-        try:
-            rates = parse_many(value)
-        except ValueError:
-            rates = []
-        if not rates or any(rate.amount < 1 or rate.multiples < 1 for rate in rates):
-            raise ValueError("write a number and a time, such as 600/minute")
-        return value
 
 
 class ServiceSettings(_Section):
@@ -161,16 +201,16 @@ class ServiceSettings(_Section):
     host: str = Field("127.0.0.1", min_length=1)
     port: int = Field(8080, ge=0, le=65_535)
     database: str = Field("", repr=False)  # may hold a password
-    corpora: tuple[str, ...] = ()
-    sources: tuple[Path, ...] = ()
+    corpora: _Names = ()
+    sources: Annotated[tuple[Path, ...], BeforeValidator(_split)] = ()
     models: dict[str, ModelEntry] = Field({})
-    base_urls: tuple[str, ...] = ()
-    prompts: tuple[str, ...] = ()
-    attributors: tuple[str, ...] = ("overlap",)
+    base_urls: Annotated[tuple[_Address, ...], BeforeValidator(_split)] = ()
+    prompts: Annotated[tuple[_Version, ...], BeforeValidator(_split)] = ()
+    attributors: _Names = ("overlap",)
     caps: Caps = Caps()
     limits: Limits = Limits()
     require_keys: bool = False
-    cors_origins: tuple[str, ...] = ()
+    cors_origins: _Names = ()
     concurrency: _Count = 8
     audit_concurrency: _Count = 1
     grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 20.0
@@ -184,28 +224,17 @@ class ServiceSettings(_Section):
     @property
     def audits_folder(self) -> Path:
         """The folder of audits."""
-        return self.audits or data_dir() / "service" / "audits"
-
-    @field_validator("base_urls")
-    @classmethod
-    def _are_urls(cls, values: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(_web_address(value) for value in values)
-
-    @field_validator("prompts")
-    @classmethod
-    def _are_versions(cls, values: tuple[str, ...]) -> tuple[str, ...]:
-        for value in values:
-            id_, equals, version = value.partition("=")
-            if not (id_ and equals and version):
-                raise ValueError("write each as id=version, such as refine=v2 or refine=*")
-        return values
+        return self.audits or general.data_dir() / "service" / "audits"
 
 
 class Gathered(NamedTuple):
-    """How the service is set up, and where the values are from that are no defaults."""
+    """How the service is set up, and where the values are from that are no defaults.
+
+    Sources go by names with dots. The name of an entry of a table stands for all in it.
+    """
 
     settings: ServiceSettings
-    sources: Sources
+    sources: dict[str, ValueSource]
 
 
 def service_settings(**given: Any) -> ServiceSettings:
@@ -223,47 +252,80 @@ def service_settings(**given: Any) -> ServiceSettings:
 
 def gather(**given: Any) -> Gathered:
     """Return how the service is set up, with sources; see :func:`service_settings`."""
-    values, sources = of_file(SERVICE, ServiceSettings)
-    read_keys(values, sources, "models")
-    # Strictly, since TOML has types; variables have none.
-    text = json.dumps(values, default=str)
-    try:
-        ServiceSettings.model_validate_json(text, strict=True)
-    except ValidationError as error:
-        raise _wrong(error, sources) from None
-    for name, (variable, value) in of_variables(SERVICE, ServiceSettings).items():
-        lay_over(values, name, value, names=isinstance(value, dict))
-        sources[name] = ValueSource("variable", variable)
-    for name, value in given.items():
-        if value is not None:
-            lay_over(values, name, value)
-            sources[name] = ValueSource("argument")
+    values: dict[str, Any] = {}
+    sources: dict[str, ValueSource] = {}
+    for place, value, source in (*_of_file(), *_of_variables(), *_entries(given, _ARGUMENT)):
+        table, name = values, place[-1]
+        if len(place) > 1:
+            held = values.get(place[0])
+            table = values[place[0]] = held if isinstance(held, dict) else {}
+        if name == "models" and isinstance(value, str):
+            # A variable names the models that are offered; what the file says of them counts.
+            held = values.get(name)
+            known = held if isinstance(held, dict) else {}
+            value = {each: known.get(each, {}) for each in _split(value)}
+        table[name] = value
+        sources[".".join(place)] = source
     try:
         return Gathered(ServiceSettings.model_validate(values), sources)
     except ValidationError as error:
-        raise _wrong(error, sources) from None
+        where, why = first_problem(error)
+        if error.errors()[0]["type"] == "extra_forbidden":
+            why = "there is no such setting"
+        source = source_of(where, sources)
+        said = {"file": f"In the settings file {source.place}, ", "variable": f"{source.place}: "}
+        raise ConfigError(
+            f"{said.get(source.kind, '')}{SERVICE}.{one_line(where, 120)} is wrong: "
+            f"{one_line(why)}; mend it."
+        ) from None
+
+
+def source_of(name: str, sources: Mapping[str, ValueSource]) -> ValueSource:
+    """Return where a value is from: its own source, or that of what it is in."""
+    while name and name not in sources:
+        name = name.rpartition(".")[0]
+    return sources.get(name, ValueSource())
+
+
+def setting_names(model: type[Documented] = ServiceSettings, within: str = "") -> Iterator[str]:
+    """Yield the name of each setting, with dots, also of the sections within."""
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Documented):
+            yield from setting_names(kind, f"{within}{name}.")
+        else:
+            yield f"{within}{name}"
 
 
 def service_variables() -> list[str]:
     """Return the names of the variables that set up the service."""
-    return [variable_of(f"{SERVICE}.{name}") for name, _ in names_of(ServiceSettings)]
+    return [variable_of(f"{SERVICE}.{name}") for name in setting_names()]
 
 
-def _wrong(error: ValidationError, sources: Sources) -> ConfigError:
-    """Return the sentence about the first value that is wrong, without the value."""
-    where, why = first_problem(error)
-    if error.errors()[0]["type"] == "extra_forbidden":
-        why = "there is no such setting"
-    source = source_of(where, sources)
-    said = {"file": f"In the settings file {source.place}, ", "variable": f"{source.place}: "}
-    return ConfigError(
-        f"{said.get(source.kind, '')}{SERVICE}.{one_line(where, 120)} is wrong: {one_line(why)}; "
-        "mend it."
-    )
+def _of_file() -> Iterator[_Entry]:
+    """Yield what the settings file says; its paths are relative to its folder."""
+    held, file = general.file_section(SERVICE)
+    for place, value, source in _entries(held, ValueSource("file", str(file))):
+        yield place, _beside(file, value) if place[0] in _PATHS else value, source
 
 
-def _web_address(value: str) -> str:
-    """Return the address of a server; refused where it is none, without its text in the error."""
-    if not is_web_address(value):
-        raise ValueError("write it like http://127.0.0.1:8000/v1")
-    return value
+def _beside(file: Path, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_beside(file, each) for each in value]
+    return str(general.beside(file, value)) if isinstance(value, str) else value
+
+
+def _of_variables() -> Iterator[_Entry]:
+    for name in setting_names():
+        variable = variable_of(f"{SERVICE}.{name}")
+        if value := os.environ.get(variable):
+            yield (*name.split("."),), value, ValueSource("variable", variable)
+
+
+def _entries(values: Mapping[str, Any], source: ValueSource) -> Iterator[_Entry]:
+    """Yield values that are not None; those of sections, and entries of tables, one by one."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from (((name, key), it, source) for key, it in value.items() if it is not None)
+        elif value is not None:
+            yield (name,), value, source

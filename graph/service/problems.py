@@ -8,35 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from fairqr.base.errors import (
-    AccessError,
-    BuildInProgressError,
-    BusyError,
-    CapError,
-    ConfigError,
-    DocumentNotFoundError,
-    FairqrError,
-    IndexNotFoundError,
-    IndexUnavailableError,
-    IndexVersionError,
-    InputError,
-    ModelError,
-    ModelUnavailableError,
-    NotAllowedError,
-    PromptError,
-    RunCancelledError,
-    RunInterruptedError,
-    RunNotFoundError,
-    RunTimeoutError,
-    ScopeError,
-    SourceError,
-    StoreUnavailableError,
-    TargetError,
-    UnknownAttributeError,
-    UnsupportedError,
-    WorkersError,
-    one_line,
-)
+from fairqr.base import errors
+from fairqr.base.errors import BusyError, FairqrError, one_line
 
 log = logging.getLogger(__name__)
 
@@ -51,42 +24,46 @@ LONGEST = 1000
 
 STATUSES: Mapping[type[FairqrError], tuple[int, str]] = {
     FairqrError: (422, "The request cannot be served"),
-    InputError: (422, "A parameter is wrong"),
-    UnknownAttributeError: (422, "There is no such attribute or group"),
-    TargetError: (422, "The target is not a distribution"),
-    PromptError: (422, "The prompt cannot be used"),
-    CapError: (422, "The request exceeds a cap"),
-    ConfigError: (500, "The service is misconfigured"),
-    AccessError: (401, "An access key is needed"),
-    ScopeError: (403, "The access key does not allow this"),
-    NotAllowedError: (403, "This is not offered"),
-    RunNotFoundError: (404, "There is no such run"),
-    IndexNotFoundError: (404, "There is no such index"),
-    DocumentNotFoundError: (404, "There is no such document"),
-    RunCancelledError: (409, "The run was cancelled"),
+    errors.InputError: (422, "A parameter is wrong"),
+    errors.UnknownAttributeError: (422, "There is no such attribute or group"),
+    errors.TargetError: (422, "The target is not a distribution"),
+    errors.PromptError: (422, "The prompt cannot be used"),
+    errors.CapError: (422, "The request exceeds a cap"),
+    errors.ConfigError: (500, "The service is misconfigured"),
+    errors.AccessError: (401, "An access key is needed"),
+    errors.ScopeError: (403, "The access key does not allow this"),
+    errors.NotAllowedError: (403, "This is not offered"),
+    errors.RunNotFoundError: (404, "There is no such run"),
+    errors.IndexNotFoundError: (404, "There is no such index"),
+    errors.DocumentNotFoundError: (404, "There is no such document"),
+    errors.RunCancelledError: (409, "The run was cancelled"),
     BusyError: (503, "The service is busy"),
-    ModelError: (502, "The model gave no usable reply"),
-    IndexVersionError: (503, "The index cannot be read"),
-    IndexUnavailableError: (503, "The index cannot be reached"),
-    BuildInProgressError: (503, "The index is being built"),
-    SourceError: (503, "The source cannot be used"),
-    UnsupportedError: (422, "The search engine cannot do this"),
-    ModelUnavailableError: (503, "The model cannot be used"),
-    StoreUnavailableError: (503, "The database cannot be reached"),
-    RunInterruptedError: (503, "The run was interrupted"),
-    WorkersError: (503, "The workers cannot be reached"),
-    RunTimeoutError: (504, "The run took too long"),
+    errors.ModelError: (502, "The model gave no usable reply"),
+    errors.IndexVersionError: (503, "The index cannot be read"),
+    errors.IndexUnavailableError: (503, "The index cannot be reached"),
+    errors.BuildInProgressError: (503, "The index is being built"),
+    errors.SourceError: (503, "The source cannot be used"),
+    errors.UnsupportedError: (422, "The search engine cannot do this"),
+    errors.ModelUnavailableError: (503, "The model cannot be used"),
+    errors.StoreUnavailableError: (503, "The database cannot be reached"),
+    errors.RunInterruptedError: (503, "The run was interrupted"),
+    errors.WorkersError: (503, "The workers cannot be reached"),
+    errors.RunTimeoutError: (504, "The run took too long"),
 }
 """The status and title of each class of errors; other classes have those of their parent."""
 
 _LOOK = "ask whoever runs the service to look into its log."
 PRIVATE: Mapping[type[FairqrError], str] = {
-    ConfigError: f"The service is misconfigured; {_LOOK}",
-    IndexVersionError: f"The index cannot be read; {_LOOK}",
-    IndexUnavailableError: f"The index cannot be reached; try again later, or {_LOOK}",
-    SourceError: f"The description of the source does not fit; {_LOOK}",
+    errors.PromptFileError: f"The file of the prompt {{prompt}} is wrong; {_LOOK}",
+    errors.ConfigError: f"The service is misconfigured; {_LOOK}",
+    errors.IndexVersionError: f"The index cannot be read; {_LOOK}",
+    errors.IndexUnavailableError: f"The index cannot be reached; try again later, or {_LOOK}",
+    errors.SourceError: f"The description of the source does not fit; {_LOOK}",
 }
-"""Sentences for clients in place of errors that name folders and servers."""
+"""Sentences for clients in place of errors that name folders and servers.
+
+Names in braces are attributes of the error.
+"""
 
 TOO_MANY = (429, "Too many requests")
 """The status and title of a :class:`BusyError` about the limit of one key."""
@@ -100,6 +77,13 @@ Refusal = Literal["draining", "queue", "live"]
 """Why a run is refused: the service is stopping, too many runs wait, or the key has too many."""
 
 
+_REFUSALS: Mapping[Refusal, tuple[str, float]] = {
+    "draining": ("The service is about to stop; try again in a moment.", 5.0),
+    "queue": ("The service has too many runs waiting; try again later.", 2.0),
+    "live": ("This key already has {live} live runs, its limit; wait for one, or cancel one.", 1.0),
+}
+
+
 def busy(why: Refusal, live: int) -> BusyError:
     """Return the error for a refused run.
 
@@ -107,16 +91,8 @@ def busy(why: Refusal, live: int) -> BusyError:
         why: The reason.
         live: The most live runs that a key may have.
     """
-    sentence, seconds = {
-        "draining": ("The service is about to stop; try again in a moment.", 5.0),
-        "queue": ("The service has too many runs waiting; try again later.", 2.0),
-        "live": (
-            f"This key already has {live} live runs, the limit; wait for one of them, or cancel "
-            "it.",
-            1.0,
-        ),
-    }[why]
-    return BusyError(sentence, retry_after=seconds, own=why == "live")
+    sentence, seconds = _REFUSALS[why]
+    return BusyError(sentence.format(live=live), retry_after=seconds, own=why == "live")
 
 
 def problem(
@@ -154,14 +130,14 @@ def problem_of(error: BaseException, instance: str | None = None) -> dict[str, A
     for kind, instead in PRIVATE.items():
         if isinstance(error, kind):
             log.warning("%s", detail)
-            detail = instead
+            detail = instead.format(**vars(error))
     more: dict[str, Any] = {}
-    if isinstance(error, CapError):
+    if isinstance(error, errors.CapError):
         more = {"cap": error.cap, "limit": error.limit}
     elif isinstance(error, BusyError):
         status, title = TOO_MANY if error.own else (status, title)
         more = {"retry_after": round(error.retry_after, 3)}
-    elif isinstance(error, ModelError):
+    elif isinstance(error, errors.ModelError):
         more = {"model_status": error.status}
     return problem(error.slug, status, title, detail, instance, **more)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict
+from fairqr.graph.search.context import Frozen
 
 Kind = Literal["search", "answer", "probe", "audit"]
 Status = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -39,11 +39,7 @@ def path_of(id_: str) -> str:
     return f"/v1/runs/{id_}"
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class RunSummary(_Record):
+class RunSummary(Frozen):
     """A run in a list.
 
     Attributes:
@@ -83,7 +79,7 @@ class Run(RunSummary):
         return self.status in LIVE
 
 
-class Event(_Record):
+class Event(Frozen):
     """An event of a run, as clients receive it.
 
     Attributes:
@@ -106,7 +102,7 @@ class Event(_Record):
         return self.name in ("end", "error")
 
 
-class AccessKey(_Record):
+class AccessKey(Frozen):
     """An access key, without its secret.
 
     Attributes:

@@ -62,7 +62,7 @@ def test_the_settings_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("FAIRQR_CONFIG", str(file))
     monkeypatch.setenv("OPENAI_API_KEY", "sk-hidden")
     assert find("model").value == tomllib.loads(example)["model"]
-    assert [entry.api_key is not None for entry in service_settings().models.values()] == [True]
+    assert [entry.key is not None for entry in service_settings().models.values()] == [True]
     assert list(named_credentials()) == ["web"]
 
 

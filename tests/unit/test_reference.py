@@ -18,8 +18,7 @@ from fairqr.cli.parameters import parameters_of
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.documented import documented
 from fairqr.graph.probe.context import ProbeContext
-from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.sources import names_of
+from fairqr.graph.service.configuration import setting_names
 
 DOCSTRING = """Search.
 
@@ -72,7 +71,7 @@ def test_every_parameter_is_there_with_its_description(pages: dict[str, str]) ->
 
 
 def test_every_setting_is_there_with_its_meaning(pages: dict[str, str]) -> None:
-    known = {setting.name for setting in SETTINGS} | {name for name, _ in names_of(ServiceSettings)}
+    known = {setting.name for setting in SETTINGS} | set(setting_names())
     meanings = {row[0].strip("`"): row[-1] for row in rows(pages["settings"])}
     assert known - set(meanings) <= {"caps", "limits"}
     assert all(meanings.values()), meanings

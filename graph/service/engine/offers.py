@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from urllib.parse import urlsplit
+
+import httpx
 
 from fairqr.agents.attribution.attributor import AttributorName
 from fairqr.agents.refiner import FeedbackRefiner
-from fairqr.base.errors import (
-    ConfigError,
-    IndexNotFoundError,
-    InputError,
-    NotAllowedError,
-    PromptError,
-    one_line,
-)
+from fairqr.base import errors
+from fairqr.base.errors import one_line
 from fairqr.base.settings import default_corpus, default_model
 from fairqr.graph.answer.nodes import PROMPT as ANSWER
-from fairqr.graph.search.context import METHODS, FinalStep, Method
+from fairqr.graph.search.context import METHODS, Context, Method
 from fairqr.graph.service.configuration import ModelEntry, ServiceSettings
-from fairqr.prompts.library import DEFAULT_VERSIONS, PromptLibrary
-from fairqr.prompts.template import PromptTemplate
+from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.rerankers.registry import TRAINED
 from fairqr.retrieval.sources.catalog import Catalog, check_name
 from fairqr.retrieval.sources.corpus import BUILT_IN
 from fairqr.retrieval.sources.source import Source, load_source
-
-log = logging.getLogger(__name__)
 
 NOTHING = "none"
 """The name to give if nothing should judge answers."""
@@ -38,28 +29,7 @@ NEURAL = ("monot5", "monobert")
 """Rankers with a model of their own; the service offers those that its models list."""
 
 LONGEST_NAME = 200
-"""The most characters of a model's name that matches a pattern."""
-
-
-class ServedPrompts(PromptLibrary):
-    """Prompts, of whose wrong files only the log says where they are and what is wrong."""
-
-    def get(self, id_: str, version: str | None = None) -> PromptTemplate:
-        """Return a prompt; see :meth:`PromptLibrary.get`.
-
-        Raises:
-            PromptError: It does not exist, or its file is wrong.
-        """
-        try:
-            return super().get(id_, version)
-        except PromptError as error:
-            if (id_, version or DEFAULT_VERSIONS.get(id_, "v1")) not in self.names():
-                raise
-            log.warning("%s", error)
-            shown = one_line(f"{id_}/{version}" if version else id_, 60)
-            raise PromptError(
-                f"The file of the prompt {shown} is wrong; ask whoever runs the service to mend it."
-            ) from None
+"""The most characters of a name that matches a pattern."""
 
 
 class Offers:
@@ -104,7 +74,7 @@ class Offers:
         known = [*dict.fromkeys((*self.sources, *BUILT_IN, *self._catalog.names()))]
         first: str | None = self._corpus
         if self._corpora:
-            known = [name for name in known if _is_among(name, self._corpora)]
+            known = [name for name in known if _named_by(self._corpora, name)]
             first = next((name for name in self._corpora if name in known), None)
         return sorted(known, key=lambda name: name != first)
 
@@ -119,19 +89,22 @@ class Offers:
             # Without reading folders, if possible: this happens in each request.
             known = filter(self._is_known, self._corpora or [self._corpus])
             if (usual := next(known, None) or next(iter(self.corpora()), None)) is None:
-                raise IndexNotFoundError(
+                raise errors.IndexNotFoundError(
                     "The service has no index yet; create one with 'fairqr index create'."
                 )
             return usual
+        unknown = f"There is no index '{one_line(name, 60)}'; GET /v1/indexes lists all."
         try:
             check_name(name)  # anything else could be a path
-        except InputError:
-            raise IndexNotFoundError(f"There is no index '{one_line(name, 60)}'.") from None
-        if self._corpora and not _is_among(name, self._corpora):
-            raise _not_offered("index", f"'{name}'", "indexes")
+        except errors.InputError:
+            raise errors.IndexNotFoundError(unknown) from None
+        if self._corpora:
+            _require("index", "indexes", self._corpora, name)
         # Last, since it reads folders and happens twice in each run.
         if not self._is_known(name):
-            raise IndexNotFoundError(f"There is no index '{name}'; GET /v1/indexes lists all.")
+            raise errors.IndexNotFoundError(
+                f"There is no index '{name}'; GET /v1/indexes lists all."
+            )
         return name
 
     def _is_known(self, name: str) -> bool:
@@ -148,9 +121,9 @@ class Offers:
     @property
     def default_model(self) -> str:
         """The model for requests that name none."""
-        if self._entry(self._model):
+        if _named_by(self._models, self._model):
             return self._model
-        return next((name for name in self._models if not _is_glob(name)), self._model)
+        return next((name for name in self._models if "*" not in name), self._model)
 
     def models(self) -> list[str]:
         """Return the configured names and patterns of models, the default first."""
@@ -164,10 +137,7 @@ class Offers:
             NotAllowedError: It is not offered.
         """
         name = self.default_model if name is None else name
-        entry = self._entry(name)
-        if entry is None:
-            raise _not_offered("model", f"'{one_line(name, 60)}'", "models")
-        return name, entry
+        return name, self._models[_require("model", "models", self._models, name)]
 
     def base_url(self, given: str | None, entry: ModelEntry) -> str | None:
         """Return the configured address that equals the given one; None stays None.
@@ -177,12 +147,10 @@ class Offers:
         """
         if given is None:
             return None
-        address = _address(given)
-        configured = [entry.base_url, *self._settings.base_urls]
-        for url in configured:
-            if url is not None and address is not None and _address(url) == address:
+        for url in (entry.base_url, *self._settings.base_urls):
+            if url is not None and _address(url) == _address(given):
                 return url
-        raise NotAllowedError(
+        raise errors.NotAllowedError(
             "This base_url is not configured; leave it out, or ask whoever runs the service to add "
             "it to base_urls."
         )
@@ -191,51 +159,43 @@ class Offers:
         """Return the configured judges of answers."""
         return [*self._settings.attributors]
 
-    def attributor(self, name: str | None) -> str | None:
-        """Return the name of the judge of answers, or None if nothing should judge them.
+    def attributor(self, name: str | None) -> str:
+        """Return the name of the judge of answers; None means the default.
 
         Raises:
             NotAllowedError: It is not offered.
             InputError: Its options are wrong.
         """
         if name is None:
-            return next(iter(self._settings.attributors), None)
+            return next(iter(self._settings.attributors), NOTHING)
         if name == NOTHING:
-            return None
+            return name
         parsed = AttributorName.parse(name)
-        if not _is_among(name.partition("?")[0], self._settings.attributors):
-            raise _not_offered("attributor", f"'{one_line(name, 60)}'", "models")
+        offered = self._settings.attributors
+        _require("attributor", "models", offered, name.partition("?")[0])
         if parsed.kind == "llm" and parsed.model:
             self.model(parsed.model)
         return name
 
     def prompts(self) -> list[tuple[str, str]]:
         """Return the ids and versions of the offered prompts."""
-        allowed = self._settings.prompts
-        pairs = self._prompts.names()
-        return [pair for pair in pairs if not allowed or _is_among("=".join(pair), allowed)]
+        allowed = self._settings.prompts or ("*",)
+        return [pair for pair in self._prompts.names() if _named_by(allowed, "=".join(pair))]
 
-    def check_prompts(self, versions: Iterable[tuple[str, str]]) -> None:
-        """Check the versions of prompts that a request names.
+    def check_prompts(self, versions: Mapping[str, str]) -> None:
+        """Check the versions of prompts that a request names, by their ids.
 
         Raises:
             NotAllowedError: A version is not offered.
             PromptError: A version does not exist, or its file is wrong.
         """
-        for id_, version in versions:
-            shown = one_line(f"{id_}={version}", 60)
-            allowed = self._settings.prompts
-            if allowed and not _is_among(f"{id_}={version}", allowed):
-                raise _not_offered("prompt", shown, "prompts")
-            if (id_, version) not in self._prompts.names():
-                raise PromptError(f"There is no prompt {shown}; GET /v1/prompts lists all.")
+        for id_, version in versions.items():
+            if allowed := self._settings.prompts:
+                _require("prompt", "prompts", allowed, f"{id_}={version}")
             self._prompts.get(id_, version)
 
     def answer_tokens(self, versions: Mapping[str, str]) -> int:
-        """Return the most tokens of an answer, as its prompt says.
-
-        Args:
-            versions: The chosen versions of prompts, by id.
+        """Return the most tokens of an answer, as the chosen version of its prompt says.
 
         Raises:
             PromptError: The file of the prompt is wrong.
@@ -244,35 +204,32 @@ class Offers:
 
     def methods(self) -> list[Method]:
         """Return the offered methods; a request cannot name a file of weights."""
-        refused = {*TRAINED, *(name for name in NEURAL if self._entry(name) is None)}
-        return [name for name in METHODS if name not in refused]
+        own = [name for name in NEURAL if _named_by(self._models, name)]
+        return [name for name in METHODS if name in own or name not in (*TRAINED, *NEURAL)]
 
-    def check_steps(self, ranker: str | None, weights: str | None, final_step: FinalStep) -> None:
-        """Check the ranker and the final step.
+    def check_steps(self, context: Context) -> None:
+        """Check the ranker and the final step of a context.
 
         Raises:
-            NotAllowedError: One of them, or the ranker's weights, is not offered.
+            InputError: An option names a file of weights.
+            NotAllowedError: A step, or the ranker's weights, is not offered.
         """
-        if final_step in TRAINED:
-            raise NotAllowedError(
-                f"The final step '{final_step}' reads a file of weights, which a request cannot "
-                "name; choose another step, or use the command."
+        strategy, weights = context.strategy, context.ranking.weights
+        if strategy.final_step in TRAINED:
+            raise errors.NotAllowedError(
+                f"The final step '{strategy.final_step}' reads a file of weights, which a request "
+                "cannot name; choose another step, or use the command."
             )
-        name = f"{ranker}:{weights}" if weights else ranker
-        if (ranker in NEURAL or weights) and (name is None or self._entry(name) is None):
-            raise NotAllowedError(
+        if "weights" in context.options:
+            raise errors.InputError(
+                "A request cannot name a file of weights; leave it out of 'options'."
+            )
+        name = f"{strategy.ranker}:{weights}" if weights else strategy.ranker
+        if name and (weights or name in NEURAL) and not _named_by(self._models, name):
+            raise errors.NotAllowedError(
                 f"The ranker '{one_line(name, 60)}' is not offered; choose another one, or ask "
                 "whoever runs the service to add it to the models."
             )
-
-    def _entry(self, name: str) -> ModelEntry | None:
-        """Return the configuration of a model; an exact name wins over a pattern."""
-        if name in self._models and not _is_glob(name):
-            return self._models[name]
-        if not 0 < len(name) <= LONGEST_NAME or name != "".join(name.split()) or _is_glob(name):
-            return None
-        matching = (entry for pattern, entry in self._models.items() if fnmatchcase(name, pattern))
-        return next(matching, None)
 
 
 def _sources(files: Iterable[Path], catalog: Catalog) -> dict[str, Source]:
@@ -281,36 +238,45 @@ def _sources(files: Iterable[Path], catalog: Catalog) -> dict[str, Source]:
         source = load_source(file)
         catalog.refuse_taken_by_others(source.name, file)
         if source.name in found:
-            raise ConfigError(f"Two sources of the service are named '{source.name}'; rename one.")
+            raise errors.ConfigError(
+                f"Two sources of the service are named '{source.name}'; rename one."
+            )
         found[source.name] = source
     return found
 
 
-def _not_offered(kind: str, name: str, listed: str) -> NotAllowedError:
-    return NotAllowedError(
-        f"The {kind} {name} is not offered; GET /v1/{listed} lists all that are."
-    )
+def _named_by(offered: Iterable[str], name: str) -> str | None:
+    """Return which of these names and patterns has a name, itself before any pattern.
+
+    A name that is a pattern, or could not be one of a model, is in none.
+    """
+    if not 0 < len(name) <= LONGEST_NAME or "*" in name or name != "".join(name.split()):
+        return None
+    matching = [one for one in offered if fnmatchcase(name, one)]
+    return name if name in matching else next(iter(matching), None)
 
 
-def _is_glob(name: str) -> bool:
-    return "*" in name
+def _require(kind: str, listed: str, offered: Iterable[str], name: str) -> str:
+    """Return which of these names and patterns has a name; see :func:`_named_by`.
+
+    Raises:
+        NotAllowedError: None of them has it.
+    """
+    if (found := _named_by(offered, name)) is None:
+        shown = one_line(name, 60)
+        raise errors.NotAllowedError(
+            f"The {kind} '{shown}' is not offered; GET /v1/{listed} lists all that are."
+        )
+    return found
 
 
-def _is_among(name: str, patterns: Sequence[str]) -> bool:
-    return not _is_glob(name) and any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _address(url: str) -> tuple[str, str, int, str] | None:
-    """Return scheme, host, port and path of a URL; None if it has more parts or is no address."""
+def _address(url: str) -> object:
+    """Return the parts of an address, so that other spellings of it are equal."""
+    if not url.isascii():  # digits of other scripts are numbers, too
+        return url
     try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return None
-    default = {"http": 80, "https": 443}.get(parts.scheme)
-    if default is None or not parts.hostname or "@" in parts.netloc or parts.query:
-        return None
-    if parts.fragment or "\\" in url or any(each.isspace() for each in url):
-        return None
-    path = parts.path.rstrip("/")
-    return parts.scheme, parts.hostname.rstrip("."), default if port is None else port, path
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        return url
+    host, path = parsed.host.removesuffix("."), parsed.raw_path.rstrip(b"/")
+    return parsed.scheme, parsed.userinfo, host, parsed.port, path, parsed.fragment

@@ -2,28 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    StringConstraints,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
+from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.graph.answer.context import AnswerSettings
+from fairqr.graph.documented import Documented
 from fairqr.graph.probe.context import ProbeSettings
-from fairqr.graph.search.context import Method, SearchParameters
+from fairqr.graph.search.context import Frozen, Method, SearchParameters
 from fairqr.graph.service.records import Kind
 from fairqr.retrieval.encoders.opening import RetrieverName
 from fairqr.retrieval.fairness.target import Target
 
-Texts = Annotated[
-    list[Annotated[str, StringConstraints(max_length=2000)]],
-    Field(max_length=100, fail_fast=True),
-]
+NAMED = 80
+"""Characters of the first query in the name of an audit."""
+
+_ELSEWHERE = frozenset({"corpus", "question", "keep", "stream"})
+"""Parameters of an answer for which chat completions have another form, or none."""
+
+_Text = Annotated[str, StringConstraints(max_length=2000)]
+_Texts = Annotated[list[_Text], Field(max_length=100, fail_fast=True)]
 """Some texts, of which only the first wrong one is told."""
 
-TargetOfRequest = Annotated[
-    Annotated[str, StringConstraints(max_length=2000)] | Texts | Target | None,
+_Attributes = Annotated[
+    _Texts,
+    BeforeValidator(
+        lambda it: [it] if isinstance(it, str) else it, json_schema_input_type=str | _Texts
+    ),
+]
+_Target = Annotated[
+    _Text | _Texts | Target | None,
     Field(examples=["retrieved:0.5,population:0.5", ["gender=female:0.5,male:0.5"]]),
 ]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
+_Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+def _example(**values: Any) -> ConfigDict:
+    """Return what gives the schema of a model this example."""
+    return ConfigDict(json_schema_extra={"example": values})
 
 
 class RunRequest(SearchParameters):
@@ -43,10 +71,10 @@ class RunRequest(SearchParameters):
             Otherwise the run is cancelled if its client disconnects.
     """
 
-    attributes: str | Texts = Field([], examples=[["gender"], "gender"])  # type: ignore[assignment]
-    target: TargetOfRequest = None  # type: ignore[assignment]
+    attributes: _Attributes = Field([], examples=[["gender"], "gender"])  # type: ignore[assignment]
+    target: _Target = None  # type: ignore[assignment]
     discount: str = "log2"  # type: ignore[assignment]
-    seed: Seed | None = None
+    seed: _Seed | None = None
     corpus: str | None = Field(None, examples=["notables"])
     retriever: RetrieverName = "auto"
     model: str | None = Field(None, examples=["feedback"])
@@ -61,18 +89,9 @@ class SearchRequest(RunRequest):
         query: What to search for.
     """
 
-    query: str = Field(min_length=1, examples=["physicist"])
+    model_config = _example(query="physicist", attributes=["gender"], k=5, model="feedback")
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "query": "physicist",
-                "attributes": ["gender"],
-                "k": 5,
-                "model": "feedback",
-            }
-        }
-    )
+    query: str = Field(min_length=1, examples=["physicist"])
 
 
 class AnswerRequest(AnswerSettings, RunRequest):
@@ -90,20 +109,12 @@ class AnswerRequest(AnswerSettings, RunRequest):
             lists, or ``none``; defaults to the first.
     """
 
+    model_config = _example(question="Which composer was born in Vienna?", samples=2, documents=3)
+
     question: str = Field(min_length=1, examples=["Which composer was born in Vienna?"])
     k: int | None = Field(None, ge=1, le=10_000)  # type: ignore[assignment]
     method: Method = "plain"
     attributor: str | None = Field(None, examples=["overlap"])
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "question": "Which composer was born in Vienna?",
-                "samples": 2,
-                "documents": 3,
-            }
-        }
-    )
 
 
 class ProbeRequest(ProbeSettings, RunRequest):
@@ -117,22 +128,18 @@ class ProbeRequest(ProbeSettings, RunRequest):
         depth: How many of the best documents of the result take part; by default all.
     """
 
+    model_config = _example(
+        query="physicist",
+        attribute="gender",
+        protected="female",
+        kinds=["pairwise"],
+        pairs=2,
+        k=10,
+    )
+
     query: str = Field(min_length=1, examples=["physicist"])
     method: Method = "plain"
     depth: int | None = Field(None, ge=2, le=1000)
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "query": "physicist",
-                "attribute": "gender",
-                "protected": "female",
-                "kinds": ["pairwise"],
-                "pairs": 2,
-                "k": 10,
-            }
-        }
-    )
 
 
 REQUESTS: dict[Kind, type[RunRequest]] = {
@@ -142,28 +149,22 @@ REQUESTS: dict[Kind, type[RunRequest]] = {
 }
 
 
-class BackgroundSearch(BaseModel):
+class BackgroundSearch(Frozen):
     """A search in the background."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["search"]
     request: SearchRequest
 
 
-class BackgroundAnswer(BaseModel):
+class BackgroundAnswer(Frozen):
     """An answer in the background."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["answer"]
     request: AnswerRequest
 
 
-class BackgroundProbe(BaseModel):
+class BackgroundProbe(Frozen):
     """A probe in the background."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["probe"]
     request: ProbeRequest
@@ -172,3 +173,169 @@ class BackgroundProbe(BaseModel):
 BackgroundRun = Annotated[
     BackgroundSearch | BackgroundAnswer | BackgroundProbe, Field(discriminator="kind")
 ]
+
+
+class AuditedQuery(Frozen):
+    """A query of an audit.
+
+    Attributes:
+        weight: How often it was asked.
+    """
+
+    query: str
+    weight: float = Field(1.0, ge=0, le=1e9, allow_inf_nan=False)
+
+
+_Query = Annotated[
+    AuditedQuery,
+    BeforeValidator(
+        lambda it: {"query": it} if isinstance(it, str) else it,
+        json_schema_input_type=AuditedQuery | str,
+    ),
+]
+
+
+class AuditRequest(Frozen):
+    """An audit of a source by a list of queries.
+
+    Attributes:
+        corpus: What to audit, as ``GET /v1/indexes`` lists it; defaults to the first.
+        retriever: How documents are found; as in a search.
+        queries: What people search for. A text counts once; an object may give its weight.
+        attributes: The attributes to measure; by default all attributes of the source.
+        intersections: Also measure the combinations of every two attributes.
+        k: How many results count as shown.
+        depth: How many results to ask for. Those after ``k`` count as candidates that were not
+            shown.
+        target: The exposure that each group should get: a mixture of ``relevance``, ``population``,
+            ``uniform`` and ``corpus``, or shares of one attribute. Defaults to ``relevance:1``.
+        seed: Fixes all random choices.
+    """
+
+    model_config = _example(
+        queries=["physicist", {"query": "composer", "weight": 12}], attributes=["gender"], k=10
+    )
+
+    corpus: str | None = None
+    retriever: RetrieverName = Field("auto", examples=["bm25"])
+    queries: Annotated[list[_Query], FailFast()] = Field(min_length=1)
+    attributes: _Texts = Field([])
+    intersections: bool = True
+    k: int = Field(10, ge=1, le=10_000)
+    depth: int = Field(100, ge=2, le=10_000)
+    target: _Target = Field(None, examples=["relevance:0.5,population:0.5"])
+    seed: _Seed = 0
+
+    @property
+    def name(self) -> str:
+        """The name of the audit, for lists of runs."""
+        first, more = one_line(self.queries[0].query, NAMED), len(self.queries) - 1
+        return f"{first} and {more:,} more" if more else first
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What to measure, as an :class:`Auditor` takes it."""
+        return self.model_dump(exclude={"corpus", "retriever", "queries"}, exclude_none=True)
+
+
+class _Message(BaseModel):
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+
+
+class _StreamOptions(Documented):
+    """What else is streamed.
+
+    Attributes:
+        include_usage: Add a last chunk with the usage.
+    """
+
+    include_usage: bool | None = None
+
+
+class ChatRequest(Documented):
+    """A question in the form of OpenAI's chat completions.
+
+    The last message of the user is the question; we read no other message, and ignore parameters of
+    OpenAI's that are not listed here.
+
+    Attributes:
+        model: The source to answer from; see ``GET /openai/v1/models``.
+        stream: Send the answer piece by piece.
+        temperature: As in ``POST /v1/answer``.
+        seed: As in ``POST /v1/answer``.
+        fairqr: More parameters of ``POST /v1/answer``, such as ``method`` and ``attributes``. Its
+            ``model`` is the language model.
+        n: Must be 1.
+        tools, functions, logprobs: Not offered: anything but null or an empty value is an error.
+        response_format: Must be text.
+    """
+
+    model_config = _example(
+        model="notables",
+        messages=[{"role": "user", "content": "Which composer was born in Vienna?"}],
+    )
+
+    model: str
+    messages: Annotated[list[_Message], FailFast()]
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    fairqr: dict[str, Any] = Field({})
+    n: int | None = None
+    tools: list[Any] | None = None
+    functions: list[Any] | None = None
+    logprobs: bool | None = None
+    response_format: dict[str, Any] | None = None
+
+    @field_validator("n", "tools", "functions", "logprobs", "response_format")
+    @classmethod
+    def _is_offered(cls, value: Any, info: ValidationInfo) -> Any:
+        offered = {"n": 1, "response_format": {"type": "text"}}.get(info.field_name or "")
+        if value and value != offered:
+            raise ValueError("this service does not offer it; leave it out")
+        return value
+
+    @property
+    def usage_is_wanted(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def as_answer(self) -> RunRequest:
+        """Return this as a request for an answer.
+
+        Raises:
+            InputError: There is no question, or a parameter is wrong.
+        """
+        if taken := sorted(_ELSEWHERE & self.fairqr.keys()):
+            raise InputError(f"Leave '{taken[0]}' out of 'fairqr'; it is set elsewhere.")
+        own = self.model_dump(include={"temperature", "seed"}, exclude_none=True)
+        own |= {"corpus": self.model, "question": self._question(), "stream": bool(self.stream)}
+        return parsed("answer", self.fairqr | own)
+
+    def _question(self) -> str:
+        content = next((m.content for m in reversed(self.messages) if m.role == "user"), None)
+        if isinstance(content, list):
+            texts = [part.get("text") if part.get("type") == "text" else None for part in content]
+            if not all(isinstance(text, str) for text in texts):
+                raise InputError("The question contains more than text; send text only.")
+            content = "\n".join(map(str, texts))
+        if not content:
+            raise InputError(
+                "The last message of the user is empty or missing; put the question there."
+            )
+        return content
+
+
+def parsed(kind: Kind, body: Mapping[str, Any]) -> RunRequest:
+    """Parse the body of a request.
+
+    Raises:
+        InputError: A parameter is wrong; the message names it.
+    """
+    try:
+        return REQUESTS[kind].model_validate(body)
+    except ValidationError as error:
+        where, reason = first_problem(error)
+        raise InputError(f"The parameter '{where}' is wrong: {reason}.") from None

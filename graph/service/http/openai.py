@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from fairqr.base.errors import FairqrError, IndexNotFoundError, one_line
-from fairqr.graph.service.engine.chat import ChatRequest
 from fairqr.graph.service.engine.documents import links_of
+from fairqr.graph.service.engine.requests import ChatRequest
 from fairqr.graph.service.http.answers import (
     OPENAI_PROBLEMS,
     Json,

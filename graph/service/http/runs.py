@@ -24,8 +24,8 @@ from fairqr.base.errors import InputError, RunNotFoundError
 from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.search.result import SearchResult
-from fairqr.graph.service.engine.audits import AuditRequest, AuditRun, not_offered
-from fairqr.graph.service.engine.requests import REQUESTS, BackgroundRun, RunRequest
+from fairqr.graph.service.engine.audits import AuditRun
+from fairqr.graph.service.engine.requests import REQUESTS, AuditRequest, BackgroundRun, RunRequest
 from fairqr.graph.service.http.access import caller_of
 from fairqr.graph.service.http.answers import Events, Json, ProblemResponse, sent
 from fairqr.graph.service.http.parts import parts_of
@@ -278,11 +278,8 @@ async def begin_audit(asked: AuditRequest, request: Request) -> Response:
     It is a durable run of kind `audit`: `GET /v1/runs/{id}/events` reports its progress, and
     `DELETE /v1/runs/{id}` cancels it, or removes it with its files.
     """
-    engine = parts_of(request).engine
-    if engine.auditor is None:
-        raise not_offered()
-    work = await engine.checked_audit(asked)
-    run = await submit(request, "audit", work.model_dump(mode="json"), work.name)
+    checked = await parts_of(request).engine.checked_audit(asked)
+    run = await submit(request, "audit", checked.body, checked.query)
     return Json(run, 202, _place(run))
 
 

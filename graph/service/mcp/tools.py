@@ -22,9 +22,8 @@ from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.documented import documented
 from fairqr.graph.search.explanation import exposure_lines, passage_lines
 from fairqr.graph.search.result import Place, SearchResult
-from fairqr.graph.service.engine.audits import AuditRequest, audited
-from fairqr.graph.service.engine.checking import parsed
 from fairqr.graph.service.engine.engine import Engine
+from fairqr.graph.service.engine.requests import AuditRequest, parsed
 from fairqr.graph.service.problems import INTERNAL, problem_of, told_in_log
 from fairqr.graph.service.records import NOBODY, Kind
 from fairqr.graph.service.runs.ephemeral import EphemeralRun, EphemeralRuns
@@ -214,14 +213,12 @@ def make_server(
         """
         asked = {"corpus": source or None, "queries": queries, "attributes": attributes, "k": k}
         asked["intersections"] = False
-        work = await engine.checked_audit(AuditRequest.model_validate(asked))
-        async with engine.searched(work.corpus) as searched:
+        checked = await engine.checked_audit(AuditRequest.model_validate(asked))
 
-            def execute(_: str) -> AsyncGenerator[RunEvent, None]:
-                auditor, options = engine.auditor, work.options
-                return audited(auditor, searched, work.queries, options, seconds=seconds)
+        def execute(id_: str) -> AsyncGenerator[RunEvent, None]:
+            return engine.execute(checked, id_, seconds=seconds)
 
-            result = await follow("audit", work.name, execute, context, len(queries) + 1)
+        result = await follow("audit", checked.query, execute, context, len(queries) + 1)
         figures = {name: result["figures"][name] for name in ("queries", "groups")}
         lines = [
             f"{figures['queries']['answered']} of {len(queries)} queries were answered.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +15,8 @@ from filelock import AsyncFileLock
 
 from fairqr.base.errors import OtherRunError
 from fairqr.evaluation.experiments.progress import QuietWatcher
-from fairqr.graph.service.engine.audits import AuditedQuery, AuditResult, Tell
+from fairqr.graph.service.engine.audits import AuditResult, Tell
+from fairqr.graph.service.engine.requests import AuditRequest
 from fairqr.retrieval.engines.engine import SearchEngine
 
 EVALUATION = ("jinja2", "markdown_it", "matplotlib", "pandas")
@@ -38,14 +39,7 @@ class ServiceAuditor:
         (await _auditing()).audit_spec(options)
 
     async def __call__(
-        self,
-        engine: SearchEngine,
-        queries: Sequence[AuditedQuery],
-        options: Mapping[str, Any],
-        *,
-        folder: Path | None,
-        resumed: bool,
-        tell: Tell,
+        self, engine: SearchEngine, asked: AuditRequest, folder: Path | None, tell: Tell
     ) -> AuditResult:
         """Audit an engine."""
         auditing = await _auditing()
@@ -53,12 +47,12 @@ class ServiceAuditor:
         async def attempt() -> AuditResult:
             found = await auditing.audit(
                 engine,
-                [it.model_dump() for it in queries],
-                weight="weight" if any(it.weight != 1 for it in queries) else None,
+                [it.model_dump() for it in asked.queries],
+                weight="weight" if any(it.weight != 1 for it in asked.queries) else None,
                 folder=folder,
                 withhold_place=True,
                 watcher=_Watcher(tell),
-                **options,
+                **asked.options,
             )
             text = await asyncio.to_thread((found.folder / "audit.json").read_text, "utf-8")
             return AuditResult(
@@ -76,9 +70,7 @@ class ServiceAuditor:
         try:
             return await attempt()
         except OtherRunError:
-            if not resumed:
-                raise
-            # The index was rebuilt since the earlier attempt.
+            # The index was rebuilt since an earlier attempt.
             await asyncio.to_thread(shutil.rmtree, folder)
             return await attempt()
 

@@ -15,7 +15,7 @@ from fairqr.base.errors import PromptError, nearest_names
 from fairqr.cli.options import command
 from fairqr.cli.output import MISSING, Printed, number, print_file, table, warn
 from fairqr.cli.progress import Progress
-from fairqr.graph.service.configuration import gather, service_variables
+from fairqr.graph.service.configuration import gather, service_variables, source_of
 from fairqr.prompts.library import DEFAULT_VERSIONS, SHIPPED, PromptLibrary
 from fairqr.retrieval.sources.credentials import named_credentials
 
@@ -81,7 +81,7 @@ def _settings() -> Iterator[tuple[str, Any, base.ValueSource]]:
     for name, value in _leaves(service.model_dump()):
         # A text that is not a URL may be a list of words with the password among them.
         hides = name == "database" and value and "://" not in value
-        source = sources.get(name, base.ValueSource())
+        source = source_of(name, sources)
         yield f"{base.SERVICE}.{name}", SecretStr(value) if hides else value, source
 
 

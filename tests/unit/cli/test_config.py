@@ -13,8 +13,7 @@ from typer.testing import CliRunner, Result
 
 from fairqr.base.settings import SETTINGS
 from fairqr.cli.main import app
-from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.sources import names_of
+from fairqr.graph.service.configuration import setting_names
 
 SECRETS = ("hidden1", "hidden2", "hidden3", "hidden4", "hidden5", "hidden6", "hidden7", "hidden8")
 FILE = """
@@ -68,9 +67,9 @@ def test_every_setting_is_shown_with_its_source(
     monkeypatch.setenv("FAIRQR_SERVICE_PORT", "9")
     settings = shown()["settings"]
     names = {setting.name for setting in SETTINGS}
-    names |= {f"service.{name}" for name, _ in names_of(ServiceSettings) if name != "models"}
+    names |= {f"service.{name}" for name in setting_names() if name != "models"}
     names |= {f"credentials.production.{name}" for name in ("urls", "bearer", "headers.X-Key")}
-    entry = {"base_url", "api_key", "timeout"}
+    entry = {"base_url", "api_key", "api_key_env", "timeout"}
     names |= {f"service.models.openai:gpt-4.1.{name}" for name in entry}
     assert set(settings) == names
     assert settings["model"] == {"value": "openai:mine", "source": "file", "place": str(file)}
@@ -80,17 +79,14 @@ def test_every_setting_is_shown_with_its_source(
     assert settings["service.caps.depth"] == {"value": 1000, "source": "default", "place": None}
 
 
-def test_no_secret_is_shown() -> None:
+def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     text, as_json = run("show").output, run("show", "--json").output
     for secret in (*SECRETS, "hid/", "den5"):
         assert secret not in text + as_json
     for part in ("https://…@server/v1?…", "https://…@host:9200", "postgresql://…@host/db?…"):
         assert part in text
     assert re.search(r"^elasticsearch.api_key +\(hidden\)", text, re.MULTILINE)
-
-
-def test_a_database_that_is_no_url_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be written as PostgreSQL's own words."""
+    # PostgreSQL also takes an address in words.
     monkeypatch.setenv("FAIRQR_SERVICE_DATABASE", "host=db password=hidden1")
     assert shown()["settings"]["service.database"]["value"] == "(hidden)"
     assert "hidden1" not in run("show").output
@@ -120,18 +116,15 @@ def test_the_service_warns_of_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have other rights")
-def test_a_file_that_others_can_read_or_change_is_warned_of(file: Path) -> None:
+def test_a_file_that_others_can_read_or_change_is_warned_of(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert shown()["warnings"] == []
     file.chmod(0o664)
     change, read = shown()["warnings"]
     assert change.startswith("Other users can change")
     assert "holds secrets" in read
-
-
-def test_a_file_without_secrets_may_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = tmp_path / "plain.toml"
+    plain = file.with_name("plain.toml")
     plain.write_text('model = "openai:mine"\n')
     plain.chmod(0o644)
     monkeypatch.setenv("FAIRQR_CONFIG", str(plain))

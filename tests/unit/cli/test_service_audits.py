@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fairqr.base.errors import InputError
 from fairqr.cli.service_audits import ServiceAuditor
-from fairqr.graph.service.engine.audits import AuditedQuery, AuditResult
+from fairqr.graph.service.engine.audits import AuditResult
+from fairqr.graph.service.engine.requests import AuditedQuery, AuditRequest
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sources.documents import Document
 from tests.unit.retrieval.embedded import built
 
-OPTIONS: dict[str, Any] = {"k": 2, "depth": 4, "target": "uniform:1"}
+ASKED = AuditRequest(
+    queries=[AuditedQuery(query="apple")], k=2, depth=4, target="uniform:1", intersections=False
+)
 
 
 @pytest.fixture(autouse=True)
@@ -22,13 +24,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
 
 
-async def audited(engine: SearchEngine, folder: Path, resumed: bool) -> AuditResult:
-    def tell(stage: str, done: int, of: int) -> None:
-        pass
-
-    queries = [AuditedQuery(query="apple")]
-    auditor = ServiceAuditor()
-    return await auditor(engine, queries, OPTIONS, folder=folder, resumed=resumed, tell=tell)
+async def audited(engine: SearchEngine, folder: Path) -> AuditResult:
+    return await ServiceAuditor()(engine, ASKED, folder, lambda stage, done, of: None)
 
 
 def an_engine(folder: Path, documents: int) -> SearchEngine:
@@ -40,19 +37,16 @@ def an_engine(folder: Path, documents: int) -> SearchEngine:
 
 
 async def test_an_index_that_was_built_again_begins_the_audit_again(tmp_path: Path) -> None:
-    before = await audited(an_engine(tmp_path / "v1", 10), tmp_path / "audit", resumed=False)
-    rebuilt = an_engine(tmp_path / "v2", 12)
-    with pytest.raises(InputError, match="holds a run with another engine"):
-        await audited(rebuilt, tmp_path / "audit", resumed=False)
-    after = await audited(rebuilt, tmp_path / "audit", resumed=True)
+    before = await audited(an_engine(tmp_path / "v1", 10), tmp_path / "audit")
+    after = await audited(an_engine(tmp_path / "v2", 12), tmp_path / "audit")
     assert after.digest != before.digest
 
 
 async def test_nothing_else_removes_what_an_earlier_attempt_left(tmp_path: Path) -> None:
     engine, folder = an_engine(tmp_path / "v1", 10), tmp_path / "audit"
-    await audited(engine, folder, resumed=False)
+    await audited(engine, folder)
     left = folder / "manifest.json"
     left.write_text("{}")
     with pytest.raises(InputError, match="damaged"):
-        await audited(engine, folder, resumed=True)
+        await audited(engine, folder)
     assert left.read_text() == "{}"

@@ -286,13 +286,14 @@ async def test_documents_give_no_instructions(tmp_path: Path) -> None:
 
 
 async def test_the_service_counts_calls_as_runs_and_stores_nothing(service: Served) -> None:
+    stored = service.client.get("/v1/runs").json()
     async with Client(f"{service.url}/mcp") as client:
         await client.call_tool("audit", {"queries": ["physicist"], "attributes": ["gender"]})
         await client.call_tool("fair_search", {"query": "physicist of figures"})
     figures = service.client.get("/metrics").text
     assert 'fairqr_runs_finished_total{kind="audit",status="done"}' in figures
     assert 'route="/mcp"' in figures
-    assert service.client.get("/v1/runs").json()["runs"] == []
+    assert service.client.get("/v1/runs").json() == stored
 
 
 async def test_calls_are_bounded_as_other_runs(service: Served) -> None:

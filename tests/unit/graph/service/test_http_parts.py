@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,11 +14,10 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.responses import PlainTextResponse
 from starlette.types import Message
 
-from fairqr.agents.models.cache import ReplyCache
 from fairqr.base import errors
 from fairqr.base.errors import BusyError, CapError, FairqrError, ModelError
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.engine.resources import Resources
+from fairqr.graph.service.engine.engines import Engines
 from fairqr.graph.service.http import app, serving
 from fairqr.graph.service.http.access import Caller, is_loopback, needed
 from fairqr.graph.service.http.answers import Refused, sent
@@ -35,6 +33,7 @@ def test_each_error_has_a_status_and_says_its_sentence() -> None:
         "BusyError": lambda kind: kind("Wait.", retry_after=2.0, own=True),
         "BudgetError": lambda kind: kind("tokens", 9, 5, "Less."),
         "CapError": lambda kind: kind("k", 5, "Less."),
+        "PromptFileError": lambda kind: kind("refine/v4", "Mend it."),
         "ModelError": lambda kind: kind("timeout", "Late."),
     }
     for name, kind in vars(errors).items():
@@ -139,18 +138,16 @@ class _Catalog:
             await asyncio.Event().wait()
         return _Engine(name + self.stamp(name), self.closed)
 
-    def resources(self) -> Resources:
-        offers: Any = SimpleNamespace(sources={})
-        catalog, prompts = cast("Any", self), cast("Any", None)
-        return Resources(catalog, prompts, offers, ReplyCache())
+    def engines(self) -> Engines:
+        return Engines(cast("Any", self), {})
 
 
 async def test_an_engine_is_opened_once_and_again_if_it_failed() -> None:
     catalog = _Catalog()
-    resources = catalog.resources()
+    engines = catalog.engines()
 
     async def lent() -> Any:
-        async with resources.engine("fails") as engine:
+        async with engines.lend("fails") as engine:
             return engine
 
     both = await asyncio.gather(lent(), lent(), return_exceptions=True)
@@ -162,31 +159,30 @@ async def test_an_engine_is_opened_once_and_again_if_it_failed() -> None:
 
 async def test_an_engine_that_was_replaced_is_closed_when_nobody_uses_it() -> None:
     catalog = _Catalog()
-    resources = catalog.resources()
-    async with resources.engine("a") as old:
-        async with resources.engine("a") as same:
+    engines = catalog.engines()
+    async with engines.lend("a") as old:
+        async with engines.lend("a") as same:
             assert same is old
         catalog.stamps["a"] = "2"
-        async with resources.engine("a") as new:
+        async with engines.lend("a") as new:
             assert new is not old
         await asyncio.sleep(0.01)
         assert catalog.closed == []
     await asyncio.sleep(0.01)
     assert catalog.closed == ["a"]
-    await resources.close()
+    await engines.close()
     assert catalog.closed == ["a", "a2"]
 
 
 async def test_all_engines_are_closed_if_one_cannot_be_and_what_opens_is_given_up() -> None:
     catalog = _Catalog()
-    resources = catalog.resources()
-    waiting = asyncio.create_task(resources.engine("never").__aenter__())
+    engines = catalog.engines()
+    waiting = asyncio.create_task(engines.lend("never").__aenter__())
     for name in ("first", "second", "third"):
-        async with resources.engine(name):
+        async with engines.lend(name):
             pass
     async with asyncio.timeout(PATIENCE):
-        with pytest.raises(OSError, match="first"):
-            await resources.close()
+        await engines.close()
         with pytest.raises(asyncio.CancelledError):
             await waiting
     assert sorted(catalog.closed) == ["first", "second", "third"]

@@ -23,8 +23,8 @@ from fairqr.base.errors import (
     SourceError,
 )
 from fairqr.graph.service.configuration import ModelEntry, ServiceSettings
-from fairqr.graph.service.engine.checking import parsed
 from fairqr.graph.service.engine.engine import Engine
+from fairqr.graph.service.engine.requests import parsed
 from fairqr.graph.service.problems import problem_of
 from fairqr.retrieval.sources.catalog import Catalog
 from tests.integration.model_server import (
