@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from functools import lru_cache, partial
 from typing import Any
@@ -83,7 +83,7 @@ class Engine:
         self._model = lru_cache(MODELS)(self._open_model)
         self._generator = lru_cache(MODELS)(partial(open_generator, cache=self._replies))
         self._attributor = lru_cache(MODELS)(partial(open_attributor, prompts=self.prompts))
-        self._graph = lru_cache(GRAPHS)(self._build_graph)
+        self._graph: Callable[..., Any] = lru_cache(GRAPHS)(self._build_graph)
         # One client for all checks, since it takes long to make. Each check opens a new connection.
         self._http = httpx.AsyncClient(
             timeout=REACHED_WITHIN, limits=httpx.Limits(max_keepalive_connections=0)
