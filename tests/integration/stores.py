@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import signal
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairqr.graph.service.records import Run
+from fairqr.graph.service.records import Kind, Run
 from fairqr.graph.service.store import Store
 
 PLENTY = {"queue": 1000, "live": 1000}
@@ -35,18 +35,6 @@ async def store(store_url: str) -> AsyncIterator[Store]:
     await opened.close()
 
 
-def a_run(**given: Any) -> Run:
-    values: dict[str, Any] = {
-        "id": uuid.uuid4().hex,
-        "kind": "search",
-        "status": "queued",
-        "query": "religious leader",
-        "created": time.time(),
-        "request": {"query": "religious leader"},
-    }
-    return Run(**{**values, **given})
-
-
 async def begun(store: Store, id_: str) -> Run:
     """Begin the next attempt at a run."""
     attempt = await store.begin(id_)
@@ -54,11 +42,18 @@ async def begun(store: Store, id_: str) -> Run:
     return attempt.run
 
 
-async def accepted(store: Store, key: str = "k", **given: Any) -> str:
+async def accept(store: Store, key: str, kind: Kind, **given: Any) -> Run:
+    """Accept a run that nobody does."""
+
+    async def enqueue(connection: AsyncConnection, id_: str, kind: Kind) -> None: ...
+
+    values = {"query": "leader", "request": {}, "carrier": {}, **PLENTY, **given}
+    return await store.accept(enqueue, key_id=key, kind=kind, **values)
+
+
+async def accepted(store: Store, key: str = "k", kind: Kind = "search", **limits: int) -> str:
     """Accept a run, and return its id."""
-    run = a_run(**given)
-    await store.accept(run, key, **PLENTY)
-    return run.id
+    return (await accept(store, key, kind, **limits)).id
 
 
 def freeze(send: Callable[[signal.Signals], None], url: str) -> None:

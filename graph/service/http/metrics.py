@@ -9,7 +9,6 @@ from typing import Any
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from fairqr.graph.service.problems import Refusal
 from fairqr.graph.service.records import LIVE, Run, Status
 from fairqr.graph.service.runs.doing import Observer
 
@@ -27,7 +26,6 @@ _METRICS: dict[str, tuple[Any, str, str]] = {
     "runs_begun": (Counter, "kind", "Runs started, or resumed after a worker stopped."),
     "runs_finished": (Counter, "kind status", "Runs that ended, by how they ended."),
     "run_seconds": (_TIMES, "kind", "Time from accepting a run to its end."),
-    "runs_refused": (Counter, "reason", "Runs refused, by reason."),
     "model_calls": (Counter, "", "Requests to language models."),
     "cached_calls": (Counter, "", "Questions to language models answered by the cache."),
     "tokens": (Counter, "kind", "Tokens of language models, read and written."),
@@ -90,10 +88,6 @@ class Metrics(Observer):
         for when, found in (("before", result.get("baseline") or {}), ("after", result)):
             if (divergence := found.get("divergence")) is not None:
                 self._of["divergence_nats"].labels(when).observe(divergence)
-
-    def refused(self, why: Refusal) -> None:
-        """Count a refused run."""
-        self._of["runs_refused"].labels(why).inc()
 
     def text(self, counts: Mapping[Status, int] | None, waiting: int, running: int) -> bytes:
         """Return all metrics in Prometheus' format.

@@ -289,5 +289,5 @@ async def metrics(request: Request) -> Response:
     with suppress(StoreUnavailableError):
         counts = await parts.store.counts()
     live = parts.runs.ephemeral
-    text = parts.metrics.text(counts, live.waiting, live.under_way)
+    text = parts.metrics.text(counts, len(live.waiting), len(live.under_way))
     return Response(text, media_type=CONTENT_TYPE_LATEST)

@@ -314,7 +314,7 @@ async def _sources(engine: Engine) -> list[dict[str, Any]]:
 
 async def _stop_when_gone(gone: asyncio.Event, run: EphemeralRun) -> None:
     await gone.wait()
-    run.stop("left")
+    run.stop()
 
 
 def _percent(share: float | None) -> str:

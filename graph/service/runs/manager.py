@@ -5,24 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import shutil
 import time
-import uuid
 from collections.abc import AsyncGenerator, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from fairqr.base.errors import BusyError, FairqrError, RunInterruptedError, StoreUnavailableError
+from fairqr.base.errors import FairqrError, RunInterruptedError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.problems import busy, told_in_log
-from fairqr.graph.service.records import NOBODY, Event, Kind, Run, path_of
-from fairqr.graph.service.runs.cleaning import clean
-from fairqr.graph.service.runs.doing import Observer
+from fairqr.graph.service.records import NOBODY, Event, Kind, Run, is_id, path_of
+from fairqr.graph.service.runs.doing import STOPPING, Observer, last_event, wait_for
 from fairqr.graph.service.runs.durable import DurableRun, Execute
 from fairqr.graph.service.runs.ephemeral import EphemeralRuns
-from fairqr.graph.service.runs.outcomes import last_event
-from fairqr.graph.service.runs.queues import queue_of
-from fairqr.graph.service.runs.slots import Slots
+from fairqr.graph.service.runs.queues import LocalQueue, SharedQueue
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.checkpoints import lasting
 
@@ -63,22 +62,21 @@ class Runs:
         self._execute = execute
         self._settings = settings
         self._observer = observer
-        self._slots = Slots(settings.concurrency)
-        self._queue = queue_of(store, settings)
+        self._queue = (LocalQueue if store.database.file else SharedQueue)(store, settings)
         self._stack = contextlib.AsyncExitStack()
         self._ticking: asyncio.Task[None] | None = None
-        self._cleaned = 0.0
+        self._clean_at = 0.0
         self._away = -settings.lease
         """When the database was away last: after that, all workers look as if they were silent."""
         self._changed = asyncio.Event()
         self._ended = False
         self.doing: dict[str, DurableRun] = {}
-        self.ephemeral = EphemeralRuns(settings, self._slots, observer)
+        self.ephemeral = EphemeralRuns(settings, observer)
 
     @property
     def accepting(self) -> bool:
         """Whether runs are accepted; false once :meth:`drain` was called."""
-        return not self._slots.closed
+        return not self.ephemeral.slots.closed
 
     async def start(self) -> None:
         """Start doing runs, including those that wait in the store.
@@ -86,11 +84,11 @@ class Runs:
         Raises:
             ConfigError: Another process serves the same file.
         """
-        if (execute := self._execute) is None:
-            await self._queue.start(None)
-        else:
+        do = None
+        if self._execute is not None:
             saver = await self._stack.enter_async_context(self._store.database.checkpoints())
-            await self._queue.start(lambda id_: self._do(id_, execute, saver))
+            do = partial(self._do, self._execute, saver)
+        await self._queue.start(do)
         self._ticking = asyncio.create_task(self._tick())
 
     async def drain(self, grace: float) -> None:
@@ -98,11 +96,15 @@ class Runs:
 
         Durable ones that are stopped go on in another process, or at the next start.
         """
-        self._slots.close()
+        self.ephemeral.slots.close()
         if self._ticking is not None:
             self._ticking.cancel()
         try:
-            await asyncio.gather(self.ephemeral.drain(grace), self._queue.drain(grace))
+            await asyncio.gather(
+                self.ephemeral.drain(grace),
+                self._queue.drain(grace, self.doing.keys()),
+                wait_for({self._ticking}, STOPPING),
+            )
         finally:
             self._ended = True
             for doing in self.doing.values():  # it does not stop
@@ -132,39 +134,27 @@ class Runs:
             BusyError: The key or the service has too many runs, or the service is stopping.
             StoreUnavailableError: The database cannot be used.
         """
-        run = Run(
-            id=uuid.uuid4().hex,
-            kind=kind,
-            status="queued",
-            query=query,
-            created=time.time(),
-            request=dict(request),
-        )
         limits = self._settings.limits
         if not self.accepting:
-            self._observer.refused("draining")
             raise busy("draining", limits.live)
-        try:
-            await self._store.accept(
-                run,
-                key,
-                queue=limits.queue,
-                live=limits.live,
-                carrier=carrier or {},
-                also=lambda connection: self._queue.enqueue(connection, run.id, kind),
-            )
-        except BusyError as error:
-            self._observer.refused("live" if error.own else "queue")
-            raise
+        run = await self._store.accept(
+            self._queue.enqueue,
+            queue=limits.queue,
+            live=limits.live,
+            key_id=key,
+            kind=kind,
+            query=query,
+            request=dict(request),
+            carrier=dict(carrier or {}),
+        )
         self._observer.accepted(run)
-        self._queue.accepted(run.id, kind)
         return run
 
     async def events(self, id_: str, key: str, after: int = 0) -> AsyncGenerator[Event, None]:
         """Yield the past and future events of a run, until it is over.
 
         The last event is ``end`` or ``error``, unless the service stops first. The run then goes on
-        elsewhere: follow it there. Pieces of text only come where the run is done in this process.
+        elsewhere: follow it there. While the database is away, nothing comes.
 
         Args:
             id_: The id of the run.
@@ -173,30 +163,14 @@ class Runs:
 
         Raises:
             RunNotFoundError: The key has no such run.
-            StoreUnavailableError: The database cannot be used.
         """
-        while True:
-            run = await self._store.run(id_, key)
-            local = self.doing.get(id_)
-            with local.following() if local else contextlib.nullcontext() as told:
-                while stored := await self._store.events(id_, after):
-                    for event in stored:
-                        yield event
-                        after = event.number
-                if told is not None:
-                    async for event in told:
-                        if event.number == 0 or event.number > after:
-                            yield event
-                            after = event.number or after
-                            if event.last:
-                                return
+        async for run in self._looks(id_, key):
+            while stored := await lasting(partial(self._store.events, id_, after)):
+                for event in stored:
+                    yield event
+                    after = event.number
             if not run.live:
                 yield last_event(run, after + 1)
-                return
-            if self._ended:
-                return
-            if told is None:
-                await self._pause()
 
     async def result(self, id_: str, key: str) -> Run:
         """Wait until a run is over, and return it.
@@ -204,20 +178,34 @@ class Runs:
         Raises:
             RunNotFoundError: The key has no such run.
             RunInterruptedError: The service stops, and the run continues elsewhere.
-            StoreUnavailableError: The database cannot be used.
         """
-        while (run := await self._store.run(id_, key)).live:
-            if self._ended:
-                raise RunInterruptedError(
-                    f"The service stopped, but the run continues; read its result at "
-                    f"{path_of(id_)}."
-                )
-            local = self.doing.get(id_)
-            if local is not None and not local.over.is_set():
-                await local.over.wait()
-            else:
-                await self._pause()
-        return run
+        async for run in self._looks(id_, key, steps=False):
+            if not run.live:
+                return run
+        raise RunInterruptedError(
+            f"The service stopped, but the run continues; read its result at {path_of(id_)}."
+        )
+
+    async def _looks(self, id_: str, key: str, *, steps: bool = True) -> AsyncGenerator[Run, None]:
+        """Yield a run now and whenever there is news of it, until it is over or the service stops.
+
+        Args:
+            id_: The id of the run.
+            key: The id of the key that asks.
+            steps: Whether the end of a step is news.
+        """
+        while True:
+            local, stopping = self.doing.get(id_), self._ended  # before we look into the store
+            news = self._changed
+            if local is not None:
+                news = local.news if steps else local.over
+            run = await lasting(partial(self._store.run, id_, key))
+            yield run
+            if stopping or not run.live:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if local else FOLLOW):
+                    await news.wait()
 
     async def cancel(self, id_: str, key: str) -> Run:
         """Cancel a run; a run that is over stays unchanged.
@@ -231,21 +219,28 @@ class Runs:
         """
         run = await self._store.cancel(id_, key)
         if doing := self.doing.get(id_):
-            doing.cancel()
+            doing.stop()
         return run
 
-    async def _do(self, id_: str, execute: Execute, saver: BaseCheckpointSaver[Any]) -> None:
+    async def _do(self, execute: Execute, saver: BaseCheckpointSaver[Any], id_: str) -> None:
         """Do a run when there is a slot."""
-        if not await self._slots.take():
+        if not await self.ephemeral.slots.take():
             return
         try:
-            attempt = await lasting(lambda: self._store.begin(id_), StoreUnavailableError)
+            attempt = await lasting(lambda: self._store.begin(id_))
             if attempt is None:
                 return
             caps = self._settings.caps
             seconds = caps.audit_seconds if attempt.run.kind == "audit" else caps.seconds
             run = self.doing[id_] = DurableRun(
-                attempt, self._store, saver, execute, seconds, self._observer
+                attempt.run,
+                seconds,
+                attempt.carrier,
+                self._observer,
+                attempt,
+                self._store,
+                saver,
+                execute,
             )
             self._tell()
             try:
@@ -255,42 +250,63 @@ class Runs:
                     del self.doing[id_]
                 self._tell()
         finally:
-            self._slots.give_back()
+            self.ephemeral.slots.release()
 
     async def _tick(self) -> None:
         """Cancel what is to be, hand out again what nobody does, and remove what is old."""
+        loop, retention = asyncio.get_running_loop(), self._settings.retention
         while True:
             await asyncio.sleep(TICK)
             try:
-                for id_, status in (await self._store.to_cancel()).items():
-                    if doing := self.doing.get(id_):
-                        doing.cancel()
-                    elif status == "queued":
-                        await self._store.cancel_waiting(id_)
-                if keys := self.ephemeral.keys - {NOBODY}:
+                for id_ in {*await self._store.to_cancel()} & self.doing.keys():
+                    self.doing[id_].stop()
+                if keys := {run.key for run in self.ephemeral.under_way} - {NOBODY}:
                     self.ephemeral.stop_runs_of(await self._store.revoked(keys))
-                if asyncio.get_running_loop().time() > self._away + self._settings.lease:
+                if loop.time() > self._away + self._settings.lease:
                     await self._queue.put_back()
-                await self._clean()
+                if loop.time() > self._clean_at:
+                    await self._clean(retention)
+                    self._clean_at = loop.time() + min(CLEAN_EVERY, retention)
             except FairqrError as error:
-                self._away = asyncio.get_running_loop().time()
+                self._away = loop.time()
                 _log.warning("Runs wait: %s", error)
             except Exception as error:
                 _log.error("Runs wait because of a bug in fairqr: %s", told_in_log(error))
                 _log.debug("What went wrong", exc_info=error)
 
-    async def _clean(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if not self._cleaned or self._cleaned + min(CLEAN_EVERY, self._settings.retention) < now:
-            await self._store.forget(self._settings.retention)
-            await clean(self._store, self._settings)
-            self._cleaned = now
+    async def _clean(self, retention: float) -> None:
+        """Remove old runs, old traces, and audits that failed or were cancelled.
+
+        Audits that the database does not know are removed when they are old: a service with another
+        database may share the folder.
+        """
+        await self._store.forget(retention)
+        before = time.time() - retention
+        traces = await asyncio.to_thread(_written, self._settings.traces)
+        audits = await asyncio.to_thread(_written, self._settings.audits_folder)
+        statuses = await self._store.statuses([path.name for path in audits])
+        for path, written in (traces | audits).items():
+            status = statuses.get(path.name)
+            if written < before if status is None else status in ("failed", "cancelled"):
+                await asyncio.to_thread(_remove, path)
 
     def _tell(self) -> None:
         """Wake those who wait for a run to begin or to end."""
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _pause(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), FOLLOW)
+
+def _written(folder: Path | None) -> dict[Path, float]:
+    """Return when each file or folder of a run was last written to; users may keep others there."""
+    found = {}
+    with contextlib.suppress(OSError):  # another process removes one, or we may not
+        for path in folder.iterdir() if folder else ():
+            if is_id(path.stem):
+                found[path] = path.stat().st_mtime
+    return found
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):  # it was a folder, or another process has removed it
+        path.unlink()

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Collection
 
 import sqlalchemy as sa
+from filelock import FileLock, Timeout
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.base.errors import ConfigError, StoreUnavailableError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Kind
+from fairqr.graph.service.runs.doing import STOPPING, wait_for
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.database import PUTTING_BACK
 
 Do = Callable[[str], Awaitable[None]]
 """Does a run, given its id; if it is cancelled, the run goes on elsewhere or later."""
-
-STOPPING = 1.0
-"""Seconds that stopped runs have to end."""
 
 AGAIN = 0.5
 """Seconds before a worker that ended is started again."""
@@ -28,59 +27,28 @@ AGAIN = 0.5
 _log = logging.getLogger(__name__)
 
 
-async def _nothing(id_: str) -> None:
-    """Do no run."""
-
-
-class RunQueue(Protocol):
-    """Hands accepted runs to a process that does them."""
-
-    async def start(self, do: Do | None) -> None:
-        """Start handing out runs.
-
-        Args:
-            do: Does a run here; None if this process does none.
-        """
-
-    async def enqueue(self, connection: AsyncConnection, id_: str, kind: Kind) -> None:
-        """Write that a run waits, in the transaction that accepts it."""
-
-    def accepted(self, id_: str, kind: Kind) -> None:
-        """Take note that this transaction is over."""
-
-    async def put_back(self) -> None:
-        """Hand out the runs again that nobody does any more."""
-
-    async def drain(self, grace: float) -> None:
-        """Hand out no more runs, and stop those under way after ``grace`` seconds."""
-
-
 class LocalQueue:
     """All runs are done by the one process that serves a SQLite file."""
 
     def __init__(self, store: Store, settings: ServiceSettings) -> None:
         self._store = store
+        self._do: Do | None = None
         self._audits = asyncio.Semaphore(settings.audit_concurrency)
-        self._do: Do = _nothing
-        self._draining = False
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._lock: Any = None
+        self._lock = FileLock(f"{store.database.file}.lock")
 
     async def start(self, do: Do | None) -> None:
-        """Take what an earlier process has left.
+        """Do runs, those too that an earlier process has left.
 
         Raises:
             ConfigError: Another process serves this file, or this one is to do no runs.
         """
-        from filelock import FileLock, Timeout
-
         file = self._store.database.file
         if do is None:
             raise ConfigError(
                 "Runs in a SQLite file are done by the process that serves it; name a PostgreSQL "
                 "database to do them elsewhere."
             )
-        self._lock = FileLock(f"{file}.lock")
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
@@ -90,55 +58,50 @@ class LocalQueue:
         self._do = do
         await self.put_back()
 
-    async def enqueue(self, connection: AsyncConnection, id_: str, kind: Kind) -> None:
-        """Do nothing: the run itself says that it waits."""
+    async def enqueue(self, connection: AsyncConnection | None, id_: str, kind: Kind) -> None:
+        """Do a run as soon as there is a slot, and once the transaction that accepts it is over.
 
-    def accepted(self, id_: str, kind: Kind) -> None:
-        """Do a run as soon as there is a slot."""
-        if id_ not in self._tasks and not self._draining:
-            task = self._tasks[id_] = asyncio.create_task(self._done(id_, kind))
+        A transaction keeps all others waiting.
+        """
+        if self._do is not None and id_ not in self._tasks:
+            task = self._tasks[id_] = asyncio.create_task(self._done(self._do, id_, kind))
             task.add_done_callback(lambda _: self._tasks.pop(id_))
 
-    async def _done(self, id_: str, kind: Kind) -> None:
-        if kind != "audit":
-            return await self._do(id_)
-        async with self._audits:
-            return await self._do(id_)
+    async def _done(self, do: Do, id_: str, kind: Kind) -> None:
+        async with self._audits if kind == "audit" else contextlib.nullcontext():
+            await do(id_)
 
     async def put_back(self) -> None:
         """Do the runs that are not over and have no task, as those that a process has left."""
         for id_, kind in await self._store.unfinished():
-            self.accepted(id_, kind)
+            await self.enqueue(None, id_, kind)
 
-    async def drain(self, grace: float) -> None:
+    async def drain(self, grace: float, under_way: Collection[str]) -> None:
         """Stop runs after ``grace`` seconds; the next process goes on with them."""
-        self._draining = True
-        if self._tasks:
-            await asyncio.wait([*self._tasks.values()], timeout=grace)
+        self._do = None
+        await wait_for(self._tasks.values(), grace)
         for task in self._tasks.values():
             task.cancel()
-        if self._tasks:
-            await asyncio.wait([*self._tasks.values()], timeout=STOPPING)
-        if self._lock is not None:
-            self._lock.release()
+        await wait_for(self._tasks.values(), STOPPING)
+        self._lock.release()
 
 
-_QUEUES: dict[bool, str] = {False: "runs", True: "audits"}
-
-_UNATTENDED = sa.text(
-    """SELECT id, kind FROM runs WHERE status IN ('queued', 'running') AND NOT EXISTS (
-        SELECT FROM procrastinate_jobs AS job
-        LEFT JOIN procrastinate_workers AS worker ON worker.id = job.worker_id
-        WHERE job.queueing_lock = runs.id AND (job.status = 'todo' OR job.status = 'doing'
-            AND worker.last_heartbeat > now() - make_interval(secs => :silent)))"""
+_FORSAKEN = sa.text(
+    """DELETE FROM procrastinate_jobs AS job WHERE status <> 'todo' AND NOT EXISTS (
+        SELECT FROM procrastinate_workers AS worker WHERE worker.id = job.worker_id
+            AND worker.last_heartbeat > now() - make_interval(secs => :silent))"""
 )
-"""Runs that are not over, without a job that waits or whose worker is alive."""
+"""The jobs of workers that are silent."""
+
+_WITHOUT_JOB = sa.text(
+    """SELECT id, kind FROM runs WHERE status IN ('queued', 'running') AND NOT EXISTS (
+        SELECT FROM procrastinate_jobs WHERE queueing_lock = runs.id)"""
+)
 
 _BEAT = sa.text(
     """UPDATE procrastinate_workers SET last_heartbeat = now() WHERE id IN (
         SELECT worker_id FROM procrastinate_jobs WHERE queueing_lock = ANY(:ids))"""
 )
-_DELETE = sa.text("DELETE FROM procrastinate_jobs WHERE queueing_lock = :id")
 _LOCK = sa.select(sa.func.pg_try_advisory_xact_lock(PUTTING_BACK))
 
 
@@ -146,55 +109,45 @@ class SharedQueue:
     """Runs in PostgreSQL, done by the workers of procrastinate in any number of processes."""
 
     def __init__(self, store: Store, settings: ServiceSettings) -> None:
-        import procrastinate
-
         self._store = store
         self._settings = settings
-        connector = procrastinate.PsycopgConnector(
-            kwargs=store.database.arguments, min_size=1, max_size=4
-        )
-        self._app = procrastinate.App(connector=connector)
-        self._task = self._app.task(name="fairqr.run")(self._done)
-        self._do: Do = _nothing
-        self._here: set[str] = set()
         self._draining = False
+        self._app = store.database.queue(4)
         self._workers: list[asyncio.Task[None]] = []
 
     async def start(self, do: Do | None) -> None:
         """Open the queue; with ``do``, work on it."""
         await self._app.open_async()
         if do is not None:
-            self._do = do
-            settings = self._settings
-            self._workers = [
-                asyncio.create_task(self._work(_QUEUES[False], settings.concurrency)),
-                asyncio.create_task(self._work(_QUEUES[True], settings.audit_concurrency)),
-            ]
+            self._app.task(name="fairqr.run")(do)
+            numbers = {
+                "runs": self._settings.concurrency,
+                "audits": self._settings.audit_concurrency,
+            }
+            self._workers = [asyncio.create_task(self._work(*it)) for it in numbers.items()]
 
     async def enqueue(self, connection: AsyncConnection, id_: str, kind: Kind) -> None:
-        """Defer the job of a run."""
-        driver = (await connection.get_raw_connection()).driver_connection
-        await self._task.configure(
-            queue=_QUEUES[kind == "audit"], queueing_lock=id_, connection=driver
+        """Defer the job of a run in a transaction; procrastinate notifies its workers."""
+        await self._app.configure_task(
+            "fairqr.run",
+            queue="audits" if kind == "audit" else "runs",
+            queueing_lock=id_,
+            connection=(await connection.get_raw_connection()).driver_connection,
         ).defer_async(id_=id_)
-
-    def accepted(self, id_: str, kind: Kind) -> None:
-        """Do nothing: procrastinate notifies its workers."""
 
     async def put_back(self) -> None:
         """Defer new jobs for runs whose worker is silent, and for those that have lost theirs.
 
         A worker that wakes up may still end the old job, but that is none of the run any more.
         """
-        async with self._store.database.write() as connection:
+        async with self._store.database.begin() as connection:
             if not await connection.scalar(_LOCK):  # somebody else is just doing it
                 return
-            found = await connection.execute(_UNATTENDED, {"silent": self._settings.lease})
-            for id_, kind in found.all():
-                await connection.execute(_DELETE, {"id": id_})
+            await connection.execute(_FORSAKEN, {"silent": self._settings.lease})
+            for id_, kind in (await connection.execute(_WITHOUT_JOB)).all():
                 await self.enqueue(connection, id_, kind)
 
-    async def drain(self, grace: float) -> None:
+    async def drain(self, grace: float, under_way: Collection[str]) -> None:
         """End the workers, and hand over what they did not finish in time."""
         self._draining = True
         for worker in self._workers:
@@ -205,8 +158,8 @@ class SharedQueue:
             while left and (rest := end - loop.time()) > 0:
                 _, left = await asyncio.wait(left, timeout=min(rest, self._settings.lease / 3))
                 if left:  # procrastinate's own heart has stopped, and somebody else would take over
-                    async with self._store.database.write() as connection:
-                        await connection.execute(_BEAT, {"ids": [*self._here]})
+                    async with self._store.database.begin() as connection:
+                        await connection.execute(_BEAT, {"ids": [*under_way]})
             if self._workers:
                 await self.put_back()
         except StoreUnavailableError:
@@ -236,15 +189,3 @@ class SharedQueue:
             except Exception as error:
                 _log.warning("The queue of runs: %s", type(error).__name__)
             await asyncio.sleep(AGAIN)
-
-    async def _done(self, id_: str) -> None:
-        self._here.add(id_)
-        try:
-            await self._do(id_)
-        finally:
-            self._here.discard(id_)
-
-
-def queue_of(store: Store, settings: ServiceSettings) -> RunQueue:
-    """Return the queue of a database."""
-    return LocalQueue(store, settings) if store.database.file else SharedQueue(store, settings)

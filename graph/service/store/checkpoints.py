@@ -18,29 +18,30 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from psycopg_pool import PoolClosed
 
+from fairqr.base.errors import StoreUnavailableError
 from fairqr.graph.steps import run_journal
 
 PAUSE = 0.5
 """Seconds between two attempts while the database is away."""
 
-_AWAY = (psycopg.OperationalError, psycopg.InterfaceError, sqlite3.OperationalError)
+_AWAY = (
+    StoreUnavailableError,
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    sqlite3.OperationalError,
+)
 
 T = TypeVar("T")
 
 
-async def lasting(call: Callable[[], Awaitable[T]], *failures: type[Exception]) -> T:
-    """Await ``call()``; repeat it while the database is away.
-
-    Args:
-        call: Makes an attempt.
-        failures: What it raises if the database is away.
-    """
+async def lasting(call: Callable[[], Awaitable[T]]) -> T:
+    """Await ``call()``; repeat it while the database is away."""
     while True:
         try:
             return await call()
         except PoolClosed:
             raise
-        except failures:
+        except _AWAY:
             await asyncio.sleep(PAUSE)
 
 
@@ -50,7 +51,7 @@ class LastingSaver(BaseCheckpointSaver[Any]):
     async def aget_tuple(self, config: Any) -> Any:
         """Return the last checkpoint of a thread."""
         read = super().aget_tuple
-        return await lasting(lambda: self._once(read, config), *_AWAY)
+        return await lasting(lambda: self._once(read, config))
 
     async def aput(self, *given: Any) -> Any:
         """Keep a checkpoint."""
@@ -59,11 +60,6 @@ class LastingSaver(BaseCheckpointSaver[Any]):
     async def aput_writes(self, *given: Any) -> None:
         """Keep what a step changed, before all steps beside it have ended."""
         await self._kept(super().aput_writes, *given)
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        """Delete all checkpoints of a thread."""
-        delete = super().adelete_thread
-        await lasting(lambda: self._once(delete, thread_id), *_AWAY)
 
     async def _once(self, call: Callable[..., Awaitable[T]], *given: Any) -> T:
         """Make an attempt."""
@@ -77,12 +73,12 @@ class LastingSaver(BaseCheckpointSaver[Any]):
         journal = run_journal()
 
         async def attempt() -> T:
-            if journal is not None:
+            if journal is not None:  # each time, as the run may be another's after an outage
                 await journal.flush(sure=True)
             return await self._once(call, *given)
 
         async with journal.in_order if journal else contextlib.nullcontext():
-            return await lasting(attempt, *_AWAY)
+            return await lasting(attempt)
 
 
 class PostgresCheckpoints(LastingSaver, AsyncPostgresSaver):

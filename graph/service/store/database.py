@@ -7,31 +7,25 @@ import contextlib
 import logging
 import os
 import sqlite3
-import sys
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
+import aiosqlite
+import procrastinate
+import psycopg
 import sqlalchemy as sa
-from langgraph.checkpoint.base import BaseCheckpointSaver
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from fairqr.base.errors import ConfigError, StoreUnavailableError, one_line
 from fairqr.base.settings import data_dir
-from fairqr.graph.service.store.tables import (
-    EVENTS,
-    KEYS,
-    LAYOUT,
-    METADATA,
-    REPLIES,
-    RUNS,
-    VERSION,
-)
-
-if TYPE_CHECKING:
-    from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from fairqr.graph.service.store.checkpoints import PostgresCheckpoints, SqliteCheckpoints
+from fairqr.graph.service.store.tables import make_tables
 
 SCHEMA = "fairqr"
 """The schema of our tables in PostgreSQL, and of those of procrastinate and LangGraph."""
@@ -40,17 +34,20 @@ CONNECTIONS = 5
 CONNECT = 5  # seconds
 STATEMENT = 20_000  # milliseconds
 
-PREPARING, PUTTING_BACK = 0x6661_6972_0001, 0x6661_6972_0002
+PREPARING, PUTTING_BACK, ACCEPTING = 0x6661_6972_0001, 0x6661_6972_0002, 0x6661_6972_0003
 """The names of locks in PostgreSQL."""
 
 PREPARED_WITHIN = 120.0
 """Seconds to wait while another process prepares the database."""
 
-_PRAGMAS = (
-    "PRAGMA journal_mode=WAL",
-    # A power cut may lose the last moments. The end of a process loses nothing.
-    "PRAGMA synchronous=NORMAL",
-    "PRAGMA foreign_keys=ON",
+_FAILURES = (
+    sa.exc.DBAPIError,
+    sa.exc.TimeoutError,
+    # Those of the drivers without SQLAlchemy's class, as those of connecting.
+    sqlite3.Error,
+    psycopg.Error,
+    procrastinate.exceptions.ConnectorException,
+    OSError,
 )
 
 _log = logging.getLogger(__name__)
@@ -73,117 +70,45 @@ class Database:
     """
 
     def __init__(self, url: str = "") -> None:
-        self.file: Path | None = None
         self.arguments: dict[str, Any] = {}
-        # Also those of the drivers without SQLAlchemy's class, as those of connecting.
-        self._failures: tuple[type[Exception], ...] = (
-            sa.exc.DBAPIError,
-            sa.exc.TimeoutError,
-            sqlite3.Error,
-            OSError,
-        )
-        kind, colon, rest = url.partition("://")
-        path = rest.removeprefix("/")
-        if not url:
-            self._engine = self._in_file(data_dir() / "service" / "runs.sqlite")
-        elif colon and kind.partition("+")[0] in ("postgresql", "postgres"):
-            self._engine = self._on_server(f"postgresql://{rest}")
-        elif colon and kind.partition("+")[0] == "sqlite" and path and rest != path:
-            self._engine = self._in_file(Path(os.path.expanduser(path)))
-        else:  # do not quote the URL, which may contain a password
-            raise ConfigError(
-                "The URL of the database of runs is not supported; write sqlite:///path or "
-                "postgresql://user:password@host:port/name."
-            )
-        self._reader = self._engine.execution_options(begin="BEGIN")
-        self._writing = asyncio.Lock() if self.file else contextlib.nullcontext()
-
-    def _in_file(self, file: Path) -> AsyncEngine:
-        self.file, self.place = file, str(file)
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # SQLite gives its other files the same rights.
-            os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
-        except OSError as error:
-            raise ConfigError(
-                f"The database of runs cannot be kept in {file}: {error.strerror}; "
-                "name a file that may be written."
-            ) from None
-        engine = create_async_engine(
-            sa.URL.create("sqlite+aiosqlite", database=str(file.absolute())),
-            # We begin transactions ourselves: the driver would begin them late, and two that have
-            # both read could not both write.
-            async_creator=lambda: _whole(_connected(file, isolation_level=None)),
-            pool_size=CONNECTIONS,
-            max_overflow=0,
-            hide_parameters=True,  # errors would quote queries and documents
-        )
-        sa.event.listen(engine.sync_engine, "begin", _begin)
-        return engine
-
-    def _on_server(self, url: str) -> AsyncEngine:
-        if sys.platform == "win32":
-            raise ConfigError(
-                "The service cannot keep its runs in PostgreSQL on Windows, where psycopg does not "
-                "work with asyncio; run it in WSL, or name a SQLite file."
-            )
-        import psycopg
-        from procrastinate.exceptions import ConnectorException
-        from psycopg.conninfo import conninfo_to_dict
-
-        self._failures += (psycopg.Error, ConnectorException)
-        try:
-            given = conninfo_to_dict(url)
-        except psycopg.ProgrammingError:
-            given = {"host": "@"}
-        place = [str(given.get(part, "")) for part in ("host", "port", "dbname")]
-        if any("@" in part for part in place):
-            # The message of the driver may contain a part of the password.
-            raise ConfigError(
-                "The URL of the database of runs cannot be read; write "
-                "postgresql://user:password@host:port/name, with %40 for an @ in the password, "
-                "%2F for a /, and so on."
-            )
-        self.place = "{}:{}/{}".format(*place)
-        options = (
-            f"-c search_path={SCHEMA} -c statement_timeout={STATEMENT} "
-            f"-c idle_in_transaction_session_timeout={STATEMENT}"
-        )
-        self.arguments = {
-            "connect_timeout": CONNECT,
-            "application_name": "fairqr",
-            # So that we notice if the server vanishes.
-            "keepalives_idle": 10,
-            "keepalives_interval": 5,
-            "keepalives_count": 3,
-            "tcp_user_timeout": 15_000,
-            **given,
-            "options": f"{given.get('options', '')} {options}".strip(),
-        }
-        return create_async_engine(
-            "postgresql+psycopg://",
-            async_creator=lambda: _whole(psycopg.AsyncConnection.connect(**self.arguments)),
-            pool_size=CONNECTIONS,
+        self.file = _file_of(url)
+        if self.file is not None:
+            self.place = str(self.file)
+            _make_file(self.file)
+        else:
+            self.arguments = _arguments_of(url)
+            place = (self.arguments.get(part, "") for part in ("host", "port", "dbname"))
+            self.place = "{}:{}/{}".format(*place)
+        self._engine = create_async_engine(
+            "sqlite+aiosqlite://" if self.file else "postgresql+psycopg://",
+            async_creator=lambda: _whole(self._connected()),
+            # Two transactions in a file would only wait for each other's lock.
+            poolclass=sa.AsyncAdaptedQueuePool,
+            pool_size=1 if self.file else CONNECTIONS,
             max_overflow=0,
             pool_timeout=CONNECT,
-            pool_pre_ping=True,
-            hide_parameters=True,
+            pool_pre_ping=not self.file,
+            hide_parameters=True,  # errors would quote queries and documents
         )
+        if self.file:
+            # We begin transactions ourselves: the driver would begin them late, and one that has
+            # read could not write after one of another process.
+            begin = "BEGIN IMMEDIATE"
+            sa.event.listen(self._engine.sync_engine, "begin", lambda it: it.exec_driver_sql(begin))
+
+    async def _connected(self) -> Any:
+        if self.file:
+            return await _connected(self.file, isolation_level=None)
+        return await psycopg.AsyncConnection.connect(**self.arguments)
 
     @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
+    async def begin(self) -> AsyncIterator[AsyncConnection]:
         """Open a transaction, which is committed at the end.
 
         Raises:
             StoreUnavailableError: The database cannot be used.
         """
-        async with self._writing, self.told(), self._engine.begin() as connection:
-            yield connection
-
-    @asynccontextmanager
-    async def read(self) -> AsyncIterator[AsyncConnection]:
-        """Open a transaction that only reads; see :meth:`write`."""
-        async with self.told(), self._reader.begin() as connection:
+        async with self.told(), self._engine.begin() as connection:
             yield connection
 
     @asynccontextmanager
@@ -198,7 +123,7 @@ class Database:
             yield
         except (sa.exc.IntegrityError, sa.exc.DataError):  # a bug, and has to look like one
             raise
-        except self._failures as error:
+        except _FAILURES as error:
             _log.warning("The database of runs: %s", _said(error))
             raise StoreUnavailableError(
                 "The database of runs is not available; try again later."
@@ -219,88 +144,61 @@ class Database:
             StoreUnavailableError: The database does not respond, refuses, or is a newer one.
         """
         try:
-            if self.file:
-                async with self.write() as connection:
-                    await connection.run_sync(_make_tables)
-                async with self.checkpoints():  # this makes its tables
-                    pass
-            else:
-                await self._prepare_server()
-        except StoreUnavailableError as error:
-            if error.__cause__ is None:
-                raise
+            async with contextlib.nullcontext() if self.file else self._alone():
+                async with self._engine.begin() as connection:
+                    await connection.run_sync(make_tables)
+                async with self.checkpoints() as saver:
+                    await saver.setup()
+        except _FAILURES as error:
             raise StoreUnavailableError(
-                f"The database of runs at {self.place} cannot be used: "
-                f"{_said(error.__cause__).rstrip('.')}; check its URL, and that it is running."
+                f"The database of runs at {self.place} cannot be used: {_said(error).rstrip('.')}; "
+                "check its URL, and that it is running."
             ) from error
 
-    async def _prepare_server(self) -> None:
-        import procrastinate
-
-        async with self.told(), self._lasting_lock() as connection:
-            # Look first: a user without the right to create schemas may still use one.
-            if not await connection.scalar(sa.text(f"SELECT to_regnamespace('{SCHEMA}')::text")):
-                await connection.execute(sa.text(f"CREATE SCHEMA {SCHEMA}"))
-            async with self.write() as own:
-                await own.run_sync(_make_tables)
-            async with self.checkpoints() as saver:
-                await cast("AsyncPostgresSaver", saver).setup()
-            is_there = sa.text("SELECT to_regclass('procrastinate_jobs')::text")
-            if not await connection.scalar(is_there):
-                connector = procrastinate.PsycopgConnector(
-                    kwargs=self.arguments, min_size=1, max_size=1
-                )
-                async with procrastinate.App(connector=connector).open_async() as app:
-                    await app.schema_manager.apply_schema_async()
-
     @asynccontextmanager
-    async def _lasting_lock(self) -> AsyncIterator[AsyncConnection]:
-        """Keep other processes from preparing the database meanwhile."""
+    async def _alone(self) -> AsyncIterator[None]:
+        """Keep other processes from preparing the server meanwhile; make what is not ours."""
         async with self._engine.connect() as plain:
             connection = await plain.execution_options(isolation_level="AUTOCOMMIT")
-            lock = sa.select(sa.func.pg_try_advisory_lock(PREPARING))
             end = time.monotonic() + PREPARED_WITHIN
-            # Polling, since statement_timeout would end a statement that waits.
-            while not await connection.scalar(lock):
+            # Polling, since a statement that waits holds up the index that LangGraph makes.
+            while not await connection.scalar(sa.select(sa.func.pg_try_advisory_lock(PREPARING))):
                 if time.monotonic() > end:
-                    raise StoreUnavailableError(
-                        "Another process has been preparing the database of runs for "
-                        f"{PREPARED_WITHIN:g} s; stop it, and start again."
-                    )
+                    raise TimeoutError("another process is still preparing it")
                 await asyncio.sleep(0.05)
             try:
-                yield connection
+                # Look first: a user without the right to create schemas may still use one.
+                if not await connection.scalar(sa.select(sa.func.to_regnamespace(SCHEMA))):
+                    await connection.execute(sa.text(f"CREATE SCHEMA {SCHEMA}"))
+                yield
+                there = sa.select(sa.func.to_regclass("procrastinate_jobs"))
+                if not await connection.scalar(there):
+                    async with self.queue(1).open_async() as app:
+                        await app.schema_manager.apply_schema_async()
             finally:
                 await connection.scalar(sa.select(sa.func.pg_advisory_unlock(PREPARING)))
 
+    def queue(self, connections: int) -> procrastinate.App:
+        """Return procrastinate's queue in PostgreSQL; the caller opens it."""
+        connector = procrastinate.PsycopgConnector(
+            kwargs=self.arguments, min_size=1, max_size=connections
+        )
+        return procrastinate.App(connector=connector)
+
     @asynccontextmanager
-    async def checkpoints(self) -> AsyncIterator[BaseCheckpointSaver[Any]]:
-        """Open the checkpointer of LangGraph that keeps where durable runs are.
-
-        Raises:
-            StoreUnavailableError: The database cannot be used.
-        """
-        from fairqr.graph.service.store import checkpoints
-
+    async def checkpoints(self) -> AsyncIterator[SqliteCheckpoints | PostgresCheckpoints]:
+        """Open the checkpointer of LangGraph that keeps where durable runs are."""
         if self.file:
-            async with self.told():
-                connection = await _connected(self.file)
-            saver = checkpoints.SqliteCheckpoints(connection)
+            saver = SqliteCheckpoints(await _connected(self.file))
             try:
-                async with self.told():
-                    await saver.setup()
                 yield saver
             finally:
                 async with saver.lock:  # not within what it writes
-                    await connection.close()
+                    await saver.conn.close()
             return
-        from psycopg.rows import dict_row
-        from psycopg_pool import AsyncConnectionPool
-
-        settings = {**self.arguments, "autocommit": True, "row_factory": dict_row}
         # The saver does one thing at a time.
         pool: Any = AsyncConnectionPool(
-            kwargs=settings,
+            kwargs={**self.arguments, "autocommit": True, "row_factory": dict_row},
             min_size=1,
             max_size=1,
             open=False,
@@ -308,11 +206,63 @@ class Database:
             check=AsyncConnectionPool.check_connection,
         )
         async with pool:
-            yield checkpoints.PostgresCheckpoints(pool)
+            yield PostgresCheckpoints(pool)
 
     async def close(self) -> None:
         """Close all connections."""
         await self._engine.dispose()
+
+
+def _file_of(url: str) -> Path | None:
+    """Return the file of a URL, or None if it names no file."""
+    if not url:
+        return data_dir() / "service" / "runs.sqlite"
+    kind, _, path = url.partition(":///")
+    return Path(path).expanduser() if kind.partition("+")[0] == "sqlite" and path else None
+
+
+def _make_file(file: Path) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # SQLite gives its other files the same rights.
+        os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
+    except OSError as error:
+        raise ConfigError(
+            f"The database of runs cannot be kept in {file}: {error.strerror}; name a file that "
+            "may be written."
+        ) from None
+
+
+def _arguments_of(url: str) -> dict[str, Any]:
+    """Return what connects to the PostgreSQL of a URL."""
+    kind, _, rest = url.partition("://")
+    given: dict[str, Any] = {}
+    if kind.partition("+")[0] in ("postgresql", "postgres"):
+        with contextlib.suppress(psycopg.ProgrammingError):
+            given = conninfo_to_dict(f"postgresql://{rest}")
+    parts = [str(given.get(part, "")) for part in ("host", "port", "dbname")]
+    if not given or any("@" in part for part in parts):
+        # Do not quote the URL or what the driver says, which may contain a part of the password.
+        raise ConfigError(
+            "The URL of the database of runs cannot be read; write sqlite:///path or "
+            "postgresql://user:password@host:port/name, with %40 for an @ in the password, %2F for "
+            "a /, and so on."
+        )
+    options = (
+        f"-c search_path={SCHEMA} -c statement_timeout={STATEMENT} "
+        f"-c idle_in_transaction_session_timeout={STATEMENT}"
+    )
+    return {
+        "connect_timeout": CONNECT,
+        "application_name": "fairqr",
+        # So that we notice if the server vanishes.
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 15_000,
+        **given,
+        "options": f"{given.get('options', '')} {options}".strip(),
+    }
 
 
 def _said(error: BaseException) -> str:
@@ -336,87 +286,27 @@ async def _whole(opening: Coroutine[Any, Any, Any]) -> Any:
         raise
 
 
-async def _connected(file: Path, **options: Any) -> Any:
-    """Open a SQLite file; the connection rolls back before it is closed.
+class _Connection(aiosqlite.Connection):
+    """A connection that rolls back before it is closed.
 
     SQLAlchemy closes it if whoever asks is cancelled. In the middle of a transaction, it would keep
     its lock for a while.
-
-    Args:
-        file: The file.
-        options: Options of :func:`sqlite3.connect`.
     """
-    import aiosqlite
 
-    class Connection(aiosqlite.Connection):
-        async def close(self) -> None:
-            with contextlib.suppress(ValueError):  # it is closed already
-                await self.rollback()
-            await super().close()
+    async def close(self) -> None:
+        with contextlib.suppress(ValueError):  # it is closed already
+            await self.rollback()
+        await super().close()
+
+
+async def _connected(file: Path, **options: Any) -> aiosqlite.Connection:
+    """Open a SQLite file with options of :func:`sqlite3.connect`."""
 
     def connect() -> sqlite3.Connection:
         connection: sqlite3.Connection = sqlite3.connect(file, **options)
-        for pragma in _PRAGMAS:
-            connection.execute(pragma)
+        # A power cut may lose the last moments. The end of a process loses nothing.
+        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}")
         return connection
 
-    return await Connection(connect, 64)
-
-
-def _begin(connection: sa.Connection) -> None:
-    begin = connection.get_execution_options().get("begin", "BEGIN IMMEDIATE")
-    connection.exec_driver_sql(begin)
-
-
-_LAST_OF_1_0 = 4
-
-_OLD: dict[sa.Table, tuple[str, ...]] = {
-    RUNS: (
-        *("id", "key_id", "kind", "status", "query", "created", "started", "finished"),
-        *("attempts", "cancel", "request", "result", "problem", "carrier"),
-    ),
-    EVENTS: ("run_id", "number", "name", "data"),
-    KEYS: ("id", "name", "scopes", "created", "revoked", "sha256"),
-}
-"""What is taken over from fairqr 1.0, and the columns that it had then."""
-
-
-def _make_tables(connection: sa.Connection) -> None:
-    """Make the tables; take the keys and the finished runs of fairqr 1.0 over, if there are any.
-
-    Raises:
-        StoreUnavailableError: A newer fairqr has used the database, or one before 1.0.
-    """
-    if sa.inspect(connection).has_table("migrations"):
-        version = connection.scalar(sa.text("SELECT max(version) FROM migrations"))
-        _require(version == _LAST_OF_1_0, version)
-        for table in (*_OLD, REPLIES):
-            connection.execute(sa.text(f"ALTER TABLE {table.name} RENAME TO old_{table.name}"))
-        METADATA.create_all(connection)
-        old = {
-            table: sa.table(f"old_{table.name}", *map(sa.column, columns))
-            for table, columns in _OLD.items()
-        }
-        over = old[RUNS].c.status.in_(("done", "failed", "cancelled"))
-        finished = sa.select(old[RUNS].c.id).where(over)
-        taken = {RUNS: over, EVENTS: old[EVENTS].c.run_id.in_(finished), KEYS: sa.true()}
-        for table, which in taken.items():
-            columns = [table.c[name] for name in _OLD[table]]
-            copied = sa.select(*old[table].c).where(which)
-            connection.execute(table.insert().from_select(columns, copied))
-        for name in ("old_events", "old_replies", "old_runs", "old_access_keys", "migrations"):
-            connection.execute(sa.text(f"DROP TABLE {name}"))
-    METADATA.create_all(connection)
-    version = connection.scalar(sa.select(LAYOUT.c.version))
-    if version is None:
-        connection.execute(LAYOUT.insert().values(version=VERSION))
-    else:
-        _require(version == VERSION, version)
-
-
-def _require(known: bool, version: int) -> None:
-    if not known:
-        raise StoreUnavailableError(
-            f"The database of runs has version {version}, and this fairqr knows only {VERSION} and "
-            f"{_LAST_OF_1_0}; use the fairqr that wrote it, or name another database."
-        )
+    return await _Connection(connect, 64)

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+import re
+import secrets
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairqr.base.errors import InputError, RunCancelledError, RunNotFoundError
+from fairqr.base.errors import InputError, RunCancelledError, RunNotFoundError, one_line
 from fairqr.graph.service.problems import CANCELLED, busy, problem_of
 from fairqr.graph.service.records import (
+    KEY_START,
     LIVE,
+    SCOPES,
+    AccessKey,
     Event,
     Kind,
     Run,
     RunSummary,
+    Scope,
     Status,
     is_id,
     path_of,
 )
-from fairqr.graph.service.store.database import Database
-from fairqr.graph.service.store.keys import Keys
-from fairqr.graph.service.store.tables import EVENTS, LAYOUT, REPLIES, RUNS
+from fairqr.graph.service.store.database import ACCEPTING, Database
+from fairqr.graph.service.store.tables import EVENTS, KEYS, LAYOUT, REPLIES, RUNS
 
 DELETED_AT_ONCE = 500
 """How many old runs are deleted in one transaction."""
@@ -35,18 +41,14 @@ DELETED_AT_ONCE = 500
 TRIAL = 16_384
 """Bytes."""
 
-_ACCEPTING = 0x6661_6972_0003
-_SUMMARY = [RUNS.c[name] for name in RunSummary.model_fields]
-_COUNTED_IN = RUNS.c.status.in_(LIVE)
+_LIVE = RUNS.c.status.in_(LIVE)
+
+_SECRET = re.compile(KEY_START + r"([0-9a-f]{12})_[A-Za-z0-9_-]{43}", re.ASCII)
+_NAME = 100  # characters
 
 
-_OLD_JOBS = sa.text(
-    """DELETE FROM procrastinate_jobs AS job WHERE status <> 'todo'
-        AND queueing_lock NOT IN (SELECT id FROM runs WHERE status IN ('queued', 'running'))
-        AND NOT EXISTS (SELECT FROM procrastinate_workers AS worker
-            WHERE worker.id = job.worker_id AND last_heartbeat > now() - interval '1 minute')"""
-)
-"""What procrastinate leaves if a worker ends between a run's end and its job's."""
+Enqueue = Callable[[AsyncConnection, str, Kind], Awaitable[None]]
+"""Hands a run of this id and kind to whoever does it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +57,36 @@ class Attempt:
 
     Attributes:
         run: The run, as the attempt found it; ``attempts`` is the number of this one, from 1.
-        key: The id of the key that asked for it.
         carrier: The headers of the caller's trace.
         cancel: Whether the run is to be cancelled.
         lost: How many earlier attempts ended without a word.
         version: Of the index that the run's checkpoints are over; None if there are none.
+        last: The number of the last event that earlier attempts have stored.
+        steps: The keys of the steps that these events tell.
+        replies: The replies of models in earlier attempts, by key.
     """
 
     run: Run
-    key: str
     carrier: dict[str, str]
     cancel: bool
     lost: int
     version: str | None
+    last: int
+    steps: set[str]
+    replies: dict[str, dict[str, Any]]
 
 
-class Store(Keys):
+class Store:
     """The database of the service. All methods raise StoreUnavailableError if it cannot be used."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        names = ["checkpoints", "writes"]
+        if not database.file:
+            names = ["checkpoints", "checkpoint_blobs", "checkpoint_writes"]
+        # LangGraph's tables, by the column with the id of the run.
+        tables = [sa.table(name, sa.column("thread_id")) for name in names]
+        self._checkpoints = [table.c.thread_id for table in tables]
 
     @classmethod
     async def open(cls, url: str = "") -> Store:
@@ -100,49 +112,135 @@ class Store(Keys):
 
     async def check(self) -> None:
         """Check that something can be written now."""
-        async with self.database.write() as connection:
+        async with self.database.begin() as connection:
             # As much as an event, and nothing that could be written in the place of what is there.
             await connection.execute(LAYOUT.update().values(trial=os.urandom(TRIAL)))
 
+    async def _all(self, query: sa.Select[Any]) -> Sequence[Mapping[str, Any]]:
+        async with self.database.begin() as connection:
+            return [dict(row) for row in (await connection.execute(query)).mappings()]
+
+    # --- runs, as their keys see them -------------------------------------------------------------
+
     async def accept(
-        self,
-        run: Run,
-        key: str,
-        *,
-        queue: int,
-        live: int,
-        carrier: Mapping[str, str] = MappingProxyType({}),
-        also: Callable[[AsyncConnection], Awaitable[None]] | None = None,
-    ) -> None:
+        self, enqueue: Enqueue, *, queue: int, live: int, key_id: str, **values: Any
+    ) -> Run:
         """Accept a run.
 
         Args:
-            run: The run, with the status ``queued``.
-            key: The id of the key that asked for it.
+            enqueue: Hands it to whoever does it, in the same transaction.
             queue: The most runs of all keys that may wait.
             live: The most live runs of this key.
-            carrier: The headers of the caller's trace.
-            also: What else to write in the same transaction.
+            key_id: The id of the key that asked for it.
+            values: What the other columns of the table say of it.
 
         Raises:
             BusyError: One of these limits is reached.
         """
         counts = sa.select(
-            sa.func.count().filter(RUNS.c.key_id == key),
+            sa.func.count().filter(RUNS.c.key_id == key_id),
             sa.func.count().filter(RUNS.c.status == "queued"),
-        ).where(_COUNTED_IN)
-        async with self.database.write() as connection:
+        ).where(_LIVE)
+        async with self.database.begin() as connection:
             if not self.database.file:  # two would both count before either is there
-                await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ACCEPTING)))
+                await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ACCEPTING)))
             own, waiting = (await connection.execute(counts)).one()
             if own >= live:
                 raise busy("live", live)
             if waiting >= queue:
                 raise busy("queue", live)
-            values = run.model_dump() | {"key_id": key, "carrier": dict(carrier)}
-            await connection.execute(RUNS.insert().values(**values))
-            if also is not None:
-                await also(connection)
+            values |= {"id": uuid.uuid4().hex, "key_id": key_id, "created": self.database.now()}
+            accepted = RUNS.insert().values(status="queued", **values).returning(*RUNS.c)
+            run = _run_of((await connection.execute(accepted)).mappings().one())
+            await enqueue(connection, run.id, run.kind)
+            return run
+
+    async def run(self, id: str, key: str) -> Run:
+        """Return a run.
+
+        Raises:
+            RunNotFoundError: The key has no such run.
+        """
+        async with self.database.begin() as connection:
+            return await _own(connection, id, key)
+
+    async def runs(
+        self,
+        key: str,
+        *,
+        limit: int = 50,
+        before: float | None = None,
+        **only: str | None,
+    ) -> list[RunSummary]:
+        """Return a key's runs, the newest first.
+
+        Args:
+            key: The id of the key.
+            limit: The most runs to return.
+            before: Only runs accepted before this, in seconds since the epoch.
+            only: Only runs of this ``kind`` or with this ``status``; None means all.
+        """
+        query = sa.select(*(RUNS.c[name] for name in RunSummary.model_fields))
+        wanted = {name: value for name, value in only.items() if value is not None}
+        query = query.filter_by(key_id=key, **wanted)
+        if before is not None:
+            query = query.where(RUNS.c.created < before)
+        query = query.order_by(RUNS.c.created.desc(), RUNS.c.id.desc()).limit(limit)
+        return [RunSummary(**row) for row in await self._all(query)]
+
+    async def events(self, id: str, after: int = 0, limit: int = 100) -> list[Event]:
+        """Return the stored events of a run, in order.
+
+        Args:
+            id: The id of the run. We do not check whose run it is.
+            after: Only events with higher numbers.
+            limit: The most events to return.
+        """
+        query = sa.select(*(EVENTS.c[name] for name in Event.model_fields))
+        query = query.where(EVENTS.c.run_id == id, EVENTS.c.number > after)
+        return [Event(**it) for it in await self._all(query.order_by(EVENTS.c.number).limit(limit))]
+
+    async def cancel(self, id: str, key: str) -> Run:
+        """Cancel a run: at once if it waits, otherwise whoever does it ends it.
+
+        Returns:
+            The run as it is now; a run that is over stays unchanged.
+
+        Raises:
+            RunNotFoundError: The key has no such run.
+        """
+        async with self.database.begin() as connection:
+            await _own(connection, id, key)
+            await connection.execute(self._cancelling().where(RUNS.c.id == id))
+            return await _own(connection, id, key)
+
+    def _cancelling(self) -> sa.Update:
+        waits = RUNS.c.status == "queued"
+        return (
+            RUNS.update()
+            .values(
+                cancel=True,
+                status=sa.case((waits, "cancelled"), else_=RUNS.c.status),
+                finished=sa.case((waits, self.database.now())),
+            )
+            .where(_LIVE)
+        )
+
+    async def delete(self, id: str, key: str) -> Run:
+        """Delete a run that is over, with its events, and return it.
+
+        Raises:
+            RunNotFoundError: The key has no such run.
+            InputError: The run is not over.
+        """
+        async with self.database.begin() as connection:
+            run = await _own(connection, id, key)
+            if run.live:
+                raise InputError(f"The run {id} is not over; cancel it first.")
+            await _delete(connection, [id], RUNS.c.id, *self._checkpoints)
+            return run
+
+    # --- attempts ---------------------------------------------------------------------------------
 
     async def begin(self, id: str) -> Attempt | None:
         """Begin the next attempt at a run, and end what earlier ones may write.
@@ -150,30 +248,33 @@ class Store(Keys):
         Returns:
             The attempt; None if the run is over or gone.
         """
-        begun = (
-            RUNS.update()
-            .where(RUNS.c.id == id, _COUNTED_IN)
-            .values(
-                status="running",
-                attempts=RUNS.c.attempts + 1,
-                started=sa.func.coalesce(RUNS.c.started, self.database.now()),
-            )
-            .returning(*RUNS.c)
+        begun = RUNS.update().where(RUNS.c.id == id, _LIVE)
+        begun = begun.values(
+            status="running",
+            attempts=RUNS.c.attempts + 1,
+            started=sa.func.coalesce(RUNS.c.started, self.database.now()),
         )
-        async with self.database.write() as connection:
-            row = (await connection.execute(begun)).mappings().first()
-        if row is None:
-            return None
-        lost = row["attempts"] - 1 - row["handed_over"]
+        told = sa.select(EVENTS.c.number, EVENTS.c.step).where(EVENTS.c.run_id == id)
+        kept = sa.select(REPLIES.c.id, REPLIES.c.reply).where(REPLIES.c.run_id == id)
+        async with self.database.begin() as connection:
+            found = await connection.execute(begun.returning(*RUNS.c))
+            if (row := found.mappings().first()) is None:
+                return None
+            events = (await connection.execute(told)).all()
+            replies = (await connection.execute(kept)).all()
         return Attempt(
-            _run_of(row), row["key_id"], row["carrier"], row["cancel"], lost, row["version"]
+            run=_run_of(row),
+            carrier=row["carrier"],
+            cancel=row["cancel"],
+            lost=row["attempts"] - 1 - row["handed_over"],
+            version=row["version"],
+            last=max((event.number for event in events), default=0),
+            steps={event.step for event in events if event.step},
+            replies={reply.id: reply.reply for reply in replies},
         )
 
     async def add(
-        self,
-        run: Run,
-        events: Sequence[Event] = (),
-        replies: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+        self, run: Run, events: Sequence[Event], replies: Mapping[str, Mapping[str, Any]]
     ) -> bool:
         """Write what happened in a run; what is there already stays unchanged.
 
@@ -186,192 +287,89 @@ class Store(Keys):
         Returns:
             False if a later attempt has begun or the run is over; nothing was written.
         """
-        async with self._writing(run) as connection:
-            if connection is None:
-                return False
-            await self._insert(connection, EVENTS, _rows_of(run.id, events))
-            kept = [{"run_id": run.id, "id": id_, "reply": it} for id_, it in replies.items()]
-            await self._insert(connection, REPLIES, kept)
-        return True
+        # To change nothing locks the row.
+        return await self._write(run, {"status": "running"}, events, replies) is not None
 
     async def begin_over(self, run: Run, version: str) -> bool:
-        """Write the version of the index of a run; see :meth:`add`."""
-        async with self._writing(run, version=version) as connection:
-            return connection is not None
+        """Delete the checkpoints of a run, and note what they are over now; see :meth:`add`."""
+        written = await self._write(run, {"version": version}, deleted=self._checkpoints)
+        return written is not None
 
-    async def finish(self, run: Run, events: Sequence[Event] = ()) -> bool:
+    async def finish(self, run: Run, events: Sequence[Event] = ()) -> Run | None:
         """Write the last events of a run and its end; see :meth:`add`.
 
         Args:
             run: The run at its end.
             events: Events that are not stored yet.
-        """
-        end = {"status": run.status, "result": run.result, "problem": run.problem}
-        async with self._writing(run, finished=self.database.now(), **end) as connection:
-            if connection is None:
-                return False
-            await self._insert(connection, EVENTS, _rows_of(run.id, events))
-            await connection.execute(REPLIES.delete().where(REPLIES.c.run_id == run.id))
-        return True
-
-    async def release(self, run: Run) -> bool:
-        """Hand a run over to the next attempt; see :meth:`add`."""
-        handed = RUNS.c.handed_over + 1
-        async with self._writing(run, status="queued", handed_over=handed) as connection:
-            return connection is not None
-
-    @asynccontextmanager
-    async def _writing(self, run: Run, **values: Any) -> AsyncIterator[AsyncConnection | None]:
-        """Open a transaction in which only this attempt may write; None if it may not."""
-        async with self.database.write() as connection:
-            mine = RUNS.update().where(
-                RUNS.c.id == run.id, RUNS.c.attempts == run.attempts, RUNS.c.status == "running"
-            )
-            # Also without values: it locks the row.
-            kept = await connection.execute(mine.values(values or {"status": "running"}))
-            yield connection if kept.rowcount else None
-
-    async def _insert(
-        self, connection: AsyncConnection, table: sa.Table, rows: list[dict[str, Any]]
-    ) -> None:
-        """Insert rows that are not there yet.
-
-        It is one statement: for several, psycopg would open a pipeline, in which a process that is
-        frozen keeps its locks.
-        """
-        if rows:
-            dialect = sqlite if self.database.file else postgresql
-            await connection.execute(dialect.insert(table).values(rows).on_conflict_do_nothing())
-
-    async def cancel(self, id: str, key: str) -> Run:
-        """Cancel a run: at once if it waits, otherwise whoever does it ends it.
 
         Returns:
-            The run as it is now; a run that is over stays unchanged.
-
-        Raises:
-            RunNotFoundError: The key has no such run.
+            The run with the time of its end; None if nothing was written.
         """
-        async with self.database.write() as connection:
-            await _own(connection, id, key)
-            await self._cancel(connection, id)
-            return _run_of(await _own(connection, id, key))
+        end = {name: getattr(run, name) for name in ("status", "result", "problem")}
+        end["finished"] = self.database.now()
+        deleted = [REPLIES.c.run_id, *self._checkpoints]  # only what is live needs them
+        written = await self._write(run, end, events, deleted=deleted)
+        return written and run.model_copy(update={"finished": written.finished})
 
-    async def cancel_waiting(self, id: str) -> None:
-        """Cancel a run of any key, if it waits."""
-        async with self.database.write() as connection:
-            await self._cancel(connection, id)
+    async def release(self, run: Run) -> bool:
+        """Hand a run over to the next attempt, or end it if it is to be; see :meth:`add`."""
+        values = {
+            "handed_over": RUNS.c.handed_over + 1,
+            "status": sa.case((RUNS.c.cancel, "cancelled"), else_="queued"),
+            "finished": sa.case((RUNS.c.cancel, self.database.now())),
+        }
+        return await self._write(run, values) is not None
 
-    async def _cancel(self, connection: AsyncConnection, id: str) -> None:
-        live = RUNS.update().where(RUNS.c.id == id, _COUNTED_IN)
-        await connection.execute(live.values(cancel=True))
-        problem = problem_of(RunCancelledError(CANCELLED), path_of(id))
-        ended = live.where(RUNS.c.status == "queued").values(
-            status="cancelled", finished=self.database.now(), problem=problem
+    async def _write(
+        self,
+        run: Run,
+        values: Mapping[str, Any],
+        events: Sequence[Event] = (),
+        replies: Mapping[str, Mapping[str, Any]] | None = None,
+        deleted: Sequence[sa.ColumnClause[Any]] = (),
+    ) -> Any:
+        """Write something of an attempt in one transaction; None if it may not write any more."""
+        mine = RUNS.update().where(
+            RUNS.c.id == run.id, RUNS.c.attempts == run.attempts, RUNS.c.status == "running"
         )
-        await connection.execute(ended)
+        mine = mine.values(**values).returning(RUNS.c.finished)
+        told = [{"run_id": run.id, **event.model_dump()} for event in events]
+        kept = [{"run_id": run.id, "id": id_, "reply": it} for id_, it in (replies or {}).items()]
+        insert = sqlite.insert if self.database.file else postgresql.insert
+        async with self.database.begin() as connection:
+            if (written := (await connection.execute(mine)).first()) is None:
+                return None
+            for table, rows in ((EVENTS, told), (REPLIES, kept)):
+                if rows:
+                    # One statement: for several, psycopg would open a pipeline, in which a process
+                    # that is frozen keeps its locks.
+                    await connection.execute(insert(table).values(rows).on_conflict_do_nothing())
+            await _delete(connection, [run.id], *deleted)
+            return written
 
-    async def to_cancel(self) -> dict[str, Status]:
-        """Return the statuses of live runs that are to be cancelled, by id."""
-        query = sa.select(RUNS.c.id, RUNS.c.status).where(_COUNTED_IN, RUNS.c.cancel)
-        async with self.database.read() as connection:
-            return {row.id: row.status for row in await connection.execute(query)}
+    # --- what processes look for ------------------------------------------------------------------
+
+    async def to_cancel(self) -> list[str]:
+        """Return the ids of the runs under way that are to be cancelled."""
+        query = sa.select(RUNS.c.id).where(_LIVE, RUNS.c.cancel)
+        return [row["id"] for row in await self._all(query)]
 
     async def unfinished(self) -> list[tuple[str, Kind]]:
         """Return the ids and kinds of all live runs, the oldest first."""
-        query = sa.select(RUNS.c.id, RUNS.c.kind).where(_COUNTED_IN).order_by(RUNS.c.created)
-        async with self.database.read() as connection:
-            return [(row.id, row.kind) for row in await connection.execute(query)]
-
-    async def run(self, id: str, key: str) -> Run:
-        """Return a run.
-
-        Raises:
-            RunNotFoundError: The key has no such run.
-        """
-        async with self.database.read() as connection:
-            return _run_of(await _own(connection, id, key))
-
-    async def runs(
-        self,
-        key: str,
-        *,
-        limit: int = 50,
-        before: float | None = None,
-        kind: Kind | None = None,
-        status: Status | None = None,
-    ) -> list[RunSummary]:
-        """Return a key's runs, the newest first.
-
-        Args:
-            key: The id of the key.
-            limit: The most runs to return.
-            before: Only runs accepted before this, in seconds since the epoch.
-            kind: Only runs of this kind.
-            status: Only runs with this status.
-        """
-        query = sa.select(*_SUMMARY).where(RUNS.c.key_id == key)
-        if before is not None:
-            query = query.where(RUNS.c.created < before)
-        if kind is not None:
-            query = query.where(RUNS.c.kind == kind)
-        if status is not None:
-            query = query.where(RUNS.c.status == status)
-        query = query.order_by(RUNS.c.created.desc(), RUNS.c.id.desc()).limit(limit)
-        async with self.database.read() as connection:
-            return [RunSummary(**row) for row in (await connection.execute(query)).mappings()]
+        query = sa.select(RUNS.c.id, RUNS.c.kind).where(_LIVE).order_by(RUNS.c.created)
+        return [(row["id"], row["kind"]) for row in await self._all(query)]
 
     async def statuses(self, ids: Collection[str]) -> dict[str, Status]:
         """Return the statuses of runs, by id; unknown ids are left out."""
         query = sa.select(RUNS.c.id, RUNS.c.status).where(RUNS.c.id.in_(ids))
-        async with self.database.read() as connection:
-            return {row.id: row.status for row in await connection.execute(query)}
+        return {row["id"]: row["status"] for row in await self._all(query)}
 
-    async def events(self, id: str, after: int = 0, limit: int = 100) -> list[Event]:
-        """Return the stored events of a run, in order.
-
-        Args:
-            id: The id of the run. We do not check whose run it is.
-            after: Only events with higher numbers.
-            limit: The most events to return.
-        """
-        if not is_id(id):
-            return []
-        query = (
-            sa.select(EVENTS.c.number, EVENTS.c.name, EVENTS.c.step, EVENTS.c.data)
-            .where(EVENTS.c.run_id == id, EVENTS.c.number > after)
-            .order_by(EVENTS.c.number)
-            .limit(limit)
-        )
-        async with self.database.read() as connection:
-            return [Event(**row) for row in (await connection.execute(query)).mappings()]
-
-    async def steps(self, id: str) -> tuple[int, set[str]]:
-        """Return the number of the last event of a run, and the keys of the steps that it tells."""
-        query = sa.select(EVENTS.c.number, EVENTS.c.step).where(EVENTS.c.run_id == id)
-        async with self.database.read() as connection:
-            rows = (await connection.execute(query)).all()
-        return max((row.number for row in rows), default=0), {row.step for row in rows if row.step}
-
-    async def replies(self, id: str) -> dict[str, dict[str, Any]]:
-        """Return the replies of models in a live run, by key."""
-        query = sa.select(REPLIES.c.id, REPLIES.c.reply).where(REPLIES.c.run_id == id)
-        async with self.database.read() as connection:
-            return {row.id: row.reply for row in await connection.execute(query)}
-
-    async def delete(self, id: str, key: str) -> Run:
-        """Delete a run that is over, with its events, and return it.
-
-        Raises:
-            RunNotFoundError: The key has no such run.
-            InputError: The run is not over.
-        """
-        async with self.database.write() as connection:
-            row = await _own(connection, id, key)
-            if row["status"] in LIVE:
-                raise InputError(f"The run {id} is not over; cancel it first.")
-            await connection.execute(RUNS.delete().where(RUNS.c.id == id))
-            return _run_of(row)
+    async def counts(self) -> dict[Status, int]:
+        """Return the numbers of live runs, by status; zeros are left out."""
+        # Past runs are not counted each time.
+        query = sa.select(RUNS.c.status, sa.func.count().label("number")).where(_LIVE)
+        found = await self._all(query.group_by(RUNS.c.status))
+        return {row["status"]: row["number"] for row in found}
 
     async def forget(self, seconds: float) -> int:
         """Delete the runs that ended more than this many seconds ago, by the database's clock.
@@ -379,47 +377,113 @@ class Store(Keys):
         Returns:
             The number of deleted runs.
         """
+        old = sa.select(RUNS.c.id).where(RUNS.c.finished < self.database.now() - seconds, ~_LIVE)
+        # Another process may be deleting some just now.
+        old = old.limit(DELETED_AT_ONCE).with_for_update(skip_locked=True)
         total = 0
         while True:
-            old = (
-                sa.select(RUNS.c.id)
-                .where(RUNS.c.finished < self.database.now() - seconds, ~_COUNTED_IN)
-                .limit(DELETED_AT_ONCE)
-                .with_for_update(skip_locked=True)  # what another process is just deleting
-            )
-            async with self.database.write() as connection:
+            async with self.database.begin() as connection:
                 ids = list(await connection.scalars(old))
-                await connection.execute(RUNS.delete().where(RUNS.c.id.in_(ids)))
+                await _delete(connection, ids, RUNS.c.id, *self._checkpoints)
             total += len(ids)
             if len(ids) < DELETED_AT_ONCE:
-                await self._forget_rests()
                 return total
 
-    async def _forget_rests(self) -> None:
-        """Delete what only live runs need, where a crash has left it."""
-        live = sa.select(RUNS.c.id).where(_COUNTED_IN)
-        names = ["checkpoints", "writes"]
-        if not self.database.file:
-            names = ["checkpoints", "checkpoint_blobs", "checkpoint_writes"]
-        threads = [sa.table(name, sa.column("thread_id")) for name in names]
-        async with self.database.write() as connection:
-            await connection.execute(REPLIES.delete().where(REPLIES.c.run_id.not_in(live)))
-            for table in threads:
-                await connection.execute(table.delete().where(table.c.thread_id.not_in(live)))
-            if not self.database.file:
-                await connection.execute(_OLD_JOBS)
+    # --- access keys, of which we only keep the SHA-256 -------------------------------------------
 
-    async def counts(self) -> dict[Status, int]:
-        """Return the numbers of live runs, by status; zeros are left out."""
-        # Past runs are not counted each time.
-        query = sa.select(RUNS.c.status, sa.func.count()).where(_COUNTED_IN)
-        async with self.database.read() as connection:
-            found = await connection.execute(query.group_by(RUNS.c.status))
-            return {cast("Status", status): count for status, count in found.all()}
+    async def create_key(
+        self, name: str, scopes: Sequence[Scope] = ("run",)
+    ) -> tuple[AccessKey, str]:
+        """Make an access key.
+
+        Args:
+            name: Who or what it is for; one line of at most 100 characters.
+            scopes: What it may do. ``admin`` includes ``run``, and ``run`` includes ``read``; the
+                returned key names them all.
+
+        Returns:
+            The key, and its secret, which nobody can read again.
+
+        Raises:
+            InputError: The name cannot be shown, or there is no such scope.
+        """
+        if not (name.strip() and len(name) <= _NAME and name.isprintable()):
+            raise InputError(f"The name of a key is one line of 1 to {_NAME} characters.")
+        if not scopes or not {*scopes} <= {*SCOPES}:
+            given = one_line(", ".join(scopes), 40)
+            raise InputError(f"There is no scope '{given}'; choose from {', '.join(SCOPES)}.")
+        highest = max(SCOPES.index(scope) for scope in scopes)
+        id_ = secrets.token_hex(6)
+        secret = f"{KEY_START}{id_}_{secrets.token_urlsafe(32)}"
+        made = KEYS.insert().values(
+            id=id_,
+            name=name.strip(),
+            scopes=SCOPES[: highest + 1],
+            created=self.database.now(),
+            sha256=_sha256(secret),
+        )
+        async with self.database.begin() as connection:
+            found = await connection.execute(made.returning(*KEYS.c))
+            return AccessKey(**found.mappings().one()), secret
+
+    async def keys(self) -> list[AccessKey]:
+        """Return all access keys, the oldest first, including revoked ones."""
+        query = sa.select(KEYS).order_by(KEYS.c.created, KEYS.c.id)
+        return [AccessKey(**row) for row in await self._all(query)]
+
+    async def revoke_key(self, id: str) -> AccessKey:
+        """Revoke an access key for good, and cancel its runs.
+
+        A key that was revoked before stays unchanged.
+
+        Args:
+            id: The id of the key, with or without ``fqr_``.
+
+        Raises:
+            InputError: The key does not exist.
+        """
+        id_ = id.removeprefix(KEY_START)
+        if re.fullmatch(r"[0-9a-f]{12}", id_, re.ASCII):  # PostgreSQL refuses some other texts
+            async with self.database.begin() as connection:
+                revoked = KEYS.update().where(KEYS.c.id == id_, KEYS.c.revoked.is_(None))
+                await connection.execute(revoked.values(revoked=self.database.now()))
+                await connection.execute(self._cancelling().where(RUNS.c.key_id == id_))
+        for key in await self.keys():
+            if key.id == id_:
+                return key
+        raise InputError(f"There is no access key '{one_line(id_, 12)}'; see 'fairqr keys list'.")
+
+    async def revoked(self, ids: Collection[str]) -> set[str]:
+        """Return which of these keys are revoked."""
+        query = sa.select(KEYS.c.id).where(KEYS.c.id.in_(ids), KEYS.c.revoked.is_not(None))
+        return {row["id"] for row in await self._all(query)}
+
+    async def key_for(self, secret: str) -> AccessKey | None:
+        """Return the access key of a secret, or None if it does not exist or was revoked."""
+        if (form := _SECRET.fullmatch(secret)) is None:
+            return None
+        found = await self._all(sa.select(KEYS).where(KEYS.c.id == form[1]))
+        # An unknown id takes as long as a wrong secret.
+        expected = found[0]["sha256"] if found else "0" * 64
+        same = hmac.compare_digest(_sha256(secret), expected)
+        if not same or not found or found[0]["revoked"] is not None:
+            return None
+        return AccessKey(**found[0])
 
 
-async def _own(connection: AsyncConnection, id: str, key: str) -> Any:
-    """Return the row of a run that belongs to the key.
+def _sha256(secret: str) -> str:
+    # The secret has 256 random bits, so a slow hash would add nothing.
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+async def _delete(connection: AsyncConnection, ids: Sequence[str], *columns: Any) -> None:
+    """Delete the rows of some runs from tables, named by their columns with the id of the run."""
+    for column in columns:
+        await connection.execute(sa.delete(column.table).where(column.in_(ids)))
+
+
+async def _own(connection: AsyncConnection, id: str, key: str) -> Run:
+    """Return a run that belongs to the key.
 
     Raises:
         RunNotFoundError: There is none, or it belongs to another key; the message does not say
@@ -430,16 +494,14 @@ async def _own(connection: AsyncConnection, id: str, key: str) -> Any:
         query = sa.select(RUNS).where(RUNS.c.id == id, RUNS.c.key_id == key)
         row = (await connection.execute(query)).mappings().first()
     if row is None:
-        named = f" {id}" if is_id(id) else " of that name"
         raise RunNotFoundError(
-            f"There is no run{named}; it may belong to another key, or have been deleted."
+            "There is no such run; it may belong to another key, or have been deleted."
         )
-    return row
+    return _run_of(row)
 
 
 def _run_of(row: Any) -> Run:
-    return Run(**{name: row[name] for name in Run.model_fields})
-
-
-def _rows_of(id: str, events: Sequence[Event]) -> list[dict[str, Any]]:
-    return [{"run_id": id, **event.model_dump()} for event in events]
+    values = {name: row[name] for name in Run.model_fields}
+    if row["status"] == "cancelled" and row["problem"] is None:  # nobody was doing it
+        values["problem"] = problem_of(RunCancelledError(CANCELLED), path_of(row["id"]))
+    return Run(**values)

@@ -162,7 +162,6 @@ async def _converse(settings: ServiceSettings, corpora: list[str], model: str | 
     from fairqr.graph.service.mcp.tools import make_server
     from fairqr.graph.service.runs.doing import Observer
     from fairqr.graph.service.runs.ephemeral import EphemeralRuns
-    from fairqr.graph.service.runs.slots import Slots
 
     async with contextlib.AsyncExitStack() as stack:
         with Progress() as progress:
@@ -171,10 +170,8 @@ async def _converse(settings: ServiceSettings, corpora: list[str], model: str | 
             engine = Engine(settings, default_model=model, auditor=auditor)
             stack.push_async_callback(engine.close)
             await engine.start(progress.prepare)
-        slots = Slots(settings.concurrency)
-        runs = EphemeralRuns(settings, slots, Observer())
+        runs = EphemeralRuns(settings, Observer())
         stack.push_async_callback(runs.drain, 0)
-        stack.callback(slots.close)
         server = make_server(engine, runs)
         # The MCP library closes the stdout that it is given.
         stack.enter_context(contextlib.redirect_stdout(os.fdopen(os.dup(1), "w")))

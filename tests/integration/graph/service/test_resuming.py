@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from fairqr.agents.models.chat import ChatModel
 from fairqr.api import open_engine
@@ -33,6 +34,7 @@ from fairqr.graph.service.records import Event, Kind, Run
 from fairqr.graph.service.runs.doing import Observer
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
+from fairqr.graph.service.store.tables import REPLIES
 from fairqr.graph.stream import Step, run_graph
 from tests.integration import resuming_worker
 from tests.integration.model_server import (
@@ -237,10 +239,21 @@ def is_of_round(number: int, group: str) -> Callable[[Asked], bool]:
     )
 
 
-async def all_are_kept(store: Store, id_: str, model: CountingModel) -> bool:
-    """Whether all replies are kept but the one that is held."""
-    asked = len(model.server.asked)
-    return asked % 3 == 0 and len(await store.replies(id_)) == asked - 1
+async def replies(store: Store, id_: str) -> int:
+    """How many replies are kept with a run."""
+    counted = sa.select(sa.func.count()).where(REPLIES.c.run_id == id_)
+    async with store.database.begin() as connection:
+        return (await connection.execute(counted)).scalar_one()
+
+
+async def until_all_are_kept(store: Store, id_: str, model: CountingModel) -> None:
+    """Wait until all replies are kept but the one that is held."""
+
+    async def kept() -> bool:
+        asked = len(model.server.asked)
+        return bool(model.held) and asked % 3 == 0 and await replies(store, id_) == asked - 1
+
+    await until(kept)
 
 
 async def goes_on_as_if_nothing_had_happened(
@@ -271,10 +284,7 @@ class TestKilled:
         id_ = await submitted(store, "search", SEARCH)
         worker = await workers.start()
 
-        async def the_others_are_kept() -> bool:
-            return bool(model.held) and await all_are_kept(store, id_, model)
-
-        await until(the_others_are_kept)
+        await until_all_are_kept(store, id_, model)
         worker.kill()
         model.open()
         await workers.start()
@@ -326,10 +336,7 @@ async def test_a_worker_that_is_told_to_end_hands_over_what_it_does(
     id_ = await submitted(store, "search", SEARCH)
     worker = await workers.start()
 
-    async def the_others_are_kept() -> bool:
-        return bool(model.held) and await all_are_kept(store, id_, model)
-
-    await until(the_others_are_kept)
+    await until_all_are_kept(store, id_, model)
     worker.signal(signal.SIGTERM)
     assert await asyncio.to_thread(worker.process.wait, PATIENCE) == 0
     model.open()
@@ -346,10 +353,7 @@ async def test_a_worker_that_was_frozen_for_too_long_neither_ends_nor_tells_what
     id_ = await submitted(store, "search", SEARCH)
     frozen = await workers.start()
 
-    async def the_others_are_kept() -> bool:
-        return bool(model.held) and await all_are_kept(store, id_, model)
-
-    await until(the_others_are_kept)
+    await until_all_are_kept(store, id_, model)
     await asyncio.to_thread(freeze, frozen.signal, store_url)
     other = await workers.start()
 

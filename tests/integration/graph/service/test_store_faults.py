@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from fairqr.base.errors import ConfigError, StoreUnavailableError
 from fairqr.graph.service.records import Event
-from fairqr.graph.service.runs.outcomes import done
+from fairqr.graph.service.runs.doing import done
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.tables import LAYOUT
 from tests.integration.graph.service.test_store import make_old
@@ -35,7 +35,7 @@ from fairqr.graph.service.store import Store
 
 async def work(url):
     store = await Store.open(url)
-    async with store.database.write() as connection:
+    async with store.database.begin() as connection:
         await connection.execute(sa.text("UPDATE runs SET status = 'done', query = '\\"gone\\"'"))
         print("halfway", flush=True)
         time.sleep(600)
@@ -54,7 +54,7 @@ def process(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 async def scalar(store: Store, statement: str) -> Any:
-    async with store.database.read() as connection:
+    async with store.database.begin() as connection:
         return await connection.scalar(sa.text(statement))
 
 
@@ -68,7 +68,7 @@ async def test_a_process_that_is_killed_in_a_transaction_leaves_what_was_before(
     store_url: str,
 ) -> None:
     store = await Store.open(store_url)
-    run = await accepted(store, query="before")
+    run = await accepted(store)
     await store.close()
     crashing = process(CRASHING, store_url)
     assert crashing.stdout is not None
@@ -77,7 +77,7 @@ async def test_a_process_that_is_killed_in_a_transaction_leaves_what_was_before(
     crashing.wait()
     store = await Store.open(store_url)
     kept = await store.run(run, "k")
-    assert (kept.status, kept.query) == ("queued", "before")
+    assert (kept.status, kept.query) == ("queued", "leader")
     await begun(store, run)  # nothing stays locked
     if store_url.startswith("sqlite"):
         assert await scalar(store, "PRAGMA integrity_check") == "ok"
@@ -93,7 +93,7 @@ async def test_a_database_of_another_version_is_refused(store_url: str, version:
         await make_old(store_url, version)
     else:
         store = await Store.open(store_url)
-        async with store.database.write() as connection:
+        async with store.database.begin() as connection:
             await connection.execute(LAYOUT.update().values(version=version))
         await store.close()
     with pytest.raises(StoreUnavailableError, match=rf"version {version}.*name another database"):

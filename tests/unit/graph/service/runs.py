@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator
 
 from langchain_core.messages import AIMessageChunk
 
-from fairqr.graph.service.problems import Refusal
 from fairqr.graph.service.records import Event, Run
 from fairqr.graph.service.runs.doing import Observer
 from fairqr.graph.stream import RunEvent, Step
@@ -33,9 +32,6 @@ class Told(Observer):
 
     def finished(self, run: Run) -> None:
         self.said.append(run.status)
-
-    def refused(self, why: Refusal) -> None:
-        self.said.append(f"refused: {why}")
 
 
 class Steps:

@@ -14,7 +14,6 @@ from fairqr.graph.service.http.access import Caller
 from fairqr.graph.service.http.agents import SESSIONS, McpDoor
 from fairqr.graph.service.runs.doing import Observer
 from fairqr.graph.service.runs.ephemeral import EphemeralRuns
-from fairqr.graph.service.runs.slots import Slots
 from tests.integration.service_client import ACCEPT, INITIALIZE
 
 
@@ -22,7 +21,7 @@ async def test_sessions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path))
     settings = ServiceSettings()
     engine = Engine(settings, default_model="feedback")
-    runs = EphemeralRuns(settings, Slots(1), Observer())
+    runs = EphemeralRuns(settings, Observer())
     async with McpDoor.opened(engine, runs) as door:
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:

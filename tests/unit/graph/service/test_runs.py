@@ -23,9 +23,9 @@ from fairqr.base.errors import (
 )
 from fairqr.graph.service.configuration import Caps, Limits, ServiceSettings
 from fairqr.graph.service.records import Event, Run
+from fairqr.graph.service.runs.doing import done
 from fairqr.graph.service.runs.durable import DurableRun
 from fairqr.graph.service.runs.manager import Runs
-from fairqr.graph.service.runs.outcomes import done
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import RunEvent, Step
 from tests.integration.stores import begun
@@ -215,6 +215,14 @@ async def test_a_run_of_another_key_is_not_found(store: Store, script: Script) -
                 await asking(run.id, "another")  # type: ignore[operator]
 
 
+async def both(runs: Runs, script: Script) -> list[tuple[Run, str]]:
+    """Do an ephemeral run and a durable one; return how each ended, and what problems name."""
+    run = await runs.ephemeral.begin("search", "q", script.of, key=KEY, carrier={})
+    ephemeral = await run.end()
+    durable = await runs.result((await submitted(runs)).id, KEY)
+    return [(ephemeral, "/v1/search"), (durable, f"/v1/runs/{durable.id}")]
+
+
 async def test_a_users_error_is_told_and_a_mistake_of_ours_is_not(
     store: Store, script: Script, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -226,15 +234,23 @@ async def test_a_users_error_is_told_and_a_mistake_of_ours_is_not(
             (RuntimeError("SECRET"), "internal"),
         ):
             script.fails = error
-            run = await submitted(runs)
-            final = await runs.result(run.id, KEY)
-            assert final.status == "failed"
-            assert final.problem is not None
-            assert final.problem["type"] == f"urn:fairqr:error:{type_}"
-            assert final.problem["instance"] == f"/v1/runs/{run.id}"
-            assert "SECRET" not in str(final.problem)
+            for final, path in await both(runs, script):
+                assert final.status == "failed"
+                assert final.problem is not None
+                assert final.problem["type"] == f"urn:fairqr:error:{type_}"
+                assert final.problem["instance"] == path
+                assert "SECRET" not in str(final.problem)
     assert "RuntimeError" in caplog.text
     assert "SECRET" not in caplog.text
+
+
+async def test_a_run_that_takes_too_long_is_ended(store: Store, script: Script) -> None:
+    async with running(store, script, caps=Caps(seconds=0.05)) as runs:
+        for final, _ in await both(runs, script):
+            assert final.problem is not None
+            assert final.problem["type"] == "urn:fairqr:error:run-timeout"
+            assert final.problem["status"] == 504
+    assert script.closed == 2
 
 
 async def test_a_result_that_cannot_be_stored_fails_the_run(store: Store) -> None:
@@ -248,20 +264,9 @@ async def test_a_result_that_cannot_be_stored_fails_the_run(store: Store) -> Non
         assert (await store.run(run.id, KEY)).problem == final.problem
 
 
-async def test_a_run_that_takes_too_long_is_ended(store: Store, script: Script) -> None:
-    async with running(store, script, caps=Caps(seconds=0.05)) as runs:
-        run = await submitted(runs)
-        final = await runs.result(run.id, KEY)
-        assert final.problem is not None
-        assert final.problem["type"] == "urn:fairqr:error:run-timeout"
-        assert final.problem["status"] == 504
-
-
-async def test_more_than_the_limits_allow_is_refused(
-    store: Store, script: Script, told: Told
-) -> None:
+async def test_more_than_the_limits_allow_is_refused(store: Store, script: Script) -> None:
     limits = Limits(live=2, queue=1)
-    async with running(store, script, told, concurrency=1, limits=limits) as runs:
+    async with running(store, script, concurrency=1, limits=limits) as runs:
         await submitted(runs)
         await script.begun.wait()
         await submitted(runs)
@@ -271,7 +276,6 @@ async def test_more_than_the_limits_allow_is_refused(
         with pytest.raises(BusyError) as all_of_them:
             await submitted(runs, key="another")
         assert not all_of_them.value.own
-        assert told.said.count("refused: live") == told.said.count("refused: queue") == 1
 
 
 class TestDraining:
@@ -368,7 +372,7 @@ async def test_an_attempt_that_is_not_the_last_is_stopped_and_told_no_more(
             return script.closed == 1
 
         await within(PATIENCE, stopped)
-        assert await store.add(another, [Event(number=3, name="step", data={"step": "rerank"})])
+        assert await store.add(another, [Event(number=3, name="step", data={"step": "rerank"})], {})
         assert await store.finish(done(another, RESULT))
         happened = shape(await asyncio.wait_for(reader, PATIENCE))
         assert [it for it in happened if it[0]] == [it for it in WHOLE if it[0]]

@@ -22,7 +22,6 @@ from fairqr.graph.service.http.metrics import Metrics
 from fairqr.graph.service.http.parts import Parts
 from fairqr.graph.service.runs.doing import Observer
 from fairqr.graph.service.runs.ephemeral import EphemeralRuns
-from fairqr.graph.service.runs.slots import Slots
 from tests.integration.service_client import ACCEPT, INITIALIZE
 
 MOST = 0.05
@@ -64,7 +63,7 @@ async def asked() -> AsyncIterator[httpx.AsyncClient]:
     """Open a client of the whole application, in this process."""
     settings = ServiceSettings(limits=Limits(rate=""))
     engine = Engine(settings, default_model="feedback")
-    ephemeral = EphemeralRuns(settings, Slots(1), Observer())
+    ephemeral = EphemeralRuns(settings, Observer())
     runs: Any = SimpleNamespace(ephemeral=ephemeral)
     nothing = cast("Any", None)
     app = create_app(Parts(settings, nothing, engine, runs, Metrics(), nothing))
