@@ -102,7 +102,7 @@ def test_a_cache_without_rights(closed: Path) -> None:
 def test_a_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         said = fails("serve", "--port", str(taken.getsockname()[1]))
-    assert "address already in use; choose another one with --port." in said
+    assert "address already in use; choose another one with " in said
 
 
 @pytest.mark.parametrize(
