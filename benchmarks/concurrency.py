@@ -130,7 +130,7 @@ async def _crowd(
 
 
 async def _langchain(url: str, crowd: Crowd) -> float:
-    """Ask as often, in as many rounds, by langchain's client; return seconds of the processor."""
+    """Ask the same as often by langchain's client; return seconds of the processor."""
     import openai
     from langchain.chat_models import init_chat_model
 
@@ -141,11 +141,13 @@ async def _langchain(url: str, crowd: Crowd) -> float:
         max_retries=0,
         http_async_client=openai.DefaultAsyncHttpxClient(),
     )
-    message = [{"role": "user", "content": "<group>female</group>"}]
+    more = _counted(url)["last"]
+    messages = more.pop("messages")
+    del more["model"]
     start = time.process_time()
     for number in range(crowd.rounds):
         share = crowd.calls // crowd.rounds + (number < crowd.calls % crowd.rounds)
-        await asyncio.gather(*(client.ainvoke(message) for _ in range(share)))
+        await asyncio.gather(*(client.ainvoke(messages, **more) for _ in range(share)))
     return time.process_time() - start
 
 
@@ -161,8 +163,8 @@ def sleeping_server() -> Iterator[str]:
             server.terminate()
 
 
-def _counted(url: str) -> dict[str, int]:
+def _counted(url: str) -> dict[str, Any]:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"{url}/count", timeout=10) as answer:
-        counts: dict[str, int] = json.load(answer)
+        counts: dict[str, Any] = json.load(answer)
     return counts

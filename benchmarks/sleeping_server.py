@@ -1,7 +1,8 @@
 """A chat server on loopback that sleeps, then answers; it speaks just enough of OpenAI's API.
 
 ``python sleeping_server.py SECONDS`` prints its port. It answers with keywords that depend on the
-question alone. ``GET /count`` says how many questions there were, and how many distinct ones.
+question alone. ``GET /count`` says how many questions there were, and how many distinct ones,
+and what was asked last.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class SleepingServer:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._asked = 0
+        self._last = b"{}"
         self._distinct: set[bytes] = set()
 
     async def serve(self) -> None:
@@ -38,11 +40,13 @@ class SleepingServer:
                 body = await reader.readexactly(int(length[1])) if length else b""
                 if head.startswith(b"POST"):
                     self._asked += 1
+                    self._last = body
                     self._distinct.add(body)
                     await asyncio.sleep(self._seconds)
                     answer = _completion(body)
                 else:
                     answer = {"asked": self._asked, "distinct": len(self._distinct)}
+                    answer["last"] = json.loads(self._last)
                 content = json.dumps(answer).encode()
                 writer.write(
                     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: "
