@@ -74,13 +74,9 @@ class PromptError(InputError):
 
 
 class PromptFileError(PromptError):
-    """The file of a prompt is wrong. ``prompt`` is its id and version, such as ``refine/v2``."""
+    """The file of a prompt is wrong."""
 
     slug = "prompt"
-
-    def __init__(self, prompt: str, message: str) -> None:
-        super().__init__(message)
-        self.prompt = prompt
 
 
 class ConfigError(InputError):

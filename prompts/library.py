@@ -86,7 +86,7 @@ class PromptLibrary:
             known = ", ".join("/".join(each) for each in alike)
             raise PromptError(f"There is no prompt {'/'.join(key)}; choose one of {known}.")
         if isinstance(found, PromptError):
-            raise PromptFileError("/".join(key), str(found))
+            raise PromptFileError(str(found))
         return found
 
 

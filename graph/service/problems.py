@@ -54,16 +54,13 @@ STATUSES: Mapping[type[FairqrError], tuple[int, str]] = {
 
 _LOOK = "ask whoever runs the service to look into its log."
 PRIVATE: Mapping[type[FairqrError], str] = {
-    errors.PromptFileError: f"The file of the prompt {{prompt}} is wrong; {_LOOK}",
+    errors.PromptFileError: f"The file of this prompt is wrong; {_LOOK}",
     errors.ConfigError: f"The service is misconfigured; {_LOOK}",
     errors.IndexVersionError: f"The index cannot be read; {_LOOK}",
     errors.IndexUnavailableError: f"The index cannot be reached; try again later, or {_LOOK}",
     errors.SourceError: f"The description of the source does not fit; {_LOOK}",
 }
-"""Sentences for clients in place of errors that name folders and servers.
-
-Names in braces are attributes of the error.
-"""
+"""Sentences for clients in place of errors that name folders and servers."""
 
 TOO_MANY = (429, "Too many requests")
 """The status and title of a :class:`BusyError` about the limit of one key."""
@@ -130,7 +127,7 @@ def problem_of(error: BaseException, instance: str | None = None) -> dict[str, A
     for kind, instead in PRIVATE.items():
         if isinstance(error, kind):
             log.warning("%s", detail)
-            detail = instead.format(**vars(error))
+            detail = instead
     more: dict[str, Any] = {}
     if isinstance(error, errors.CapError):
         more = {"cap": error.cap, "limit": error.limit}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -175,6 +176,48 @@ def bound(settings: ServiceSettings) -> socket.socket:
         stack.pop_all()
     listener.setblocking(False)
     return listener
+
+
+def fork(number: int) -> bool:
+    """Return in so many new processes, which share what is open; those that are killed come back.
+
+    This process waits for them, hands SIGTERM and SIGINT on, and then exits: with 0, or with the
+    code of the first that ended by itself, whereupon the others are ended.
+
+    Returns:
+        Whether this is the first of them.
+
+    Raises:
+        ConfigError: This system has no fork.
+    """
+    if not hasattr(os, "fork"):
+        raise ConfigError("Several workers need a system like Linux; leave out --workers.")
+    children: set[int] = set()
+    is_first = True
+    code: int | None = None
+
+    def end(*_: object) -> None:
+        nonlocal code
+        code = code or 0
+        for child in children:
+            os.kill(child, signal.SIGTERM)
+
+    while code is None or children:
+        while code is None and len(children) < number:
+            if not (child := os.fork()):
+                for sig in (signal.SIGTERM, signal.SIGINT):
+                    signal.signal(sig, signal.SIG_DFL)
+                return is_first
+            children.add(child)
+            is_first = False
+            for sig in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(sig, end)
+        child, status = os.wait()
+        children.discard(child)
+        if code is None and os.WIFEXITED(status):
+            code = os.WEXITSTATUS(status)
+            end()
+    raise SystemExit(code)
 
 
 def url_of(listener: socket.socket) -> str:

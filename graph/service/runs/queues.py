@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection
+from typing import Any
 
 import sqlalchemy as sa
 from filelock import FileLock, Timeout
+from procrastinate.exceptions import ConnectorException
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairqr.base.errors import ConfigError, StoreUnavailableError
+from fairqr.base.errors import ConfigError, NotAllowedError, StoreUnavailableError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Kind
 from fairqr.graph.service.runs.doing import STOPPING, wait_for
@@ -28,10 +30,11 @@ _log = logging.getLogger(__name__)
 
 
 class LocalQueue:
-    """All runs are done by the one process that serves a SQLite file."""
+    """All runs are done by the one process that serves a SQLite file, or by none."""
 
     def __init__(self, store: Store, settings: ServiceSettings) -> None:
         self._store = store
+        self._works = settings.work
         self._do: Do | None = None
         self._audits = asyncio.Semaphore(settings.audit_concurrency)
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -41,14 +44,11 @@ class LocalQueue:
         """Do runs, those too that an earlier process has left.
 
         Raises:
-            ConfigError: Another process serves this file, or this one is to do no runs.
+            ConfigError: Another process serves this file.
         """
-        file = self._store.database.file
         if do is None:
-            raise ConfigError(
-                "Runs in a SQLite file are done by the process that serves it; name a PostgreSQL "
-                "database to do them elsewhere."
-            )
+            return
+        file = self._store.database.file
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
@@ -62,7 +62,15 @@ class LocalQueue:
         """Do a run as soon as there is a slot, and once the transaction that accepts it is over.
 
         A transaction keeps all others waiting.
+
+        Raises:
+            NotAllowedError: This process does none, and nobody else could.
         """
+        if not self._works:
+            raise NotAllowedError(
+                "This service keeps no runs, since it has no PostgreSQL database; ask without "
+                "'keep', and wait for the result."
+            )
         if self._do is not None and id_ not in self._tasks:
             task = self._tasks[id_] = asyncio.create_task(self._done(self._do, id_, kind))
             task.add_done_callback(lambda _: self._tasks.pop(id_))
@@ -73,7 +81,7 @@ class LocalQueue:
 
     async def put_back(self) -> None:
         """Do the runs that are not over and have no task, as those that a process has left."""
-        for id_, kind in await self._store.unfinished():
+        for id_, kind in await self._store.unfinished() if self._works else ():
             await self.enqueue(None, id_, kind)
 
     async def drain(self, grace: float, under_way: Collection[str]) -> None:
@@ -84,6 +92,14 @@ class LocalQueue:
             task.cancel()
         await wait_for(self._tasks.values(), STOPPING)
         self._lock.release()
+
+
+def _tell_briefly(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log in one line that the end of a job could not be written: another worker took it over."""
+    if isinstance(context.get("exception"), ConnectorException):
+        _log.warning("The queue of runs: %s", type(context["exception"]).__name__)
+    else:
+        loop.default_exception_handler(context)
 
 
 _FORSAKEN = sa.text(
@@ -118,6 +134,7 @@ class SharedQueue:
     async def start(self, do: Do | None) -> None:
         """Open the queue; with ``do``, work on it."""
         await self._app.open_async()
+        asyncio.get_running_loop().set_exception_handler(_tell_briefly)
         if do is not None:
             self._app.task(name="fairqr.run")(do)
             numbers = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +14,7 @@ import typer
 
 from fairqr.base.errors import ConfigError, InputError
 from fairqr.cli.common import run
-from fairqr.cli.options import Fields, command
+from fairqr.cli.options import Count, Fields, command
 from fairqr.cli.output import Printed, table, warn
 from fairqr.cli.progress import Progress
 from fairqr.cli.settings import unknown_settings
@@ -45,6 +46,7 @@ def serve(
     corpus: list[str] | None = None,
     model: list[str] | None = None,
     base_url: str | None = None,
+    workers: Count = 1,
 ) -> None:
     """Serve searches, answers, probes and audits over HTTP, with a page to run and watch them.
 
@@ -59,22 +61,39 @@ def serve(
         model: A model that clients may ask, besides those of the settings file. Repeatable; the
             first is the default.
         base_url: The URL of an OpenAI-compatible server.
+        workers: How many processes serve. Several need a PostgreSQL database, or keep no runs.
     """
     settings = _settings("service", SERVICE, model, base_url, **changes)
+    from fairqr.graph.service.http.serving import bound, fork
+
     for warning in unknown_settings():
         warn(warning)
-    run(_serve(settings, corpus or [], model[0] if model else None))
+    with bound(settings) as listener:
+        announces = True
+        if workers > 1:
+            if settings.work and not settings.database.startswith("postgres"):
+                raise ConfigError(
+                    "Several workers cannot share the runs in a SQLite file; name a PostgreSQL "
+                    "database, or set FAIRQR_SERVICE_WORK=false to keep no runs."
+                )
+            announces = fork(workers)
+        run(_serve(settings, listener, announces, corpus or [], model[0] if model else None))
 
 
-async def _serve(settings: ServiceSettings, corpora: list[str], model: str | None) -> None:
+async def _serve(
+    settings: ServiceSettings,
+    listener: socket.socket,
+    announces: bool,
+    corpora: list[str],
+    model: str | None,
+) -> None:
     import gc
 
     from fairqr.cli.service_audits import ServiceAuditor
     from fairqr.graph.service.http.access import needs_keys
-    from fairqr.graph.service.http.serving import Server, bound, running, url_of
+    from fairqr.graph.service.http.serving import Server, running, url_of
 
     async with contextlib.AsyncExitStack() as stack:
-        listener = stack.enter_context(bound(settings))
         url = url_of(listener)
         with Progress() as progress:
             settings = await _offering(settings, corpora, progress)
@@ -83,6 +102,8 @@ async def _serve(settings: ServiceSettings, corpora: list[str], model: str | Non
             )
 
         def started() -> None:
+            if not announces:
+                return
             told = "keys are needed" if needs_keys(settings) else "no keys are needed here"
             typer.echo(f"fairqr listens on {url}")
             typer.echo(f"  the page: {url}/   the API: {url}/openapi.json   ({told})")

@@ -47,10 +47,10 @@ SEARCH = {
 class Worker:
     """`fairqr serve` as a worker."""
 
-    def __init__(self, variables: dict[str, str], port: int) -> None:
+    def __init__(self, variables: dict[str, str], port: int, *arguments: str) -> None:
         self.address = f"http://127.0.0.1:{port}"
         self._child = subprocess.Popen(
-            [Command.executable, "serve", "--port", str(port)],
+            [Command.executable, "serve", "--port", str(port), *arguments],
             env=variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -65,6 +65,12 @@ class Worker:
                 == 200
             )
         return False
+
+    @property
+    def children(self) -> set[int]:
+        """The processes that it has started, by their ids."""
+        pid = self._child.pid
+        return {*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())}
 
     def send(self, number: signal.Signals) -> None:
         self._child.send_signal(number)
@@ -237,3 +243,38 @@ async def an_agent(url: str, key: str, told: list[str | None]) -> set[int]:
 
 def _over(run: dict[str, Any]) -> dict[str, Any] | None:
     return run if run["status"] in ("done", "failed", "cancelled") else None
+
+
+@pytest.mark.parametrize("database", ["SQLite", "PostgreSQL"])
+def test_workers_of_one_command_share_a_port_and_one_that_is_killed_comes_back(
+    database: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    variables = {"PATH": os.environ["PATH"], "FAIRQR_DATA_DIR": str(tmp_path)}
+    shared = database == "PostgreSQL"
+    if shared:
+        variables["FAIRQR_SERVICE_DATABASE"] = request.getfixturevalue("postgres_url")
+    people = str(write_people(tmp_path / "people"))
+    run_command(variables, "index", "create", "people", people)
+    arguments = ("--workers", "2", "--corpus", "people", "--model", "feedback")
+    if not shared:
+        command = [Command.executable, "serve", "--port", "0", *arguments]
+        refused = subprocess.run(command, env=variables, capture_output=True, text=True)
+        assert refused.returncode == 2
+        assert "cannot share the runs in a SQLite file" in refused.stderr
+        variables["FAIRQR_SERVICE_WORK"] = "false"
+    worker = Worker(variables, free_port(), *arguments)
+    try:
+        search = {"query": "physicist", "ask": "never", "attributes": ["gender"], "k": 3}
+        before = worker.children
+        assert len(before) == 2
+        os.kill(min(before), signal.SIGKILL)
+        until(lambda: len(worker.children - {min(before)}) == 2)
+        with httpx.Client(base_url=worker.address, timeout=PATIENCE, trust_env=False) as client:
+            for keep in (False, shared):
+                found = client.post("/v1/search", json={**search, "keep": keep})
+                assert len(found.raise_for_status().json()["ranking"]) == 3
+            kept = client.post("/v1/search", json={**search, "keep": True})
+            assert kept.status_code == (200 if shared else 403), kept.text
+        assert worker.end() == 0
+    finally:
+        worker.send(signal.SIGKILL)

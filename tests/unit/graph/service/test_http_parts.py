@@ -33,7 +33,6 @@ def test_each_error_has_a_status_and_says_its_sentence() -> None:
         "BusyError": lambda kind: kind("Wait.", retry_after=2.0, own=True),
         "BudgetError": lambda kind: kind("tokens", 9, 5, "Less."),
         "CapError": lambda kind: kind("k", 5, "Less."),
-        "PromptFileError": lambda kind: kind("refine/v4", "Mend it."),
         "ModelError": lambda kind: kind("timeout", "Late."),
     }
     for name, kind in vars(errors).items():
