@@ -25,6 +25,5 @@ def library(
     try:
         return import_module(name)
     except ImportError:
-        raise error(
-            f"{what} needs {name}; install it with: pip install 'fairqr[{extra}]'"
-        ) from None
+        message = f"{what} needs {name}; install it with: pip install 'fairqr[{extra}]'"
+        raise error(message) from None

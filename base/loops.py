@@ -1,9 +1,10 @@
-"""Event loops: values per loop, coroutines that run together, and a loop for blocking code."""
+"""Event loops: a value for each, coroutines together, blocking code; and processor cores."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import threading
 from collections.abc import Coroutine, Iterable
 from contextlib import suppress
@@ -124,3 +125,18 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     with _sharing:
         background = _shared()
     return background.run(work)
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use.
+
+    ``OMP_NUM_THREADS`` decides if it is set, as for other numeric programs: threads that share a
+    core are slower than fewer threads. macOS and Windows only report how many cores the machine
+    has.
+    """
+    wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if wanted.isascii() and wanted.isdigit() and int(wanted):
+        return int(wanted)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

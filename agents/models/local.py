@@ -16,9 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fairqr.base.cores import usable_cores
 from fairqr.base.errors import ModelUnavailableError
-from fairqr.base.loops import PerLoop
+from fairqr.base.loops import PerLoop, usable_cores
 from fairqr.base.weights import is_pulled, lookup, weights_path
 
 CONTEXT_TOKENS = 2048

@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fairqr.base.cores import usable_cores
 from fairqr.base.errors import ModelUnavailableError, one_line
+from fairqr.base.loops import usable_cores
 from fairqr.base.weights import is_pulled, weights_path
 from fairqr.retrieval.encoders.encoder import Float32Array
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.base.cores import usable_cores
 from fairqr.base.files import open_beside, write_beside
+from fairqr.base.loops import usable_cores
 from fairqr.base.secrets import without_secrets
 
 
