@@ -50,7 +50,8 @@ class StepData(Documented):
         generated: After ``generate``: what was answered from one ranking.
         judged: After ``attribute``: the same answer, with the documents that it used.
         progress: After ``progress``: how far an audit is.
-        usage: What models have cost so far.
+        usage: What models have cost so far; after ``generate``, ``attribute`` and ``probe``, what
+            this step has cost.
         warnings: Sentences for people.
     """
 
@@ -74,7 +75,7 @@ class StepData(Documented):
     warnings: list[str] | None = None
 
 
-_FIRST = {"iterations": "round", "generated": "generated", "judged": "judged"}
+_FIRST = {"iterations": "round", "generated": "generated", "judged": "judged", "spent": "usage"}
 """Lists of the state to which a step adds one entry, and the field for this entry."""
 
 

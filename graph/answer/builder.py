@@ -83,6 +83,7 @@ def build_answer_graph(
     graph.add_conditional_edges("sample", Node(to_generate), ["generate"])
     graph.add_conditional_edges("collect", Node(nodes.to_attribute), ["attribute", "summarise"])
     compiled = graph.compile(checkpointer=checkpointer, name="fair_answer")
+    graph.compiled = False  # whoever adds nodes to it compiles it again
     return compiled.with_config(recursion_limit=RECURSION_LIMIT, max_concurrency=concurrency)
 
 

@@ -67,4 +67,5 @@ def build_probe_graph(
     graph.add_edge(START, "prepare")
     graph.add_conditional_edges("plan", Node(to_probe), ["probe", "conclude"])
     compiled = graph.compile(checkpointer=checkpointer, name="fair_probe")
+    graph.compiled = False  # whoever adds nodes to it compiles it again
     return compiled.with_config(recursion_limit=RECURSION_LIMIT, max_concurrency=concurrency)

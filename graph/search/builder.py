@@ -73,6 +73,7 @@ def build_search_graph(
     graph.add_conditional_edges("refine", _unless_over("retrieve"), ["retrieve", "rerank"])
     graph.add_edge("rerank", END)
     compiled = graph.compile(checkpointer=checkpointer, name="fair_search")
+    graph.compiled = False  # whoever adds nodes to it compiles it again
     return compiled.with_config(recursion_limit=RECURSION_LIMIT)
 
 

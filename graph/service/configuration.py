@@ -306,7 +306,9 @@ def _of_file() -> Iterator[_Entry]:
     """Yield what the settings file says; its paths are relative to its folder."""
     held, file = general.file_section(SERVICE)
     for place, value, source in _entries(held, ValueSource("file", str(file))):
-        yield place, _beside(file, value) if place[0] in _PATHS else value, source
+        if place[0] in _PATHS:
+            value = _beside(file, _split(value) if place[0] == "sources" else value)
+        yield place, value, source
 
 
 def _beside(file: Path, value: Any) -> Any:

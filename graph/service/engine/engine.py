@@ -148,7 +148,7 @@ class Engine:
         """
         auditor = self._require_auditor()
         request = check_audit(asked, self.settings.caps, self.offers)
-        await auditor.check(asked.options)
+        await auditor.check(request.context.options)
         async with self.searched(request.body["corpus"], asked.retriever) as engine:
             for name in asked.attributes:
                 engine.schema.attribute(name)

@@ -38,12 +38,6 @@ class _Opened:
         done = self.opening
         return done.done() and (done.cancelled() or done.exception() is not None)
 
-    async def release(self) -> None:
-        """Count a user less, and close the engine after the last one."""
-        self.users -= 1
-        if not self.users:
-            await self.close()
-
     async def close(self) -> None:
         """Close the engine, or stop opening it."""
         self.opening.cancel()
@@ -67,6 +61,7 @@ class Engines:
         self._catalog = catalog
         self._sources = sources
         self._opened: dict[tuple[str, str], _Opened] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def lend(
@@ -102,13 +97,21 @@ class Engines:
         opened.users += 1
         try:
             if known is not None and known is not opened:
-                await known.release()
+                self._release(known)
             yield await asyncio.shield(opened.opening)
         finally:
-            await opened.release()
+            self._release(opened)
+
+    def _release(self, opened: _Opened) -> None:
+        """Count a user less, and close the engine after the last one, who may leave meanwhile."""
+        opened.users -= 1
+        if not opened.users:
+            task = asyncio.create_task(opened.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
         """Close all search engines, and stop what is being opened."""
         opened = [*self._opened.values()]
         self._opened.clear()
-        await asyncio.gather(*(one.close() for one in opened))
+        await asyncio.gather(*(one.close() for one in opened), *self._closing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -245,18 +245,19 @@ def _sources(files: Iterable[Path], catalog: Catalog) -> dict[str, Source]:
     return found
 
 
-def _named_by(offered: Iterable[str], name: str) -> str | None:
+def _named_by(offered: Collection[str], name: str) -> str | None:
     """Return which of these names and patterns has a name, itself before any pattern.
 
-    A name that is a pattern, or could not be one of a model, is in none.
+    A name that is a pattern is in none, and one that could not be that of a model in no pattern.
     """
+    if "*" not in name and name in offered:
+        return name
     if not 0 < len(name) <= LONGEST_NAME or "*" in name or name != "".join(name.split()):
         return None
-    matching = [one for one in offered if fnmatchcase(name, one)]
-    return name if name in matching else next(iter(matching), None)
+    return next((one for one in offered if fnmatchcase(name, one)), None)
 
 
-def _require(kind: str, listed: str, offered: Iterable[str], name: str) -> str:
+def _require(kind: str, listed: str, offered: Collection[str], name: str) -> str:
     """Return which of these names and patterns has a name; see :func:`_named_by`.
 
     Raises:
@@ -276,7 +277,7 @@ def _address(url: str) -> object:
         return url
     try:
         parsed = httpx.URL(url)
-    except httpx.InvalidURL:
+        host, path = parsed.host.removesuffix("."), parsed.raw_path.rstrip(b"/")
+    except (httpx.InvalidURL, UnicodeError):  # the second for names like xn--a
         return url
-    host, path = parsed.host.removesuffix("."), parsed.raw_path.rstrip(b"/")
     return parsed.scheme, parsed.userinfo, host, parsed.port, path, parsed.fragment

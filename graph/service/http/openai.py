@@ -107,9 +107,9 @@ async def _chunks(
     def chunk(delta: Mapping[str, Any], end: str | None = None, **more: Any) -> bytes:
         return _line({**_piece(begun.run, asked, delta, end, of="delta"), **more})
 
-    yield chunk({"role": "assistant", "content": ""})
     is_written = False
     async with begun.events as events, aclosing(events):
+        yield chunk({"role": "assistant", "content": ""})
         async for event in events:
             if event.name == "token":
                 is_written = True

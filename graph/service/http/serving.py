@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.util import find_spec
 from types import FrameType
@@ -26,7 +28,11 @@ from fairqr.graph.service.problems import problem_of
 
 KEPT_ALIVE = 30  # seconds that a connection may be idle after a request
 LONGEST_HEADERS = 64 * 1024  # bytes of the headers of a request
+SAME = 0.2  # seconds in which a signal that came on two ways is one signal
+AGAIN = 1.0  # seconds until a killed worker is replaced
 LAST_ANSWERS = 2  # seconds to send the last responses after all runs have ended
+
+log = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
@@ -130,8 +136,8 @@ class Server(uvicorn.Server):
     def end(self) -> None:
         """Stop when all work is done or handed back; the second call stops at once."""
         if self._ending is None:
-            self._ending = asyncio.create_task(self._end())
-        else:
+            self._ending, self._told = asyncio.create_task(self._end()), self._loop.time()
+        elif self._loop.time() > self._told + SAME:
             self._ending.cancel()
             self.force_exit = True
 
@@ -192,31 +198,42 @@ def fork(number: int) -> bool:
     """
     if not hasattr(os, "fork"):
         raise ConfigError("Several workers need a system like Linux; leave out --workers.")
+    # What is ignored stays so, as SIGINT is in the background of a shell's script.
+    taken = [sig for sig in SIGNALS if signal.getsignal(sig) is not signal.SIG_IGN]
+    before = {sig: signal.getsignal(sig) for sig in taken}
     children: set[int] = set()
-    is_first = True
     code: int | None = None
 
     def end(*_: object) -> None:
         nonlocal code
         code = code or 0
         for child in children:
-            os.kill(child, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGTERM)
 
+    is_first = True
     while code is None or children:
         while code is None and len(children) < number:
-            if not (child := os.fork()):
-                for sig in (signal.SIGTERM, signal.SIGINT):
-                    signal.signal(sig, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_BLOCK, taken)  # it is not known yet whose child it is
+            child = os.fork()
+            for sig in taken:
+                signal.signal(sig, end if child else before[sig])
+            if child:
+                children.add(child)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)
+            if not child:
                 return is_first
-            children.add(child)
             is_first = False
-            for sig in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(sig, end)
         child, status = os.wait()
         children.discard(child)
         if code is None and os.WIFEXITED(status):
             code = os.WEXITSTATUS(status)
             end()
+        elif code is None:
+            log.warning(
+                "A worker was killed by signal %d; another one starts.", os.WTERMSIG(status)
+            )
+            time.sleep(AGAIN)
     raise SystemExit(code)
 
 

@@ -47,6 +47,8 @@ class LocalQueue:
             ConfigError: Another process serves this file.
         """
         if do is None:
+            if left := await self._store.unfinished():
+                _log.warning("%d runs wait until a service does runs again.", len(left))
             return
         file = self._store.database.file
         try:
@@ -68,8 +70,8 @@ class LocalQueue:
         """
         if not self._works:
             raise NotAllowedError(
-                "This service keeps no runs, since it has no PostgreSQL database; ask without "
-                "'keep', and wait for the result."
+                "This service keeps no runs, and does no audits, since it has no PostgreSQL "
+                "database; ask without 'keep', and wait for the result."
             )
         if self._do is not None and id_ not in self._tasks:
             task = self._tasks[id_] = asyncio.create_task(self._done(self._do, id_, kind))

@@ -86,7 +86,7 @@ class Database:
             poolclass=sa.AsyncAdaptedQueuePool,
             pool_size=1 if self.file else CONNECTIONS,
             max_overflow=0,
-            pool_timeout=CONNECT,
+            pool_timeout=6 * CONNECT if self.file else CONNECT,
             pool_pre_ping=not self.file,
             hide_parameters=True,  # errors would quote queries and documents
         )
@@ -236,12 +236,11 @@ def _make_file(file: Path) -> None:
 def _arguments_of(url: str) -> dict[str, Any]:
     """Return what connects to the PostgreSQL of a URL."""
     kind, _, rest = url.partition("://")
-    given: dict[str, Any] = {}
+    given: dict[str, Any] | None = None
     if kind.partition("+")[0] in ("postgresql", "postgres"):
         with contextlib.suppress(psycopg.ProgrammingError):
             given = conninfo_to_dict(f"postgresql://{rest}")
-    parts = [str(given.get(part, "")) for part in ("host", "port", "dbname")]
-    if not given or any("@" in part for part in parts):
+    if given is None or any("@" in str(given.get(it, "")) for it in ("host", "port", "dbname")):
         # Do not quote the URL or what the driver says, which may contain a part of the password.
         raise ConfigError(
             "The URL of the database of runs cannot be read; write sqlite:///path or "
@@ -304,9 +303,18 @@ async def _connected(file: Path, **options: Any) -> aiosqlite.Connection:
 
     def connect() -> sqlite3.Connection:
         connection: sqlite3.Connection = sqlite3.connect(file, **options)
+        end = time.monotonic() + CONNECT
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+                break
+            except sqlite3.OperationalError:  # another process is just doing it
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
         # A power cut may lose the last moments. The end of a process loses nothing.
-        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
-            connection.execute(f"PRAGMA {pragma}")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("PRAGMA foreign_keys=ON")
         return connection
 
     return await _Connection(connect, 64)

@@ -35,7 +35,7 @@ from fairqr.graph.service.records import (
 from fairqr.graph.service.store.database import ACCEPTING, Database
 from fairqr.graph.service.store.tables import EVENTS, KEYS, LAYOUT, REPLIES, RUNS
 
-DELETED_AT_ONCE = 500
+DELETED_AT_ONCE = 50
 """How many old runs are deleted in one transaction."""
 
 TRIAL = 16_384

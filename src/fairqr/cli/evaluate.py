@@ -75,16 +75,21 @@ def evaluate(
     from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
 
     results.check_level(alpha, "a test", "0.05")
-    runs = _read_runs([run_file, *(compare or [])], ties)
+    paths = [run_file, *(compare or [])]
+    if len({*paths}) < len(paths):
+        raise InputError("A run is named twice; name each once.")
+    usual = RELEVANCE if documents is None and corpus is None else f"{RELEVANCE},{FAIRNESS}"
+    asked = parse_measures(measures or usual)
+    runs = _read_runs(paths, ties)
     judged = None if qrels is None else read_qrels(qrels)
-    groups, usual = None, RELEVANCE
+    groups = None
     if documents is not None or corpus is not None:
         source = corpus or find_corpus(BUILT_IN.get(documents or "", Path(documents or "")), schema)
-        groups, usual = as_groups(source, ids_of(runs, judged)), f"{RELEVANCE},{FAIRNESS}"
+        groups = as_groups(source, ids_of(runs, judged))
     evaluations = evaluate_all(
         runs,
         judged,
-        parse_measures(measures or usual),
+        asked,
         documents=groups,
         target=target or DEFAULT_TARGET,
         attributes=attribute or (),

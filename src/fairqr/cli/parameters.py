@@ -80,14 +80,16 @@ class Parameter(NamedTuple):
         """
         from pydantic import TypeAdapter, ValidationError
 
-        if self.is_parsed or self.is_mapping:
+        if self.is_parsed:
             return texts[0] if len(texts) == 1 else texts
+        if len(texts) > 1 and not self.is_list:
+            raise InputError(f"'{self.name}' is set twice; set it once.")
+        if self.is_mapping:
+            return texts[0]
         kind: Any = Annotated[self.field.annotation, self.field]
         if self.is_list:
             kind = get_args(self.accepts)[0]
             texts = [part.strip() for text in texts for part in text.split(",")]
-        elif len(texts) > 1:
-            raise InputError(f"'{self.name}' is set twice; set it once.")
         try:
             values = [TypeAdapter(kind).validate_strings(text) for text in texts]
         except ValidationError as error:
@@ -141,10 +143,13 @@ def read_parameters(
     texts: dict[str, list[str]] = {}
     for name, text in options:
         texts.setdefault(name, []).append(text)
+    by_option = {*texts}
     for assignment in assignments:
         name, _, text = assignment.partition("=")
         if not (name and text):
             raise InputError(f"'{one_line(assignment, 60)}' has no value; write NAME=VALUE.")
+        if name in by_option:
+            raise InputError(f"'{name}' is set twice; set it once.")
         texts.setdefault(name, []).append(text)
     values: dict[str, Any] = {}
     for name, given in texts.items():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import Field
 
-from fairqr.base.errors import ModelError
+from fairqr.base.errors import InputError, ModelError
 from fairqr.cli.common import NOTABLES, RUN, CostlyRunSettings, Probed, agree, as_data, run
 from fairqr.cli.options import Fields, command
 from fairqr.cli.output import Printed, fact_lines, warn
@@ -96,6 +96,8 @@ def build(
     from fairqr.evaluation.probes.building import open_probe_collection
     from fairqr.evaluation.probes.collection import check_folder, write_probe_collection
 
+    if probed.from_ is not None or probed.collection != NOTABLES:
+        raise InputError("The collection is the argument of this command; do not set it again.")
     # Report a wrong folder before a large corpus is read.
     check_folder(output)
     how = checked(ProbeSettings, {"order": "shuffled", **settings, "collection": collection})

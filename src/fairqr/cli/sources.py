@@ -20,6 +20,7 @@ from fairqr.cli.output import (
     Printed,
     counted,
     fact_lines,
+    literal,
     number,
     percent,
     print_file,
@@ -189,7 +190,7 @@ def report_lines(report: SourceReport) -> Iterator[RenderableType]:
     if report.sample_query:
         yield f"sample query '{report.sample_query}': {len(report.sample)} hits"
         for rank, hit in enumerate(report.sample, start=1):
-            groups = [_shares(shares) or "unknown" for shares in hit.groups.values()]
+            groups = [_named(shares) or "unknown" for shares in hit.groups.values()]
             yield f"  {rank}. {hit.title or hit.id} ({hit.score:.3f}): {'; '.join(groups)}"
     for remark in report.remarks:
         yield f"note: {remark}"
@@ -212,12 +213,20 @@ def _attribute(found: AttributeReport) -> Iterator[RenderableType]:
     yield table(("", number(), ""), rows)
     if found.more_values or len(found.values) > VALUES:
         yield "  and more values"
+    if missing := [value for value in found.values[VALUES:] if value.group is None]:
+        total = sum(value.documents for value in missing)
+        yield f"  of those, {len(missing):,} belong to no group, in {total:,} documents"
+
+
+def _named(shares: Mapping[str, float]) -> str:
+    """Return the groups of one document, with shares where it has several."""
+    return _shares({group: None if share == 1 else share for group, share in shares.items()})
 
 
 def _shares(shares: Mapping[str, float | None]) -> str:
-    """Return groups with their shares; without one where it is unknown or the whole."""
+    """Return groups with their shares, where they are known."""
     return ", ".join(
-        group if share in (None, 1) else f"{group} {share:.1%}" for group, share in shares.items()
+        group if share is None else f"{group} {share:.1%}" for group, share in shares.items()
     )
 
 
@@ -416,9 +425,10 @@ def describe(name: str, *, split: str | None = None) -> Printed:
         found = describe_collection(collection, progress.count(f"reading {collection.name}"))
     about = collection.about.model_dump(exclude_defaults=True)
     data = {**found.as_dict(), "folder": str(collection.folder), "about": about}
-    told = {found.name: found.title, "folder": str(collection.folder)}
+    told = {"folder": str(collection.folder)}
     told |= {field: about[field] for field in ("source", "licence", "note") if about.get(field)}
-    return Printed(data, [*fact_lines(told), *_held(found)])
+    head = literal(f"{found.name}: {found.title}")
+    return Printed(data, [head, *fact_lines(told), *_held(found)])
 
 
 def _held(found: CollectionStatistics) -> Iterator[RenderableType]:
@@ -433,7 +443,9 @@ def _held(found: CollectionStatistics) -> Iterator[RenderableType]:
         f"{high:,} at most; {total:,} different ones"
     )
     if found.topics_without_relevant:
-        yield f"topics without a relevant document: {', '.join(found.topics_without_relevant)}"
+        some, more = found.topics_without_relevant[:10], found.topics_without_relevant[10:]
+        told = f"{', '.join(some)}{f', and {len(more)} more' if more else ''}"
+        yield f"topics without a relevant document: {told}"
     if found.missing_documents:
         yield f"{found.missing_documents:,} judged documents are not among the documents"
     if found.ignored_judgements:
