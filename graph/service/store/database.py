@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import sqlite3
+import sys
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -235,6 +236,11 @@ def _make_file(file: Path) -> None:
 
 def _arguments_of(url: str) -> dict[str, Any]:
     """Return what connects to the PostgreSQL of a URL."""
+    if sys.platform == "win32":
+        raise ConfigError(
+            "The service cannot keep its runs in PostgreSQL on Windows, where psycopg does not "
+            "work with asyncio; run it in WSL, or name a SQLite file."
+        )
     kind, _, rest = url.partition("://")
     given: dict[str, Any] | None = None
     if kind.partition("+")[0] in ("postgresql", "postgres"):
