@@ -86,7 +86,7 @@ class PromptLibrary:
             known = ", ".join("/".join(each) for each in alike)
             raise PromptError(f"There is no prompt {'/'.join(key)}; choose one of {known}.")
         if isinstance(found, PromptError):
-            raise PromptFileError(str(found))
+            raise PromptFileError(f"The prompt {'/'.join(key)} is unusable: {found}")
         return found
 
 

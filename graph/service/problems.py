@@ -54,7 +54,6 @@ STATUSES: Mapping[type[FairqrError], tuple[int, str]] = {
 
 _LOOK = "ask whoever runs the service to look into its log."
 PRIVATE: Mapping[type[FairqrError], str] = {
-    errors.PromptFileError: f"The file of this prompt is wrong; {_LOOK}",
     errors.ConfigError: f"The service is misconfigured; {_LOOK}",
     errors.IndexVersionError: f"The index cannot be read; {_LOOK}",
     errors.IndexUnavailableError: f"The index cannot be reached; try again later, or {_LOOK}",
@@ -124,6 +123,9 @@ def problem_of(error: BaseException, instance: str | None = None) -> dict[str, A
         return problem("internal", 500, "An internal error", INTERNAL, instance)
     status, title = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
     detail = one_line(error, LONGEST)
+    if isinstance(error, errors.PromptFileError):
+        log.warning("%s", detail)
+        detail = f"{detail.partition(':')[0]}; {_LOOK}"
     for kind, instead in PRIVATE.items():
         if isinstance(error, kind):
             log.warning("%s", detail)

@@ -51,9 +51,8 @@ _STREAMED = """{0}, and stream each step.
 
 The events are `run`, a `step` for each step of the graph, and in the end `end` with the result or
 `error` with a problem. If an answer is written from one ranking, events `token` bring it piece by
-piece, unless `stream` is false or `keep` is true. If the client disconnects, the run is cancelled,
-unless `keep` is true: then `GET /v1/runs/{{id}}/events` with `Last-Event-ID` continues the
-stream."""
+piece, unless `stream` is false. If the client disconnects, the run is cancelled, unless `keep` is
+true: then `GET /v1/runs/{{id}}/events` with `Last-Event-ID` continues the stream."""
 
 _PLACE = {"Location": {"description": "The path of the run.", "schema": {"type": "string"}}}
 _LOCATED = {"description": "The result, or the accepted run.", "headers": _PLACE}

@@ -27,6 +27,7 @@ export class Unreachable extends Error {
  */
 export async function call(path, { method = "GET", body, headers = {}, signal } = {}) {
   for (;;) {
+    const own = authorization();
     const response = await sent(path, {
       method,
       signal,
@@ -34,14 +35,16 @@ export async function call(path, { method = "GET", body, headers = {}, signal } 
       headers: {
         Accept: "application/json",
         ...(body === undefined ? {} : { "Content-Type": "application/json" }),
-        ...authorization(),
+        ...own,
         ...headers,
       },
       body: body === undefined ? undefined : JSON.stringify(body),
     });
     if (response.ok) return response;
     const problem = await problemOf(response);
-    const why = problem.status === 401 && authorization().Authorization
+    // Another key was given meanwhile.
+    if (problem.status === 401 && own.Authorization !== authorization().Authorization) continue;
+    const why = problem.status === 401 && own.Authorization
       ? `${problem.message} Give another key.`
       : "This server asks for an access key. It stays in this tab until you close it.";
     if (problem.status !== 401 || !(await askForKey(why))) throw problem;

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
+from langchain_core.messages import AIMessageChunk
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from fairqr.agents.models.replies import Reply, Usage, Validate
@@ -42,7 +43,9 @@ class DurableRun(LiveRun, RunJournal):
         saver: Keeps where it is.
         execute: Runs the run.
         resumed: Whether there are checkpoints to go on from.
-        news: Set when something more of the run is stored; then there is another one.
+        news: Set when there is something more to tell of the run; then there is another one.
+        stored: How often something of it was stored.
+        pieces: The events with pieces of its answer, which are not stored.
     """
 
     attempt: Attempt
@@ -56,6 +59,8 @@ class DurableRun(LiveRun, RunJournal):
         self.resumed = False
         self.in_order = asyncio.Lock()
         self.news = asyncio.Event()
+        self.stored = 0
+        self.pieces: list[Event] = []
         self._known = set(self.attempt.steps)
         """The keys of the steps that were told."""
         self._asked: Counter[str] = Counter()
@@ -141,6 +146,7 @@ class DurableRun(LiveRun, RunJournal):
                     raise asyncio.CancelledError
                 del self._events[: len(events)]
                 self._replies = {k: v for k, v in self._replies.items() if k not in replies}
+                self.stored += 1
                 self._tell()
 
     async def _happenings(self) -> AsyncGenerator[RunEvent, None]:
@@ -161,7 +167,13 @@ class DurableRun(LiveRun, RunJournal):
                 yield event
 
     async def hear(self, event: RunEvent) -> None:
-        """Tell of a step of an audit: that is no graph, whose nodes tell of their ends."""
+        """Tell of a piece of an answer, and of a step of an audit.
+
+        An audit is no graph, whose nodes tell of their ends.
+        """
+        if isinstance(event, AIMessageChunk):
+            self.pieces.append(Event(number=0, name="token", data={"text": str(event.text)}))
+            self._tell()
         if self.run.kind == "audit" and isinstance(event, Step):
             self._events.append(self.event("step", step_data(self.run.kind, event)))
             await self.flush()
@@ -169,6 +181,7 @@ class DurableRun(LiveRun, RunJournal):
     def leave(self) -> None:
         """Say that this process is done with the run."""
         self.over.set()
+        self.stored += 1
         self._tell()
 
     def _tell(self) -> None:

@@ -154,7 +154,8 @@ class Runs:
         """Yield the past and future events of a run, until it is over.
 
         The last event is ``end`` or ``error``, unless the service stops first. The run then goes on
-        elsewhere: follow it there. While the database is away, nothing comes.
+        elsewhere: follow it there. While the database is away, nothing comes. Pieces of an answer
+        come where the run is done in this process, all of them to everybody who begins to follow.
 
         Args:
             id_: The id of the run.
@@ -164,11 +165,20 @@ class Runs:
         Raises:
             RunNotFoundError: The key has no such run.
         """
+        known, local, told = None, None, 0
         async for run in self._looks(id_, key):
-            while stored := await lasting(partial(self._store.events, id_, after)):
+            while run is not known and (
+                stored := await lasting(partial(self._store.events, id_, after))
+            ):
                 for event in stored:
                     yield event
                     after = event.number
+            known, before, local = run, local, self.doing.get(id_)
+            if local is not None:
+                told = told if local is before else 0
+                for piece in local.pieces[told:]:
+                    yield piece
+                told = len(local.pieces)
             if not run.live:
                 yield last_event(run, after + 1)
 
@@ -194,12 +204,15 @@ class Runs:
             key: The id of the key that asks.
             steps: Whether the end of a step is news.
         """
+        run, known = None, (None, 0)
         while True:
             local, stopping = self.doing.get(id_), self._ended  # before we look into the store
-            news = self._changed
+            news, stored = self._changed, 0
             if local is not None:
-                news = local.news if steps else local.over
-            run = await lasting(partial(self._store.run, id_, key))
+                news, stored = local.news if steps else local.over, local.stored
+            if run is None or local is None or known != (local, stored):
+                known = local, stored
+                run = await lasting(partial(self._store.run, id_, key))
             yield run
             if stopping or not run.live:
                 return
