@@ -165,7 +165,9 @@ class Runs:
         Raises:
             RunNotFoundError: The key has no such run.
         """
-        known, local, told = None, None, 0
+        known: Run | None = None
+        local: DurableRun | None = None
+        told = 0
         async for run in self._looks(id_, key):
             while run is not known and (
                 stored := await lasting(partial(self._store.events, id_, after))
@@ -204,7 +206,8 @@ class Runs:
             key: The id of the key that asks.
             steps: Whether the end of a step is news.
         """
-        run, known = None, (None, 0)
+        run: Run | None = None
+        known: tuple[DurableRun | None, int] = (None, 0)
         while True:
             local, stopping = self.doing.get(id_), self._ended  # before we look into the store
             news, stored = self._changed, 0
