@@ -28,7 +28,6 @@ from fairqr.graph.service.problems import problem_of
 
 KEPT_ALIVE = 30  # seconds that a connection may be idle after a request
 LONGEST_HEADERS = 64 * 1024  # bytes of the headers of a request
-SAME = 0.2  # seconds in which a signal that came on two ways is one signal
 AGAIN = 1.0  # seconds until a killed worker is replaced
 LAST_ANSWERS = 2  # seconds to send the last responses after all runs have ended
 
@@ -136,8 +135,8 @@ class Server(uvicorn.Server):
     def end(self) -> None:
         """Stop when all work is done or handed back; the second call stops at once."""
         if self._ending is None:
-            self._ending, self._told = asyncio.create_task(self._end()), self._loop.time()
-        elif self._loop.time() > self._told + SAME:
+            self._ending = asyncio.create_task(self._end())
+        else:
             self._ending.cancel()
             self.force_exit = True
 
@@ -222,6 +221,7 @@ def fork(number: int) -> bool:
                 children.add(child)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)
             if not child:
+                os.setpgrp()  # a terminal's Ctrl-C comes by the parent alone, and so but once
                 return is_first
             is_first = False
         child, status = os.wait()
