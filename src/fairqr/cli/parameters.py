@@ -86,7 +86,9 @@ class Parameter(NamedTuple):
             raise InputError(f"'{self.name}' is set twice; set it once.")
         if self.is_mapping:
             return texts[0]
-        kind: Any = Annotated[self.field.annotation, self.field]
+        kind: Any = self.field.annotation
+        if self.field.metadata:  # bounds, and no more: pydantic warns of the rest of a field here
+            kind = Annotated[(kind, *self.field.metadata)]
         if self.is_list:
             kind = get_args(self.accepts)[0]
             texts = [part.strip() for text in texts for part in text.split(",")]

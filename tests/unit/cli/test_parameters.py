@@ -97,3 +97,14 @@ class Kind(BaseModel):
 
 def test_what_no_text_can_give_is_no_parameter() -> None:
     assert [parameter.name for parameter in parameters_of([Kind])] == ["form"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_field_with_more_than_bounds_is_read_without_a_warning() -> None:
+    class Quiet(BaseModel):
+        place: str = Field("", repr=False)
+        size: int = Field(1, ge=1)
+
+    assert read_parameters([Quiet], ["place=x", "size=2"]) == {"place": "x", "size": 2}
+    with pytest.raises(InputError, match="greater than or equal to 1"):
+        read_parameters([Quiet], ["size=0"])
