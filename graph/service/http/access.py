@@ -18,7 +18,7 @@ from starlette.types import Scope as Connection
 from fairqr.base import errors
 from fairqr.graph.service.configuration import Limits, ServiceSettings
 from fairqr.graph.service.http.answers import OPENAI, Refused, answer_error
-from fairqr.graph.service.http.bodies import read_body
+from fairqr.graph.service.http.bodies import lingering, read_body
 from fairqr.graph.service.records import KEY_START, NOBODY, SCOPES, Scope
 from fairqr.graph.service.store import Store
 
@@ -161,7 +161,9 @@ class Guard:
         except ClientDisconnect:
             return None
         except (errors.FairqrError, Refused) as error:
-            return await (await answer_error(request, error))(scope, receive, send)
+            response = await answer_error(request, error)
+            closes = response.headers.get("connection") == "close"
+            return await response(scope, receive, lingering(receive, send) if closes else send)
         return await self._app(scope, replay, send)
 
     async def _admit(self, scope: Connection) -> Caller:

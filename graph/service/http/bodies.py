@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 
 from pydantic_core import from_json
 from starlette.requests import Request
+from starlette.types import Message, Receive, Send
 
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.http.answers import Refused
@@ -16,6 +18,9 @@ from fairqr.graph.service.problems import problem
 MOST_VALUES = 10_000
 
 OF_A_QUERY = 4  # the most values that a query of an audit has: an object, with its weight
+
+# How long, and for how many bytes, a refused client may go on sending before its connection closes.
+_LINGERS, _DISCARDED = 2.0, 2**25
 
 
 async def read_body(request: Request, settings: ServiceSettings) -> bytes:
@@ -79,3 +84,25 @@ def check_json(body: bytes, most: int = MOST_VALUES) -> None:
         wrong, text = "Send one JSON object in UTF-8.", "\\u0000"
     if "\\u0000" in text.replace("\\\\", ""):
         raise Refused(problem("malformed", 400, title, wrong))
+
+
+def lingering(receive: Receive, send: Send) -> Send:
+    """Return a `send` that ends a response only when its client has stopped sending.
+
+    Where a connection closes on bytes that nobody read, the client's system throws the response
+    away, and the client sees a broken connection instead of what is wrong with its request.
+    """
+
+    async def sending(message: Message) -> None:
+        if message["type"] != "http.response.body" or message.get("more_body"):
+            await send(message)
+            return
+        await send({**message, "more_body": True})
+        left = _DISCARDED
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGERS):
+                while left > 0 and (piece := await receive()).get("more_body"):
+                    left -= len(piece["body"])
+        await send({"type": "http.response.body"})
+
+    return sending

@@ -209,6 +209,9 @@ def test_slow_clients_hold_up_nobody_and_a_model_that_is_away_is_named(tmp_path:
         declared = says_(f"{head}\r\nContent-Length: 99999999999\r\n\r\n")
         assert declared.startswith(b"HTTP/1.1 413")
         assert says_(f"{head}\r\nX-Long: {'x' * 100_000}\r\n").startswith(b"HTTP/1.1 400")
+        # Who sends everything before it reads still gets the answer, and no broken connection.
+        whole = says_(f"{head}\r\nContent-Length: 20000000\r\n\r\n{'x' * 20_000_000}")
+        assert whole.startswith(b"HTTP/1.1 413")
         idle = [socket.create_connection((host, port)) for _ in range(20)]
         for connection in idle:
             connection.sendall(f"{head}\r\nX-Slow: ".encode())
