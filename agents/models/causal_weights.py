@@ -14,7 +14,7 @@ ADAPTER = "adapter_config.json"
 """The file that marks the folder of an adapter; peft writes it, with the name of the base."""
 
 ABOUT = "fairqr.json"
-"""The file in which an adapter of ``fairqr tune`` states how it was trained."""
+"""The file in which an adapter that we tuned states how it was trained."""
 
 
 def source_of(name: str) -> tuple[str, str, str]:

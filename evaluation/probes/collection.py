@@ -37,7 +37,6 @@ Short = dict[Cell, dict[Literal["queries", "items"], int]]
 _Count = Annotated[int, Field(ge=0)]
 
 MANIFEST, QUERIES = "probe.json", "queries.jsonl"
-BUILT_WITH = "fairqr probe build"
 
 
 class ProbeItem(BaseModel):
@@ -238,8 +237,7 @@ def read_probe_collection(folder: Path) -> ProbeCollection:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise InputError(
-            f"{path} cannot be read ({error.strerror}); build the collection again with "
-            f"'{BUILT_WITH}'."
+            f"{path} cannot be read ({error.strerror}); run the probe that wrote it again."
         ) from None
     queries = tuple(
         _query(line, f"{path}, line {number},", manifest)
@@ -258,7 +256,7 @@ def read_probe_collection(folder: Path) -> ProbeCollection:
 
 def _manifest(folder: Path) -> ProbeManifest:
     again = "build the collection again"
-    made_with = f"build one with '{BUILT_WITH} -o {folder}'"
+    made_with = "name a folder within 'collections' of a run of 'fairqr probe'"
     return read_settings(folder / MANIFEST, ProbeManifest, "probe collection", made_with, again)
 
 

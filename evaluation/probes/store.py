@@ -348,7 +348,7 @@ class LoraStore(Folder[LoraManifest]):
 
     manifest_type = LoraManifest
     what = "tuning"
-    made_with = "fairqr tune"
+    made_with = "fairqr experiment run lora"
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

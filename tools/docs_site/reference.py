@@ -115,8 +115,8 @@ def parameters() -> Iterator[str]:
         yield from _parameters([model], without=RunSettings)
     yield "## Experiments\n"
     yield "These values stand in the file of an experiment; `fairqr experiment run --set` changes"
-    yield "them. `fairqr probe pairwise`, `fairqr probe listwise` and `fairqr tune` take those of"
-    yield "`llm_pairwise`, `llm_listwise` and `lora`.\n"
+    yield "them. `fairqr probe pairwise` and `fairqr probe listwise` take those of"
+    yield "`llm_pairwise` and `llm_listwise`.\n"
     for kind in KINDS.values():
         yield f"### {kind.name}\n"
         yield from _parameters([kind.spec])

@@ -35,7 +35,6 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "evaluate": "Measure relevance and fairness of run files.",
         "experiment": "Run a published experiment, or your own.",
         "probe": "Test whether a model that ranks leans toward a group.",
-        "tune": "Tune a causal model by LoRA so that it leans less.",
         "train": "Train a re-ranker on the judgements of a collection.",
         "attribution": "Test what judges which documents were used.",
     },
@@ -48,7 +47,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
 }
 
 _HOMES = {
-    "experiments": ("experiment", "tune", "train", "attribution"),
+    "experiments": ("experiment", "train", "attribution"),
     "service": ("serve", "work", "mcp", "keys"),
     "settings": ("models", "prompts", "config"),
     "sources": ("attach", "source", "index", "corpus", "dataset"),

@@ -1,35 +1,21 @@
-"""The commands ``fairqr experiment``, ``tune``, ``train`` and ``attribution``."""
+"""The commands ``fairqr experiment``, ``train`` and ``attribution``."""
 
 from __future__ import annotations
 
 import contextlib
-import shlex
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import typer
 
 from fairqr.base.errors import InputError, ModelError
-from fairqr.cli.common import NOTABLES, Probed, agree, as_data, open_to_search, run
-from fairqr.cli.options import Count, Fields, command
-from fairqr.cli.output import (
-    Printed,
-    fact_lines,
-    frame_table,
-    number,
-    print_file,
-    table,
-    warn,
-)
+from fairqr.cli.common import NOTABLES, agree, open_to_search, run
+from fairqr.cli.options import Count, command
+from fairqr.cli.output import Printed, fact_lines, number, print_file, table, warn
 from fairqr.cli.parameters import explain, read_parameters
 from fairqr.cli.progress import Progress
-from fairqr.evaluation.probes.specification import LORA_KIND, LoraExperiment
 from fairqr.prompts.library import PromptLibrary
-
-if TYPE_CHECKING:
-    from fairqr.evaluation.probes.tuning_measures import MeasuredLora
 
 experiment, attribution = typer.Typer(), typer.Typer()
 
@@ -137,69 +123,6 @@ def write_report(folder: Path) -> None:
 
     for path in KINDS[kind_of_folder(folder)].report(folder, warn):
         typer.echo(f"written: {path}")
-
-
-def tune(
-    *,
-    output: Path,
-    model: str = "causal:smollm2-135m",
-    probed: Probed,
-    changes: Annotated[Mapping[str, Any], Fields("queries", "seed", model=LoraExperiment)],
-    prompts: Path | None = None,
-    yes: bool = False,
-) -> Printed:
-    """Tune a causal model by LoRA, so that neither group is preferred; probe it before and after.
-
-    It learns from pairs that both groups win equally often, in both orders. It is probed with
-    queries that it was not trained on. The attribute defaults to gender.
-
-    Args:
-        output: The folder of the run and of the adapter; an interrupted run resumes.
-        model: The model to tune: causal: followed by a hub id, a folder, a GGUF file or the name of
-            embedded weights.
-        probed: What it is trained and probed on.
-        changes: How it is tuned.
-        prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
-        yes: Run even if it takes more than 6,000 passes of the model.
-    """
-    from fairqr.evaluation.experiments.kinds import KINDS, RunOptions
-    from fairqr.evaluation.probes.store import LoraStore
-    from fairqr.evaluation.probes.tuning_measures import measure_lora
-
-    if probed.from_ is None and not probed.attribute:
-        probed = probed.model_copy(update={"attribute": "gender"})
-    usual = {"kind": LORA_KIND, "title": f"{model} tuned by LoRA", "prompts": {"pairwise": "v2"}}
-    spec = probed.experiment(LoraExperiment, {**usual, "model": model, **changes})
-    with Progress() as watcher:
-        options = RunOptions(output, watcher, PromptLibrary(prompts), yes=yes, report=True)
-        run(KINDS[LORA_KIND].run(spec, options))
-    measured, adapter = measure_lora(LoraStore(output)), output / "adapter"
-    figures = ("collection", "kind", "when", "pairs", "protected", "unprotected", "ratio", "flips")
-    changed = ("collection", "kind", "measure", "pairs", "before", "after", "difference", "verdict")
-    lines: list[Any] = [
-        frame_table(measured.figures, *figures),
-        frame_table(measured.changes, *changed),
-        "A difference is above 0 if a share rose, or if a ratio or log-odds came nearer to fair.",
-        "",
-        f"adapter: {adapter}",
-        f"next: {_next(measured, adapter)}",
-        "(this asks about all queries, including those of the training)",
-    ]
-    return Printed(lambda: {"adapter": str(adapter), **as_data(measured, ["splits"])}, lines)
-
-
-def _next(measured: MeasuredLora, adapter: Path) -> str:
-    """Return the command that probes the adapter as it was probed here."""
-    spec = measured.manifest.experiment
-    source = spec.sources[0]
-    words = ["fairqr", "probe", "pairwise", "--model", f"causal:{adapter}"]
-    if source.folder:
-        words += ["--from", source.folder]
-    else:
-        words += ["--collection", str(spec.collection)]
-        words += ["--attribute", str(source.attribute), "--protected", str(source.protected)]
-    words += ["--set", f"shown={spec.shown}", "--set", f"length={spec.length}"]
-    return shlex.join([*words, "--set", f"prompts.{measured.manifest.prompt}"])
 
 
 def train(

@@ -11,25 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import Field
 
-from fairqr.base.errors import InputError, ModelError
-from fairqr.cli.common import NOTABLES, RUN, CostlyRunSettings, Probed, agree, as_data, run
+from fairqr.base.errors import InputError, ModelError, one_line
+from fairqr.cli.common import NOTABLES, RUN, CostlyRunSettings, agree, run
 from fairqr.cli.options import Fields, command
-from fairqr.cli.output import Printed, fact_lines, warn
+from fairqr.cli.output import Printed, warn
 from fairqr.cli.parameters import checked
 from fairqr.cli.progress import Progress
-from fairqr.evaluation.probes.specification import (
-    LISTWISE_KIND,
-    PAIRWISE_KIND,
-    ListwiseExperiment,
-    PairwiseExperiment,
-    ProbeSettings,
-    ProbeSource,
-)
+from fairqr.evaluation.probes import specification as specs
 from fairqr.graph.documented import Documented
 from fairqr.graph.probe.context import ProbeContext
 
 if TYPE_CHECKING:
-    from fairqr.evaluation.probes.store import ProbeStore
     from fairqr.graph.probe.result import ProbeResult
 
 app = typer.Typer()
@@ -67,51 +59,46 @@ class ProbeRun(Documented):
     yes: bool = False
 
 
-_RUNNING = Fields("base_url", "timeout", "concurrency", "output", "yes", prompts="prompts_dir")
+class Probed(Documented):
+    """The groups that a probe compares.
 
-
-@command(app)
-def build(
-    collection: str = NOTABLES,
-    *,
-    output: Path,
-    probed: Annotated[Probed, Fields("attribute", "protected", "words")],
-    settings: Annotated[
-        Mapping[str, Any],
-        Fields("size", "order", "seed", "queries", "split", model=ProbeSettings),
-    ],
-    titles_only: bool = False,
-) -> Printed:
-    """Build a probe collection: per query, relevant and irrelevant items of both groups.
-
-    Irrelevant items are drawn from the relevant items of other queries.
-
-    Args:
-        collection: A collection with judgements: its name or its folder.
-        output: The folder to write.
-        probed: The attribute, and its groups.
-        settings: How it is built.
-        titles_only: Keep only the titles, no texts.
+    Attributes:
+        attribute: An attribute of the collection's schema, such as gender.
+        protected: The protected group: female, not Europe, or 'female vs male'. Defaults to female.
+        words: What to call the two groups, PROTECTED/UNPROTECTED, such as women/men.
     """
-    from fairqr.evaluation.probes.building import open_probe_collection
-    from fairqr.evaluation.probes.collection import check_folder, write_probe_collection
 
-    if probed.from_ is not None or probed.collection != NOTABLES:
-        raise InputError("The collection is the argument of this command; do not set it again.")
-    # Report a wrong folder before a large corpus is read.
-    check_folder(output)
-    how = checked(ProbeSettings, {"order": "shuffled", **settings, "collection": collection})
-    with Progress() as progress:
-        importing = progress.count(f"importing {collection}")
-        source = checked(ProbeSource, probed.source(collection, how.split, progress=importing))
-        opening = open_probe_collection(
-            source, how, texts=not titles_only, preparing=progress.count
-        )
-        built = run(opening)
-    write_probe_collection(built, output)
-    items = sum(len(query.items) for query in built.queries)
-    data = {"folder": str(output), "items": items, **built.manifest.model_dump(mode="json")}
-    return Printed(data, fact_lines(data))
+    attribute: str
+    protected: str | None = None
+    words: str | None = None
+
+    def source(self, collection: str, split: str | None) -> dict[str, Any]:
+        """Return the groups as an experiment's file names them.
+
+        Raises:
+            InputError: There is no such attribute, the group has no name, or there are not two
+                words.
+        """
+        from fairqr.evaluation.collections.finding import find_collection
+        from fairqr.retrieval.fairness.protected import default_protected
+
+        words = None if self.words is None else tuple(self.words.split("/"))
+        if words is not None and len(words) != 2:
+            raise InputError(
+                f"'{one_line(self.words, 100)}' is not a pair of words; write "
+                "PROTECTED/UNPROTECTED, such as women/men."
+            )
+        protected = self.protected
+        if protected is None:
+            schema = find_collection(collection, split).corpus.schema
+            protected = default_protected(schema.attribute(self.attribute))
+        if not protected.strip():
+            raise InputError("The protected group has no name; write it as --protected female.")
+        return {"attribute": self.attribute, "protected": protected, "words": words}
+
+
+_ASKED = ("collection", "queries", "seed")
+_RUNNING = Fields("base_url", "timeout", "concurrency", "output", "yes", prompts="prompts_dir")
 
 
 @command(app)
@@ -175,7 +162,7 @@ def query(
 @command(app)
 def pairwise(
     *,
-    changes: Annotated[Mapping[str, Any], Fields("queries", "seed", model=PairwiseExperiment)],
+    changes: Annotated[Mapping[str, Any], Fields(*_ASKED, model=specs.PairwiseExperiment)],
     probed: Probed,
     model: list[str] | None = None,
     running: Annotated[ProbeRun, _RUNNING],
@@ -187,21 +174,21 @@ def pairwise(
 
     Args:
         changes: What is asked; at most 20 queries by default.
-        probed: What the model is asked about.
+        probed: The groups that are compared.
         model: The model to probe, such as openai:gpt-4o, local:smollm2-135m, or causal: with a
             model of transformers or the folder of a tuned adapter. Repeatable. [default:
             FAIRQR_MODEL, or the local model]
         running: How the probe runs.
     """
-    usual = {"kind": PAIRWISE_KIND, "title": "A pairwise probe", "queries": 20, "pairs": 10}
+    usual = {"kind": specs.PAIRWISE_KIND, "title": "A pairwise probe", "queries": 20, "pairs": 10}
     values = {**usual, "models": model or _default(), **changes}
-    return _probe(probed.experiment(PairwiseExperiment, values), running)
+    return _probe(specs.PairwiseExperiment, values, probed, running)
 
 
 @command(app)
 def listwise(
     *,
-    changes: Annotated[Mapping[str, Any], Fields("queries", "seed", model=ListwiseExperiment)],
+    changes: Annotated[Mapping[str, Any], Fields(*_ASKED, model=specs.ListwiseExperiment)],
     probed: Probed,
     model: list[str] | None = None,
     running: Annotated[ProbeRun, _RUNNING],
@@ -210,14 +197,14 @@ def listwise(
 
     Args:
         changes: What is asked; at most 10 queries by default.
-        probed: What the model is asked about.
+        probed: The groups that are compared.
         model: The model to probe, as in 'fairqr probe pairwise', or pairwise:MODEL, monot5,
             monobert or initial. Repeatable. [default: FAIRQR_MODEL, or the local model]
         running: How the probe runs.
     """
-    usual = {"kind": LISTWISE_KIND, "title": "A listwise probe", "queries": 10}
+    usual = {"kind": specs.LISTWISE_KIND, "title": "A listwise probe", "queries": 10}
     values = {**usual, "rankers": model or _default(), **changes}
-    return _probe(probed.experiment(ListwiseExperiment, values), running)
+    return _probe(specs.ListwiseExperiment, values, probed, running)
 
 
 def _default() -> list[str]:
@@ -226,7 +213,12 @@ def _default() -> list[str]:
     return [default_model()]
 
 
-def _probe(experiment: PairwiseExperiment | ListwiseExperiment, running: ProbeRun) -> Printed:
+def _probe(
+    spec: type[specs.PairwiseExperiment | specs.ListwiseExperiment],
+    values: dict[str, Any],
+    probed: Probed,
+    running: ProbeRun,
+) -> Printed:
     """Run a probe of either kind, and measure it."""
     from fairqr.agents.models.cache import replies_file
     from fairqr.base.settings import cache_dir
@@ -234,13 +226,18 @@ def _probe(experiment: PairwiseExperiment | ListwiseExperiment, running: ProbeRu
     from fairqr.evaluation.experiments import kinds
     from fairqr.evaluation.probes import running as probes
     from fairqr.evaluation.probes.store import ProbeStore
+    from fairqr.evaluation.reports.tables import records_of
     from fairqr.evaluation.workers.choice import Workers
     from fairqr.prompts.library import PromptLibrary
 
     kinds.check_pandas()
-    library, output = PromptLibrary(running.prompts_dir), running.output
+    values.setdefault("collection", NOTABLES)
+    source = probed.source(values["collection"], values.get("split"))
+    experiment = checked(spec, {**values, "sources": (source,)})
+    output = running.output
 
     async def work(watcher: Progress) -> ProbeStore:
+        library = PromptLibrary(running.prompts_dir)
         plan = await probes.make_probe_plan(
             experiment,
             library,
@@ -260,8 +257,10 @@ def _probe(experiment: PairwiseExperiment | ListwiseExperiment, running: ProbeRu
 
     with Progress() as progress:
         measured = probes.measure(run(work(progress), "probe"))
-    kept = [f"kept: {output}; 'fairqr experiment report {output}' writes the report"]
-    return Printed(
-        lambda: as_data(measured, ["collections", "prompts"]),
-        [*measured_lines(measured), *(kept if output else [])],
-    )
+    manifest = measured.manifest
+    data = manifest.model_dump(mode="json", include={"experiment", "collections", "prompts"})
+    data |= {name: records_of(frame) for name, frame in measured.frames.items()}
+    lines = [*measured_lines(measured)]
+    if output:
+        lines.append(f"kept: {output}; 'fairqr experiment report {output}' writes the report")
+    return Printed({**data, "missing": measured.missing}, lines)

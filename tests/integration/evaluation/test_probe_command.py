@@ -22,7 +22,6 @@ import yaml
 
 from fairqr.cli.common import LARGE_CALLS, LARGE_TOKENS
 from fairqr.cli.main import main
-from fairqr.evaluation.probes.collection import read_probe_collection
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.prompts.library import DEFAULT_VERSIONS
 from tests.integration.model_server import (
@@ -493,7 +492,6 @@ def test_a_large_run_has_to_be_agreed_to(
         (["--set", "prompts.pairwise=v77"], "There is no prompt pairwise/v77"),
         (["--set", "prompts.listwise=v1"], "The prompt 'listwise' is not used"),
         (["--collection", "nowhere"], "There is no collection 'nowhere'"),
-        (["--from", "nowhere"], "has its own attribute"),
         (["--model", "nothing"], "nothing"),
         (["--model", "causal:"], "lacks a model"),
     ],
@@ -504,23 +502,6 @@ def test_what_is_wrong_is_said_in_one_sentence(
     sentence = here(*pairwise(folk, model_server, *options)).complaint()
     assert said in sentence
     assert not model_server.asked
-
-
-def test_a_built_collection_is_taken(here: Here, folk: Path, model_server: ModelServer) -> None:
-    """In its own order, and for the words that it was built with."""
-    built = folk.parent / "built"
-    words = ["--attribute", "gender", "--size", "8", "--order", "discriminatory"]
-    assert here("probe", "build", folk, "-o", built, *words, "--words", "women/men").code == 0
-    model_server.does(ranks)
-    run = here(
-        *("probe", "listwise", "--model", "initial", "--from", built, "--set", "askers=neutral"),
-        *("-o", folk.parent / "kept"),
-    )
-    assert run.code == 0, run
-    store = ProbeStore(folk.parent / "kept")
-    assert store.collections()[0] == read_probe_collection(built)
-    assert store.manifest().collections[0].built.protected == "women"
-    assert "initial" in run.stdout
 
 
 @pytest.fixture
