@@ -42,14 +42,14 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "models": "List, fetch and remove the embedded models.",
         "prompts": "Show the prompts, and check your own.",
         "config": "Show the settings, and where each one comes from.",
-        "trace": "List and show recorded runs.",
+        "trace": "Show a recorded run.",
     },
 }
 
 _HOMES = {
     "experiments": ("experiment", "train", "attribution"),
     "service": ("serve", "work", "mcp", "keys"),
-    "settings": ("models", "prompts", "config"),
+    "settings": ("models", "prompts", "config", "trace"),
     "sources": ("attach", "source", "index", "corpus", "dataset"),
 }
 """The modules that hold several commands, or have another name than their command."""

@@ -172,9 +172,7 @@ def _recording(what: str, trace: Path | None, content: bool) -> Iterator[None]:
     from fairqr.base.settings import is_on, path_of
 
     if trace is None and what and (folder := path_of("trace_dir")) is not None:
-        from fairqr.cli.trace import new_trace
-
-        trace = new_trace(folder, what)
+        trace = _new_trace(folder, what)
     if trace is None:
         yield
         return
@@ -184,6 +182,22 @@ def _recording(what: str, trace: Path | None, content: bool) -> Iterator[None]:
         yield
     if recorder.failure:
         warn(f"The trace {trace} is incomplete: {recorder.failure}.")
+
+
+def _new_trace(folder: Path, what: str) -> Path:
+    """Return a new file in a folder of traces, named by the time and the command."""
+    from datetime import datetime
+    from secrets import token_hex
+
+    try:
+        # What is recorded may be private.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"The folder of traces {folder} cannot be made: {error.strerror}; "
+            "correct the setting trace_dir."
+        ) from None
+    return folder / f"{datetime.now():%Y%m%d-%H%M%S}-{what}-{token_hex(3)}.jsonl"
 
 
 async def open_to_search(

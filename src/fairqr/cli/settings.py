@@ -1,7 +1,8 @@
-"""The commands ``fairqr config``, ``prompts`` and ``models``: what a user sets up."""
+"""The commands ``fairqr config``, ``prompts``, ``models`` and ``trace``."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,9 +12,9 @@ import typer
 from pydantic import SecretStr
 
 from fairqr.base import settings as base
-from fairqr.base.errors import PromptError, nearest_names
+from fairqr.base.errors import InputError, PromptError, nearest_names
 from fairqr.cli.options import command
-from fairqr.cli.output import MISSING, Printed, number, print_file, table, warn
+from fairqr.cli.output import MISSING, Printed, number, print_file, say, table, warn
 from fairqr.cli.progress import Progress
 from fairqr.graph.service.configuration import gather, service_variables, source_of
 from fairqr.prompts.library import DEFAULT_VERSIONS, SHIPPED, PromptLibrary
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from fairqr.base.weights import Weights
 
 config, models, prompts = typer.Typer(), typer.Typer(), typer.Typer()
+trace = typer.Typer(callback=lambda: None)  # a group, although it has only one command
 
 HIDDEN, CUT = "(hidden)", "…"
 """Shown in place of a secret, and of the part of an address that may hold one."""
@@ -262,3 +264,64 @@ def _weights(name: str) -> Weights:
     from fairqr.base.weights import lookup
 
     return lookup(name.removeprefix("local:"))
+
+
+@command(trace, "show")
+def show_trace(file: Path) -> None:
+    """Print the steps of a recorded run in order, with times, tokens and what they say.
+
+    Args:
+        file: A file that 'fairqr search --trace' wrote, or one in the folder of traces.
+    """
+    rows = sorted(_steps(file))
+    heads = (number("after s"), number("ms"), "step", "status", "says")
+    cells = ((f"{at - rows[0][0]:.2f}", f"{ms:.1f}", *said) for at, ms, *said in rows)
+    say([table(heads, cells)])
+
+
+def _steps(file: Path) -> list[tuple[float, float, str, str, str]]:
+    """Read when each step began and how long it took, its name, its status and what it says.
+
+    A last line that was cut off is left out.
+
+    Raises:
+        InputError: The file cannot be read, or is not a recorded run.
+    """
+    try:
+        # A killed run may have ended within a character. Some characters in texts end a line for
+        # Python's splitlines, but not in JSON.
+        *lines, rest = file.read_bytes().decode("utf-8", "replace").split("\n")
+    except OSError as error:
+        raise InputError(f"The trace {file} cannot be read: {error.strerror}.") from None
+    steps = []
+    for line in [*lines, rest] if rest else lines:
+        try:
+            span = json.loads(line)
+            status = "" if span["status"] == "ok" else str(span["status"])
+            began, took = float(span["start"]), float(span["milliseconds"])
+            steps.append((began, took, str(span["name"]), status, "; ".join(_said(span))))
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            if steps and len(steps) == len(lines):
+                break
+            raise InputError(
+                f"{file}, line {len(steps) + 1} is not a span of a run; "
+                "name a file that 'fairqr search --trace' wrote."
+            ) from None
+    if not steps:
+        raise InputError(f"The trace {file} is empty; record one with 'fairqr search --trace'.")
+    return steps
+
+
+def _said(span: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the attributes and the events of a step."""
+    for key, value in span["attributes"].items():
+        yield f"{key.removeprefix('fairqr.')}: {_value(value)}"
+    for event in span["events"]:
+        told = " ".join(map(_value, event["attributes"].values()))
+        yield f"{event['name'].removeprefix('fairqr.')}: {told}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_value, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
