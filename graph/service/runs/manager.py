@@ -84,11 +84,13 @@ class Runs:
         Raises:
             ConfigError: Another process serves the same file.
         """
-        do = None
-        if self._execute is not None:
-            saver = await self._stack.enter_async_context(self._store.database.checkpoints())
-            do = partial(self._do, self._execute, saver)
-        await self._queue.start(do)
+        async with contextlib.AsyncExitStack() as stack:
+            do = None
+            if self._execute is not None:
+                saver = await stack.enter_async_context(self._store.database.checkpoints())
+                do = partial(self._do, self._execute, saver)
+            await self._queue.start(do)
+            self._stack = stack.pop_all()
         self._ticking = asyncio.create_task(self._tick())
 
     async def drain(self, grace: float) -> None:
