@@ -1,7 +1,8 @@
-"""Small corpora of people in science, and an engine over the corpus of a test's module."""
+"""Small corpora of people in science, an engine over that of a module, and a refiner for it."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from fairqr.agents.models.replies import Usage
+from fairqr.agents.refiner import Refinement, RefinementRequest
+from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sources.catalog import Catalog
 
@@ -47,3 +51,46 @@ async def engine(corpus: Path) -> AsyncIterator[SearchEngine]:
     engine = await Catalog(corpus.parent / "data").resolve(str(corpus))
     yield engine
     await engine.aclose()
+
+
+class KnownRefiner:
+    """Proposes the first of its words that is not yet in use.
+
+    Args:
+        words: Some for all groups, or by group (else those of ``any``), or what a coroutine
+            function of the request returns. A refinement stands for itself.
+
+    Attributes:
+        asked: The requests.
+        most_at_once: How many were under way at the same time.
+    """
+
+    name = "known"
+    prompt: PromptReference | None = None
+
+    def __init__(self, words: Any = ("laboratory", "she")) -> None:
+        self.words = words
+        self.asked: list[RefinementRequest] = []
+        self.started = self.at_once = self.most_at_once = 0
+
+    async def start(self) -> None:
+        self.started += 1
+
+    async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
+        self.asked.append(request)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        words = self.words
+        if isinstance(words, Mapping):
+            words = words.get(request.group, words.get("any", ()))
+        elif callable(words):
+            words = await words(request)
+        if isinstance(words, Refinement):
+            return words
+        new = [word for word in words if word not in request.keywords]
+        usage = Usage(model_calls=1, prompt_tokens=10, completion_tokens=2)
+        if not new:
+            return Refinement("repeated", usage=usage, message="No new word.")
+        return Refinement("ok", (new[0],), usage=usage)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,16 +26,17 @@ from fairqr import (
     build_answer_graph,
     build_probe_graph,
     build_search_graph,
-    open_engine,
 )
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.base.errors import InputError, ModelError
-from fairqr.base.telemetry import record_to
 from fairqr.graph.search.refinement import shown
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import write_people
 from tests.patience import PATIENCE
+from tests.unit.graph.corpora import KnownRefiner, engine
+
+__all__ = ["engine"]
 
 QUERY: Any = {"query": "physicist"}
 THREAD: Any = {"configurable": {"thread_id": "1"}}
@@ -45,31 +44,9 @@ ANSWER = AnswerContext(attributes=("gender",), k=4, seed=1)
 CONTEXT = Context(ask="always", groups="all", attributes=("gender",), k=5, max_iterations=1)
 
 
-@pytest.fixture
-async def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SearchEngine]:
-    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
-    engine = await open_engine(write_people(tmp_path))
-    yield engine
-    await engine.aclose()
-
-
-class Proposing:
-    """Proposes one word unless it does something else, and counts how often it is asked."""
-
-    name = "proposing"
-    prompt = None
-
-    def __init__(self, act: Callable[[RefinementRequest], Awaitable[Any]] | None = None) -> None:
-        self.act = act
-        self.asked = 0
-
-    async def start(self) -> None: ...
-
-    async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
-        self.asked += 1
-        (word, *_) = [word for word in ("laboratory", "she") if word not in request.keywords]
-        said = await self.act(request) if self.act else word
-        return said if isinstance(said, Refinement) else Refinement("ok", keywords=(said,))
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_people(tmp_path_factory.mktemp("people"))
 
 
 async def result_of(graph: Any, kind: str = "result", **config: Any) -> Any:
@@ -114,8 +91,8 @@ async def test_a_parent_may_have_a_context_and_a_checkpointer_of_its_own(
     engine: SearchEngine,
 ) -> None:
     """What we are asked to do is then what the graph was built with."""
-    alone = await build_search_graph(engine, Proposing()).ainvoke(QUERY, context=CONTEXT)
-    desk = desk_of(build_search_graph(engine, Proposing(), context=CONTEXT))
+    alone = await build_search_graph(engine, KnownRefiner()).ainvoke(QUERY, context=CONTEXT)
+    desk = desk_of(build_search_graph(engine, KnownRefiner(), context=CONTEXT))
     parent = desk.compile(checkpointer=InMemorySaver())
     names = [
         update["name"]
@@ -177,8 +154,8 @@ async def test_a_run_that_is_left_after_each_step_goes_on_from_its_checkpoints(
 ) -> None:
     """Checkpoints only have what each step added; what they make together is the whole state."""
     context = CONTEXT.model_copy(update={"max_iterations": 2, "patience": 5})
-    whole = await build_search_graph(engine, Proposing()).ainvoke(QUERY, context=context)
-    graph = build_search_graph(engine, Proposing(), checkpointer=InMemorySaver())
+    whole = await build_search_graph(engine, KnownRefiner()).ainvoke(QUERY, context=context)
+    graph = build_search_graph(engine, KnownRefiner(), checkpointer=InMemorySaver())
     given: Any = QUERY
     while given or (await graph.aget_state(THREAD)).next:
         await graph.ainvoke(
@@ -194,25 +171,25 @@ async def test_a_person_may_change_the_keywords_and_nobody_is_asked_again(
     engine: SearchEngine,
 ) -> None:
     """What was rejected does not come back in the rounds that follow."""
-    refiner = Proposing()
+    refiner = KnownRefiner()
     context = CONTEXT.model_copy(update={"max_iterations": 2, "patience": 5})
     graph = stopping(engine, refiner, context)
     await graph.ainvoke(QUERY, THREAD)
     waiting = await graph.aget_state(THREAD)
     assert waiting.next == ("retrieve",)
-    asked = refiner.asked
+    asked = len(refiner.asked)
     assert asked > 0
     keywords = {"gender": {"female": ["workshop"], "male": []}}
     await graph.aupdate_state(THREAD, {"keywords": keywords, "topic_words": []})
     await graph.ainvoke(None, THREAD)
     waiting = await graph.aget_state(THREAD)
-    assert refiner.asked > asked, "the next round asks again"
-    asked = refiner.asked
+    assert len(refiner.asked) > asked, "the next round asks again"
+    asked = len(refiner.asked)
     queries = [shown(record["query"]) for record in waiting.values["rankings"]]
     assert queries == ["physicist", "physicist workshop"]
     await graph.aupdate_state(THREAD, {"keywords": keywords, "topic_words": []})
     found = await graph.ainvoke(None, THREAD)
-    assert refiner.asked == asked
+    assert len(refiner.asked) == asked
     for round_ in found["result"]["iterations"][1:]:
         assert set(round_["queries"]) == {"physicist workshop"}
 
@@ -281,35 +258,27 @@ async def test_a_model_that_was_given_is_asked_again_by_itself_alone(engine: Sea
     assert "failed with RuntimeError; call the chat model itself to see why." in warning
 
 
-@pytest.mark.parametrize(("own", "told"), [({"temperature": 0.2}, 0.2), ({}, None)])
-async def test_a_result_says_the_temperature_of_a_model_that_was_given(
-    engine: SearchEngine, own: dict[str, Any], told: float | None
+async def test_a_model_that_was_given_keeps_its_temperature_and_callbacks(
+    engine: SearchEngine,
 ) -> None:
-    """It keeps its own, whatever is asked for; None if it does not say."""
+    """The result says its temperature, and None if it does not say; its span says no other."""
+
+    class Counting(BaseCallbackHandler):
+        ended = 0
+
+        def on_llm_end(self, *args: Any, **more: Any) -> None:
+            self.ended += 1
 
     class Tempered(Fixed):
         temperature: float | None = None
 
+    handler = Counting()
     context = AnswerContext(k=4, seed=1, answer={"temperature": 0.9})
-    found = await result_of(
-        build_answer_graph(engine, Tempered(messages=replies(), **own), context=context), "answer"
-    )
-    assert found["temperature"] == told
-
-
-async def test_a_span_says_no_setting_that_a_model_that_was_given_was_not_sent(
-    engine: SearchEngine, tmp_path: Path
-) -> None:
-    context = CONTEXT.model_copy(update={"seed": 3})
-    graph = build_search_graph(engine, Fixed(messages=replies()), context=context)
-    with record_to(tmp_path / "spans.jsonl"):
-        await graph.ainvoke(QUERY)
-    spans = [json.loads(line) for line in (tmp_path / "spans.jsonl").read_text().splitlines()]
-    asked = [it["attributes"] for it in spans if it["name"].startswith("chat ")]
-    assert asked
-    for attributes in asked:
-        requested = {name for name in attributes if name.startswith("gen_ai.request.")}
-        assert requested == {"gen_ai.request.model"}
+    for own in (0.2, None):
+        model = Tempered(messages=replies("Marie."), temperature=own, callbacks=[handler])
+        found = await result_of(build_answer_graph(engine, model, context=context), "answer")
+        assert (found["temperature"], found["answers"][0]["text"]) == (own, "Marie.")
+    assert handler.ended == 2
 
 
 async def test_a_chat_model_of_langchain_judges_answers(engine: SearchEngine) -> None:
@@ -321,27 +290,8 @@ async def test_a_chat_model_of_langchain_judges_answers(engine: SearchEngine) ->
     assert found["answers"][0]["used"] == [True] * 4
 
 
-async def test_it_answers_with_the_callers_callbacks(engine: SearchEngine) -> None:
-    class Counting(BaseCallbackHandler):
-        ended = 0
-
-        def on_llm_end(self, *args: Any, **more: Any) -> None:
-            self.ended += 1
-
-    handler = Counting()
-    model = Fixed(messages=iter([AIMessage("Marie.")]), callbacks=[handler])
-    graph = build_answer_graph(engine, model, context=ANSWER)
-    state = await graph.ainvoke({"query": "Who was a physicist?"})
-    assert state["answer"]["answers"][0]["text"] == "Marie."
-    assert handler.ended == 1
-
-
-def test_code_that_is_not_asynchronous_runs_the_graphs_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
-    engine = asyncio.run(open_engine(write_people(tmp_path)))
-    search = build_search_graph(engine, Proposing(), context=CONTEXT)
+def test_code_that_is_not_asynchronous_runs_the_graphs_too(engine: SearchEngine) -> None:
+    search = build_search_graph(engine, KnownRefiner(), context=CONTEXT)
     found = search.invoke(QUERY)
     again = asyncio.run(search.ainvoke(QUERY))
     del found["result"]["usage"], again["result"]["usage"]
@@ -356,8 +306,9 @@ def test_code_that_is_not_asynchronous_runs_the_graphs_too(
 async def test_a_refiner_that_fails_ends_the_round_and_the_search_goes_on(
     engine: SearchEngine,
 ) -> None:
-    """The list that needs no model is shown, and nobody is left asking."""
+    """The list that needs no model is shown, nobody is left asking, what was paid is counted."""
     ended: list[str] = []
+    answered = asyncio.Event()
 
     async def fail(request: RefinementRequest) -> None:
         if request.group == "female":
@@ -367,20 +318,6 @@ async def test_a_refiner_that_fails_ends_the_round_and_the_search_goes_on(
         finally:
             ended.append(request.group)
 
-    result = await result_of(build_search_graph(engine, Proposing(fail), context=CONTEXT))
-    assert result["stop_reason"] == "model_failed"
-    assert result["warnings"] == ["The refiner proposing failed: no such group"]
-    assert ended == ["male"]
-    never = CONTEXT.model_copy(update={"ask": "never"})
-    alone = await result_of(build_search_graph(engine), context=never)
-    assert result["ranking"] == alone["ranking"]
-
-
-async def test_what_other_groups_cost_before_a_refiner_failed_is_counted(
-    engine: SearchEngine,
-) -> None:
-    answered = asyncio.Event()
-
     async def fail_late(request: RefinementRequest) -> Refinement:
         if request.group == "male":
             answered.set()
@@ -388,9 +325,20 @@ async def test_what_other_groups_cost_before_a_refiner_failed_is_counted(
         await answered.wait()
         raise RuntimeError("no such group")
 
-    result = await result_of(build_search_graph(engine, Proposing(fail_late), context=CONTEXT))
+    result = await result_of(build_search_graph(engine, KnownRefiner(fail), context=CONTEXT))
     assert result["stop_reason"] == "model_failed"
-    assert (result["usage"]["model_calls"], result["usage"]["prompt_tokens"]) == (1, 7)
+    assert result["warnings"] == ["The refiner known failed: no such group"]
+    assert ended == ["male"]
+    never = CONTEXT.model_copy(update={"ask": "never"})
+    alone = await result_of(build_search_graph(engine), context=never)
+    assert result["ranking"] == alone["ranking"]
+    late = await result_of(build_search_graph(engine, KnownRefiner(fail_late), context=CONTEXT))
+    usage = late["usage"]
+    assert (late["stop_reason"], usage["model_calls"], usage["prompt_tokens"]) == (
+        "model_failed",
+        1,
+        7,
+    )
 
 
 async def test_a_refiner_that_ignores_its_deadline_is_cancelled(
@@ -405,16 +353,16 @@ async def test_a_refiner_that_ignores_its_deadline_is_cancelled(
         await asyncio.Event().wait()
 
     context = CONTEXT.model_copy(update={"budget": Budget(seconds=0.05)})
-    graph = build_search_graph(engine, Proposing(sleep), context=context)
+    graph = build_search_graph(engine, KnownRefiner(sleep), context=context)
     result = await asyncio.wait_for(result_of(graph), PATIENCE)
     assert result["stop_reason"] == "budget"
     (warning,) = result["warnings"]
-    assert warning == "The model proposing did not answer within 0.05 s."
+    assert warning == "The model known did not answer within 0.05 s."
 
 
 async def test_a_search_in_a_node_does_not_go_on_where_the_node_does(engine: SearchEngine) -> None:
     """Nor are its states kept by the checkpointer of the graph around it."""
-    search = FairSearch(engine, Proposing())
+    search = FairSearch(engine, KnownRefiner())
 
     async def node(state: Any) -> Any:
         found = await search.search("physicist", CONTEXT)
@@ -435,11 +383,11 @@ async def test_a_search_in_a_node_does_not_go_on_where_the_node_does(engine: Sea
 
 async def test_a_refiner_may_ask_a_person(engine: SearchEngine) -> None:
     async def ask(request: RefinementRequest) -> Any:
-        return interrupt(f"words for {request.group}?")
+        return [interrupt(f"words for {request.group}?")]
 
     context = CONTEXT.model_copy(update={"max_groups": 1})
     given: Any = {"context": context, "checkpointer": InMemorySaver()}
-    graph = build_search_graph(engine, Proposing(ask), **given)
+    graph = build_search_graph(engine, KnownRefiner(ask), **given)
     waiting: Any = await graph.ainvoke(QUERY, THREAD)
     assert "words for" in waiting["__interrupt__"][0].value
     found = await graph.ainvoke(Command(resume="laboratory"), THREAD)
@@ -465,31 +413,15 @@ async def test_blocking_code_inside_a_run_is_refused_where_it_would_wait_for_eve
         inner.invoke({"query": "chemist"})
         raise AssertionError("it was let through")
 
-    outer = build_search_graph(engine, Proposing(block), context=CONTEXT)
+    outer = build_search_graph(engine, KnownRefiner(block), context=CONTEXT)
     found = await asyncio.to_thread(outer.invoke, QUERY)
     assert "call the asynchronous method" in found["result"]["warnings"][0]
-
-
-async def test_a_persons_time_to_think_is_not_charged(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    budget = Budget(seconds=60)
-    more = {"budget": budget, "max_iterations": 2, "patience": 5}
-    context = CONTEXT.model_copy(update=more)
-    graph = stopping(engine, Proposing(), context)
-    await graph.ainvoke(QUERY, THREAD)
-    real = time.perf_counter
-    monkeypatch.setattr(time, "perf_counter", lambda: real() + 3600)
-    while (await graph.aget_state(THREAD)).next:
-        found = await graph.ainvoke(None, THREAD)
-    assert len(found["result"]["iterations"]) == 3
-    assert 0 < found["result"]["usage"]["milliseconds"] < 60_000
 
 
 async def test_a_run_that_goes_on_needs_the_context_that_it_was_begun_with(
     engine: SearchEngine,
 ) -> None:
-    graph = stopping(engine, Proposing())
+    graph = stopping(engine, KnownRefiner())
     await graph.ainvoke(QUERY, THREAD, context=CONTEXT)
     with pytest.raises(InputError, match="started with the attributes gender; resume it"):
         await graph.ainvoke(None, THREAD)

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,7 @@ from fairqr import (
     SearchResult,
     StepData,
     SyncFairSearch,
-    open_engine,
 )
-from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.api import Keywords
 from fairqr.base.errors import (
     IndexNotFoundError,
@@ -38,54 +36,37 @@ from fairqr.base.errors import (
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.golden.record import AlphabeticalModel, EchoingGenerator
 from tests.integration.model_server import write_people
+from tests.unit.graph.corpora import KnownRefiner, engine
 from tests.unit.retrieval.vector_encoders import CountingEncoder
+
+__all__ = ["engine"]
 
 CONTEXT = Context(attributes=("gender",), k=5, max_iterations=2, ask="always", patience=5)
 PROBE = ProbeContext(k=10, probe=ProbeSettings(attribute="gender", protected="female", pairs=2))
 
 
-@pytest.fixture
-async def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SearchEngine]:
-    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
-    engine = await open_engine(write_people(tmp_path))
-    yield engine
-    await engine.aclose()
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_people(tmp_path_factory.mktemp("people"))
 
 
 async def test_a_source_is_opened_with_the_retriever_that_is_asked_for(
-    engine: SearchEngine, tmp_path: Path
+    engine: SearchEngine, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(corpus.parent / "data"))
     assert "relevance" not in engine.capabilities, "no encoder is pulled, so auto is BM25"
     words = CountingEncoder()
-    async with FairSearch.open(str(tmp_path), "feedback", retriever=words) as search:
+    async with FairSearch.open(str(corpus), "feedback", retriever=words) as search:
         result = await search.search("physicist", attribute="gender", method="plain", k=5)
     assert result.retriever == "hybrid-pool:words"
     with pytest.raises(InputError, match="An open engine has its own retriever"):
         FairSearch.open(engine, "feedback", retriever="bm25")
     with pytest.raises(InputError, match="There is no retriever 'sparse'"):
-        async with FairSearch.open(str(tmp_path), "feedback", retriever="sparse"):
+        async with FairSearch.open(str(corpus), "feedback", retriever="sparse"):
             pass
 
 
-class Proposing:
-    """Proposes words that documents contain, and counts how often it is started and asked."""
-
-    name = "proposing"
-    prompt = None
-
-    def __init__(self) -> None:
-        self.started = self.asked = 0
-
-    async def start(self) -> None:
-        self.started += 1
-
-    async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
-        self.asked += 1
-        (word, *_) = [word for word in ("laboratory", "she") if word not in request.keywords]
-        return Refinement("ok", keywords=(word,))
-
-
-class Missing(Proposing):
+class Missing(KnownRefiner):
     """A model whose server is down."""
 
     async def start(self) -> None:
@@ -116,7 +97,7 @@ async def test_opening_reports_what_is_wrong_before_anything_is_searched(
     with pytest.raises(ModelUnavailableError, match="does not respond"):
         async with FairSearch.open(engine, Missing()):
             raise AssertionError
-    refiner = Proposing()
+    refiner = KnownRefiner()
     async with FairSearch.open(engine, refiner) as search:
         assert isinstance(search, FairSearch)
         assert refiner.started == 1
@@ -144,7 +125,7 @@ WRONG_CALLS: list[tuple[str, dict[str, Any], str]] = [
 async def test_what_a_call_does_not_take_is_refused_in_one_sentence(
     engine: SearchEngine, method: str, given: dict[str, Any], sentence: str
 ) -> None:
-    search: Any = FairSearch(engine, Proposing())
+    search: Any = FairSearch(engine, KnownRefiner())
     with pytest.raises(InputError, match=sentence):
         await getattr(search, method)("physicist", **given)
 
@@ -170,14 +151,14 @@ async def test_what_was_opened_is_closed_on_the_loop_that_opened_it(
     monkeypatch.setattr("fairqr.api.open_engine", open_here)
 
     def block() -> None:
-        with FairSearch.open("people", Proposing()) as search:
+        with FairSearch.open("people", KnownRefiner()) as search:
             assert isinstance(search, SyncFairSearch)
             assert search.search("physicist", CONTEXT).ranking
 
     if blocking:
         await asyncio.to_thread(block)
     else:
-        async with FairSearch.open("people", Proposing()) as search:
+        async with FairSearch.open("people", KnownRefiner()) as search:
             assert (await search.search("physicist", CONTEXT)).ranking
     assert opened
     assert set(opened) == set(closing.closed)
@@ -186,7 +167,7 @@ async def test_what_was_opened_is_closed_on_the_loop_that_opened_it(
 
 async def test_an_engine_that_was_given_stays_open(engine: SearchEngine) -> None:
     closing: Any = Closing(engine)
-    async with FairSearch.open(closing, Proposing()) as search:
+    async with FairSearch.open(closing, KnownRefiner()) as search:
         await search.search("physicist", CONTEXT)
     assert closing.closed == []
 
@@ -194,7 +175,7 @@ async def test_an_engine_that_was_given_stays_open(engine: SearchEngine) -> None
 async def test_the_context_decides_what_runs(engine: SearchEngine) -> None:
     """The short forms build the same contexts from keywords."""
     given: Any = {"generator": EchoingGenerator(), "attributor": "overlap"}
-    async with FairSearch.open(engine, Proposing(), **given) as search:
+    async with FairSearch.open(engine, KnownRefiner(), **given) as search:
         found = await search.run("physicist", CONTEXT)
         assert isinstance(found, SearchResult)
         short = await search.search("physicist", **CONTEXT.model_dump(exclude_unset=True))
@@ -214,7 +195,7 @@ async def test_the_context_decides_what_runs(engine: SearchEngine) -> None:
 
 async def test_approved_keywords_are_those_that_are_searched_with(engine: SearchEngine) -> None:
     """As by hand on the graph: the model is not asked again, what was taken out stays out."""
-    refiner = Proposing()
+    refiner = KnownRefiner()
     shown: list[Keywords] = []
 
     def approve(keywords: Keywords) -> Keywords:
@@ -228,22 +209,21 @@ async def test_approved_keywords_are_those_that_are_searched_with(engine: Search
         assert shown[1]["gender"]["female"] == ["workshop", "laboratory"], "proposed once more"
         for round_ in result.iterations[1:]:
             assert set(round_.queries) == {"physicist workshop"}
-        asked, refiner.asked = refiner.asked, 0
+        asked = len(refiner.asked)
 
         async def later(keywords: Keywords) -> None:
             await asyncio.sleep(0)
 
         unchanged = await search.search("physicist", CONTEXT, approve=later)
-        assert refiner.asked == asked
+        assert len(refiner.asked) == 2 * asked
         alone = await search.search("physicist", CONTEXT)
         assert unchanged.ranking == alone.ranking
         assert unchanged.iterations == alone.iterations
 
 
-def test_approval_works_without_async(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_approval_works_without_async(engine: SearchEngine) -> None:
     """Whoever rejects every keyword searches by the query alone."""
-    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
-    with FairSearch.open(write_people(tmp_path), Proposing()) as search:
+    with FairSearch.open(engine, KnownRefiner()) as search:
         result = search.run("physicist", CONTEXT, approve=lambda keywords: {})
     assert {query for each in result.iterations for query in each.queries} == {"physicist"}
 
@@ -258,7 +238,7 @@ def test_approval_works_without_async(tmp_path: Path, monkeypatch: pytest.Monkey
     ],
 )
 async def test_a_wrong_approval_is_told(engine: SearchEngine, returned: Any, sentence: str) -> None:
-    async with FairSearch.open(engine, Proposing()) as search:
+    async with FairSearch.open(engine, KnownRefiner()) as search:
         with pytest.raises(InputError, match=sentence):
             await search.run("physicist", CONTEXT, approve=lambda keywords: returned)
         with pytest.raises(InputError, match="Only the keywords of a search"):
@@ -276,7 +256,7 @@ async def test_the_time_of_approval_is_not_charged(
         ahead += 3600
 
     context = CONTEXT.model_copy(update={"budget": Budget(seconds=60)})
-    async with FairSearch.open(engine, Proposing()) as search:
+    async with FairSearch.open(engine, KnownRefiner()) as search:
         result = await search.run("physicist", context, approve=think)
     assert len(result.iterations) == 3
     assert 0 < result.usage.milliseconds < 60_000
@@ -285,7 +265,7 @@ async def test_the_time_of_approval_is_not_charged(
 @pytest.mark.parametrize("steps", [1, None])
 async def test_steps_come_without_async_too(engine: SearchEngine, steps: int | None) -> None:
     """Where a loop runs as well. Whoever leaves early leaves nothing behind."""
-    refiner = Proposing()
+    refiner = KnownRefiner()
     with FairSearch.open(engine, refiner) as search:
         names = []
         with contextlib.closing(search.stream("physicist", CONTEXT)) as events:
@@ -299,7 +279,7 @@ async def test_steps_come_without_async_too(engine: SearchEngine, steps: int | N
 
 
 async def test_a_stream_yields_documented_steps_and_then_the_result(engine: SearchEngine) -> None:
-    search = FairSearch(engine, Proposing())
+    search = FairSearch(engine, KnownRefiner())
     *steps, result = [event async for event in search.stream("physicist", CONTEXT)]
     assert isinstance(result, SearchResult)
     assert [step.step for step in steps[:4]] == ["begin", "measure", "choose_group", "refine"]

@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 
 from fairqr import FairSearch
-from fairqr.agents.models.replies import Usage
-from fairqr.agents.refiner import Refinement, RefinementRequest
+from fairqr.agents.refiner import Refinement
 from fairqr.base.errors import SourceError
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
 from fairqr.retrieval.engines.hybrid import texts
@@ -27,8 +26,8 @@ from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
 from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.fairness.target import DEFAULT_TARGET
-from tests.unit.engines import WatchedEngine
-from tests.unit.graph.corpora import indexed
+from tests.unit.engines import WatchedEngine, hits_of
+from tests.unit.graph.corpora import KnownRefiner, indexed
 from tests.unit.retrieval.vector_encoders import CountingEncoder
 
 EVEN = "gender=female:0.5,male:0.5"
@@ -70,40 +69,25 @@ async def lexical(tmp_path: Path, women: int) -> AsyncIterator[SearchEngine]:
     await engine.aclose()
 
 
-class Asked:
-    """Proposes a word, 'opera' finds the women of music; or fails."""
+def asked(word: str = "opera") -> KnownRefiner:
+    """A refiner with one word; 'opera' finds the women of music."""
+    return KnownRefiner([word])
 
-    name = "asked"
-    prompt = None
 
-    def __init__(self, word: str = "opera", *, fails: bool = False) -> None:
-        self.groups: list[str] = []
-        self.started = 0
-        self.word = word
-        self.fails = fails
-
-    async def start(self) -> None:
-        self.started += 1
-
-    async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
-        self.groups.append(request.group)
-        if self.fails:
-            return Refinement("unavailable", message="The model is away.")
-        if self.word in request.keywords:
-            return Refinement("repeated", message="No new word.")
-        return Refinement("ok", (self.word,), usage=Usage(model_calls=1))
+def groups_of(refiner: KnownRefiner) -> set[str]:
+    return {request.group for request in refiner.asked}
 
 
 async def search(engine: SearchEngine, refiner: Any = None, **context: Any) -> Any:
     options = {"attribute": "gender", "k": 10, "method": "fairqr"} | context
-    return await FairSearch(engine, refiner or Asked()).search("science physics atom", **options)
+    return await FairSearch(engine, refiner or asked()).search("science physics atom", **options)
 
 
 @pytest.mark.parametrize("women", [25], indirect=True)
 async def test_little_is_to_gain_and_nobody_is_asked(hybrid: SearchEngine) -> None:
-    refiner = Asked()
+    refiner = asked()
     result = await search(hybrid, refiner)
-    assert refiner.groups == []
+    assert refiner.asked == []
     assert result.stop_reason == "little_to_gain"
     assert result.model is None
     assert result.without_model is None
@@ -120,10 +104,10 @@ async def test_little_is_to_gain_and_nobody_is_asked(hybrid: SearchEngine) -> No
 async def test_what_is_not_there_is_not_replaced_by_what_is_not_relevant(
     hybrid: SearchEngine,
 ) -> None:
-    refiner = Asked()
+    refiner = asked()
     result = await search(hybrid, refiner)
     assert result.stop_reason == "little_to_gain"
-    assert refiner.groups == []
+    assert refiner.asked == []
     assert "w00" in [place.id for place in result.ranking]
     assert not any(place.id.startswith("s") for place in result.ranking)
     assert all(place.relevance >= 0.5 for place in result.ranking)
@@ -233,10 +217,10 @@ async def test_gaps_add_up_to_what_a_group_lacks(hybrid: SearchEngine) -> None:
 async def test_much_is_to_gain_and_the_model_is_asked(
     lexical: SearchEngine, context: dict[str, Any]
 ) -> None:
-    refiner = Asked()
+    refiner = asked()
     result = await search(lexical, refiner, evidence=False, **context)
-    assert set(refiner.groups) == {"female"}
-    assert result.model == "asked"
+    assert groups_of(refiner) == {"female"}
+    assert result.model == "known"
     assert result.best_iteration > 0
     assert result.relevance is None
     assert all(place.relevance is None for place in result.ranking)
@@ -244,9 +228,9 @@ async def test_much_is_to_gain_and_the_model_is_asked(
     assert result.without_model.divergence > result.divergence
     assert result.without_model.documents == sum(p.id.startswith("s") for p in result.ranking) > 0
     assert is_near(result) or "target" not in context
-    unasked = Asked()
+    unasked = asked()
     enough = await search(lexical, unasked, evidence=False, least_gain=1, **context)
-    assert (enough.stop_reason, unasked.groups) == ("little_to_gain", [])
+    assert (enough.stop_reason, unasked.asked) == ("little_to_gain", [])
     assert enough.objective == result.without_model.objective
 
 
@@ -255,12 +239,12 @@ async def test_where_words_may_have_missed_documents_the_model_is_asked(
     lexical: SearchEngine,
 ) -> None:
     """What it finds is judged by the original query, and singers are not relevant to it."""
-    refiner = Asked()
+    refiner = asked()
     engine = await EncodedPoolEngine.open(
         lexical, CountingEncoder(dimensions=64), keeps_order=False
     )
     result = await search(engine, refiner, evidence=False, least_gain=0)
-    assert set(refiner.groups) == {"female"}
+    assert groups_of(refiner) == {"female"}
     assert result.retriever == "hybrid-pool:words"
     assert not any(place.id.startswith("s") for place in result.ranking)
     assert result.without_model.documents == 0
@@ -274,12 +258,12 @@ async def test_what_stands_below_the_pool_is_looked_at_once_a_refined_query_find
     monkeypatch.setattr(texts, "POOL", 10)
     encoder = CountingEncoder(dimensions=64)
     engine = await EncodedPoolEngine.open(lexical, encoder, keeps_order=False)
-    (found,) = await engine.search([Query("science physics atom", 500)])
+    found = await hits_of(engine, "science physics atom", 500)
     assert {id_[0] for id_ in found.ids[:10]} == {"m"}
     alone = await search(engine, ask="never")
     unseen = [place.relevance for place in alone.ranking if place.id[0] == "w"]
     assert max(unseen, default=0) < 0.1
-    result = await search(engine, Asked("g3"), evidence=False, ask="always")
+    result = await search(engine, asked("g3"), evidence=False, ask="always")
     women = [place.relevance for place in result.ranking if place.id[0] == "w"]
     assert len(women) > len(unseen)
     assert min(women) > 0.5
@@ -295,20 +279,21 @@ async def test_what_stands_below_the_pool_is_looked_at_once_a_refined_query_find
 async def test_what_the_model_finds_must_be_relevant_to_the_original_query(
     hybrid: SearchEngine,
 ) -> None:
-    always, never = Asked(), Asked()
-    asked = await search(hybrid, always, ask="always", evidence=False)
+    always, never = asked(), asked()
+    result = await search(hybrid, always, ask="always", evidence=False)
     alone = await search(hybrid, never, ask="never")
-    assert [place.id for place in asked.ranking] == [place.id for place in alone.ranking]
-    assert asked.without_model.documents == 0
-    assert always.groups
+    assert [place.id for place in result.ranking] == [place.id for place in alone.ranking]
+    assert result.without_model.documents == 0
+    assert always.asked
     assert never.started == alone.usage.model_calls == 0
 
 
 async def test_a_model_that_fails_leaves_the_fair_list_made_without_it(
     hybrid: SearchEngine, lexical: SearchEngine
 ) -> None:
+    fails = KnownRefiner({"any": Refinement("unavailable", message="The model is away.")})
     for engine in (hybrid, lexical):
-        failed = await search(engine, Asked(fails=True), ask="always")
+        failed = await search(engine, fails, ask="always")
         alone = await search(engine, ask="never")
         assert failed.stop_reason == "model_failed"
         assert failed.warnings == ["The model is away."]
@@ -355,18 +340,11 @@ async def test_documents_without_an_estimate_are_asked_about_once(lexical: Searc
             found = zip(queries, await super().search(queries), strict=True)
             return [replace(h, relevance=None) if q.only is not None else h for q, h in found]
 
-    class Another(Asked):
-        """Proposes another word in each round."""
-
-        async def refine(
-            self, request: RefinementRequest, deadline: float | None = None
-        ) -> Refinement:
-            return Refinement("ok", ("opera", "stage", "voice")[len(request.keywords) :][:1])
-
     engine = OnlyFound(lexical, {})
-    result = await search(engine, Another(), ask="always", evidence=False, patience=9)
+    words = KnownRefiner(["opera", "stage", "voice"])
+    result = await search(engine, words, ask="always", evidence=False, patience=9)
     assert len(result.iterations) >= 3
-    given = [id_ for asked in engine.searches for q in asked if q.text for id_ in q.only or ()]
+    given = [id_ for each in engine.searches for q in each if q.text for id_ in q.only or ()]
     assert len(given) > 20
     assert len(given) == len(set(given))
 
@@ -396,45 +374,35 @@ async def test_hits_that_nothing_can_be_computed_from_are_one_sentence(
         await search(Faulty(lexical), ask="never")
 
 
-class TestOrderWithinAGroup:
-    """Some men and women far up are probably not relevant, and the others ever more so."""
-
-    @pytest.fixture
-    async def engine(self, lexical: SearchEngine) -> Estimating:
-        (plain,) = await lexical.search([Query("science physics atom", 500)])
-        self.plain = plain.ids
-        chances = {id_: 0.6 + 0.005 * place for place, id_ in enumerate(plain.ids)}
-        women = [id_ for id_ in plain.ids if id_[0] == "w"]
-        self.doubtful = [plain.ids[0], plain.ids[3], women[0]]
-        chances |= dict.fromkeys(self.doubtful, 0.45)
-        return Estimating(lexical, chances)
-
-    @pytest.mark.parametrize("women", [25], indirect=True)
-    async def test_it_is_the_engines_or_on_request_that_of_the_estimates(
-        self, engine: Estimating
-    ) -> None:
-        """In the engine's, what is probably not relevant comes last."""
-        kept, estimated = [
-            await search(engine, ask="never", k=20, order=order)
-            for order in ("engine", "estimated")
-        ]
-        for result in (kept, estimated):
-            assert [place.id for place in result.baseline.ranking] == self.plain[:20]
-        for group in ("m", "w"):
-            own = [id_ for id_ in self.plain if id_[0] == group]
-            likely = [id_ for id_ in own if id_ not in self.doubtful]
-            by_estimate = sorted(own, key=lambda id_: -engine.chances[id_])
-            for result, expected in ((kept, likely), (estimated, by_estimate)):
-                shown = [place.id for place in result.ranking if place.id[0] == group]
-                assert len(shown) >= 3
-                assert shown == expected[: len(shown)]
-        assert estimated.objective.value > kept.objective.value
+@pytest.mark.parametrize("women", [25], indirect=True)
+async def test_the_order_within_a_group_is_the_engines_or_on_request_that_of_the_estimates(
+    lexical: SearchEngine,
+) -> None:
+    """In the engine's, what is probably not relevant comes last; here it stands far up."""
+    plain = (await hits_of(lexical, "science physics atom", 500)).ids
+    doubtful = [plain[0], plain[3], next(id_ for id_ in plain if id_[0] == "w")]
+    chances = {id_: 0.6 + 0.005 * place for place, id_ in enumerate(plain)}
+    chances |= dict.fromkeys(doubtful, 0.45)
+    engine = Estimating(lexical, chances)
+    kept, estimated = [
+        await search(engine, ask="never", k=20, order=order) for order in ("engine", "estimated")
+    ]
+    for group in ("m", "w"):
+        own = [id_ for id_ in plain if id_[0] == group]
+        likely = [id_ for id_ in own if id_ not in doubtful]
+        by_estimate = sorted(own, key=lambda id_: -chances[id_])
+        for result, expected in ((kept, likely), (estimated, by_estimate)):
+            assert [place.id for place in result.baseline.ranking] == plain[:20]
+            shown = [place.id for place in result.ranking if place.id[0] == group]
+            assert len(shown) >= 3
+            assert shown == expected[: len(shown)]
+    assert estimated.objective.value > kept.objective.value
 
 
 @pytest.mark.parametrize("query", ["zebra", "the"])
 async def test_a_query_without_hits_has_an_empty_result(lexical: SearchEngine, query: str) -> None:
     """No model is asked, nothing is divided by nothing, and every method says the same."""
-    refiner = Asked()
+    refiner = asked()
     contexts: list[dict[str, Any]] = [{}, {"ask": "always"}, {"target": EVEN}]
     contexts += [{"method": "fair-qr"}, {"method": "plain"}, {"method": "greedy"}]
     for context in contexts:
@@ -447,7 +415,7 @@ async def test_a_query_without_hits_has_an_empty_result(lexical: SearchEngine, q
         assert result.model is None
         assert result.warnings[-1].endswith("matches the query; try other words.")
         assert json.loads(result.model_dump_json())["stop_reason"] == "no_hits"
-    assert refiner.groups == []
+    assert refiner.asked == []
 
 
 async def test_searches_at_once_do_not_disturb_each_other(hybrid: SearchEngine) -> None:
