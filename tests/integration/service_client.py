@@ -6,13 +6,22 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 
+from fairqr.graph.service.configuration import Limits, ServiceSettings
+from fairqr.graph.service.engine.engine import Engine
+from fairqr.graph.service.http.agents import McpDoor
+from fairqr.graph.service.http.app import create_app
+from fairqr.graph.service.http.metrics import Metrics
+from fairqr.graph.service.http.parts import Parts
+from fairqr.graph.service.runs.doing import Observer
+from fairqr.graph.service.runs.ephemeral import EphemeralRuns
 from tests.integration.model_server import Asked, ModelServer, says, weighs, write_people
 from tests.integration.page_service import run_command, served, settings_for
 from tests.patience import PATIENCE
@@ -109,6 +118,23 @@ def a_service(
             yield Served(client, model, folder, variables)
     finally:
         model.close()
+
+
+@contextlib.asynccontextmanager
+async def in_process() -> AsyncIterator[httpx.AsyncClient]:
+    """Open a client of the whole application in this process, which does no durable runs."""
+    settings = ServiceSettings(limits=Limits(rate=""))
+    engine = Engine(settings, default_model="feedback")
+    ephemeral = EphemeralRuns(settings, Observer())
+    runs: Any = SimpleNamespace(ephemeral=ephemeral)
+    nothing: Any = None
+    app = create_app(Parts(settings, nothing, engine, runs, Metrics(), nothing))
+    async with McpDoor.opened(engine, ephemeral) as door:
+        app.router.routes.append(door.route)
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            yield client
+    await engine.close()
 
 
 def events_of(response: httpx.Response) -> Iterator[tuple[int, str, dict[str, Any]]]:

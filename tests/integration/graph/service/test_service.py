@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,11 +13,9 @@ from typing import Any
 import pytest
 
 from fairqr.api import FairSearch
-from fairqr.graph.answer.result import AnswerResult
-from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.step_data import StepData
-from tests.integration.model_server import KEY, ModelServer, says, stream
+from tests.integration.model_server import says
 from tests.integration.page_service import run_command
 from tests.integration.service_client import (
     PHYSICIST,
@@ -27,32 +26,15 @@ from tests.integration.service_client import (
     until,
 )
 
-SETTINGS = """
-traces = "traces"
-corpora = ["people", "notables"]
-base_urls = ["http://models.example:8000/v1", "%s"]
-limits.rate = ""
-caps.k = 50
-caps.body_bytes = 20_000
-"""
-
 
 @pytest.fixture(scope="module")
-def other() -> Iterator[ModelServer]:
-    """A server that requests may name, and that no key is for."""
-    server = ModelServer()
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory, other: ModelServer) -> Iterator[Served]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    settings = (
+        'traces = "traces"\ncorpora = ["people", "notables"]\nlimits.rate = ""\ncaps.k = 50\n'
+    )
+    corpora = ("--corpus", "notables", "--corpus", "zoo*")
     folder = tmp_path_factory.mktemp("service")
-    more = {"OPENAI_API_KEY": KEY}
-    settings = SETTINGS % other.base_url
-    with a_service(
-        folder, "--corpus", "notables", "--corpus", "zoo*", settings=settings, environment=more
-    ) as running:
+    with a_service(folder, *corpora, settings=f"{settings}caps.body_bytes = 20_000") as running:
         yield running
 
 
@@ -127,43 +109,6 @@ def test_every_example_of_the_description_works(service: Served) -> None:
         assert ended["status"] == "done"
     assert tried == 8
     assert document["openapi"].startswith("3.1")
-    for path, operations in document["paths"].items():
-        told = {"200", "202"} & {*operations.get("post", {"responses": {"200"}})["responses"]}
-        assert told == {"202" if path in ("/v1/runs", "/v1/audits") else "200"}
-
-
-@pytest.mark.parametrize(
-    ("kind", "asked", "model"),
-    [
-        ("answer", {"question": "Which physicist?", "samples": 2, "seed": 1}, AnswerResult),
-        (
-            "probe",
-            {"query": "physicist", "attribute": "gender", "protected": "female"},
-            ProbeResult,
-        ),
-    ],
-)
-def test_answers_and_probes(
-    service: Served, kind: str, asked: dict[str, Any], model: type[AnswerResult]
-) -> None:
-    found = service.client.post(f"/v1/{kind}", json={**asked, "corpus": "people"})
-    assert found.status_code == 200, found.text
-    model.model_validate(found.json())
-    with service.client.stream("POST", f"/v1/{kind}/stream", json=asked) as response:
-        told = [*events_of(response)]
-    assert told[-1][1] == "end"
-    steps = {it["step"]: it for it in described(told)}
-    assert steps["rerank"]["search"]["ranking"]
-    last = {"answer": "summarise", "probe": "conclude"}[kind]
-    assert steps[last] == {"step": last}
-
-
-def described(told: list[tuple[int, str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return what is told of the steps, which is what the API describes and no more."""
-    steps = [data for _, name, data in told if name == "step"]
-    for step in steps:
-        StepData.model_validate(step)
-    return steps
 
 
 def test_a_stream_tells_each_step_and_goes_on_where_it_was_left(service: Served) -> None:
@@ -175,23 +120,18 @@ def test_a_stream_tells_each_step_and_goes_on_where_it_was_left(service: Served)
     assert [number for number, _, _ in told] == [*range(1, len(told) + 1)]
     assert told[0][1] == "run"
     assert {name for _, name, _ in told[1:-1]} == {"step"}
-    assert [data["step"] for _, name, data in told if name == "step"][:2] == ["begin", "measure"]
-    rounds = [it["round"]["index"] for it in described(told) if it["step"] == "measure"]
+    steps = [data for _, name, data in told if name == "step"]
+    for step in steps:  # what the API describes, and no more
+        StepData.model_validate(step)
+    assert [step["step"] for step in steps[:2]] == ["begin", "measure"]
+    rounds = [step["round"]["index"] for step in steps if step["step"] == "measure"]
     assert rounds == [*range(len(rounds))]
-    assert described(told)[-1] == {"step": "rerank"}, "the result comes once"
+    assert steps[-1] == {"step": "rerank"}, "the result comes once"
     assert told[-1][1] == "end"
     assert told[-1][2]["result"] == service.client.get(place).json()["result"]
     again = {"Last-Event-ID": "3"}
     with service.client.stream("GET", f"{place}/events", headers=again) as response:
         assert [event for event in events_of(response) if event[1]] == told[3:]
-
-
-def test_the_pieces_of_an_answer_are_told_while_it_is_written(service: Served) -> None:
-    service.model.does(stream(["Marie ", "Curie."]))
-    asked = {"question": "Who is a physicist of the people?", "corpus": "people"}
-    with service.client.stream("POST", "/v1/answer/stream", json=asked) as response:
-        told = [*events_of(response)]
-    assert [data["text"] for _, name, data in told if name == "token"] == ["Marie ", "Curie."]
 
 
 def test_whatever_a_model_writes_can_be_told_and_kept(service: Served) -> None:
@@ -205,6 +145,36 @@ def test_whatever_a_model_writes_can_be_told_and_kept(service: Served) -> None:
         told = [*events_of(response)]
     assert [name for _, name, _ in told].count("end") == 1
     assert told[-1][2]["result"] == answer.json()
+
+
+WRONG: list[tuple[str, dict[str, Any], int, str]] = [
+    ("search", {}, 422, "input"),
+    ("search", {"query": "   "}, 422, "query"),
+    ("search", {"query": "x", "nonsense": 1}, 422, "input"),
+    ("search", {"query": "x" * 30_000}, 413, "over-cap"),
+    ("search", {"query": "x", "k": 51}, 422, "over-cap"),
+    ("probe", {"query": "x", "attribute": "g", "protected": "f", "pairs": 500}, 422, "over-cap"),
+    ("search", {"query": "x", "attributes": ["shoe size"]}, 422, "unknown-attribute"),
+    ("search", {"query": "x", "target": "gender=female:1e308,male:1e308"}, 422, "target"),
+    ("search", {"query": "man", "method": "pairwise", "budget": {"model_calls": 1}}, 422, "budget"),
+    ("search", {"query": "x", "corpus": "other"}, 403, "not-allowed"),
+    ("search", {"query": "x", "method": "listwise", "model": "feedback"}, 422, "input"),
+    ("answer", {"question": "x", "model": "feedback"}, 422, "input"),
+]
+
+
+@pytest.mark.parametrize(("kind", "asked", "status", "slug"), WRONG)
+def test_what_is_wrong_is_a_problem_in_one_sentence(
+    service: Served, kind: str, asked: dict[str, Any], status: int, slug: str
+) -> None:
+    answer = service.client.post(f"/v1/{kind}", json=asked)
+    assert (answer.status_code, answer.json()["status"]) == (status, status), answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["type"] == f"urn:fairqr:error:{slug}"
+    assert answer.json()["detail"].endswith(".")
+    assert len(answer.text) < 1500
+    if slug == "over-cap":
+        assert answer.json()["cap"] in answer.json()["detail"]
 
 
 def _ended(service: Served, status: str) -> int:
@@ -245,18 +215,6 @@ def test_a_client_that_goes_takes_its_run_with_it_unless_it_is_kept(
     assert ends["status"] == "done"
 
 
-def test_a_silent_stream_shows_that_it_is_alive(service: Served) -> None:
-    gate = threading.Event()
-    service.model.does(says({"keywords": ["woman"]}, gate=gate))
-    asked = {**PHYSICIST, "query": "physicist of silence"}
-    with service.client.stream("POST", "/v1/search/stream", json=asked) as response:
-        for _, name, data in events_of(response):
-            if not name:  # after 15 s
-                gate.set()
-            last = name, data
-    assert last[0] == "end"
-
-
 def test_runs_in_the_background_are_listed_followed_cancelled_and_removed(service: Served) -> None:
     gate = threading.Event()
     service.model.does(says({"keywords": ["woman"]}, gate=gate))
@@ -278,128 +236,15 @@ def test_runs_in_the_background_are_listed_followed_cancelled_and_removed(servic
     gate.set()
 
 
-TOO_MUCH = "x" * 30_000
-WRONG: list[tuple[str, dict[str, Any], int, str]] = [
-    ("search", {}, 422, "input"),
-    ("search", {"query": ""}, 422, "input"),
-    ("search", {"query": "   "}, 422, "query"),
-    ("search", {"query": "x", "nonsense": 1}, 422, "input"),
-    ("search", {"query": "x" * 3000}, 422, "over-cap"),
-    ("search", {"query": TOO_MUCH}, 413, "over-cap"),
-    ("search", {"query": "x", "k": 51}, 422, "over-cap"),
-    ("search", {"query": "x", "depth": 5000}, 422, "over-cap"),
-    ("search", {"query": "x", "budget": {"seconds": 1e6}}, 422, "over-cap"),
-    ("search", {"query": "x", "max_iterations": 50}, 422, "over-cap"),
-    ("answer", {"question": "x", "samples": 500}, 422, "over-cap"),
-    ("probe", {"query": "x", "attribute": "g", "protected": "f", "pairs": 500}, 422, "over-cap"),
-    ("search", {"query": "x", "attributes": ["shoe size"]}, 422, "unknown-attribute"),
-    ("search", {"query": "x", "target": "gender=female:2"}, 422, "target"),
-    ("search", {"query": "x", "target": "luck:1"}, 422, "target"),
-    ("search", {"query": "x", "target": "gender=female:1e308,male:1e308"}, 422, "target"),
-    (
-        "search",
-        {
-            "query": "physicist",
-            "k": 5,
-            "method": "pairwise",
-            "ranking": {"depth": 50, "strategy": "all"},
-        },
-        422,
-        "over-cap",
-    ),
-    (
-        "search",
-        {"query": "physicist", "method": "pairwise", "k": 5, "budget": {"model_calls": 1}},
-        422,
-        "budget",
-    ),
-    ("search", {"query": "x", "discount": "rbp(7)"}, 422, "input"),
-    ("search", {"query": "x", "corpus": "other"}, 403, "not-allowed"),
-    ("search", {"query": "x", "corpus": "../people"}, 404, "index-not-found"),
-    ("search", {"query": "x", "corpus": "/etc/passwd"}, 404, "index-not-found"),
-    ("search", {"query": "x", "corpus": "people.jsonl"}, 403, "not-allowed"),
-    ("search", {"query": "x", "model": "openai:gpt-4o"}, 403, "not-allowed"),
-    ("search", {"query": "x", "model": "openai:*"}, 403, "not-allowed"),
-    ("search", {"query": "x", "method": "deltr"}, 403, "not-allowed"),
-    ("search", {"query": "x", "method": "monot5"}, 403, "not-allowed"),
-    ("search", {"query": "x", "options": {"weights": "/etc/passwd"}}, 422, "input"),
-    ("search", {"query": "x", "prompts": {"refine": "../../x"}}, 422, "prompt"),
-    ("search", {"query": "x", "prompts": {"../refine": "v1"}}, 422, "prompt"),
-    ("search", {"query": "x", "method": "listwise", "model": "feedback"}, 422, "input"),
-    ("answer", {"question": "x", "model": "feedback"}, 422, "input"),
-    ("answer", {"question": "x", "attributor": "transformers:/tmp"}, 403, "not-allowed"),
-    ("answer", {"question": "x", "attributor": "llm"}, 403, "not-allowed"),
-    ("search", {"query": "x", "seed": -1}, 422, "input"),
-]
-
-
-@pytest.mark.parametrize(("kind", "asked", "status", "slug"), WRONG)
-def test_what_is_wrong_is_a_problem_in_one_sentence(
-    service: Served, kind: str, asked: dict[str, Any], status: int, slug: str
-) -> None:
-    answer = service.client.post(f"/v1/{kind}", json=asked)
-    assert (answer.status_code, answer.json()["status"]) == (status, status), answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert answer.json()["type"] == f"urn:fairqr:error:{slug}"
-    assert answer.json()["detail"].endswith(".")
-    assert len(answer.text) < 1500
-    if slug == "over-cap":
-        assert answer.json()["cap"] in answer.json()["detail"]
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://169.254.169.254/latest",
-        "http://localhost:1/v1",
-        "http://models.example:8000/v1@evil.example",
-        "http://models.example:8000@evil.example/v1",
-        "http://models.example:8000/v1/../admin",
-        "http://models.example:80/v1",
-        "http://models.example:8000/v1?x=1",
-        "https://models.example:8000/v1",
-        "file:///etc/passwd",
-        "http://[::1",
-        "http://models.example:8000\\@evil.example/v1",
-        "",
-    ],
-)
-def test_only_configured_servers_are_asked(service: Served, url: str) -> None:
-    answer = service.client.post("/v1/search", json={**PHYSICIST, "base_url": url})
-    assert (answer.status_code, answer.json()["type"]) == (403, "urn:fairqr:error:not-allowed")
-    assert "models.example" not in answer.text
-
-
-@pytest.mark.parametrize(
-    ("body", "kind", "status", "slug"),
-    [
-        (b'{"query": "a\\u0000b"}', "application/json", 400, "malformed"),
-        (b"[]", "application/json", 422, "input"),
-        (b'{"query": "x"}', "text/plain", 415, "media-type"),
-        (b'{"query": "x"}', "application/x-www-form-urlencoded", 415, "media-type"),
-    ],
-)
-def test_a_body_has_to_be_json(
-    service: Served, body: bytes, kind: str, status: int, slug: str
-) -> None:
-    answer = service.client.post("/v1/search", content=body, headers={"Content-Type": kind})
-    assert (answer.status_code, answer.json()["type"]) == (status, f"urn:fairqr:error:{slug}")
-
-
 @pytest.mark.parametrize(
     ("method", "path", "headers", "status"),
     [
-        ("GET", "/v1/search", {}, 405),
         ("PUT", "/v1/runs", {}, 405),
         ("GET", "/v2", {}, 404),
-        ("GET", "/v1/runs/0000", {}, 404),
         ("DELETE", "/v1/runs/..%2f..%2fetc", {}, 404),
         ("GET", "/v1/runs/a%0d%0aSet-Cookie:x/events", {}, 404),
         ("GET", f"/v1/runs/{'0' * 32}/events", {"Last-Event-ID": "-1"}, 422),
-        ("GET", "/v1/runs?limit=0", {}, 422),
         ("GET", "/v1/runs?before=nan", {}, 422),
-        ("GET", "/v1/me", {"Host": "evil.example"}, 403),
-        ("GET", "/", {"Host": "evil.example"}, 403),
         ("GET", "/v1/me", {"Authorization": "Bearer nonsense"}, 401),
     ],
 )
@@ -438,14 +283,10 @@ def test_what_is_offered(service: Served) -> None:
     assert people["attributes"]["gender"]["groups"] == ["female", "male"]
     offered = service.client.get("/v1/models").json()
     assert offered["models"][0] == {"name": "openai:fake", "default": True}
-    assert offered["attributors"] == ["overlap"]
-    retrievers = {it["name"]: it["default"] for it in offered["retrievers"]}
-    assert {"bm25", "dense", "hybrid"} <= retrievers.keys()
-    assert list(retrievers.values()).count(True) == 1
+    assert [it["default"] for it in offered["retrievers"]].count(True) == 1
     usual = {kind: it["name"] for it in offered["methods"] for kind in it["default_for"]}
     assert usual == {"search": "fairqr", "answer": "plain", "probe": "plain"}
     assert not {"deltr", "monot5"} & {it["name"] for it in offered["methods"]}
-    assert service.client.get("/v1/me").json()["key"] is None
 
 
 def test_figures_name_routes_and_never_paths(service: Served) -> None:
@@ -455,18 +296,9 @@ def test_figures_name_routes_and_never_paths(service: Served) -> None:
     text = service.client.get("/metrics").text
     assert "very-private" not in text
     assert 'route="/v1/runs/{id}",status="404"' in text
-    for name in (
-        "fairqr_http_request_seconds_bucket",
-        'fairqr_runs_finished_total{kind="search",status="done"}',
-        "fairqr_model_calls_total",
-        'fairqr_tokens_total{kind="prompt"}',
-        "fairqr_cached_calls_total",
-        'fairqr_divergence_nats_count{when="before"}',
-        'fairqr_divergence_nats_count{when="after"}',
-        'fairqr_runs{status="queued"}',
-        'fairqr_http_problems_total{type="run-not-found"}',
-    ):
-        assert name in text
+    told = {*re.findall(r"^fairqr_(\w+)", text, re.MULTILINE)}
+    assert told >= {"http_request_seconds_bucket", "http_problems_total", "runs_finished_total"}
+    assert told >= {"runs", "model_calls_total", "tokens_total", "divergence_nats_count"}
 
 
 def test_the_page_and_its_files(service: Served) -> None:
@@ -476,22 +308,16 @@ def test_the_page_and_its_files(service: Served) -> None:
     assert page.headers["x-content-type-options"] == "nosniff"
     again = service.client.get("/", headers={"If-None-Match": page.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
-    for path in ("/page/../app.py", "/page/%2e%2e/app.py", "/page/__init__.py", "/page/nothing.js"):
-        assert service.client.get(path).status_code == 404
 
 
-def test_each_run_is_recorded_without_content(service: Served) -> None:
+def test_each_run_is_recorded_without_content_or_else_done_all_the_same(service: Served) -> None:
+    """The disk may be full, or the folder gone."""
     answer = service.client.post("/v1/search", json={**PHYSICIST, "query": "physicist canary"})
-    id_ = answer.headers["x-request-id"]
-    trace = (service.folder / "traces" / f"{id_}.jsonl").read_text()
+    folder, aside = service.folder / "traces", service.folder / "aside"
+    trace = (folder / f"{answer.headers['x-request-id']}.jsonl").read_text()
     assert "invoke_workflow" in trace
     assert "canary" not in trace
-    assert (service.folder / "traces").stat().st_mode & 0o077 == 0
-
-
-def test_a_run_that_cannot_be_recorded_is_done_all_the_same(service: Served) -> None:
-    """The disk may be full, or the folder gone."""
-    folder, aside = service.folder / "traces", service.folder / "aside"
+    assert folder.stat().st_mode & 0o077 == 0
     folder.rename(aside)
     folder.touch()
     try:
@@ -499,22 +325,3 @@ def test_a_run_that_cannot_be_recorded_is_done_all_the_same(service: Served) -> 
     finally:
         folder.unlink()
         aside.rename(folder)
-
-
-def test_keys_go_to_the_server_that_they_are_configured_for_alone(
-    service: Served, other: ModelServer
-) -> None:
-    asked = {**PHYSICIST, "query": "physicist key"}
-    service.client.post("/v1/search", json=asked)
-    assert service.model.asked[0].headers["authorization"] == "Bearer sk-none"
-    found = service.client.post("/v1/search", json={**asked, "base_url": f"{other.base_url}/"})
-    assert found.json()["usage"]["model_calls"] > 0
-    assert {request.headers["authorization"] for request in other.asked} == {"Bearer none"}
-    everything = service.client.get("/v1/models").text + service.client.get("/metrics").text
-    assert KEY not in everything
-
-
-def test_no_answer_may_be_read_by_other_origins(service: Served) -> None:
-    answer = service.client.get("/v1/me", headers={"Origin": "https://evil.example"})
-    assert "access-control-allow-origin" not in answer.headers
-    assert answer.headers["cross-origin-resource-policy"] == "same-origin"

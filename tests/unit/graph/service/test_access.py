@@ -13,12 +13,14 @@ from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
 from fairqr.graph.service.configuration import Limits, ServiceSettings
+from fairqr.graph.service.http import agents
 from fairqr.graph.service.http.access import Throttle
 from fairqr.graph.service.http.agents import McpDoor
 from fairqr.graph.service.http.app import create_app
 from fairqr.graph.service.http.metrics import Metrics
 from fairqr.graph.service.http.parts import Parts
 from fairqr.graph.service.store import Store
+from tests.integration.service_client import ACCEPT, INITIALIZE, in_process
 
 OPEN = {"/", "/docs", "/healthz", "/readyz", "/openapi.json"}
 """The page and its files, health, and the description of the API."""
@@ -103,6 +105,31 @@ async def test_open_paths_ask_for_no_key_and_no_database() -> None:
         shown = (await client.get("/docs")).text
         assert "POST /v1/search" in shown
         assert re.findall(r"(?:src|href)=\"([^\"]*)", shown) == ["/page/base.css"]
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path))
+
+
+@pytest.mark.usefixtures("data")
+async def test_sessions_of_agents_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agents, "SESSIONS", 5)
+    async with in_process() as client:
+        asked: Any = {"json": INITIALIZE, "headers": ACCEPT}
+        answers = [await client.post("/mcp", **asked) for _ in range(6)]
+    assert [answer.status_code for answer in answers] == [200] * 5 + [503]
+    assert "Too many open sessions" in answers[-1].text
+
+
+@pytest.mark.usefixtures("data")
+async def test_a_silent_stream_shows_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every 15 s, which are a millisecond here."""
+    monkeypatch.setattr("fastapi.routing._PING_INTERVAL", 0.001)
+    async with in_process() as client:
+        told = await client.post("/v1/search/stream", json={"query": "physicist"})
+    assert "\n\n: ping\n\n" in told.text
+    assert "event: end" in told.text
 
 
 async def test_an_empty_rate_is_no_limit() -> None:

@@ -5,24 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import httpx
 import pytest
 
-from fairqr.graph.service.configuration import Limits, ServiceSettings
-from fairqr.graph.service.engine.engine import Engine
-from fairqr.graph.service.http.agents import McpDoor
-from fairqr.graph.service.http.app import create_app
-from fairqr.graph.service.http.metrics import Metrics
-from fairqr.graph.service.http.parts import Parts
-from fairqr.graph.service.runs.doing import Observer
-from fairqr.graph.service.runs.ephemeral import EphemeralRuns
-from tests.integration.service_client import ACCEPT, INITIALIZE
+from tests.integration.service_client import ACCEPT, INITIALIZE, in_process
 
 MOST = 0.05
 """Seconds of this thread's processor time that others may wait."""
@@ -58,23 +46,6 @@ BODIES = {
 }
 
 
-@asynccontextmanager
-async def asked() -> AsyncIterator[httpx.AsyncClient]:
-    """Open a client of the whole application, in this process."""
-    settings = ServiceSettings(limits=Limits(rate=""))
-    engine = Engine(settings, default_model="feedback")
-    ephemeral = EphemeralRuns(settings, Observer())
-    runs: Any = SimpleNamespace(ephemeral=ephemeral)
-    nothing = cast("Any", None)
-    app = create_app(Parts(settings, nothing, engine, runs, Metrics(), nothing))
-    async with McpDoor.opened(engine, ephemeral) as door:
-        app.router.routes.append(door.route)
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            yield client
-    await engine.close()
-
-
 PATHS = (
     "/v1/search",
     "/v1/search/stream",
@@ -96,7 +67,7 @@ async def test_a_wrong_body_lets_others_be_answered(
 ) -> None:
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path))
     headers = {**ACCEPT, "Content-Type": "application/json"}
-    async with asked() as client:
+    async with in_process() as client:
         await client.post(path, content=b"{}", headers=headers)  # what is made once, is made
         for name, body in BODIES.items():
             if path == "/v1/runs":
