@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -36,9 +36,12 @@ if TYPE_CHECKING:
 async def audit(
     engine: SearchEngine | Named,
     queries: Iterable[str | Mapping[str, Any]] | DataFrame | Path,
+    spec: AuditSpec | None = None,
     *,
     weight: str | None = None,
     segment: str | None = None,
+    query_column: str | None = None,
+    id_column: str | None = None,
     qrels: Qrels | Path | str | None = None,
     retriever: str | Encoder | Embeddings = "auto",
     folder: Path | str | None = None,
@@ -49,6 +52,7 @@ async def audit(
     layout: str = LAYOUTS[0],
     withhold_place: bool = False,
     watcher: StageWatcher | None = None,
+    command: Sequence[str] = (),
     **options: Any,
 ) -> Audit:
     """Send queries to a search engine, and measure who gets seen in its results.
@@ -57,8 +61,11 @@ async def audit(
         engine: An open engine, which you close yourself, or what :func:`fairqr.open_engine` takes.
         queries: Texts; mappings or the rows of a DataFrame with ``query`` (or ``text`` or
             ``title``) and optionally ``id``; or the path of a file.
+        spec: What to measure, as one object.
         weight: The column that says how often a query was asked; by default each row counts once.
         segment: The column that groups the queries, such as their topic, for figures by segment.
+        query_column: The column with the queries, if it has another name.
+        id_column: The column with their ids, if it has another name.
         qrels: Judgements by query id and document id, relevant if above 0; or the path of a TREC
             qrels file. By default relevance is estimated from texts, once MiniLM is pulled.
         retriever: How to find documents, unless ``engine`` is an open engine.
@@ -73,86 +80,53 @@ async def audit(
         withhold_place: Only name the engine in all files; leave out its address and how its source
             describes it.
         watcher: Told how far the audit is.
-        options: The values of :class:`AuditSpec`, such as ``k=10``. ``attribute`` takes one
-            attribute or several.
+        command: How the audit was started, for its record.
+        options: The values of :class:`AuditSpec`, such as ``k=10``, instead of a spec.
+            ``attribute`` takes one attribute or several.
 
     Raises:
         FairqrError: The audit cannot be carried out; the message says what to do.
     """
-    spec = audit_spec(options)
+    spec = spec or audit_spec(options)
     if concurrency < 1:
         raise InputError(f"'concurrency' must be at least 1, not {concurrency}.")
     check_source(engine, retriever, "audit")
+    columns = QueryColumns(query_column, id_column, weight, segment)
+    watcher = watcher or QuietWatcher()
     with contextlib.ExitStack() as made:
         place = folder or made.enter_context(TemporaryDirectory(prefix="fairqr-audit-"))
         async with contextlib.AsyncExitStack() as stack:
             if isinstance(engine, str | Path | Source | Mapping):
                 engine = await open_engine(engine, retriever=retriever)
                 stack.push_async_callback(engine.aclose)
-            found = await audit_opened(
+            if not isinstance(qrels, Mapping | None):
+                qrels = await asyncio.to_thread(read_qrels, Path(qrels))
+            collected = await asyncio.to_thread(
+                collect_queries,
+                _rows(queries, columns),
+                sample=spec.sample,
+                seed=spec.seed,
+                weighted_by=weight,
+                origin=f"queries {queries}" if isinstance(queries, Path) else "queries given",
+                progress=watcher.count("reading queries"),
+            )
+            found = await audit_engine(
                 spec,
                 engine,
-                queries,
-                QueryColumns(weight=weight, segment=segment),
-                Path(place),
+                collected,
+                AuditFolder(Path(place)),
                 qrels=qrels,
-                pairs=pairs,
-                watcher=watcher or QuietWatcher(),
+                pairs=None if pairs is None else await asyncio.to_thread(read_pairs, Path(pairs)),
+                watcher=watcher,
                 rate=rate,
                 concurrency=concurrency,
                 redact=redact,
                 layout=layout,
                 withhold_place=withhold_place,
+                command=command,
             )
         weakref.finalize(found, made.pop_all().close)
     return found
-
-
-async def audit_opened(
-    spec: AuditSpec,
-    engine: SearchEngine,
-    queries: Iterable[str | Mapping[str, Any]] | DataFrame | Path,
-    columns: QueryColumns,
-    folder: Path,
-    *,
-    qrels: Qrels | Path | str | None,
-    pairs: Path | str | None,
-    watcher: StageWatcher,
-    **how: Any,
-) -> Audit:
-    """Audit an open engine; see :func:`audit`.
-
-    Args:
-        spec: What to measure.
-        engine: What is audited.
-        queries: In any form.
-        columns: What they are called in a table.
-        folder: The folder for all files.
-        qrels: Judgements, or their file.
-        pairs: The file of documents in several versions.
-        watcher: Told how far the audit is.
-        how: The other arguments of :func:`fairqr.evaluation.audit.running.audit_engine`.
-    """
-    if not isinstance(qrels, Mapping | None):
-        qrels = await asyncio.to_thread(read_qrels, Path(qrels))
-    return await audit_engine(
-        spec,
-        engine,
-        await asyncio.to_thread(
-            collect_queries,
-            _rows(queries, columns),
-            sample=spec.sample,
-            seed=spec.seed,
-            weighted_by=columns.weight,
-            origin=f"queries {queries}" if isinstance(queries, Path) else "queries given",
-            progress=watcher.count("reading queries"),
-        ),
-        AuditFolder(folder),
-        qrels=qrels,
-        pairs=None if pairs is None else await asyncio.to_thread(read_pairs, Path(pairs)),
-        watcher=watcher,
-        **how,
-    )
 
 
 def audit_spec(options: Mapping[str, Any]) -> AuditSpec:

@@ -95,12 +95,11 @@ def measure(
     """
     if ctx.invoked_subcommand is not None:
         return None  # type: ignore[return-value]
-    from fairqr.auditing import audit_opened
+    from fairqr.auditing import audit
     from fairqr.cli.progress import Progress
     from fairqr.evaluation.audit import bundle, conditions, outcomes
     from fairqr.evaluation.experiments import signing
     from fairqr.evaluation.experiments.kinds import check_pandas
-    from fairqr.retrieval.sources.query_files import QueryColumns
 
     if output is None:
         raise InputError("An audit needs a folder for its results; name one with -o.")
@@ -108,26 +107,28 @@ def measure(
     if sign is not None:
         signing.check_key(sign)
     limits = [conditions.parse_condition(text) for text in fail_if or []]
-    columns = QueryColumns(settings.query_column, settings.id_column, weight, segment)
     source = _run_source(run_, labels, documents, spec)
     if source is not None and settings.corpus is not None:
         raise InputError("Audit either --run or --corpus; leave one of them out.")
 
     async def work() -> Audit:
         async with settings.opened(source=source) as engine:
-            return await audit_opened(
-                spec,
+            return await audit(
                 engine,
                 queries or _of_run(engine),
-                columns,
-                output,
+                spec,
+                weight=weight,
+                segment=segment,
+                query_column=settings.query_column,
+                id_column=settings.id_column,
                 qrels=qrels,
+                folder=output,
                 pairs=pairs,
-                watcher=progress,
                 rate=settings.rate,
                 concurrency=settings.concurrency,
                 redact=redact,
                 layout=layout,
+                watcher=progress,
                 command=sys.argv[1:],
             )
 
