@@ -14,7 +14,7 @@ from docs_site.reference import PAGES, write_reference
 import fairqr
 from fairqr.base.settings import SETTINGS
 from fairqr.cli.main import app
-from fairqr.cli.parameters import parameters_of
+from fairqr.cli.options import parameters_of
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.documented import documented
 from fairqr.graph.probe.context import ProbeContext

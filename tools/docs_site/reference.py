@@ -20,11 +20,10 @@ import fairqr
 from docs_site.docstrings import lead_of, markdown
 from fairqr.base import errors
 from fairqr.base.settings import SETTINGS, variable_of
-from fairqr.cli.answer import AnswerRunSettings
 from fairqr.cli.common import RunSettings
 from fairqr.cli.main import app
-from fairqr.cli.parameters import parameters_of
-from fairqr.cli.search import SearchRunSettings
+from fairqr.cli.options import parameters_of
+from fairqr.cli.search import AnswerRunSettings, SearchRunSettings
 from fairqr.evaluation.experiments.kinds import KINDS
 from fairqr.evaluation.measures.text import MEASURES
 from fairqr.graph.answer.context import AnswerSettings

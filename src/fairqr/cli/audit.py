@@ -96,7 +96,7 @@ def measure(
     if ctx.invoked_subcommand is not None:
         return None  # type: ignore[return-value]
     from fairqr.auditing import audit
-    from fairqr.cli.progress import Progress
+    from fairqr.cli.output import Progress
     from fairqr.evaluation.audit import bundle, conditions, outcomes
     from fairqr.evaluation.experiments import signing
     from fairqr.evaluation.experiments.kinds import check_pandas

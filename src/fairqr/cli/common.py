@@ -210,7 +210,7 @@ async def open_to_search(
         schema: The schema of a corpus that is a path.
         retriever: How to find documents, as :func:`fairqr.open_engine` takes it.
     """
-    from fairqr.cli.progress import Progress
+    from fairqr.cli.output import Progress
     from fairqr.retrieval.encoders.opening import AUTO
     from fairqr.retrieval.sources.catalog import Catalog
 

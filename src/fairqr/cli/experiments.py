@@ -11,10 +11,8 @@ import typer
 
 from fairqr.base.errors import InputError, ModelError
 from fairqr.cli.common import NOTABLES, agree, open_to_search, run
-from fairqr.cli.options import Count, command
-from fairqr.cli.output import Printed, fact_lines, number, print_file, table, warn
-from fairqr.cli.parameters import explain, read_parameters
-from fairqr.cli.progress import Progress
+from fairqr.cli.options import Count, command, explain, read_parameters
+from fairqr.cli.output import Printed, Progress, fact_lines, number, print_file, table, warn
 from fairqr.prompts.library import PromptLibrary
 
 experiment, attribution = typer.Typer(), typer.Typer()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,15 +14,25 @@ from pydantic import Field
 
 from fairqr.base.errors import InputError, ModelError, one_line
 from fairqr.cli.common import NOTABLES, RUN, CostlyRunSettings, agree, run
-from fairqr.cli.options import Fields, command
-from fairqr.cli.output import Printed, warn
-from fairqr.cli.parameters import checked
-from fairqr.cli.progress import Progress
+from fairqr.cli.options import Fields, checked, command
+from fairqr.cli.output import (
+    Printed,
+    Progress,
+    counted,
+    frame_table,
+    interval,
+    literal,
+    number,
+    table,
+    warn,
+)
 from fairqr.evaluation.probes import specification as specs
 from fairqr.graph.documented import Documented
 from fairqr.graph.probe.context import ProbeContext
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from fairqr.graph.probe.result import ProbeResult
 
 app = typer.Typer()
@@ -128,8 +139,6 @@ def query(
         settings: How the run works.
         protected: The groups to protect: female, not Europe, or 'female vs male'.
     """
-    from fairqr.cli.probe_tables import probe_lines
-
     probe = {"protected": protected, **asked["probe"]}
     context = checked(ProbeContext, {**asked, "probe": probe})
 
@@ -222,7 +231,6 @@ def _probe(
     """Run a probe of either kind, and measure it."""
     from fairqr.agents.models.cache import replies_file
     from fairqr.base.settings import cache_dir
-    from fairqr.cli.probe_tables import measured_lines
     from fairqr.evaluation.experiments import kinds
     from fairqr.evaluation.probes import running as probes
     from fairqr.evaluation.probes.store import ProbeStore
@@ -264,3 +272,97 @@ def _probe(
     if output:
         lines.append(f"kept: {output}; 'fairqr experiment report {output}' writes the report")
     return Printed({**data, "missing": measured.missing}, lines)
+
+
+def measured_lines(measured: Any) -> Iterator[RenderableType]:
+    """Yield what a probe measured, and how much is missing."""
+    is_pairwise = isinstance(measured.manifest.experiment, specs.PairwiseExperiment)
+    yield from (_pairwise if is_pairwise else _listwise)(measured)
+    what = "pair" if is_pairwise else "list"
+    if measured.missing:
+        yield f"{counted(measured.missing, what)} not asked about yet"
+
+
+def _pairwise(measured: Any) -> Iterator[RenderableType]:
+    """Yield which group a model prefers, and the verdicts in words."""
+    prompts = ", ".join(entry.prompt for entry in measured.manifest.prompts)
+    entries = {entry.name: entry for entry in measured.manifest.collections}
+    for (name, model), figures in measured.figures.groupby(["collection", "model"], sort=False):
+        built = entries[name].built
+        asked = ""
+        if figures.log_odds_replies.any():
+            asked = ", by probabilities"
+        elif figures.votes_of.any():
+            asked = ", by replies"
+        yield f"{model} on {name}, {_queries(figures.queries_in_all.iloc[0])}{asked}, {prompts}"
+        words = {"protected": built.protected, "unprotected": built.unprotected}
+        shown = ("kind", "pairs", *words.values(), "ratio", "ratio_low", "ratio_high", "flips")
+        figures = figures.assign(kind=figures.kind.replace("both", "together"))
+        yield frame_table(figures.rename(columns=words), *shown)
+        groups = [row for row in figures.itertuples() if row.kind != "relevance"]
+        for row in groups:
+            yield f"{row.kind}: {row.sentence}"
+            if row.without_pairs and row.kind != "together":
+                without = _queries(row.without_pairs)
+                yield f"{without} without {row.kind} pairs, since a cell is empty"
+        if measured.manifest.pairs.by == "probabilities" and any(
+            2 * row.failures.get("neither", 0) > row.replies for row in groups
+        ):
+            yield (
+                "Most replies would begin with neither A nor B; --set by=reply reads what the "
+                "model writes."
+            )
+
+
+def _listwise(measured: Any) -> Iterator[RenderableType]:
+    """Yield how relevant lists are, how they expose the groups by who asks, and what failed."""
+    shown = ("ranker", "window", "asker", "measure", "mean", "low", "high", "n")
+    for entry in measured.manifest.collections:
+        yield literal(f"{entry.name}, {_queries(entry.built.queries)}", "bold")
+        means, tests, events = (
+            frame[frame.collection == entry.name]
+            for frame in (measured.means_once, measured.tests, measured.events)
+        )
+        yield frame_table(means, *shown)
+        if len(events):
+            failed = events.groupby(["ranker", "event", "kind"], sort=False)["count"].sum()
+            yield from (f"{' '.join(key)}: {count}" for key, count in failed.items())
+        if len(tests := tests[tests.test == "askers"]):
+            yield f"for {entry.built.protected} less for {entry.built.unprotected} askers:"
+            yield frame_table(tests, "ranker", "measure", "difference", "n", "p", "p_holm")
+
+
+def probe_lines(result: ProbeResult) -> Iterator[RenderableType]:
+    """Yield how a model ranks what one query retrieved: its verdict on pairs, and its lists."""
+    from fairqr.cli.render import origin
+
+    sides = Counter(document.side for document in result.documents)
+    undecided = f", {sides['undecided']} undecided" if sides["undecided"] else ""
+    yield (
+        f"{result.model} on {result.corpus}, '{result.query}', "
+        f"{counted(len(result.documents), 'document')}: {sides['protected']} {result.words[0]}, "
+        f"{sides['unprotected']} {result.words[1]}{undecided}"
+    )
+    if result.message:
+        yield result.message
+        return
+    if (pairs := result.pairwise) is not None:
+        shares = (pairs.protected, pairs.unprotected, pairs.flips, pairs.votes)
+        told = [it.count / it.of if it.of else None for it in shares]
+        heads = ("pairs", *result.words, "flips", "votes", "ratio", number("95 %"))
+        ends = interval(*(pairs.ratio_interval or (None, None)))
+        yield table(heads, [(len(pairs.pairs), *told, pairs.ratio, ends)], digits=3)
+        yield pairs.sentence
+    if (lists := result.listwise) is not None:
+        rows: list[Any] = [("as given", lists.initial_ratio, "")]
+        for order in lists.askers:
+            failed = f"{sum(order.failures.values())} of {order.asked}"
+            rows.append((order.words or "nobody", order.exposure_ratio, failed))
+        yield table(["list for", "exposure", number("failed")], rows, digits=3)
+    yield result.note
+    prompts = ", ".join(f"{prompt.id}={prompt.version}" for prompt in result.prompts)
+    yield origin(f"{prompts}; seed {result.seed}", result.usage)
+
+
+def _queries(count: int) -> str:
+    return counted(count, "query", "queries")

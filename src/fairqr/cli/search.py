@@ -1,18 +1,25 @@
-"""The command ``fairqr search``."""
+"""The commands ``fairqr search`` and ``fairqr answer``."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fairqr.base.errors import ModelError
-from fairqr.cli.common import RUN, CostlyRunSettings
+from pydantic import Field
+
+from fairqr.base.errors import InputError, ModelError
+from fairqr.base.settings import DEFAULT_POOL, default_model
+from fairqr.cli.common import RUN, CostlyRunSettings, RunSettings
 from fairqr.cli.options import Fields
 from fairqr.cli.output import Printed, warn
+from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.search.context import Context
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from fairqr.agents.generators import Generator
+    from fairqr.agents.models.chat import ChatModel
+    from fairqr.graph.answer.result import AnswerResult
     from fairqr.graph.search.result import SearchResult
 
 
@@ -76,7 +83,6 @@ async def searched(
     from fairqr.agents.models.opening import open_language_model
     from fairqr.agents.refiner import FeedbackRefiner
     from fairqr.api import FairSearch
-    from fairqr.base.settings import default_model
     from fairqr.cli.render import View
     from fairqr.graph.search.rankers import ASKED, Model, Rankers, require_refines
 
@@ -101,3 +107,122 @@ async def searched(
         result: SearchResult = await view.follow(fair, query, asked)
         shown = () if silent else (*result.baseline.ranking, *result.ranking)
         return result, await settings.passages_of(engine, (place.id for place in shown))
+
+
+class AnswerRunSettings(RunSettings):
+    """How a run that answers works.
+
+    Attributes:
+        model: The model that answers, such as local:smollm2-135m, openai:gpt-4o or
+            seq2seq:google/flan-t5-small. A chat model also refines, if the method does. [default:
+            FAIRQR_MODEL, or the local model]
+        attributor: The attributor, which judges which documents an answer used; 'fairqr attribution
+            list' lists them, and none skips this.
+        input_tokens: The most tokens of a prompt; a longer prompt is cut. 2048 by default, and 512
+            for seq2seq models.
+        concurrency: How many requests to models run at the same time.
+    """
+
+    model: str | None = None
+    attributor: str = "overlap"
+    input_tokens: int | None = Field(None, ge=64)
+    concurrency: int = Field(8, ge=1)
+
+    def generator_for(self, asked: AnswerContext) -> tuple[Generator, ChatModel | None]:
+        """Return what writes the answers, and the chat model if it is one.
+
+        Raises:
+            InputError: The model writes no answers, or the method refines and the model cannot.
+        """
+        from fairqr.agents.models.chat import ChatModel
+        from fairqr.agents.models.opening import open_generator
+        from fairqr.agents.refiner import FeedbackRefiner
+
+        name = self.model or default_model()
+        if name == FeedbackRefiner.name:
+            raise InputError(f"'{name}' writes no answers; name a chat model with --model.")
+        opened = open_generator(name, input_tokens=self.input_tokens, **self.model_options)
+        chat = getattr(opened, "model", None)
+        if isinstance(chat, ChatModel):
+            return opened, chat
+        if asked.rounds:
+            raise InputError(
+                f"The method '{asked.method}' refines with a chat model, which {name} is not; "
+                "choose a method that does not refine, or a chat model."
+            )
+        return opened, None
+
+
+def answer(
+    question: str,
+    *,
+    asked: Annotated[
+        AnswerContext,
+        Fields(
+            "method",
+            "seed",
+            k="answer.documents",
+            alpha="answer.alpha",
+            samples="answer.samples",
+            pool="k",
+            attribute="attributes",
+        ),
+    ],
+    settings: Annotated[AnswerRunSettings, Fields(*RUN, "attributor")],
+    as_json: bool = False,
+) -> Printed:
+    """Answer a question from a sampled ranking, and show whose documents the answer used.
+
+    With more samples, it also shows how exposure and use differ between groups.
+
+    Args:
+        question: The question to answer.
+        asked: How to search and to answer.
+        settings: How the run works.
+        as_json: Print one JSON object.
+    """
+    from fairqr.cli.render import answer_lines
+
+    is_live = asked.answer.samples == 1 and not as_json and sys.stdout.isatty()
+    work = _answered(question, asked, settings, live=is_live, silent=as_json)
+    result, passages, has_written = settings.run(work, "answer")
+    for warning in result.warnings:
+        warn(warning)
+    return Printed(result, answer_lines(result, passages, written=has_written))
+
+
+async def _answered(
+    question: str, asked: AnswerContext, settings: AnswerRunSettings, *, live: bool, silent: bool
+) -> tuple[AnswerResult, Mapping[str, str], bool]:
+    """Return the answer, how the documents' texts begin, and whether the answer is written."""
+    from fairqr.agents.attribution.opening import open_attributor
+    from fairqr.api import FairSearch
+    from fairqr.cli.render import View
+    from fairqr.graph.search.rankers import ASKED
+
+    prompts = settings.prompts_for(asked)
+    generator, chat = settings.generator_for(asked)
+    given: dict[str, Any] = {"prompts": prompts, "concurrency": settings.concurrency}
+    judge = None
+    if settings.attributor != "none":
+        judge = open_attributor(settings.attributor, chat=chat, cache=settings.cache, **given)
+    # Report a missing part before a large corpus is indexed.
+    await generator.start()
+    if judge is not None:
+        await judge.start()
+    ranks = chat.name if chat and asked.strategy.ranker in ASKED else ""
+    view = View(quiet=not live, question=question, model=ranks)
+    async with settings.opened(asked) as engine:
+        answering = asked.answer.model_copy(update={"stream": live})
+        asked = asked.model_copy(update={"answer": answering})
+        size = (await engine.info()).documents
+        if "k" not in asked.model_fields_set:
+            k = max(DEFAULT_POOL, answering.documents)
+            # A small corpus is the whole pool; the search itself reports an empty index.
+            asked = asked.model_copy(update={"k": k if size is None else min(k, max(size, 1))})
+        elif size is not None and asked.k > size:
+            raise InputError(f"'{engine.name}' has only {size} documents; lower --pool.")
+        fair = FairSearch(engine, chat, generator=generator, attributor=judge, **given)
+        result: AnswerResult = await view.follow(fair, question, asked)
+        shown = [place.id for place in result.ranking if place.exposure and not silent]
+        return result, await settings.passages_of(engine, shown), view.has_written

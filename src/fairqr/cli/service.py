@@ -15,8 +15,7 @@ import typer
 from fairqr.base.errors import ConfigError, InputError
 from fairqr.cli.common import run
 from fairqr.cli.options import Count, Fields, command
-from fairqr.cli.output import Printed, table, warn
-from fairqr.cli.progress import Progress
+from fairqr.cli.output import Printed, Progress, table, warn
 from fairqr.cli.settings import unknown_settings
 from fairqr.graph.service.configuration import ServiceSettings, service_settings
 

@@ -18,6 +18,7 @@ from fairqr.cli.common import open_to_search, run
 from fairqr.cli.options import command
 from fairqr.cli.output import (
     Printed,
+    Progress,
     counted,
     fact_lines,
     literal,
@@ -28,7 +29,6 @@ from fairqr.cli.output import (
     say,
     table,
 )
-from fairqr.cli.progress import Progress
 from fairqr.retrieval.sources.source import Source, is_source_file, load_source
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import typer
 
-from fairqr.cli.commands import SECTIONS
-from fairqr.cli.main import app, main
-from fairqr.cli.parameters import parameters_of
+from fairqr.cli.main import SECTIONS, app, main
+from fairqr.cli.options import parameters_of
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.search.context import METHODS, Context

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairqr.cli.output import say
-from fairqr.cli.probe_tables import measured_lines
+from fairqr.cli.probe import measured_lines
 from fairqr.evaluation.probes.listwise_measures import MeasuredListwise
 from fairqr.evaluation.probes.pairwise_measures import MeasuredPairwise
 from fairqr.evaluation.probes.running import measure

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fairqr.base.errors import InputError
-from fairqr.cli import progress
+from fairqr.cli import output
 from fairqr.cli.common import LARGE_CALLS, LARGE_TOKENS, agree
-from fairqr.cli.progress import Progress, time_left
+from fairqr.cli.output import Progress, time_left
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_a_log_tells_the_time_after_the_first_steps_and_then_each_tenth(
 ) -> None:
     """What was done before is no step of this run."""
     clock = iter(range(0, 10_000, 2))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(output.time, "monotonic", lambda: float(next(clock)))
     with Progress() as stages:
         stages.stage("answers", 110, 10)
         for _ in range(100):
