@@ -10,8 +10,7 @@ from fastapi import FastAPI
 
 async def serve(app: FastAPI) -> None:
     """Serve on a port that the system gives, print the address, and go on until the end."""
-    # As our service is served, and as uvicorn alone serves. A faster parser in this environment
-    # belongs to other packages.
+    # As uvicorn alone serves. What is faster in this environment belongs to other packages.
     server = uvicorn.Server(uvicorn.Config(app, "127.0.0.1", 0, log_level="warning", http="h11"))
     serving = asyncio.create_task(server.serve())
     while not server.started:

@@ -147,6 +147,15 @@ class Server(uvicorn.Server):
             self.should_exit = True
 
 
+def new_loop() -> asyncio.AbstractEventLoop:
+    """Return an event loop: uvloop's, which takes a quarter less of a search, but on Windows."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
 def let_open_files_be_many() -> None:
     """Raise the limit of open files as far as allowed: each connection needs one."""
     try:

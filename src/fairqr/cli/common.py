@@ -6,7 +6,7 @@ Help reads this module too, so it imports nothing heavy at its head.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +17,8 @@ from fairqr.cli.output import warn
 from fairqr.graph.documented import Documented
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from fairqr.graph.search.context import Context
     from fairqr.prompts.library import PromptLibrary
     from fairqr.retrieval.engines.engine import SearchEngine
@@ -145,6 +147,7 @@ def run(
     trace: Path | None = None,
     *,
     content: bool = False,
+    loop: Callable[[], AbstractEventLoop] | None = None,
 ) -> T:
     """Run asynchronous work to its end, with spans sent where OpenTelemetry's variables say.
 
@@ -154,6 +157,7 @@ def run(
             nothing is recorded there.
         trace: The file to record the run in. If it could not be written whole, a warning says so.
         content: Record queries and replies too.
+        loop: Makes the event loop; defaults to asyncio's.
     """
     # Not for --help: asyncio takes a quarter of the time to start.
     import asyncio
@@ -161,8 +165,12 @@ def run(
     from fairqr.base.exporting import exporting
 
     try:
-        with _recording(what, trace, content), exporting(warn):
-            return asyncio.run(work)
+        with (
+            _recording(what, trace, content),
+            exporting(warn),
+            asyncio.Runner(loop_factory=loop) as runner,
+        ):
+            return runner.run(work)
     finally:
         work.close()  # Without this, work that never started would warn.
 

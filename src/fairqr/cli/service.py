@@ -63,7 +63,7 @@ def serve(
         workers: How many processes serve. Several need a PostgreSQL database, or keep no runs.
     """
     settings = _settings("service", SERVICE, model, base_url, **changes)
-    from fairqr.graph.service.http.serving import bound, fork
+    from fairqr.graph.service.http.serving import bound, fork, new_loop
 
     for warning in unknown_settings():
         warn(warning)
@@ -76,7 +76,8 @@ def serve(
                     "database, or set FAIRQR_SERVICE_WORK=false to keep no runs."
                 )
             announces = fork(workers)
-        run(_serve(settings, listener, announces, corpus or [], model[0] if model else None))
+        serving = _serve(settings, listener, announces, corpus or [], model[0] if model else None)
+        run(serving, loop=new_loop)
 
 
 async def _serve(
@@ -135,7 +136,9 @@ def work(
             "Runs in a SQLite file are done by 'fairqr serve' itself; name a PostgreSQL database "
             "with --database."
         )
-    run(_work(settings.model_copy(update={"work": True})))
+    from fairqr.graph.service.http.serving import new_loop
+
+    run(_work(settings.model_copy(update={"work": True})), loop=new_loop)
 
 
 async def _work(settings: ServiceSettings) -> None:
