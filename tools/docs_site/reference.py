@@ -134,7 +134,7 @@ def _parameters(
 def settings() -> Iterator[str]:
     """Write the settings of fairqr and of its service."""
     yield "A setting is looked for in this order: an option of the command, its variable, the"
-    yield "settings file (`fairqr config path`), its default. `fairqr config show` prints each"
+    yield "settings file, its default. `fairqr config show` prints where that file is, and each"
     yield "value in force and where it comes from. Paths in the file are relative to its folder.\n"
     rows = [
         (f"`{each.name}`", f"`{variable_of(each.name)}`", _shown(each.default), each.about)

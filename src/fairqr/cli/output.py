@@ -155,6 +155,7 @@ def table(
             head = number(head) if numeric else Column(literal(head), overflow="fold")
         columns.append(head)
     built = Table(*columns, box=None, pad_edge=False, padding=(0, gap, 0, 0))
+    built.show_header = any(column.header for column in built.columns)
     for row in zip(*by_column, strict=True):
         built.add_row(*(_cell(each, digits) for each in row))
     return built

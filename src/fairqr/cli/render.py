@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from langchain_core.messages import AIMessageChunk
-from rich.cells import cell_len, set_cell_size
 from rich.padding import Padding
 from rich.text import Text
 
@@ -29,7 +28,7 @@ from fairqr.graph.step_data import StepData
 from fairqr.graph.stream import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from rich.console import RenderableType
 
@@ -141,31 +140,31 @@ class View:
 
 def exposure_bars(
     exposure: Mapping[str, Mapping[str, float]], target: Mapping[str, Mapping[str, float]]
-) -> Iterator[Text]:
+) -> RenderableType:
     """Draw the exposure of each group as a bar, with a mark where its target is.
 
     Args:
         exposure: For each attribute, the share of each group.
         target: The same for the target.
     """
-    # Bars and names are shorter in a narrow terminal, and figures whole from 38 columns.
-    left = console().width - len("    100.0%  target 100.0%")
-    names = [shortened(group, NAME) for groups in exposure.values() for group in groups]
-    width = min(max(map(cell_len, names)), max(left - 6, 8))
-    bar = min(BAR, max(left - width - 1, 4))
+    # In a narrow terminal bars and names are shorter, and figures whole from 40 columns.
+    width = console().width
+    bar = BAR if width >= 80 else 6
+    space = min(NAME, max(width - bar - 30, 4))
+    rows = []
     for attribute, groups in exposure.items():
         for group, share in groups.items():
             wanted = target[attribute][group]
-            name = set_cell_size(shortened(group, width), width)
-            line = Text(f"  {name} ", no_wrap=True, overflow="ellipsis")
             style = "green" if share >= wanted - 0.02 else "yellow"
+            line = Text()
             for cell in range(bar + 1):
                 if cell == round(wanted * bar):
                     line.append("┃", "bold white")
                 else:
                     line.append(*(("█", style) if cell < round(share * bar) else ("·", "dim")))
-            line.append(f" {share:6.1%}", style)
-            yield line.append(f"  target {wanted:.1%}", "dim")
+            figure, aim = Text(f"{share:.1%}", style), Text(f"target {wanted:.1%}", "dim")
+            rows.append((f"  {shortened(group, space)}", line, figure, aim))
+    return table(("", number(), number(), number()), rows, gap=1)
 
 
 def result_lines(result: SearchResult, passages: Mapping[str, str]) -> Iterator[RenderableType]:
@@ -184,13 +183,13 @@ def result_lines(result: SearchResult, passages: Mapping[str, str]) -> Iterator[
             none = _NO_WORDS.get(each.status, f"none ({each.status.replace('_', ' ')})")
             words = ", ".join(each.keywords) or none
             yield literal(f"  words for {shortened(each.group, NAME)}: {words}")
-        yield from exposure_bars(record.exposure, result.target)
+        yield exposure_bars(record.exposure, result.target)
         if record.divergence is not None:
             yield f"  divergence from the target {record.divergence:.4f}"
     yield Text("\nre-ranked", "bold")
     for sentence in result.explanation:
         yield Padding(literal(sentence), (0, 0, 0, 2))
-    yield from exposure_bars(result.exposure, result.target)
+    yield exposure_bars(result.exposure, result.target)
     for attribute, share in result.unknown.items():
         if share >= 0.0005:  # below that it would read 0.0%
             unknown = f"{share:.1%} of the exposure has no label for '{attribute}'"
@@ -200,14 +199,13 @@ def result_lines(result: SearchResult, passages: Mapping[str, str]) -> Iterator[
         was = "" if before is None else f", before {before:.4f}"
         yield f"  divergence from the target {result.divergence:.4f}{was}"
     old, new = result.baseline.ranking, result.ranking
-    # Ranks and moves are never cut.
-    width = (console().width - len(str(max(len(old), len(new)))) - 9) // 2
     places = {document.id: document.rank for document in old}
-    moves = [_move(document, places) for document in new]
-    sides = (_cells(old, passages, width), _cells(new, passages, width), moves)
+    befores, afters = ([_document(it, passages) for it in ranking] for ranking in (old, new))
+    moves = [(_move(document, places),) for document in new]
+    rows = zip_longest(befores, afters, moves, fillvalue=("", ""))
     yield table(
-        ("", "plain retrieval", "re-ranked", number("was")),
-        ((rank, *row) for rank, row in enumerate(zip_longest(*sides, fillvalue=""), start=1)),
+        ("", "plain retrieval", "", "re-ranked", "", number("was")),
+        ((rank, *before, *after, move[0]) for rank, (before, after, move) in enumerate(rows, 1)),
         gap=1,
     )
     by = f"found by {result.retriever}; "
@@ -229,27 +227,6 @@ def origin(how: str, usage: UsageReport) -> Text:
         asked += f" and {usage.cached_calls} from the cache"
     tokens = f"{usage.prompt_tokens} + {usage.completion_tokens} tokens"
     return literal(f"{how}; {asked}, {tokens}, {usage.milliseconds / 1000:.2f} s", "dim")
-
-
-def _cells(
-    ranking: Sequence[RankedDocument], passages: Mapping[str, str], width: int
-) -> Iterator[Text]:
-    """Yield the title and the labels of each document, and below how its text begins."""
-    labels = [shortened(labels_of(it), max(width // 2, 4)) for it in ranking]
-    titles = [shortened(it.title or it.id, TITLE) for it in ranking]
-    left = max(width - 1 - max(map(cell_len, labels), default=0), 4)
-    space = min(left, max(map(cell_len, titles), default=0))
-    for document, title, groups in zip(ranking, titles, labels, strict=True):
-        cell = Text(set_cell_size(shortened(title, space), space) + " ")
-        cell.append(groups, "dim")
-        if passage := passages.get(document.id, ""):
-            cell.append(f"\n{shortened(passage, width)}", "dim")
-        yield cell
-
-
-def labels_of(document: RankedDocument | ExposedDocument) -> str:
-    """Return the groups of a document, for each attribute."""
-    return ", ".join("+".join(shares) or "unknown" for shares in document.groups.values())
 
 
 def _move(document: RankedDocument, places: Mapping[str, int]) -> Text:
@@ -347,10 +324,15 @@ def _samples(result: AnswerResult, passages: Mapping[str, str]) -> Iterator[Rend
     yield f"attribution rate           {result.attribution_rate:.3f}  (used of read, over {judged})"
 
 
-def _document(document: ExposedDocument, passages: Mapping[str, str]) -> tuple[Text, Text]:
+def _document(
+    document: RankedDocument | ExposedDocument, passages: Mapping[str, str]
+) -> tuple[Text, Text]:
     """Return the title of a document, below it how its text begins, and its groups."""
     cell = literal(shortened(document.title or document.id, 2 * TITLE))
-    cell.no_wrap, cell.overflow = True, "ellipsis"
     if passage := shortened(passages.get(document.id, ""), 2 * TITLE):
         cell.append(f"\n{passage}", style="dim")
-    return cell, literal(shortened(labels_of(document), 2 * NAME), "dim")
+    groups = ", ".join("+".join(shares) or "unknown" for shares in document.groups.values())
+    labels = literal(shortened(groups, 2 * NAME), "dim")
+    for each in (cell, labels):
+        each.no_wrap, each.overflow = True, "ellipsis"
+    return cell, labels

@@ -29,12 +29,6 @@ HIDDEN, CUT = "(hidden)", "…"
 """Shown in place of a secret, and of the part of an address that may hold one."""
 
 
-@command(config)
-def path() -> None:
-    """Print the path of the settings file; the variable FAIRQR_CONFIG changes it."""
-    typer.echo(str(base.config_path()))
-
-
 @command(config, "show")
 def show_settings(*, as_json: bool = False) -> Printed:
     """Print every setting, and where its value comes from; secrets are hidden.
@@ -137,17 +131,23 @@ def _open_to_others(file: Path, settings: Iterable[Mapping[str, Any]]) -> Iterat
 
 @command(prompts, "list")
 def list_prompts(*, prompts: Path | None = None) -> None:
-    """List all prompts; an asterisk marks the default version.
+    """Check and list all prompts, including yours; an asterisk marks the default version.
 
     Args:
         prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
     """
     library = PromptLibrary(prompts)
-    for id_, version in library.names():
-        template = library.get(id_, version)
+    names, wrong = library.names(), 0
+    for id_, version in names:
         mark = "*" if DEFAULT_VERSIONS.get(id_, "v1") == version else " "
-        name = f"{id_}={version}"
-        typer.echo(f"{mark} {name:17} {template.sha256[:12]}  {template.description}")
+        try:
+            template = library.get(id_, version)
+            told = f"{template.sha256[:12]}  {template.description}"
+        except PromptError as error:
+            wrong, told = wrong + 1, str(error)
+        typer.echo(f"{mark} {f'{id_}={version}':17} {told}")
+    if wrong:
+        raise PromptError(f"{wrong} of {len(names)} prompts are wrong; fix them.")
 
 
 @command(prompts, "show")
@@ -165,32 +165,12 @@ def show_prompt(prompt: str, *, prompts: Path | None = None) -> None:
     print_file(own if own.is_file() else SHIPPED / file)
 
 
-@command(prompts, "check")
-def check_prompts(*, prompts: Path | None = None) -> None:
-    """Check all prompts, including yours, and name each file that is wrong.
-
-    Args:
-        prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
-    """
-    library = PromptLibrary(prompts)
-    names, wrong = library.names(), 0
-    for id_, version in names:
-        try:
-            library.get(id_, version)
-        except PromptError as error:
-            wrong += 1
-            typer.echo(str(error))
-    if wrong:
-        raise PromptError(f"{wrong} of {len(names)} prompts are wrong; fix them.")
-    typer.echo(f"All {len(names)} prompts are valid.")
-
-
 @command(models, "list")
 def list_models() -> Printed:
     """List the embedded models, and whether their weights are in the cache."""
     from fairqr.base.weights import WEIGHTS, is_pulled, weights_path
 
-    rows: list[dict[str, Any]] = [
+    rows = [
         {
             "name": weights.full_name,
             "kind": weights.kind,
@@ -203,11 +183,9 @@ def list_models() -> Printed:
         for name, weights in WEIGHTS.items()
     ]
     cells = (
-        (
-            *(row["name"], row["kind"], f"{row['bytes'] / 1e6:.0f}"),
-            *("pulled" if row["pulled"] else "not pulled", row["licence"], row["title"]),
-        )
-        for row in rows
+        (it.full_name, it.kind, f"{it.size / 1e6:.0f}", told, it.licence, it.title)
+        for name, it in WEIGHTS.items()
+        for told in ["pulled" if is_pulled(name) else "not pulled"]
     )
     others = (
         "All models of LangChain's init_chat_model and init_embeddings work too, such as "

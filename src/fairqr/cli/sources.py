@@ -21,10 +21,8 @@ from fairqr.cli.output import (
     Progress,
     counted,
     fact_lines,
-    literal,
     number,
     percent,
-    print_file,
     row_lines,
     say,
     table,
@@ -34,8 +32,7 @@ from fairqr.retrieval.sources.source import Source, is_source_file, load_source
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from fairqr.evaluation.collections.statistics import CollectionStatistics
-    from fairqr.retrieval.engines.report import AttributeReport, SourceReport
+    from fairqr.retrieval.engines.report import SourceReport
     from fairqr.retrieval.sources.catalog import Catalog
 
 source, index, dataset = typer.Typer(), typer.Typer(), typer.Typer()
@@ -133,16 +130,6 @@ def list_sources() -> Printed:
     return Printed({"sources": rows}, row_lines(shown))
 
 
-@command(source, "show")
-def show_source(name: str) -> None:
-    """Print the file that describes a source, to keep or change a copy of it.
-
-    Args:
-        name: The name of an attached source.
-    """
-    print_file(_catalog().source(name)[1])
-
-
 @command(source, "check")
 def check_source(source: str) -> Printed:
     """Show what a source holds: its fields, labels and their counts, and what its engine can do.
@@ -178,55 +165,40 @@ def report_lines(report: SourceReport) -> Iterator[RenderableType]:
     version = report.version or ""
     if not version and report.engine in ("elasticsearch", "opensearch"):
         version = "(version not visible)"
-    yield " ".join(
-        filter(None, (f"{report.name}:", report.engine, version, f"at {report.location}"))
-    )
-    if report.documents is not None:
-        yield f"documents: {report.documents:,}"
+    yield " ".join(f"{report.name}: {report.engine} {version} at {report.location}".split())
     can = ", ".join(report.capabilities).replace("_", " ")
-    yield f"besides searching, the engine offers: {can or 'nothing'}"
-    for attribute in report.attributes:
-        yield from _attribute(attribute)
+    yield from fact_lines(
+        {
+            "documents": report.documents,
+            "besides searching, the engine offers": can or "nothing",
+        }
+    )
+    for found in report.attributes:
+        share = f" ({found.labelled / found.documents:.1%})" if found.documents else ""
+        yield (
+            f"{found.name}, from {found.origin}: {found.labelled:,} of {found.documents:,} "
+            f"documents have a group{share}"
+        )
+        rows = (
+            (one_line(it.value, LONGEST_VALUE), it.documents, it.group or "belongs to no group")
+            for it in found.values[:VALUES]
+        )
+        yield table(("", "", ""), rows)
+        if found.more_values or len(found.values) > VALUES:
+            yield "  and more values"
     if report.sample_query:
         yield f"sample query '{report.sample_query}': {len(report.sample)} hits"
         for rank, hit in enumerate(report.sample, start=1):
-            groups = [_named(shares) or "unknown" for shares in hit.groups.values()]
+            groups = [_shares(shares) or "unknown" for shares in hit.groups.values()]
             yield f"  {rank}. {hit.title or hit.id} ({hit.score:.3f}): {'; '.join(groups)}"
     for remark in report.remarks:
         yield f"note: {remark}"
 
 
-def _attribute(found: AttributeReport) -> Iterator[RenderableType]:
-    share = f" ({found.labelled / found.documents:.1%})" if found.documents else ""
-    yield (
-        f"{found.name}, from {found.origin}: {found.labelled:,} of {found.documents:,} documents "
-        f"have a group{share}"
-    )
-    rows = (
-        (
-            f"  {one_line(value.value, LONGEST_VALUE)}",
-            f"{value.documents:,}",
-            value.group or "belongs to no group",
-        )
-        for value in found.values[:VALUES]
-    )
-    yield table(("", number(), ""), rows)
-    if found.more_values or len(found.values) > VALUES:
-        yield "  and more values"
-    if missing := [value for value in found.values[VALUES:] if value.group is None]:
-        total = sum(value.documents for value in missing)
-        yield f"  of those, {len(missing):,} belong to no group, in {total:,} documents"
-
-
-def _named(shares: Mapping[str, float]) -> str:
-    """Return the groups of one document, with shares where it has several."""
-    return _shares({group: None if share == 1 else share for group, share in shares.items()})
-
-
 def _shares(shares: Mapping[str, float | None]) -> str:
-    """Return groups with their shares, where they are known."""
+    """Return groups with their shares, where they are known and not all."""
     return ", ".join(
-        group if share is None else f"{group} {share:.1%}" for group, share in shares.items()
+        group if share in (None, 1) else f"{group} {share:.1%}" for group, share in shares.items()
     )
 
 
@@ -292,20 +264,15 @@ def list_indexes() -> Printed:
     """List what can be searched by name: indexes, attached sources, and the built-in corpora."""
     from fairqr.retrieval.sources.corpus import BUILT_IN
 
-    rows: list[dict[str, Any]] = [
-        dict(zip(("name", "engine", "error"), found, strict=True))
-        if isinstance(found, tuple)
-        else dataclasses.asdict(found)
-        for found in run(_catalog().infos())
-    ]
-    shown = [
-        (
-            *(row["name"], row["engine"]),
-            f"{row['documents']} documents" if row.get("documents") is not None else "",
-            row.get("error") or row["source"],
-        )
-        for row in rows
-    ]
+    rows, shown = [], []
+    for found in run(_catalog().infos()):
+        if isinstance(found, tuple):
+            row = dict(zip(("name", "engine", "error"), found, strict=True))
+        else:
+            row = dataclasses.asdict(found)
+        rows.append(row)
+        size = "" if row.get("documents") is None else f"{row['documents']} documents"
+        shown.append((row["name"], row["engine"], size, row.get("error") or row["source"]))
     taken = {row["name"] for row in rows}
     later = "indexed when it is first searched"
     shown += [(name, "built in", "", later) for name in BUILT_IN if name not in taken]
@@ -362,25 +329,23 @@ def check(path: Path, *, schema: Path | None = None) -> Printed:
 
     found = find_corpus(BUILT_IN.get(str(path), path), schema)
     report = run(check_corpus(found))
-    groups = {name: attribute.universe for name, attribute in report.schema.attributes.items()}
     shares = {
-        name: dict(zip(universe, report.shares[name].tolist(), strict=True))
-        for name, universe in groups.items()
+        name: dict(zip(attribute.universe, report.shares[name].tolist(), strict=True))
+        for name, attribute in report.schema.attributes.items()
     }
-    problems = [{"line": line, "problem": what} for line, what in report.problems]
+    told = {
+        name: _shares(known | {"unknown": max(0.0, 1 - sum(known.values()))})
+        for name, known in shares.items()
+    }
     lines = [f"line {line}: {what}" for line, what in report.problems]
     if report.problem_count > len(lines):
         lines.append(f"and {report.problem_count - len(lines)} more lines")
-    lines.append(f"{report.documents} documents")
-    for name, known in shares.items():
-        unknown = 1 - sum(known.values())
-        lines.append(f"{name}: {_shares(known | ({'unknown': unknown} if unknown > 1e-9 else {}))}")
     data = {
         "path": str(found.path),
         "documents": report.documents,
         "shares": shares,
         "problem_count": report.problem_count,
-        "problems": problems,
+        "problems": [{"line": line, "problem": what} for line, what in report.problems],
     }
     error = None
     if report.problem_count:
@@ -388,6 +353,7 @@ def check(path: Path, *, schema: Path | None = None) -> Printed:
         error = CorpusError(f"{wrong} of {found.path} must be fixed before it can be indexed.")
     elif not report.documents:
         error = CorpusError(f"The corpus {found.path} is empty; it needs a document.")
+    lines += fact_lines({"documents": report.documents, **told})
     return Printed(data, lines, error=error)
 
 
@@ -425,38 +391,28 @@ def describe(name: str, *, split: str | None = None) -> Printed:
         found = describe_collection(collection, progress.count(f"reading {collection.name}"))
     about = collection.about.model_dump(exclude_defaults=True)
     data = {**found.as_dict(), "folder": str(collection.folder), "about": about}
-    told = {"folder": str(collection.folder)}
-    told |= {field: about[field] for field in ("source", "licence", "note") if about.get(field)}
-    head = literal(f"{found.name}: {found.title}")
-    return Printed(data, [head, *fact_lines(told), *_held(found)])
-
-
-def _held(found: CollectionStatistics) -> Iterator[RenderableType]:
-    """Yield what a collection holds."""
     low, middle, high = found.relevant
-    total = found.relevant_documents
-    yield f"{found.documents:,} documents"
-    of_split = f" of {found.split}" if found.split else ""
-    yield f"{found.topics} topics{of_split}, {found.judgements:,} judgements"
-    yield (
-        f"relevant documents of a topic: {low:,} at least, {middle:,g} in the median, "
-        f"{high:,} at most; {total:,} different ones"
+    without, total = found.topics_without_relevant, found.relevant_documents
+    lines: list[Any] = [f"{found.name}: {found.title}"]
+    lines += fact_lines(
+        {
+            "folder": data["folder"],
+            **{field: about.get(field) for field in ("source", "licence", "note")},
+            "documents": found.documents,
+            "topics": found.topics,
+            "judgements": found.judgements,
+            "relevant documents": total,
+            "of a topic": f"{low:,} to {high:,}, {middle:,g} in the median",
+            "topics without a relevant document": without[:10] or None,
+            "more of these topics": len(without[10:]) or None,
+            "judged documents that the corpus lacks": found.missing_documents or None,
+            "judgements of no topic, which are ignored": found.ignored_judgements or None,
+            "target": found.target,
+        }
     )
-    if found.topics_without_relevant:
-        some, more = found.topics_without_relevant[:10], found.topics_without_relevant[10:]
-        told = f"{', '.join(some)}{f', and {len(more)} more' if more else ''}"
-        yield f"topics without a relevant document: {told}"
-    if found.missing_documents:
-        yield f"{found.missing_documents:,} judged documents are not among the documents"
-    if found.ignored_judgements:
-        yield f"{found.ignored_judgements:,} judgements belong to no topic and are ignored"
-    yield f"target: {found.target}"
-    for name, it in found.attributes.items():
-        yield ""
-        yield (
-            f"{name}: known for {1 - it.corpus['unknown']:.1%} of the documents, and for "
-            f"{it.labelled:,} of {total:,} relevant ones"
-        )
+    for each, it in found.attributes.items():
+        of = f"{it.labelled:,} of the relevant documents"
+        lines += ["", f"{each}: known for {1 - it.corpus['unknown']:.1%} of all, and for {of}"]
         columns = {
             "documents": it.corpus,
             "relevant": it.relevant,
@@ -467,9 +423,10 @@ def _held(found: CollectionStatistics) -> Iterator[RenderableType]:
             (f"  {group}", *(percent(shares.get(group), 2) for shares in columns.values()))
             for group in it.corpus
         )
-        yield table(["", *map(number, columns)], rows)
+        lines.append(table(["", *map(number, columns)], rows))
         of_topics = f"target: the mean over {it.target_topics} topics"
-        yield f"  {of_topics if it.target else f'no target: {it.no_target}'}"
+        lines.append(f"  {of_topics if it.target else f'no target: {it.no_target}'}")
+    return Printed(data, lines)
 
 
 @command(dataset, "import")

@@ -213,9 +213,7 @@ def test_the_check_says_what_is_there(quick: Main, source: Path) -> None:
     assert report["sample"]
 
 
-def test_sources_are_listed_shown_and_removed(
-    quick: Main, source: Path, index: httpx.Client
-) -> None:
+def test_sources_are_listed_and_removed(quick: Main, source: Path, index: httpx.Client) -> None:
     """Only the name is forgotten; the file and the index stay."""
     assert quick("source", "list").stdout == ""
     assert quick("attach", source, "--json").result["name"] == "people"
@@ -224,7 +222,6 @@ def test_sources_are_listed_shown_and_removed(
     assert listed == {
         "sources": [{"name": "people", "file": str(source), "engine": "elasticsearch"}]
     }
-    assert quick("source", "show", "people").stdout == source.read_text()
     assert "people\telasticsearch\t60 documents" in quick("index", "list").stdout
     info = quick("index", "info", "people").stdout
     assert "gender: female 3" in info

@@ -96,6 +96,7 @@ def test_people_read_a_line_for_each_setting() -> None:
     lines = [line.split() for line in run("show").stdout.splitlines()]
     assert ["service.caps.k", "7", "file"] in lines
     assert ["trace_content", "off", "default"] in lines
+    assert lines[0][:2] == ["settings", "file:"]
 
 
 def test_a_variable_that_is_none_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +130,3 @@ def test_a_file_that_others_can_read_or_change_is_warned_of(
     plain.chmod(0o644)
     monkeypatch.setenv("FAIRQR_CONFIG", str(plain))
     assert shown()["warnings"] == []
-
-
-def test_the_path(file: Path) -> None:
-    assert run("path").stdout == f"{file}\n"

@@ -49,12 +49,12 @@ def test_a_collection_is_imported_listed_and_described() -> None:
     ]
     assert run("list").splitlines() == ["notables\tbuilt in", "mine\tjsonl\t2 documents"]
     described = run("info", "mine")
-    assert "2 documents\n2 topics, 3 judgements\n" in described
-    assert "0 at least, 1 in the median, 2 at most; 2 different ones" in described
+    assert "documents: 2\ntopics: 2\njudgements: 3\nrelevant documents: 2\n" in described
+    assert "of a topic: 0 to 2, 1 in the median\n" in described
     assert "topics without a relevant document: u\n" in described
-    assert "1 judged documents are not among the documents\n" in described
-    assert "1 judgements belong to no topic and are ignored\n" in described
-    assert "gender: known for 50.0% of the documents, and for 1 of 2 relevant" in described
+    assert "judged documents that the corpus lacks: 1\n" in described
+    assert "judgements of no topic, which are ignored: 1\n" in described
+    assert "gender: known for 50.0% of all, and for 1 of the relevant documents" in described
     rows = [line.split() for line in described.splitlines()]
     assert ["female", "50.00%", "50.00%", "50.00%", "75.00%"] in rows
     assert ["unknown", "50.00%", "50.00%", "–", "–"] in rows

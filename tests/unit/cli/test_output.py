@@ -60,7 +60,7 @@ def test_a_title_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -
     assert "[red]Ma rie" in shown
 
 
-@pytest.mark.parametrize("columns", [40, 80, 200])
+@pytest.mark.parametrize("columns", [60, 80, 200])
 def test_a_result_shows_how_its_text_begins(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:

@@ -74,7 +74,6 @@ def test_a_source_is_checked_and_registered(fairqr: Fairqr, tmp_path: Path) -> N
     file = tmp_path / "exported.source.yaml"
     assert Catalog().sources() == {"exported": file}
     assert fairqr("source", "list")[0] == f"exported\trun\t{file}\n"
-    assert fairqr("source", "show", "exported")[0] == RUN
     by_name = fairqr("source", "check", "exported", "--json")[0]
     assert by_name == fairqr("source", "check", "exported.source.yaml", "--json")[0]
     assert json.loads(by_name)["documents"] == 4
@@ -138,12 +137,11 @@ def test_a_draft_replaces_no_file(fairqr: Fairqr) -> None:
 
 
 def test_a_file_cannot_steer_the_terminal(fairqr: Fairqr, monkeypatch: pytest.MonkeyPatch) -> None:
-    foreign = RUN + "# \u202e turned\n"
-    Path("exported.source.yaml").write_text(foreign, encoding="utf-8")
-    fairqr("attach", "exported.source.yaml")
-    assert fairqr("source", "show", "exported")[0] == foreign
+    foreign = fairqr("experiment", "show", "lora")[0] + "# \u202e turned\n"
+    Path("mine.yaml").write_text(foreign, encoding="utf-8")
+    assert fairqr("experiment", "show", "mine.yaml")[0] == foreign
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert fairqr("source", "show", "exported")[0] == foreign.replace("\u202e", " ")
+    assert fairqr("experiment", "show", "mine.yaml")[0] == foreign.replace("\u202e", " ")
 
 
 def test_an_engine_is_closed_where_it_says_nothing_of_itself(
@@ -172,7 +170,7 @@ def test_a_source_whose_file_is_gone_is_listed_with_the_reason(fairqr: Fairqr) -
     (row,) = json.loads(fairqr("source", "list", "--json")[0])["sources"]
     assert row["engine"] is None
     assert "exported.source.yaml" in row["error"]
-    said = fairqr("source", "show", "exported", code=2)[1]
+    said = fairqr("source", "check", "exported", code=2)[1]
     assert "fairqr source remove exported" in said
 
 
