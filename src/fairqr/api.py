@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapp
 from collections.abc import Generator as Iterating
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 from langchain_core.messages import AIMessageChunk
 from langgraph.checkpoint.memory import InMemorySaver
@@ -161,7 +161,7 @@ class FairSearch:
     Example::
 
         async with FairSearch.open("notables", "local:smollm2-135m") as search:
-            result = await search.run("physicist", Context(attributes=("gender",)))
+            result = await search.search("physicist", Context(attributes=("gender",)))
             result = await search.search("physicist", attributes=["gender"])  # the same, shorter
 
         with FairSearch.open("notables", "local:smollm2-135m") as search:  # without async
@@ -244,36 +244,6 @@ class FairSearch:
         """The synchronous twin of this object, with the same methods."""
         return SyncFairSearch(self)
 
-    # An answer's context is also a search's context, but its run returns another result.
-    @overload
-    async def run(self, query: str, context: AnswerContext) -> AnswerResult: ...  # type: ignore[overload-overlap]
-    @overload
-    async def run(self, query: str, context: ProbeContext) -> ProbeResult: ...  # type: ignore[overload-overlap]
-    @overload
-    async def run(
-        self, query: str, context: Context | None = None, *, approve: Approve | None = None
-    ) -> SearchResult: ...
-    async def run(
-        self, query: str, context: Context | None = None, *, approve: Approve | None = None
-    ) -> Result:
-        """Do what a context asks for.
-
-        Args:
-            query: What to search for, or the question to answer.
-            context: A :class:`Context` to search, an :class:`AnswerContext` to answer, or a
-                :class:`ProbeContext` to probe the model.
-            approve: Called after each refinement, before its keywords are searched for; see
-                :data:`Approve`. The time it takes is not charged to the budget.
-
-        Raises:
-            FairqrError: The request cannot be carried out; the message says what to do.
-        """
-        asked = _asked(Context, context, {})
-        async with aclosing(self.stream(query, asked, approve=approve)) as events:
-            async for event in events:
-                last = event
-        return cast("Result", last)
-
     async def stream(
         self,
         query: str,
@@ -282,14 +252,15 @@ class FairSearch:
         approve: Approve | None = None,
         **options: Any,
     ) -> AsyncGenerator[StreamEvent, None]:
-        """Do what a context asks for, and yield what happens; the result comes last.
+        """Search, answer or probe as a context asks, and yield what happens; the result comes last.
 
         Each step that ends is a :class:`StepData`. A :class:`Progress` counts the replies of models
         within a step. An answer from a single ranking arrives in pieces, as LangChain's
         ``AIMessageChunk``, if ``context.answer.stream`` is on.
 
-        Arguments are as in :meth:`run`; a search also takes those of :meth:`search`. The run waits
-        until you ask for the next event, and ends when you close the generator; to leave early, use
+        The context is a :class:`Context`, an :class:`AnswerContext` or a :class:`ProbeContext`; a
+        search also takes the other arguments of :meth:`search`. The run waits until you ask for the
+        next event, and ends when you close the generator; to leave early, use
         ``contextlib.aclosing``.
         """
         asked = _asked(Context, context, options)
@@ -325,14 +296,16 @@ class FairSearch:
         Args:
             query: What to search for.
             context: All options as one object.
-            approve: See :meth:`run`.
+            approve: Called after each refinement, before its keywords are searched for; see
+                :data:`Approve`. The time it takes is not charged to the budget.
             options: The values of :class:`fairqr.graph.search.context.Context`, such as ``k=10``,
                 instead of a context. ``attribute`` takes one attribute or several.
 
         Raises:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
-        return await self.run(query, _search_context(context, options), approve=approve)
+        asked = _search_context(context, options)
+        return cast("SearchResult", await self._result(query, asked, approve))
 
     async def answer(
         self, /, question: str, context: AnswerContext | None = None, **options: Any
@@ -350,7 +323,8 @@ class FairSearch:
         Raises:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
-        return await self.run(question, _asked(AnswerContext, context, options, "answer"))
+        asked = _asked(AnswerContext, context, options, "answer")
+        return cast("AnswerResult", await self._result(question, asked))
 
     async def probe(
         self, /, query: str, context: ProbeContext | None = None, **options: Any
@@ -369,7 +343,14 @@ class FairSearch:
         Raises:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
-        return await self.run(query, _asked(ProbeContext, context, options, "probe"))
+        asked = _asked(ProbeContext, context, options, "probe")
+        return cast("ProbeResult", await self._result(query, asked))
+
+    async def _result(self, query: str, context: Context, approve: Approve | None = None) -> object:
+        async with aclosing(self.stream(query, context, approve=approve)) as events:
+            async for event in events:
+                last = event
+        return last
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return the titles and texts of documents, in this order; unknown ids are left out."""
@@ -517,7 +498,6 @@ class SyncFairSearch:
         finally:
             self._run(events.aclose())
 
-    run = _blocking(FairSearch.run)
     search = _blocking(FairSearch.search)
     answer = _blocking(FairSearch.answer)
     probe = _blocking(FairSearch.probe)
@@ -616,5 +596,7 @@ def _search_context(context: Context | None, options: Mapping[str, Any]) -> Cont
     """Return the context of a plain search; see :func:`_asked`."""
     asked = _asked(Context, context, options)
     if _outcome(asked)[0] != "search":
-        raise InputError(f"search takes a fairqr.Context; pass the {type(asked).__name__} to run.")
+        raise InputError(
+            f"search takes a fairqr.Context; {_outcome(asked)[0]} takes the {type(asked).__name__}."
+        )
     return asked

@@ -18,7 +18,6 @@ from fairqr.evaluation.audit.specification import AuditSpec
 if TYPE_CHECKING:
     from fairqr.evaluation.audit.finishing import Audit
     from fairqr.retrieval.engines.engine import SearchEngine
-    from fairqr.retrieval.sources.source import Source
 
 FAILED, DOUBTFUL = 3, 4
 """The exit codes if a condition of ``--fail-if`` holds, and if nobody can tell whether one does."""
@@ -56,9 +55,6 @@ def measure(
     ],
     settings: Annotated[AuditRunSettings, Fields(*SEARCHED, "rate", "concurrency")],
     qrels: Path | None = None,
-    run_: list[Path] | None = None,
-    labels: Path | None = None,
-    documents: Path | None = None,
     pairs: Path | None = None,
     redact: bool = False,
     layout: str = "plain",
@@ -78,10 +74,6 @@ def measure(
         settings: What is audited, and how.
         qrels: Judgements in TREC's format; a grade above 0 is relevant. By default relevance is
             estimated from texts, once MiniLM is pulled.
-        run_: Audit this run file in TREC's format, instead of a corpus. Repeatable.
-        labels: The groups of the documents of --run: CSV or JSON Lines, with 'id' and a column for
-            each attribute.
-        documents: The texts of the documents of --run, as JSON Lines.
         pairs: Documents in several versions, to see which version scores higher: CSV or JSON Lines
             with query, version, document or text, pair and segment.
         redact: Replace all queries by pseudonyms.
@@ -107,12 +99,9 @@ def measure(
     if sign is not None:
         signing.check_key(sign)
     limits = [conditions.parse_condition(text) for text in fail_if or []]
-    source = _run_source(run_, labels, documents, spec)
-    if source is not None and settings.corpus is not None:
-        raise InputError("Audit either --run or --corpus; leave one of them out.")
 
     async def work() -> Audit:
-        async with settings.opened(source=source) as engine:
+        async with settings.opened() as engine:
             return await audit(
                 engine,
                 queries or _of_run(engine),
@@ -143,36 +132,6 @@ def measure(
         lambda: outcomes.audit_json(found).decode(),
         [*found.findings, f"report: {output / 'report.html'}", f"digest: {found.digest}"],
         FAILED if broken else DOUBTFUL if doubtful else 0,
-    )
-
-
-def _run_source(
-    runs: list[Path] | None, labels: Path | None, documents: Path | None, spec: AuditSpec
-) -> Source | None:
-    """Return the source that the options describe, or None without a run file.
-
-    Raises:
-        InputError: The options do not fit together.
-    """
-    from fairqr.retrieval.fairness.dimension import factors_of
-    from fairqr.retrieval.sources.source import source_of
-
-    if not (runs or labels or documents):
-        return None
-    if not (runs and labels and spec.attributes):
-        raise InputError(
-            "A run file has no groups; name it with --run, a file of labels with --labels, and "
-            "its attributes with --attribute."
-        )
-    names = dict.fromkeys(part for name in spec.attributes for part in factors_of(name))
-    return source_of(
-        {
-            "name": "run",
-            "engine": "run",
-            "runs": [str(path) for path in runs],
-            "documents": None if documents is None else str(documents),
-            "attributes": {name: {"labels": str(labels)} for name in names},
-        }
     )
 
 

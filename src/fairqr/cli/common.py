@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from fairqr.graph.search.context import Context
     from fairqr.prompts.library import PromptLibrary
     from fairqr.retrieval.engines.engine import SearchEngine
-    from fairqr.retrieval.sources.source import Source
 
 T = TypeVar("T")
 
@@ -54,19 +53,16 @@ class Searched(Documented):
     corpus_schema: Path | None = None
 
     @contextlib.asynccontextmanager
-    async def opened(
-        self, context: Context | None = None, source: Source | None = None
-    ) -> AsyncIterator[SearchEngine]:
+    async def opened(self, context: Context | None = None) -> AsyncIterator[SearchEngine]:
         """Open what is searched, and close it at the end.
 
         Args:
             context: The context whose method chooses the retriever that ``auto`` means.
-            source: Opened instead of the corpus.
         """
         from fairqr.base.settings import default_corpus
         from fairqr.retrieval.encoders.opening import AUTO
 
-        corpus = source or (default_corpus() if self.corpus is None else self.corpus)
+        corpus = default_corpus() if self.corpus is None else self.corpus
         retriever = self.retriever or AUTO
         if context is not None:
             retriever = context.strategy.searched_by(retriever)
@@ -209,7 +205,7 @@ def _new_trace(folder: Path, what: str) -> Path:
 
 
 async def open_to_search(
-    corpus: str | Source, *, schema: Path | None = None, retriever: str | None = None
+    corpus: str, *, schema: Path | None = None, retriever: str | None = None
 ) -> SearchEngine:
     """Open a search engine; a bar shows what has to be indexed first.
 

@@ -31,8 +31,10 @@ def asked(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str
     Path("labels.csv").write_text("id,gender\na,m\nb,m\nc,f\nd,f\n")
     make_key("alice")
     make_key("mallory")
-    run = ("--run", "own.run", "--labels", "labels.csv", "--attribute", "gender")
-    return ("audit", *run, "--target", "uniform:1", "-k", "2", "-o", "out")
+    Path("own.source.yaml").write_text(
+        "{name: own, engine: run, runs: own.run, attributes: {gender: {labels: labels.csv}}}"
+    )
+    return ("audit", "--corpus", "own.source.yaml", "--target", "uniform:1", "-k", "2", "-o", "out")
 
 
 def checked(quick: Main, *arguments: str, code: int = 0) -> str:

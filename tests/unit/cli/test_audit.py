@@ -61,6 +61,7 @@ def fairqr(
     Path("own.run").write_text(
         "".join(f"{q} Q0 {d} {r} {9 - r} own\n" for q in ("q1", "q2") for r, d in enumerate("abcd"))
     )
+    Path("own.source.yaml").write_text(OWN)
     Path("labels.csv").write_text("id,gender\na,m\nb,m\nc,f\nd,f\ne,f\n")
     Path("run.qrels").write_text("q1 0 a 1\nq1 0 e 1\nq2 0 b 1\nq2 0 c 1\n")
 
@@ -77,7 +78,13 @@ def fairqr(
 
 PEOPLE = ("--corpus", "people.jsonl", *SHOWN)
 PLAIN = (*PEOPLE, "--queries", "queries.txt", "-o", "out")
-RUN = ("--run", "own.run", "--labels", "labels.csv", "--attribute", "gender")
+RUN = ("--corpus", "own.source.yaml")
+OWN = """name: own
+engine: run
+runs: own.run
+attributes:
+  gender: {labels: labels.csv}
+"""
 JUDGED = (*PEOPLE, "--queries", "log.csv", "--qrels", "qrels")
 
 
@@ -196,9 +203,7 @@ def test_two_audits_are_compared(fairqr: Fairqr) -> None:
         ((*JUDGED, "-o", "."), "is not empty and has no audit"),
         ((*PLAIN, "--qrels", "qrels"), "The judgements have none of the queries"),
         ((*PLAIN, "--target", "relevance:1"), "'fairqr models pull minilm', or give judgements."),
-        (("--run", "own.run", "-o", "out"), "A run file has no groups"),
-        (("--labels", "labels.csv", "-o", "out"), "name it with --run"),
-        ((*RUN, "--labels", "one.csv", "-o", "out"), "needs at least two"),
+        (("--corpus", "one.source.yaml", "-o", "out"), "needs at least two"),
         (("verify", "nowhere"), "nowhere holds no audit"),
         (("compare", "nowhere", "nowhere"), "nowhere holds no audit"),
     ],
@@ -209,6 +214,7 @@ def test_bad_input_is_one_sentence(
     Path("empty.txt").write_text("\n")
     Path("bad.csv").write_text("query,n\napple,-1\n")
     Path("one.csv").write_text("id,gender\na,f\nb,f\n")
+    Path("one.source.yaml").write_text(OWN.replace("labels.csv", "one.csv"))
     stdout, stderr = fairqr(*arguments, code=2)
     assert sentence in stderr
     assert "Traceback" not in stderr

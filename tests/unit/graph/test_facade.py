@@ -110,8 +110,8 @@ WRONG_CALLS: list[tuple[str, dict[str, Any], str]] = [
     ("search", {"samples": 2}, "There is no parameter 'samples'; use attributes, intersect,"),
     ("search", {"attribute": "gender", "attributes": ["gender"]}, "not both"),
     ("search", {"context": {"k": 5}}, r"must be a fairqr\.Context, not dict"),
-    ("search", {"context": AnswerContext()}, "pass the AnswerContext to run"),
-    ("run", {"context": {"k": 5}}, r"must be a fairqr\.Context, not dict"),
+    ("search", {"context": AnswerContext()}, "answer takes the AnswerContext"),
+    ("search", {"context": {"k": 5}}, r"must be a fairqr\.Context, not dict"),
     ("answer", {"sample": 2}, "did you mean 'samples'?"),
     ("answer", {"answer": {"samples": 2}}, "one by one, without 'answer': alpha,"),
     ("answer", {"context": CONTEXT}, r"must be a fairqr\.AnswerContext, not Context"),
@@ -176,16 +176,16 @@ async def test_the_context_decides_what_runs(engine: SearchEngine) -> None:
     """The short forms build the same contexts from keywords."""
     given: Any = {"generator": EchoingGenerator(), "attributor": "overlap"}
     async with FairSearch.open(engine, KnownRefiner(), **given) as search:
-        found = await search.run("physicist", CONTEXT)
+        found = await search.search("physicist", CONTEXT)
         assert isinstance(found, SearchResult)
         short = await search.search("physicist", **CONTEXT.model_dump(exclude_unset=True))
         assert short.ranking == found.ranking
-        answer = await search.run("physicist", AnswerContext(k=3, seed=1))
+        answer = await search.answer("physicist", AnswerContext(k=3, seed=1))
         assert isinstance(answer, AnswerResult)
         assert (await search.answer("physicist", k=3, seed=1)).answers == answer.answers
-        assert isinstance(await search.run("physicist"), SearchResult)
+        assert isinstance(await search.search("physicist"), SearchResult)
     async with FairSearch.open(engine, AlphabeticalModel()) as search:
-        probe = await search.run("physicist", PROBE)
+        probe = await search.probe("physicist", PROBE)
         assert isinstance(probe, ProbeResult)
         short_probe = await search.probe(
             "physicist", attribute="gender", protected="female", pairs=2, k=10
@@ -203,7 +203,7 @@ async def test_approved_keywords_are_those_that_are_searched_with(engine: Search
         return {"gender": {"female": ["workshop"], "male": []}}
 
     async with FairSearch.open(engine, refiner) as search:
-        result = await search.run("physicist", CONTEXT, approve=approve)
+        result = await search.search("physicist", CONTEXT, approve=approve)
         assert len(shown) == 2
         assert shown[0]["gender"]["female"] == ["laboratory"]
         assert shown[1]["gender"]["female"] == ["workshop", "laboratory"], "proposed once more"
@@ -224,7 +224,7 @@ async def test_approved_keywords_are_those_that_are_searched_with(engine: Search
 async def test_approval_works_without_async(engine: SearchEngine) -> None:
     """Whoever rejects every keyword searches by the query alone."""
     with FairSearch.open(engine, KnownRefiner()) as search:
-        result = search.run("physicist", CONTEXT, approve=lambda keywords: {})
+        result = search.search("physicist", CONTEXT, approve=lambda keywords: {})
     assert {query for each in result.iterations for query in each.queries} == {"physicist"}
 
 
@@ -240,9 +240,10 @@ async def test_approval_works_without_async(engine: SearchEngine) -> None:
 async def test_a_wrong_approval_is_told(engine: SearchEngine, returned: Any, sentence: str) -> None:
     async with FairSearch.open(engine, KnownRefiner()) as search:
         with pytest.raises(InputError, match=sentence):
-            await search.run("physicist", CONTEXT, approve=lambda keywords: returned)
+            await search.search("physicist", CONTEXT, approve=lambda keywords: returned)
+        stream = search.stream("physicist", AnswerContext(), approve=lambda keywords: None)
         with pytest.raises(InputError, match="Only the keywords of a search"):
-            await search.run("physicist", AnswerContext(), approve=lambda keywords: None)  # type: ignore[call-overload]
+            await anext(stream)
 
 
 async def test_the_time_of_approval_is_not_charged(
@@ -257,7 +258,7 @@ async def test_the_time_of_approval_is_not_charged(
 
     context = CONTEXT.model_copy(update={"budget": Budget(seconds=60)})
     async with FairSearch.open(engine, KnownRefiner()) as search:
-        result = await search.run("physicist", context, approve=think)
+        result = await search.search("physicist", context, approve=think)
     assert len(result.iterations) == 3
     assert 0 < result.usage.milliseconds < 60_000
 
@@ -271,7 +272,7 @@ async def test_steps_come_without_async_too(engine: SearchEngine, steps: int | N
         with contextlib.closing(search.stream("physicist", CONTEXT)) as events:
             for event in itertools.islice(events, steps):
                 names += [event.step] if isinstance(event, StepData) else []
-        assert (await search.asynchronous.run("physicist", CONTEXT)).ranking
+        assert (await search.asynchronous.search("physicist", CONTEXT)).ranking
     assert names[0] == "begin"
     assert names[-1] == ("begin" if steps else "rerank")
     with pytest.raises(QueryError, match="empty"):
