@@ -6,7 +6,6 @@ keywords, or a killed run may be resumed the next day.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import itertools
 import time
@@ -40,6 +39,9 @@ SEARCH = "search"
 
 Update = dict[str, Any]
 """What a node changes in the state."""
+
+Write = Callable[[Any], Awaitable[Any]]
+"""Writes something on a connection of the database."""
 
 C = TypeVar("C", bound=Context)
 
@@ -117,12 +119,10 @@ class RunJournal(ABC):
     Attributes:
         saver: LangGraph's checkpointer, which keeps where the run is.
         resumed: Whether there are checkpoints to go on from.
-        in_order: Held while something of a checkpoint is written.
     """
 
     saver: BaseCheckpointSaver[Any]
     resumed: bool
-    in_order: asyncio.Lock
 
     @abstractmethod
     async def begin_over(self, version: str) -> None:
@@ -143,14 +143,15 @@ class RunJournal(ABC):
         """
 
     @abstractmethod
-    async def flush(self, *, sure: bool = False) -> None:
-        """Keep for good what was noted; before that, no checkpoint may follow.
+    def write(self, write: Write) -> None:
+        """Take note of a checkpoint, or a part of one."""
 
-        Args:
-            sure: Make sure that the run is still this process's, even if there is nothing to keep.
+    @abstractmethod
+    async def flush(self) -> None:
+        """Keep for good what was noted, all of it or nothing.
 
         Raises:
-            asyncio.CancelledError: It is not.
+            asyncio.CancelledError: The run is not this process's any more.
         """
 
 

@@ -8,6 +8,7 @@ import hashlib
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessageChunk
@@ -21,7 +22,7 @@ from fairqr.graph.service.runs.doing import LiveRun, failed
 from fairqr.graph.service.store import Attempt, Store
 from fairqr.graph.service.store.checkpoints import lasting
 from fairqr.graph.step_data import step_data
-from fairqr.graph.steps import RunJournal
+from fairqr.graph.steps import RunJournal, Write
 from fairqr.graph.stream import RunEvent, Step
 
 T = TypeVar("T")
@@ -57,7 +58,6 @@ class DurableRun(LiveRun, RunJournal):
         self.stopped = RunCancelledError(CANCELLED) if self.attempt.cancel else None
         self.last = self.attempt.last
         self.resumed = False
-        self.in_order = asyncio.Lock()
         self.news = asyncio.Event()
         self.stored = 0
         self.pieces: list[Event] = []
@@ -71,8 +71,10 @@ class DurableRun(LiveRun, RunJournal):
             self._kept.setdefault(short, {})[int(number)] = reply
         self._events: list[Event] = []
         self._replies: dict[str, dict[str, Any]] = {}
+        self._writes: list[Write] = []
         self._flushing = asyncio.Lock()
         self._lost = False
+        self._version = self.attempt.version
 
     async def do(self) -> None:
         """Do the run to its end.
@@ -105,11 +107,11 @@ class DurableRun(LiveRun, RunJournal):
 
     async def begin_over(self, version: str) -> None:
         """Forget the checkpoints if they are over another version of the index."""
+        self._version = version
         if self.attempt.version not in (None, version):
             self.resumed = False
             self._known.clear()
-        if self.attempt.version != version:
-            await self._lasting(lambda: self.store.begin_over(self.run, version))
+            await self._lasting(lambda: self.store.begin_over(self.run))
 
     async def once(self, key: str, check: Validate, ask: Callable[[], Awaitable[Reply]]) -> Reply:
         """Return the kept reply to a question, or ask it and keep the reply."""
@@ -137,14 +139,19 @@ class DurableRun(LiveRun, RunJournal):
             data = step_data(self.run.kind, Step(name, dict(update)))
             self._events.append(self.event("step", data, key))
 
-    async def flush(self, *, sure: bool = False) -> None:
+    def write(self, write: Write) -> None:
+        """Take note of a checkpoint."""
+        self._writes.append(write)
+
+    async def flush(self) -> None:
         """Store what waits, and publish it; see :meth:`RunJournal.flush`."""
         async with self._flushing:
-            events, replies = [*self._events], dict(self._replies)
-            if sure or events or replies:
-                if not await self._lasting(lambda: self.store.add(self.run, events, replies)):
+            events, replies, writes = [*self._events], dict(self._replies), [*self._writes]
+            if events or replies or writes:
+                add = partial(self.store.add, self.run, events, replies, self._version, writes)
+                if not await self._lasting(add):
                     raise asyncio.CancelledError
-                del self._events[: len(events)]
+                del self._events[: len(events)], self._writes[: len(writes)]
                 self._replies = {k: v for k, v in self._replies.items() if k not in replies}
                 self.stored += 1
                 self._tell()
@@ -161,7 +168,6 @@ class DurableRun(LiveRun, RunJournal):
             self.resumed = await self.saver.aget_tuple(config) is not None
         self.observer.begun(self.run)
         self._events.append(self.first_event())
-        await self.flush()
         async with contextlib.aclosing(self.execute(self.run, self)) as happenings:
             async for event in happenings:
                 yield event

@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from langgraph.checkpoint.base import BaseCheckpointSaver
-
 from fairqr.base.errors import FairqrError, RunInterruptedError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.problems import busy, told_in_log
@@ -23,10 +21,10 @@ from fairqr.graph.service.runs.durable import DurableRun, Execute
 from fairqr.graph.service.runs.ephemeral import EphemeralRuns
 from fairqr.graph.service.runs.queues import LocalQueue, SharedQueue
 from fairqr.graph.service.store import Store
-from fairqr.graph.service.store.checkpoints import lasting
+from fairqr.graph.service.store.checkpoints import Checkpoints, lasting
 
-FOLLOW = 0.2
-"""Seconds between two looks at a run that another process does."""
+SOON, FOLLOW = 0.02, 0.2
+"""Seconds between the first two and between later looks at a run that another process does."""
 
 TICK = 1.0
 """Seconds between two looks for what is to be cancelled or done again."""
@@ -63,7 +61,6 @@ class Runs:
         self._settings = settings
         self._observer = observer
         self._queue = (LocalQueue if store.database.file else SharedQueue)(store, settings)
-        self._stack = contextlib.AsyncExitStack()
         self._ticking: asyncio.Task[None] | None = None
         self._clean_at = 0.0
         self._away = -settings.lease
@@ -84,13 +81,10 @@ class Runs:
         Raises:
             ConfigError: Another process serves the same file.
         """
-        async with contextlib.AsyncExitStack() as stack:
-            do = None
-            if self._execute is not None:
-                saver = await stack.enter_async_context(self._store.database.checkpoints())
-                do = partial(self._do, self._execute, saver)
-            await self._queue.start(do)
-            self._stack = stack.pop_all()
+        do = None
+        if self._execute is not None:
+            do = partial(self._do, self._execute, Checkpoints(self._store.database))
+        await self._queue.start(do)
         self._ticking = asyncio.create_task(self._tick())
 
     async def drain(self, grace: float) -> None:
@@ -111,7 +105,6 @@ class Runs:
             self._ended = True
             for doing in self.doing.values():  # it does not stop
                 doing.leave()
-            await self._stack.aclose()
             self._tell()
 
     async def submit(
@@ -210,6 +203,7 @@ class Runs:
         """
         run: Run | None = None
         known: tuple[DurableRun | None, int] = (None, 0)
+        pause = SOON
         while True:
             local, stopping = self.doing.get(id_), self._ended  # before we look into the store
             news, stored = self._changed, 0
@@ -222,8 +216,9 @@ class Runs:
             if stopping or not run.live:
                 return
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if local else FOLLOW):
+                async with asyncio.timeout(None if local else pause):
                     await news.wait()
+            pause = min(FOLLOW, 1.5 * pause)
 
     async def cancel(self, id_: str, key: str) -> Run:
         """Cancel a run; a run that is over stays unchanged.
@@ -240,7 +235,7 @@ class Runs:
             doing.stop()
         return run
 
-    async def _do(self, execute: Execute, saver: BaseCheckpointSaver[Any], id_: str) -> None:
+    async def _do(self, execute: Execute, saver: Checkpoints, id_: str) -> None:
         """Do a run when there is a slot."""
         if not await self.ephemeral.slots.take():
             return

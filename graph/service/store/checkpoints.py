@@ -1,28 +1,28 @@
-"""LangGraph's checkpointers, for runs whose events have to be kept as well.
-
-What a run has to tell is stored before a checkpoint that makes its step one of the past. So nothing
-that was done is never told, and whoever has lost a run writes no checkpoint of it any more.
-"""
+"""LangGraph's checkpointers, in the transactions of what a run has to tell."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sqlite3
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from psycopg_pool import PoolClosed
 
 from fairqr.base.errors import StoreUnavailableError
 from fairqr.graph.steps import run_journal
 
+if TYPE_CHECKING:
+    from fairqr.graph.service.store.database import Database
+
 PAUSE = 0.5
 """Seconds between two attempts while the database is away."""
+
+MOMENT = 0.002
+"""Seconds in which a checkpoint follows the changes of a step that had no others beside it."""
 
 _AWAY = (
     StoreUnavailableError,
@@ -39,63 +39,62 @@ async def lasting(call: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             return await call()
-        except PoolClosed:
-            raise
         except _AWAY:
             await asyncio.sleep(PAUSE)
 
 
-class LastingSaver(BaseCheckpointSaver[Any]):
-    """Reads and writes again what fails while the database is away."""
+class Checkpoints(BaseCheckpointSaver[Any]):
+    """The checkpoints of durable runs, which LangGraph's own savers read and write.
+
+    A checkpoint is written in the transaction that stores what its steps have told. So nothing that
+    was done is never told, and whoever has lost a run writes no checkpoint of it any more.
+
+    Args:
+        database: Where they are.
+    """
+
+    def __init__(self, database: Database) -> None:
+        super().__init__()
+        self._database = database
+
+    def saver(self, connection: Any = None) -> AsyncSqliteSaver | AsyncPostgresSaver:
+        """Return LangGraph's saver on a connection of the driver, whose tables are there."""
+        if not self._database.file:
+            return AsyncPostgresSaver(connection)
+        saver = AsyncSqliteSaver(connection)
+        saver.is_setup = True
+        return saver
+
+    def get_next_version(self, current: Any, channel: None) -> Any:
+        """Return the next version of a channel."""
+        return self.saver().get_next_version(current, channel)
 
     async def aget_tuple(self, config: Any) -> Any:
         """Return the last checkpoint of a thread."""
-        read = super().aget_tuple
-        return await lasting(lambda: self._once(read, config))
+        return await self._read(lambda saver: saver.aget_tuple(config))
 
-    async def aput(self, *given: Any) -> Any:
-        """Keep a checkpoint."""
-        return await self._kept(super().aput, *given)
+    async def aget_delta_channel_history(self, **about: Any) -> Any:
+        """Return what the steps of a thread have added to channels that grow."""
+        return await self._read(lambda saver: saver.aget_delta_channel_history(**about))
+
+    async def aput(self, config: Any, checkpoint: Any, *given: Any) -> Any:
+        """Keep a checkpoint, together with what the run has to tell."""
+        journal: Any = run_journal()  # only durable runs have these checkpoints
+        journal.write(lambda driver: self.saver(driver).aput(config, checkpoint, *given))
+        await journal.flush()
+        return {"configurable": {**config["configurable"], "checkpoint_id": checkpoint["id"]}}
 
     async def aput_writes(self, *given: Any) -> None:
         """Keep what a step changed, before all steps beside it have ended."""
-        await self._kept(super().aput_writes, *given)
+        journal: Any = run_journal()
+        journal.write(lambda driver: self.saver(driver).aput_writes(*given))
+        await asyncio.sleep(MOMENT)
+        await journal.flush()
 
-    async def _once(self, call: Callable[..., Awaitable[T]], *given: Any) -> T:
-        """Make an attempt."""
-        return await call(*given)
+    async def _read(self, call: Callable[[Any], Awaitable[Any]]) -> Any:
+        async def read() -> Any:
+            async with self._database.begin() as connection:
+                driver = (await connection.get_raw_connection()).driver_connection
+                return await call(self.saver(driver))
 
-    async def _kept(self, call: Callable[..., Awaitable[T]], *given: Any) -> T:
-        """Store what the run has to tell, and then its checkpoint.
-
-        One follows the other: a checkpoint is of no use without the changes of the steps before it.
-        """
-        journal = run_journal()
-
-        async def attempt() -> T:
-            if journal is not None:  # each time, as the run may be another's after an outage
-                await journal.flush(sure=True)
-            return await self._once(call, *given)
-
-        async with journal.in_order if journal else contextlib.nullcontext():
-            return await lasting(attempt)
-
-
-class PostgresCheckpoints(LastingSaver, AsyncPostgresSaver):
-    """Checkpoints in PostgreSQL."""
-
-
-class SqliteCheckpoints(LastingSaver, AsyncSqliteSaver):
-    """Checkpoints in SQLite."""
-
-    async def _once(self, call: Callable[..., Awaitable[T]], *given: Any) -> T:
-        """Make an attempt that leaves no transaction open if it fails or is cancelled."""
-        try:
-            return await call(*given)
-        except BaseException:
-            await asyncio.shield(self._rolled_back())
-            raise
-
-    async def _rolled_back(self) -> None:
-        async with self.lock:
-            await self.conn.rollback()
+        return await lasting(read)

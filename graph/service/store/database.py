@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import sqlite3
 import sys
@@ -19,13 +20,11 @@ import procrastinate
 import psycopg
 import sqlalchemy as sa
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.rows import dict_row
-from psycopg_pool import AsyncConnectionPool
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from fairqr.base.errors import ConfigError, StoreUnavailableError, one_line
 from fairqr.base.settings import data_dir
-from fairqr.graph.service.store.checkpoints import PostgresCheckpoints, SqliteCheckpoints
+from fairqr.graph.service.store.checkpoints import Checkpoints
 from fairqr.graph.service.store.tables import make_tables
 
 SCHEMA = "fairqr"
@@ -33,6 +32,9 @@ SCHEMA = "fairqr"
 
 CONNECTIONS = 5
 CONNECT = 5  # seconds
+FRESH = 1.0
+"""Seconds in which a connection is used again without asking whether the server is still there."""
+
 STATEMENT = 20_000  # milliseconds
 
 PREPARING, PUTTING_BACK, ACCEPTING = 0x6661_6972_0001, 0x6661_6972_0002, 0x6661_6972_0003
@@ -88,7 +90,6 @@ class Database:
             pool_size=1 if self.file else CONNECTIONS,
             max_overflow=0,
             pool_timeout=6 * CONNECT if self.file else CONNECT,
-            pool_pre_ping=not self.file,
             hide_parameters=True,  # errors would quote queries and documents
         )
         if self.file:
@@ -96,6 +97,18 @@ class Database:
             # read could not write after one of another process.
             begin = "BEGIN IMMEDIATE"
             sa.event.listen(self._engine.sync_engine, "begin", lambda it: it.exec_driver_sql(begin))
+        else:
+            sa.event.listen(self._engine.sync_engine, "checkout", self._ping)
+            sa.event.listen(self._engine.sync_engine, "checkin", _returned)
+
+    def _ping(self, connection: Any, record: Any, _: object) -> None:
+        """Replace a connection that has ended while nobody used it."""
+        if time.monotonic() < record.info.get("returned", -math.inf) + FRESH:
+            return
+        try:
+            self._engine.dialect.do_ping(connection)
+        except self._engine.dialect.loaded_dbapi.Error:
+            raise sa.exc.DisconnectionError from None
 
     async def _connected(self) -> Any:
         if self.file:
@@ -148,13 +161,24 @@ class Database:
             async with contextlib.nullcontext() if self.file else self._alone():
                 async with self._engine.begin() as connection:
                     await connection.run_sync(make_tables)
-                async with self.checkpoints() as saver:
-                    await saver.setup()
+                await self._prepare_checkpoints()
         except _FAILURES as error:
             raise StoreUnavailableError(
                 f"The database of runs at {self.place} cannot be used: {_said(error).rstrip('.')}; "
                 "check its URL, and that it is running."
             ) from error
+
+    async def _prepare_checkpoints(self) -> None:
+        connection = await self._connected()
+        try:
+            saver: Any = Checkpoints(self).saver(connection)
+            if self.file:
+                saver.is_setup = False
+            else:
+                await connection.set_autocommit(True)  # PostgreSQL makes its indexes so
+            await saver.setup()
+        finally:
+            await connection.close()
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
@@ -186,32 +210,13 @@ class Database:
         )
         return procrastinate.App(connector=connector)
 
-    @asynccontextmanager
-    async def checkpoints(self) -> AsyncIterator[SqliteCheckpoints | PostgresCheckpoints]:
-        """Open the checkpointer of LangGraph that keeps where durable runs are."""
-        if self.file:
-            saver = SqliteCheckpoints(await _connected(self.file))
-            try:
-                yield saver
-            finally:
-                async with saver.lock:  # not within what it writes
-                    await saver.conn.close()
-            return
-        # The saver does one thing at a time.
-        pool: Any = AsyncConnectionPool(
-            kwargs={**self.arguments, "autocommit": True, "row_factory": dict_row},
-            min_size=1,
-            max_size=1,
-            open=False,
-            timeout=CONNECT,
-            check=AsyncConnectionPool.check_connection,
-        )
-        async with pool:
-            yield PostgresCheckpoints(pool)
-
     async def close(self) -> None:
         """Close all connections."""
         await self._engine.dispose()
+
+
+def _returned(_: object, record: Any) -> None:
+    record.info["returned"] = time.monotonic()
 
 
 def _file_of(url: str) -> Path | None:

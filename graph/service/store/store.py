@@ -34,6 +34,7 @@ from fairqr.graph.service.records import (
 )
 from fairqr.graph.service.store.database import ACCEPTING, Database
 from fairqr.graph.service.store.tables import EVENTS, KEYS, LAYOUT, REPLIES, RUNS
+from fairqr.graph.steps import Write
 
 DELETED_AT_ONCE = 50
 """How many old runs are deleted in one transaction."""
@@ -260,8 +261,9 @@ class Store:
             found = await connection.execute(begun.returning(*RUNS.c))
             if (row := found.mappings().first()) is None:
                 return None
-            events = (await connection.execute(told)).all()
-            replies = (await connection.execute(kept)).all()
+            again = row["attempts"] > 1
+            events = (await connection.execute(told)).all() if again else ()
+            replies = (await connection.execute(kept)).all() if again else ()
         return Attempt(
             run=_run_of(row),
             carrier=row["carrier"],
@@ -274,7 +276,12 @@ class Store:
         )
 
     async def add(
-        self, run: Run, events: Sequence[Event], replies: Mapping[str, Mapping[str, Any]]
+        self,
+        run: Run,
+        events: Sequence[Event],
+        replies: Mapping[str, Mapping[str, Any]],
+        version: str | None = None,
+        writes: Sequence[Write] = (),
     ) -> bool:
         """Write what happened in a run; what is there already stays unchanged.
 
@@ -283,17 +290,19 @@ class Store:
             events: Events, with numbers from 1.
             replies: Replies of models as plain data, by the key of the question; the key counts
                 how often it was asked before.
+            version: Of the index that the checkpoints are over, if there are any.
+            writes: Checkpoints, and what steps have changed.
 
         Returns:
             False if a later attempt has begun or the run is over; nothing was written.
         """
-        # To change nothing locks the row.
-        return await self._write(run, {"status": "running"}, events, replies) is not None
+        values = {"version": version}
+        return await self._write(run, values, events, replies, writes=writes) is not None
 
-    async def begin_over(self, run: Run, version: str) -> bool:
-        """Delete the checkpoints of a run, and note what they are over now; see :meth:`add`."""
-        written = await self._write(run, {"version": version}, deleted=self._checkpoints)
-        return written is not None
+    async def begin_over(self, run: Run) -> bool:
+        """Delete the checkpoints of a run; see :meth:`add`."""
+        values = {"version": None}
+        return await self._write(run, values, deleted=self._checkpoints) is not None
 
     async def finish(self, run: Run, events: Sequence[Event] = ()) -> Run | None:
         """Write the last events of a run and its end; see :meth:`add`.
@@ -327,6 +336,7 @@ class Store:
         events: Sequence[Event] = (),
         replies: Mapping[str, Mapping[str, Any]] | None = None,
         deleted: Sequence[sa.ColumnClause[Any]] = (),
+        writes: Sequence[Write] = (),
     ) -> Any:
         """Write something of an attempt in one transaction; None if it may not write any more."""
         mine = RUNS.update().where(
@@ -337,14 +347,21 @@ class Store:
         kept = [{"run_id": run.id, "id": id_, "reply": it} for id_, it in (replies or {}).items()]
         insert = sqlite.insert if self.database.file else postgresql.insert
         async with self.database.begin() as connection:
+            driver = (await connection.get_raw_connection()).driver_connection
+            # In PostgreSQL, LangGraph's saver uses a pipeline, in which a process that is frozen
+            # keeps its locks: it comes before the row is locked. In SQLite, it commits.
+            for write in () if self.database.file else writes:
+                await write(driver)
             if (written := (await connection.execute(mine)).first()) is None:
+                await connection.rollback()
                 return None
             for table, rows in ((EVENTS, told), (REPLIES, kept)):
                 if rows:
-                    # One statement: for several, psycopg would open a pipeline, in which a process
-                    # that is frozen keeps its locks.
+                    # One statement: for several, psycopg would open a pipeline, too.
                     await connection.execute(insert(table).values(rows).on_conflict_do_nothing())
             await _delete(connection, [run.id], *deleted)
+            for write in writes if self.database.file else ():
+                await write(driver)
             return written
 
     # --- what processes look for ------------------------------------------------------------------
