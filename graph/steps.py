@@ -9,22 +9,20 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.config import get_config
-from langgraph.runtime import Runtime, get_runtime
+from langgraph.runtime import get_runtime
 from langgraph.types import Overwrite
 
-from fairqr.agents.models.cache import ReplyCache, asking_with, surroundings
-from fairqr.agents.models.replies import Reply, Usage, Validate
-from fairqr.base.errors import NoMatchError
+from fairqr.agents.models.cache import Journal, ReplyCache, asking_with, surroundings
+from fairqr.agents.models.replies import Usage
+from fairqr.base.errors import InputError, NoMatchError
 from fairqr.base.loops import run_blocking
 from fairqr.base.telemetry import Span, span
 from fairqr.graph.search.context import Context, Frozen, checked_context
@@ -82,23 +80,24 @@ def usage_report(usage: Usage) -> UsageReport:
     return UsageReport(**asdict(usage), milliseconds=round(running_seconds() * 1000, 1))
 
 
-_began: ContextVar[float | None] = ContextVar("fairqr_began", default=None)
+@dataclass
+class _Running:
+    """A node that runs: when the run would have begun without pauses, and the steps that ended."""
+
+    began: float
+    ended: list[tuple[str, Update]] = field(default_factory=list)
 
 
-@contextmanager
-def running_from(seconds: float) -> Iterator[None]:
-    """Time a step of a run whose earlier steps took this many seconds."""
-    token = _began.set(time.perf_counter() - seconds)
-    try:
-        yield
-    finally:
-        _began.reset(token)
+_running: ContextVar[_Running | None] = ContextVar("fairqr_running", default=None)
+
+followed: ContextVar[bool] = ContextVar("fairqr_followed", default=False)
+"""Whether LangGraph's stream ``custom`` shall also tell of each step that has ended."""
 
 
 def running_seconds() -> float:
     """Return how long the run has been running until now; 0 outside of a step."""
-    began = _began.get()
-    return 0.0 if began is None else time.perf_counter() - began
+    running = _running.get()
+    return 0.0 if running is None else time.perf_counter() - running.began
 
 
 def seconds_left(context: Context) -> float | None:
@@ -113,8 +112,8 @@ def longest(one: float, other: float) -> float:
     return max(one, other)
 
 
-class RunJournal(ABC):
-    """The journal of one run; see :class:`fairqr.agents.models.cache.Journal`.
+class RunJournal(Journal, Protocol):
+    """The journal of a durable run, which also keeps what the run tells.
 
     Attributes:
         saver: LangGraph's checkpointer, which keeps where the run is.
@@ -124,29 +123,21 @@ class RunJournal(ABC):
     saver: BaseCheckpointSaver[Any]
     resumed: bool
 
-    @abstractmethod
     async def begin_over(self, version: str) -> None:
         """Forget the checkpoints if they are over another version of the index."""
 
-    @abstractmethod
-    async def once(self, key: str, check: Validate, ask: Callable[[], Awaitable[Reply]]) -> Reply:
-        """Return the kept reply to a question, or ask it and keep the reply."""
-
-    @abstractmethod
     def ended(self, key: str, name: str, update: Mapping[str, Any]) -> None:
         """Take note that a step has ended.
 
         Args:
             key: The same each time the step runs, also after a crash.
-            name: The name of the node.
+            name: Its name.
             update: What it changed in the state.
         """
 
-    @abstractmethod
     def write(self, write: Write) -> None:
         """Take note of a checkpoint, or a part of one."""
 
-    @abstractmethod
     async def flush(self) -> None:
         """Keep for good what was noted, all of it or nothing.
 
@@ -157,59 +148,34 @@ class RunJournal(ABC):
 
 def run_journal() -> RunJournal | None:
     """Return the journal of the current run, or None if it has none."""
-    journal = surroundings().journal
-    return journal if isinstance(journal, RunJournal) else None
+    return cast("RunJournal | None", surroundings().journal)
 
 
 Work = Callable[..., Coroutine[Any, Any, Update]]
 
 
-def traced(node: Work) -> Work:
-    """Make a node of a method that takes the state, the run's context and an open span.
+def traced(work: Work) -> Work:
+    """Make a step of a method that takes the state, the run's context and an open span."""
 
-    The time of the node is counted, and the journal of a durable run is told that it ended.
-
-    After each reply of a model, LangGraph's stream ``custom`` gets
-    ``{"progress": {"node": NAME, "replies": NUMBER}}``. The number counts the node's replies.
-
-    The state's ``seconds`` are the time of all steps up to the end of the node, plus what the node
-    itself adds. The first node of a graph overwrites them, since the thread may contain those of an
-    earlier run.
-    """
-
-    @functools.wraps(node)
-    async def step(self: Any, state: Any, runtime: Runtime[Any] | None = None) -> Update:
-        running, replies = runtime or get_runtime(), itertools.count(1)
-
-        def report() -> None:
-            progress = {"node": node.__name__, "replies": next(replies)}
-            running.stream_writer({"progress": progress})
-
-        with (
-            span(f"fairqr.{node.__name__}") as opened,
-            asking_with(cache=ReplyCache(), on_reply=report),
-            running_from(before := state.get("seconds", 0.0)),
-        ):
-            update = await node(self, state, self.context(running.context), opened)
-            if isinstance(update.get("seconds"), Overwrite):
-                update = {**update, "seconds": Overwrite(running_seconds() - before)}
-            else:
-                update = {"seconds": running_seconds() + update.pop("seconds", 0.0), **update}
-        if (journal := run_journal()) is not None:
-            journal.ended(_step_key(), node.__name__, plain_update(update))
+    @functools.wraps(work)
+    async def step(self: Any, state: Any, context: Any) -> Update:
+        with span(f"fairqr.{work.__name__}") as opened:
+            update = await work(self, state, context, opened)
+        if (running := _running.get()) is not None:
+            running.ended.append((work.__name__, update))
         return update
 
     return step
 
 
-def _step_key() -> str:
-    """Return a key of the step that runs: its number, its place in the graphs, and among others.
+def _step_key(name: str) -> str:
+    """Return a key of a step: its name, and of its node the number and the place in the graphs.
 
     LangGraph's own ids differ where a step runs again because its checkpoint was not written.
     """
     about = get_config()["metadata"]
     nodes = [part.partition(":")[0] for part in about["langgraph_checkpoint_ns"].split("|")]
-    return " ".join(map(str, (about["langgraph_step"], *nodes, *about["langgraph_path"])))
+    return " ".join(map(str, (about["langgraph_step"], *nodes, *about["langgraph_path"], name)))
 
 
 def plain_update(update: Mapping[str, Any]) -> Update:
@@ -225,42 +191,100 @@ class Node(Runnable[Any, Any]):
     Unlike for a plain function, LangGraph starts no thread for it.
 
     Args:
-        step: Takes the state, and does the work.
+        work: Takes the state.
+        name: Its name; by default that of the work.
     """
 
-    def __init__(self, step: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
-        self._step = step
-        self.name = self.__name__ = step.__name__
+    def __init__(self, work: Callable[[Any], Coroutine[Any, Any, Any]], name: str = "") -> None:
+        self._work = work
+        self.name = self.__name__ = name or work.__name__
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """Run the step on our own event loop, and wait for it."""
-        return run_blocking(self._step(input))
+        return run_blocking(self._work(input))
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """Run the step."""
-        return await self._step(input)
+        return await self._work(input)
 
 
-def context_of(given: object, default: C) -> C:
-    """Return the context of a run.
+@dataclass(frozen=True, kw_only=True)
+class Nodes(Generic[C]):
+    """The steps of a graph over one engine.
 
-    Args:
-        given: The context that the caller gave, if any.
-        default: The context that the graph was built with. It applies if the caller gave none, or
-            if the graph is part of a graph with another context. If the caller gave the context of
-            another of our graphs, the values set there override the default's.
-
-    Raises:
-        InputError: The two contexts contradict each other.
+    Attributes:
+        engine: The search engine.
+        default: The context that the graph was built with, if any. It applies to runs that bring
+            none, and inside a graph with another context. A context of another of our graphs
+            overrides its values by those that were set there.
+        kind: The class of the contexts, if it has none.
     """
-    kind = type(default)
-    if isinstance(given, kind):
-        return given
-    if isinstance(given, Context):  # of another of our graphs
-        own = {name: getattr(default, name) for name in default.model_fields_set}
-        overrides = given.model_fields_set & kind.model_fields.keys()
-        return checked_context(kind, own | {name: getattr(given, name) for name in overrides})
-    return default
+
+    engine: SearchEngine
+    default: C | None
+    kind: ClassVar[type[Context]]
+
+    def context(self, given: object) -> C:
+        """Return the context of a run, from what the caller gave.
+
+        Raises:
+            InputError: There is none, or two contradict each other.
+        """
+        default = self.default
+        kind = cast("type[C]", self.kind) if default is None else type(default)
+        if isinstance(given, kind):
+            return given
+        if default is None:
+            raise InputError(f"The run needs a context; give the graph a {kind.__name__}.")
+        if isinstance(given, Context):  # of another of our graphs
+            own = {name: getattr(default, name) for name in default.model_fields_set}
+            overrides = given.model_fields_set & kind.model_fields.keys()
+            return checked_context(kind, own | {name: getattr(given, name) for name in overrides})
+        return default
+
+    def node(
+        self, work: Callable[[Any, C], Awaitable[Update]], name: str = "", *, first: bool = False
+    ) -> Node:
+        """Return the node that does the work of a method: one step, or several after one another.
+
+        Its time is counted: the state's ``seconds`` are the time of all nodes up to its end, plus
+        what it adds itself. Then the journal of a durable run hears of its steps.
+
+        After each reply of a model, LangGraph's stream ``custom`` gets
+        ``{"progress": {"node": NAME, "replies": NUMBER}}``. The number counts the node's replies.
+
+        Args:
+            work: The method, which takes the state and the run's context.
+            name: The name of the node; by default that of the method.
+            first: Whether a run begins with it. The thread may contain an earlier run.
+        """
+        name = name or work.__name__
+
+        async def run(state: Any) -> Update:
+            runtime, replies = get_runtime(), itertools.count(1)
+
+            def report() -> None:
+                runtime.stream_writer({"progress": {"node": name, "replies": next(replies)}})
+
+            before = state.get("seconds", 0.0)
+            running = _Running(time.perf_counter() - (0.0 if first else before))
+            token = _running.set(running)
+            try:
+                with asking_with(cache=ReplyCache(), on_reply=report):
+                    update = await work(state, self.context(runtime.context))
+                seconds = running_seconds() + update.pop("seconds", 0.0)
+            finally:
+                _running.reset(token)
+            journal = run_journal()
+            for step, changes in running.ended if journal or followed.get() else ():
+                told = plain_update(changes)
+                if journal is not None:
+                    journal.ended(_step_key(step), step, told)
+                if followed.get():
+                    runtime.stream_writer({"step": step, "update": told})
+            return {"seconds": Overwrite(seconds) if first and before else seconds, **update}
+
+        return Node(run, name)
 
 
 def require_hits(found: Sequence[object], engine: SearchEngine, query: str) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ from fairqr.agents.models.cache import asking_with
 from fairqr.base.telemetry import span
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.search.context import Context
-from fairqr.graph.steps import SEARCH, RunJournal, plain_update
+from fairqr.graph.steps import RunJournal, followed
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,36 +78,34 @@ async def run_graph(
             step ``result`` with the whole state, since its earlier steps are not yielded again.
         durability: Whether steps wait until their checkpoint is written.
     """
-    config: dict[str, Any] = {"configurable": {"thread_id": thread}} if thread else {}
     given = None if resume else {"query": query}
-    # A run of ours keeps its own states, or none. Inside a node of another graph, it would inherit
-    # that graph's checkpointer, and its mark that it resumes after an interrupt.
-    apart = contextvars.copy_context()
-    if (outer := var_child_runnable_config.get()) is not None:
-        config["callbacks"] = outer.get("callbacks")
-        apart.run(var_child_runnable_config.set, None)
-    wants_pieces = isinstance(context, AnswerContext) and context.answer.stream
-    modes = [*_MODES, "messages"] if wants_pieces else _MODES
+    modes = ["custom"]
+    if isinstance(context, AnswerContext) and context.answer.stream:
+        modes.append("messages")
     events: asyncio.Queue[RunEvent | None] = asyncio.Queue()
 
     async def run() -> None:
-        updates = graph.astream(
-            given,
-            config,
-            context=context,
-            stream_mode=modes,
-            subgraphs=True,
-            durability=durability if thread else None,
-        )
         try:
+            followed.set(True)
             resumed = None if journal is None else resume
             about = _asked(context, thread=thread, resumed=resumed)
-            with span("invoke_workflow fairqr", **about), asking_with(journal=journal):
-                async with aclosing(updates):
-                    async for _, mode, update in updates:
-                        if (event := _event(mode, update)) is not None:
-                            events.put_nowait(event)
-                            await events.join()
+            with _apart() as config, span("invoke_workflow fairqr", **about):
+                if thread:
+                    config["configurable"] = {"thread_id": thread}
+                updates = graph.astream(
+                    given,
+                    config,
+                    context=context,
+                    stream_mode=modes,
+                    subgraphs=True,
+                    durability=durability if thread else None,
+                )
+                with asking_with(journal=journal):
+                    async with aclosing(updates):
+                        async for _, mode, update in updates:
+                            if (event := _event(mode, update)) is not None:
+                                events.put_nowait(event)
+                                await events.join()
                 if resume and journal is not None:
                     state = await graph.aget_state(config)
                     events.put_nowait(Step("result", state.values))
@@ -117,7 +114,7 @@ async def run_graph(
 
     # A generator runs in the context of the caller that requests the next event or closes it, so a
     # span cannot be open across its yields. A task has a context of its own.
-    task = asyncio.create_task(run(), context=apart)
+    task = asyncio.create_task(run())
     try:
         while (event := await events.get()) is not None:
             yield event
@@ -132,12 +129,24 @@ async def run_graph(
 
 async def result_of(graph: Any, query: str, context: Context) -> Step:
     """Run one of the three graphs whose steps nobody follows, and return what it returns."""
-    with span("invoke_workflow fairqr", **_asked(context)):
-        return Step("result", await graph.ainvoke({"query": query}, context=context))
+    with _apart() as config, span("invoke_workflow fairqr", **_asked(context)):
+        return Step("result", await graph.ainvoke({"query": query}, config, context=context))
 
 
-# The mode "updates" names no task, so a repeated step would look like another one.
-_MODES: list[Any] = ["tasks", "custom"]
+@contextmanager
+def _apart() -> Iterator[dict[str, Any]]:
+    """Yield the config of a run that keeps its own states, or none.
+
+    Inside a node of another graph, it would inherit that graph's checkpointer, and its mark that it
+    resumes after an interrupt.
+    """
+    outer = var_child_runnable_config.get()
+    token = var_child_runnable_config.set(None)
+    try:
+        yield {} if outer is None else {"callbacks": outer.get("callbacks")}
+    finally:
+        var_child_runnable_config.reset(token)
+
 
 ANSWERING = "generate"
 """The step whose messages are pieces of an answer."""
@@ -147,14 +156,11 @@ def _event(mode: str, update: Any) -> RunEvent | None:
     if mode == "messages":
         piece, about = update
         return piece if about.get("langgraph_node") == ANSWERING else None
-    if mode == "custom":  # other nodes may write anything
-        ours = isinstance(update, Mapping) and "progress" in update
-        return Progress(**update["progress"]) if ours else None
-    if "result" not in update or update["error"] is not None:  # it begins, or has failed
+    if not isinstance(update, Mapping):  # other nodes may write anything
         return None
-    if update["name"] == SEARCH:  # its own steps were yielded already
-        return None
-    return Step(update["name"], plain_update(update["result"]))
+    if "progress" in update:
+        return Progress(**update["progress"])
+    return Step(update["step"], update["update"]) if "step" in update else None
 
 
 def _asked(context: Context, **more: Any) -> dict[str, Any]:

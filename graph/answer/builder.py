@@ -13,7 +13,7 @@ from fairqr.agents.generators import Generator, ModelGenerator
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.opening import open_generator
 from fairqr.graph.answer.context import AnswerContext
-from fairqr.graph.answer.nodes import Nodes, to_generate
+from fairqr.graph.answer.nodes import AnswerNodes, to_generate
 from fairqr.graph.answer.state import OutputState, State
 from fairqr.graph.search.builder import RECURSION_LIMIT, build_search_graph
 from fairqr.graph.search.context import require_context
@@ -71,14 +71,21 @@ def build_answer_graph(
     search = build_search_graph(engine, model, context=context, ranker=rankers)
     chat = model if isinstance(model, ChatModel) else None
     judge = _attributor(attributor, chat, rankers.prompts, concurrency)
-    nodes = Nodes(engine, _generator(generator, chat), judge, rankers.prompts, context)
+    nodes = AnswerNodes(
+        engine=engine,
+        default=context,
+        generator=_generator(generator, chat),
+        attributor=judge,
+        prompts=rankers.prompts,
+    )
     graph = StateGraph(
         State, context_schema=AnswerContext, input_schema=InputState, output_schema=OutputState
     )
-    steps: list[Any] = [Node(nodes.prepare), (SEARCH, search), Node(nodes.sample)]
+    begins, node = nodes.node(nodes.prepare, first=True), nodes.node
+    steps: list[Any] = [begins, (SEARCH, search), node(nodes.sample)]
     graph.add_sequence(steps)
-    graph.add_sequence([Node(nodes.generate), Node(nodes.collect)])
-    graph.add_sequence([Node(nodes.attribute), Node(nodes.summarise)])
+    graph.add_sequence([node(nodes.generate), node(nodes.collect)])
+    graph.add_sequence([node(nodes.attribute), node(nodes.summarise)])
     graph.add_edge(START, "prepare")
     graph.add_conditional_edges("sample", Node(to_generate), ["generate"])
     graph.add_conditional_edges("collect", Node(nodes.to_attribute), ["attribute", "summarise"])

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from langchain_core.messages import AIMessageChunk
 from langgraph.graph.message import push_message
-from langgraph.types import Overwrite, Send
+from langgraph.types import Send
 
 from fairqr.agents.attribution.attributor import Attributor, Entailment, Pair, hypothesis_of
 from fairqr.agents.attribution.checking import unchecked_warning
@@ -33,7 +33,6 @@ from fairqr.graph.answer.state import RankingTask, State
 from fairqr.graph.search.result import RankedDocument, memberships_of
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
-from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.dimension import dimensions_of
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sampling.plackett_luce import sample_plackett_luce, stream_of
@@ -45,27 +44,20 @@ _NO_TIME_LEFT = "The time of the budget was spent before the answer was judged."
 _NOTHING_TO_JUDGE = Entailment("empty_document", message="The document has no text.")
 
 
-@dataclass(frozen=True)
-class Nodes:
-    """The steps over one engine.
+@dataclass(frozen=True, kw_only=True)
+class AnswerNodes(steps.Nodes[AnswerContext]):
+    """The steps that answer.
 
     Attributes:
-        engine: The search engine.
         generator: Writes the answers; without one, runs fail.
         attributor: Judges which documents an answer used; None skips that.
         prompts: The library of prompts.
-        default: The context of runs that bring none of ours.
     """
 
-    engine: SearchEngine
+    kind = AnswerContext
     generator: Generator | None
     attributor: Attributor | None
     prompts: PromptLibrary
-    default: AnswerContext
-
-    def context(self, given: object) -> AnswerContext:
-        """See :func:`fairqr.graph.steps.context_of`."""
-        return steps.context_of(given, self.default)
 
     def _prompt(self, context: AnswerContext) -> PromptTemplate:
         return self.prompts.get(PROMPT, context.prompts.get(PROMPT))
@@ -92,7 +84,6 @@ class Nodes:
         return {
             **steps.forgotten(state, "result", "answer"),
             **steps.begun(state, generated=[], judged=[], spent=[], warnings=[]),
-            "seconds": Overwrite(0.0),
             "seed": secrets.randbelow(2**31) if context.seed is None else context.seed,
         }
 

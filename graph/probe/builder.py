@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from langgraph.graph import START, StateGraph
 
 from fairqr.graph.probe.context import ProbeContext
-from fairqr.graph.probe.nodes import Nodes, to_probe
+from fairqr.graph.probe.nodes import ProbeNodes, to_probe
 from fairqr.graph.probe.state import OutputState, State
 from fairqr.graph.search.builder import RECURSION_LIMIT, build_search_graph
 from fairqr.graph.search.context import require_context
@@ -56,14 +56,15 @@ def build_probe_graph(
     require_context(ProbeContext, context)
     model = model_of(model, engine)
     rankers = Rankers.of(ranker, model, prompts)
-    nodes = Nodes(engine, rankers, context)
+    nodes = ProbeNodes(engine=engine, default=context, rankers=rankers)
     search = build_search_graph(engine, model, context=context, ranker=rankers, reserve=nodes.cost)
     graph = StateGraph(
         State, context_schema=ProbeContext, input_schema=InputState, output_schema=OutputState
     )
-    steps: list[Any] = [Node(nodes.prepare), (SEARCH, search), Node(nodes.plan)]
+    begins, node = nodes.node(nodes.prepare, first=True), nodes.node
+    steps: list[Any] = [begins, (SEARCH, search), node(nodes.plan)]
     graph.add_sequence(steps)
-    graph.add_sequence([Node(nodes.probe), Node(nodes.conclude)])
+    graph.add_sequence([node(nodes.probe), node(nodes.conclude)])
     graph.add_edge(START, "prepare")
     graph.add_conditional_edges("plan", Node(to_probe), ["probe", "conclude"])
     compiled = graph.compile(checkpointer=checkpointer, name="fair_probe")

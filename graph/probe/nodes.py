@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from langgraph.types import Overwrite, Send
+from langgraph.types import Send
 
 from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.replies import Usage
@@ -20,7 +20,7 @@ from fairqr.agents.ranking.lean import PairOutcome, pair_figures, verdicts
 from fairqr.agents.ranking.pairwise import PairwiseJudge, Preference
 from fairqr.agents.ranking.rankers import Cost, ItemRanker, group_of, open_ranker
 from fairqr.agents.statistics import stream
-from fairqr.base.errors import InputError, ModelUnavailableError
+from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.telemetry import Span
 from fairqr.graph import steps
 from fairqr.graph.probe import result as results
@@ -30,7 +30,6 @@ from fairqr.graph.search.context import Context
 from fairqr.graph.search.rankers import Rankers, items_of
 from fairqr.graph.search.result import RankedDocument, memberships_of
 from fairqr.graph.search.rounds import shortage
-from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import exposure_ratio
 from fairqr.retrieval.fairness.protected import ProtectedGroup
@@ -44,33 +43,18 @@ PAIRS_AT_ONCE = 5
 _SIDES: dict[int, results.Side] = {1: "protected", 0: "unprotected", -1: "undecided"}
 
 
-@dataclass(frozen=True)
-class Nodes:
-    """The steps over one engine.
+@dataclass(frozen=True, kw_only=True)
+class ProbeNodes(steps.Nodes[ProbeContext]):
+    """The steps that probe.
 
     Attributes:
-        engine: The search engine.
         rankers: Know the language model that is probed, and the prompts.
-        default: The context of runs that bring none of ours. Without it, each run must bring one.
         opened: The rankers in use, since each learns once whether its model gives probabilities.
     """
 
-    engine: SearchEngine
+    kind = ProbeContext
     rankers: Rankers
-    default: ProbeContext | None
     opened: dict[str, ItemRanker] = field(default_factory=dict)
-
-    def context(self, given: object) -> ProbeContext:
-        """See :func:`fairqr.graph.steps.context_of`.
-
-        Raises:
-            InputError: The run brings none, and the graph has none.
-        """
-        if self.default is not None:
-            return steps.context_of(given, self.default)
-        if not isinstance(given, ProbeContext):
-            raise InputError("The probe needs a context; give the graph a ProbeContext.")
-        return given
 
     def _model(self) -> LanguageModel:
         if (model := self.rankers.language_model()) is None:
@@ -117,7 +101,6 @@ class Nodes:
         return {
             **steps.forgotten(state, "result", "probe"),
             **steps.begun(state, pairs=[], asked_by=[], orders=[], spent=[], warnings=[]),
-            "seconds": Overwrite(0.0),
         }
 
     async def cost(self, query: str, found: Sequence[str], context: Context) -> Cost:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from langgraph.graph import END, START, StateGraph
 
 from fairqr.graph.search.context import Context, require_context
-from fairqr.graph.search.nodes import Nodes
+from fairqr.graph.search.nodes import SearchNodes
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, Reserve, model_of
 from fairqr.graph.search.state import InputState, OutputState, State
 from fairqr.graph.steps import Node
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from langgraph.graph.state import CompiledStateGraph
     from langgraph.types import Checkpointer
 
-# Each round is four steps, of at most 100 rounds; anything beyond is a fault.
-RECURSION_LIMIT = 4 * 100 + 20
+# Each round is three nodes, of at most 100 rounds; anything beyond is a fault.
+RECURSION_LIMIT = 3 * 100 + 20
 
 
 def build_search_graph(
@@ -34,7 +34,7 @@ def build_search_graph(
 ) -> CompiledStateGraph[State, Context, InputState, OutputState]:
     """Build the graph that searches fairly.
 
-    ``begin → measure → [over: rerank | choose_group → refine → retrieve → measure]``
+    ``begin → measure → [over: rerank | refine → retrieve → measure]``
 
     Call it with ``await graph.ainvoke({"query": "…"}, context=Context(…))``; the state that comes
     back has ``result``, the object of :class:`fairqr.graph.search.result.SearchResult`. To add or
@@ -59,17 +59,21 @@ def build_search_graph(
     require_context(Context, context)
     model = model_of(model, engine)
     rankers = Rankers.of(ranker, model, prompts)
-    nodes = Nodes(engine, model, rankers, context or Context(), reserve)
+    default = context or Context()
+    nodes = SearchNodes(
+        engine=engine, default=default, model=model, rankers=rankers, reserve=reserve
+    )
     graph = StateGraph(
         State, context_schema=Context, input_schema=InputState, output_schema=OutputState
     )
-    for name in ("begin", "retrieve", "measure", "choose_group", "refine", "rerank"):
-        graph.add_node(name, Node(getattr(nodes, name)))
+    graph.add_node("begin", nodes.node(nodes.begin, first=True))
+    graph.add_node("measure", nodes.node(nodes.measure_and_choose, "measure"))
+    for work in (nodes.refine, nodes.retrieve, nodes.rerank):
+        graph.add_node(work.__name__, nodes.node(work))
     graph.add_edge(START, "begin")
     graph.add_edge("begin", "measure")
     graph.add_edge("retrieve", "measure")
-    graph.add_conditional_edges("measure", _unless_over("choose_group"), ["choose_group", "rerank"])
-    graph.add_edge("choose_group", "refine")
+    graph.add_conditional_edges("measure", _unless_over("refine"), ["refine", "rerank"])
     graph.add_conditional_edges("refine", _unless_over("retrieve"), ["retrieve", "rerank"])
     graph.add_edge("rerank", END)
     compiled = graph.compile(checkpointer=checkpointer, name="fair_search")

@@ -221,14 +221,14 @@ async def assemble(
         is_complete = rounds.chances is not None and len(known) == len(ranking)
         return {
             "ranking": [
-                results.RankedDocument(
-                    rank=rank,
-                    id=id_,
-                    title=documents[id_].title,
-                    score=score,
-                    groups=groups[id_],
-                    relevance=chances.get(id_),
-                )
+                {
+                    "rank": rank,
+                    "id": id_,
+                    "title": documents[id_].title,
+                    "score": score,
+                    "groups": groups[id_],
+                    "relevance": chances.get(id_),
+                }
                 for rank, (id_, score) in enumerate(placed, start=1)
             ],
             **measured.model_dump(include={"exposure", "divergence", "divergences"}),
@@ -264,7 +264,7 @@ async def assemble(
         unknown=best.measured.unknown,
         supply=supplied,
         without_model=_without_model(rounds, best) if refiner else None,
-        baseline=results.Baseline(**shown(plain, measured[0], objectives[1])),
+        baseline=shown(plain, measured[0], objectives[1]),
         usage=usage_report(asked.usage if asked else Usage(**state["usage"])),
         warnings=warnings,
     )
@@ -304,7 +304,7 @@ def _without_model(rounds: Rounds, best: Final) -> results.WithoutModel | None:
     fair = FairList(**first)
     # An engine may give a better estimate for documents of a refined query, even if the original
     # query also found them.
-    known = {*rounds.state["rankings"][0]["ids"]} - rounds.state.get("estimated", {}).keys()
+    known = {*rounds.state["rankings"][0]["ids"]} - rounds.said("estimated").keys()
     return results.WithoutModel(
         divergence=fair.divergence,
         relevance=fair.relevance,

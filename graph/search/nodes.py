@@ -6,10 +6,9 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import cast
+from typing import Any, cast
 
 from langgraph.errors import GraphBubbleUp
-from langgraph.types import Overwrite
 
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.replies import Usage, no_answer_within
@@ -33,15 +32,15 @@ from fairqr.graph.search.result import Measured, Round, SearchResult, Shares
 from fairqr.graph.search.rounds import Rounds, groups_to_ask_about
 from fairqr.graph.search.state import QueryRecord, RankingRecord, State, StopReason
 from fairqr.graph.steps import (
+    Nodes,
     Update,
     begun,
-    context_of,
     forgotten,
     record_outcome,
     seconds_left,
     traced,
 )
-from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require, searched
+from fairqr.retrieval.engines.engine import Hits, Query, require, searched
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.table import coded
 from fairqr.retrieval.fairness.target import can_be_weights
@@ -56,28 +55,21 @@ GRACE = 0.25
 """Seconds after its deadline in which a refiner may still report its usage."""
 
 
-@dataclass(frozen=True)
-class Nodes:
-    """The steps over one engine.
+@dataclass(frozen=True, kw_only=True)
+class SearchNodes(Nodes[Context]):
+    """The steps that search.
 
     Attributes:
-        engine: The engine with the documents.
         model: Refines queries; optional.
         rankers: Return the ranker for a run.
-        default: The context of runs that bring none of ours.
         reserve: Returns the largest cost of the steps after the search, which leaves them that part
             of the budget.
     """
 
-    engine: SearchEngine
+    kind = Context
     model: Model | None
     rankers: Rankers
-    default: Context
     reserve: Reserve | None = None
-
-    def context(self, given: object) -> Context:
-        """See :func:`fairqr.graph.steps.context_of`."""
-        return context_of(given, self.default)
 
     def _refiner(self, context: Context) -> Refiner | None:
         """Return the refiner for a run with this context, or None."""
@@ -148,11 +140,9 @@ class Nodes:
         return {
             # A thread of a checkpointer may contain an earlier search.
             **forgotten(state, "result"),
-            **begun(state, rescored={}, estimated={}, **grows),
+            **begun(state, **grows),
             "query": query,
-            "seconds": Overwrite(0.0),
             "iteration": 0,
-            "pending": [original],
             "first_fair": None,
             "best_fair": None,
             "corpus_shares": {name: shared.tolist() for name, shared in shares.items()},
@@ -183,10 +173,9 @@ class Nodes:
         rounds, depth = Rounds(self.engine, context, state), context.strategy.depth or context.k
         records, reported, found = await self._retrieved(rounds, pending, depth)
         unboosted = {id_: score for hits in found for id_, score in hits.unboosted.items()}
+        records[0] |= await self._given(rounds, records, unboosted)
         return {
-            **await self._given(rounds, records, unboosted),
             "rankings": records,
-            "pending": pending,
             "warnings": [warning for warning in reported if warning not in state["warnings"]],
         }
 
@@ -222,6 +211,8 @@ class Nodes:
                 scores=hits.scores if are_read else [],
                 relevance=None if hits.relevance is None else hits.relevance.tolist(),
                 memberships=coded(hits.memberships, attributes),
+                rescored={},
+                estimated={},
             )
             for query, hits in zip(pending, found[: len(pending)], strict=True)
         ]
@@ -230,7 +221,7 @@ class Nodes:
 
     async def _given(
         self, rounds: Rounds, found: Sequence[RankingRecord], unboosted: Mapping[str, float]
-    ) -> dict[str, dict[str, float]]:
+    ) -> Any:
         """Return what the original query says of the documents that refined queries sought.
 
         That is their scores, and how likely they are relevant if the engine estimates that. An
@@ -260,6 +251,15 @@ class Nodes:
                 chances.update(zip(hits.ids, hits.relevance.tolist(), strict=True))
         return {"rescored": scores, "estimated": chances}
 
+    async def measure_and_choose(self, state: State, context: Context) -> Update:
+        """Measure a round, and choose the groups to ask about if there will be another one."""
+        update = await self.measure(state, context)
+        if update["stop_reason"]:
+            return update
+        iterations = [*state["iterations"], *update["iterations"]]
+        measured = cast("State", {**state, **update, "iterations": iterations})
+        return update | await self.choose_group(measured, context)
+
     @traced
     async def measure(self, state: State, context: Context, opened: Span) -> Update:
         """Measure the exposure of the round's list, and decide whether to stop."""
@@ -282,7 +282,11 @@ class Nodes:
         record = Round(
             **dict(measured),
             index=number,
-            queries=[refining.shown(query) for query in state["pending"]],
+            queries=[
+                refining.shown(ranking["query"])
+                for ranking in state["rankings"]
+                if ranking["iteration"] == number
+            ],
             refinements=state["refinements"],
             ids=found.ids[: context.k],
             objective=objective,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -131,7 +131,12 @@ class Rounds:
         if first["relevance"] is None:
             return None
         known = dict(zip(first["ids"], first["relevance"], strict=True))
-        return known | self.state.get("estimated", {})
+        return known | self.said("estimated")
+
+    def said(self, what: Literal["rescored", "estimated"]) -> dict[str, float]:
+        """Return what the original query says of documents that refined queries found."""
+        every = chain.from_iterable(record[what].items() for record in self.state["rankings"])
+        return dict(every)
 
     @cached_property
     def own_ranking(self) -> Ranking:
@@ -219,7 +224,7 @@ class Rounds:
         first = rankings[0]
         if order == "relevance" and "rescore" in self.engine.capabilities:
             scores = dict(zip(first["ids"], first["scores"], strict=True))
-            scores |= self.state.get("rescored", {})
+            scores |= self.said("rescored")
             # Documents of equal scores stay where the engine put them.
             place = {id_: number for number, id_ in enumerate(first["ids"])}
             found = [id_ for id_ in self.pool(iteration) if id_ in scores]

@@ -5,10 +5,8 @@ What :mod:`fairqr.graph.search.result` has a class for is written as a dictionar
 
 from __future__ import annotations
 
-import functools
 import itertools
-import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from langgraph.channels import DeltaChannel
@@ -52,7 +50,9 @@ class RankingRecord(TypedDict):
 
     The first ``own`` documents are the engine's own ranking; it found the others by their
     similarity. ``scores`` are empty for a refined query whose ranks alone count. ``relevance`` has
-    the estimated probabilities of relevance, if the engine has any.
+    the estimated probabilities of relevance, if the engine has any. The first ranking of a round of
+    refinement has in ``rescored`` and ``estimated`` what the original query says of documents that
+    the round found: their scores, and the probabilities that they are relevant.
     """
 
     iteration: int
@@ -62,6 +62,8 @@ class RankingRecord(TypedDict):
     scores: list[float]
     relevance: list[float] | None
     memberships: dict[str, CodedMemberships]
+    rescored: dict[str, float]
+    estimated: dict[str, float]
 
 
 T = TypeVar("T")
@@ -70,11 +72,6 @@ T = TypeVar("T")
 def joined(known: Sequence[T], added: Sequence[Sequence[T]]) -> list[T]:
     """Return a list of the state with what steps add to it."""
     return [*known, *itertools.chain.from_iterable(added)]
-
-
-def merged(known: Mapping[str, T], added: Sequence[Mapping[str, T]]) -> dict[str, T]:
-    """Return a mapping of the state with what steps add to it."""
-    return functools.reduce(operator.or_, added, dict(known))
 
 
 Record = dict[str, Any]
@@ -101,10 +98,7 @@ class State(InputState, OutputState, total=False):
     Attributes:
         seconds: How long the steps have taken so far.
         iteration: The current round; 0 is the round of the original query.
-        pending: The queries that ``retrieve`` runs next.
         rankings: Everything that was retrieved so far.
-        rescored: The scores by the original query of documents that refined queries found.
-        estimated: The probabilities that these documents are relevant to the original query.
         first_fair: The ``FairList`` of the plain retrieval.
         best_fair: The best ``FairList`` so far.
         corpus_shares: The share of each group in all documents, by attribute, if it is needed.
@@ -123,10 +117,7 @@ class State(InputState, OutputState, total=False):
 
     seconds: Annotated[float, longest]
     iteration: int
-    pending: list[QueryRecord]
     rankings: Annotated[list[RankingRecord], DeltaChannel(joined)]
-    rescored: Annotated[dict[str, float], DeltaChannel(merged)]
-    estimated: Annotated[dict[str, float], DeltaChannel(merged)]
     first_fair: Record | None
     best_fair: Record | None
     corpus_shares: dict[str, list[float]]

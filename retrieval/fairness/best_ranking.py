@@ -180,7 +180,9 @@ class _Pool:
             sequences[:, rank] = chosen
             placed[rows, chosen] += 1
             due += weight * owed_after[chosen]
-        return np.unique([*sequences, self.by_relevance], axis=0)
+        return np.array(
+            sorted({*map(tuple, sequences.tolist()), tuple(self.by_relevance.tolist())})
+        )
 
     def relevance_of(self, sequences: Patterns) -> FloatArray:
         """Return V of sequences of shape (…, length), shape (…)."""
@@ -212,14 +214,15 @@ class _Pool:
 
 def _earlier(sequences: Patterns) -> Patterns:
     """Return how many places before each one have the same pattern; both of shape (…, length)."""
-    places = np.arange(sequences.shape[-1])
-    order = np.argsort(sequences, axis=-1, kind="stable")
-    grouped = np.take_along_axis(sequences, order, axis=-1)
-    is_first = np.diff(grouped, axis=-1, prepend=-1) != 0
-    start = np.maximum.accumulate(np.where(is_first, places, 0), axis=-1)
-    earlier = np.empty_like(sequences)
-    np.put_along_axis(earlier, order, places - start, axis=-1)
-    return earlier
+    rows = np.atleast_2d(sequences)
+    # One flat sequence, in which no two rows share a pattern.
+    apart = (rows + np.arange(len(rows))[:, None] * (rows.max(initial=0) + 1)).ravel()
+    order, places = np.argsort(apart, kind="stable"), np.arange(len(apart))
+    grouped, starts = apart[order], places.copy()
+    starts[1:][grouped[1:] == grouped[:-1]] = 0
+    earlier = np.empty_like(apart)
+    earlier[order] = places - np.maximum.accumulate(starts)
+    return np.asarray(earlier.reshape(sequences.shape))
 
 
 def _improved(pool: _Pool, sequence: Patterns) -> tuple[float, float, Patterns]:

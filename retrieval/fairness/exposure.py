@@ -206,6 +206,6 @@ def distinct_rows(rows: FloatArray) -> tuple[FloatArray, NDArray[np.intp]]:
     whole = np.ascontiguousarray(rows, dtype=np.float64)
     # Compare rows as bytes, which creates no Python object for each number.
     held = whole.view(f"V{whole.itemsize * whole.shape[1]}").ravel().tolist() if whole.size else []
-    seen: dict[bytes, int] = {}
-    numbers = np.array([seen.setdefault(row, len(seen)) for row in held], dtype=np.intp)
+    seen = {row: number for number, row in enumerate(dict.fromkeys(held))}
+    numbers = np.fromiter(map(seen.__getitem__, held), np.intp, len(held))
     return np.frombuffer(b"".join(seen)).reshape(len(seen), whole.shape[1]), numbers

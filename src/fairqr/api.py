@@ -35,7 +35,7 @@ from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.step_data import StepData, step_data
 from fairqr.graph.steps import CONCURRENCY
-from fairqr.graph.stream import Progress, RunEvent, Step, run_graph
+from fairqr.graph.stream import Progress, RunEvent, Step, result_of, run_graph
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.opening import AUTO, as_encoder
@@ -347,6 +347,11 @@ class FairSearch:
         return cast("ProbeResult", await self._result(query, asked))
 
     async def _result(self, query: str, context: Context, approve: Approve | None = None) -> object:
+        if approve is None:
+            kind, result_type = _outcome(context)
+            graphs = await self._graphs_for(context)
+            end = await result_of(getattr(graphs, kind), query, context)
+            return result_type.model_validate(end.update["result" if kind == "search" else kind])
         async with aclosing(self.stream(query, context, approve=approve)) as events:
             async for event in events:
                 last = event

@@ -126,7 +126,7 @@ def test_an_error_says_what_is_wrong(
     assert sentence in error["message"]
 
 
-SEARCH = {"begin", "retrieve", "measure", "choose_group", "refine", "rerank"}
+SEARCH = {"begin", "retrieve", "measure", "refine", "rerank"}
 NODES = {
     "search": SEARCH,
     "answer": {"prepare", "search", "sample", "generate", "collect", "attribute", "summarise"},
@@ -158,5 +158,5 @@ def test_its_steps_can_be_streamed(server: str) -> None:
     }
     with httpx.stream("POST", f"{server}/runs/stream", json=request, timeout=PATIENCE) as answer:
         text = "".join(answer.iter_text())
-    for node in ("begin", "retrieve", "measure", "choose_group", "refine", "rerank"):
+    for node in SEARCH:
         assert f'"{node}"' in text

@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.runtime import Runtime
 
 from fairqr import FairSearch, SearchResult, build_probe_graph, build_search_graph
 from fairqr.agents.models.replies import OnToken, Question, Reply, Usage, Wanted
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
 from fairqr.base.telemetry import record_to
 from fairqr.graph.probe.context import probe_context
-from fairqr.graph.probe.nodes import Nodes
+from fairqr.graph.probe.nodes import ProbeNodes
 from fairqr.graph.probe.result import ListwiseProbe, PairwiseProbe, ProbeResult
 from fairqr.graph.probe.state import State
 from fairqr.graph.search.context import make_context
@@ -294,8 +293,9 @@ async def test_the_probe_is_left_out_where_the_search_left_too_little(engine: Se
     context = probe_context(**{**ASKED, "k": 10, "budget": {"model_calls": 20}})
     plain = await build_search_graph(engine).ainvoke({"query": "science"}, context=context)
     result = {**plain["result"], "usage": {**plain["result"]["usage"], "model_calls": 15}}
-    nodes = Nodes(engine, Rankers(None, Planted(), PromptLibrary()), context)
-    update = await nodes.plan(State(query="science", result=result), Runtime())
+    rankers = Rankers(None, Planted(), PromptLibrary())
+    nodes = ProbeNodes(engine=engine, default=context, rankers=rankers)
+    update = await nodes.plan(State(query="science", result=result), context)
     assert (update["status"], update["tasks"]) == ("budget", [])
     assert "but only 5 of the budget are left" in update["message"]
 
