@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import typer
 
-from fairqr.evaluation.experiments.progress import time_left
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -264,6 +262,8 @@ class Progress:
         done = self._before + self._steps
         self._bars.update(self._stage, completed=done)
         if self._bars.disable and self._steps >= self._next_line and done < self._total:
+            from fairqr.evaluation.experiments.progress import time_left
+
             rate = (time.monotonic() - self._started) / self._steps
             left = time_left(rate * (self._total - done))
             typer.echo(f"  {done} of {self._total}, about {left} left", err=True)

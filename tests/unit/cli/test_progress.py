@@ -7,7 +7,8 @@ import pytest
 from fairqr.base.errors import InputError
 from fairqr.cli import output
 from fairqr.cli.common import LARGE_CALLS, LARGE_TOKENS, agree
-from fairqr.cli.output import Progress, time_left
+from fairqr.cli.output import Progress
+from fairqr.evaluation.experiments.progress import time_left
 
 
 @pytest.mark.parametrize(
