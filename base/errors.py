@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -21,17 +21,22 @@ class FairqrError(RuntimeError):
 
     LangGraph's servers hide the message of an error unless it is one of a few built-in classes.
     So this is a ``RuntimeError``, and wrong input is a ``ValueError`` as well.
+
+    The service answers with ``http_status`` and ``title``. A class has those of its parent, unless
+    it states others where it begins.
     """
 
     slug: ClassVar[str] = "error"
+    http_status: int = 422
+    title: str = "The request cannot be served"
 
-    def __init_subclass__(cls) -> None:
-        if "slug" not in vars(cls):
-            words = re.findall("[A-Z][a-z]*", cls.__name__.removesuffix("Error"))
-            cls.slug = "-".join(words).lower()
+    def __init_subclass__(cls, **answer: Any) -> None:
+        words = re.findall("[A-Z][a-z]*", cls.__name__.removesuffix("Error"))
+        for name, value in {"slug": "-".join(words).lower(), **answer}.items():
+            setattr(cls, name, value)
 
 
-class InputError(FairqrError, ValueError):
+class InputError(FairqrError, ValueError, title="A parameter is wrong"):
     """A parameter is out of range or does not fit the others."""
 
 
@@ -39,29 +44,27 @@ class QueryError(InputError):
     """The query is empty, or no document contains any of its terms."""
 
 
-class NoMatchError(QueryError):
+class NoMatchError(QueryError, slug="query"):
     """No document matches the query."""
-
-    slug = "query"
 
 
 class SchemaError(InputError):
     """The YAML schema of a corpus is missing or wrong."""
 
 
-class SourceError(InputError):
+class SourceError(InputError, http_status=503, title="The source cannot be used"):
     """The description of a source is wrong, or does not fit the engine that it describes."""
 
 
-class UnsupportedError(InputError):
+class UnsupportedError(InputError, title="The search engine cannot do this"):
     """The engine cannot do what is asked for."""
 
 
-class UnknownAttributeError(InputError):
+class UnknownAttributeError(InputError, title="There is no such attribute or group"):
     """The schema has no such attribute or group."""
 
 
-class TargetError(InputError):
+class TargetError(InputError, title="The target is not a distribution"):
     """The target is not a distribution over the groups of the attribute."""
 
 
@@ -69,17 +72,15 @@ class CorpusError(InputError):
     """A corpus is missing, empty, or has a line that is not a document."""
 
 
-class PromptError(InputError):
+class PromptError(InputError, title="The prompt cannot be used"):
     """A prompt file is malformed or does not exist."""
 
 
-class PromptFileError(PromptError):
+class PromptFileError(PromptError, slug="prompt"):
     """The file of a prompt is wrong."""
 
-    slug = "prompt"
 
-
-class ConfigError(InputError):
+class ConfigError(InputError, http_status=500, title="The service is misconfigured"):
     """The settings file or a ``FAIRQR_…`` variable has an invalid value."""
 
 
@@ -96,19 +97,15 @@ class BudgetError(InputError):
         self.limit = limit
 
 
-class OtherRunError(InputError):
+class OtherRunError(InputError, slug="input"):
     """The folder holds a run of something else, such as another version of the index."""
 
-    slug = "input"
 
-
-class CapError(InputError):
+class CapError(InputError, title="The request exceeds a cap", slug="over-cap"):
     """A request exceeds a limit of the service.
 
     ``cap`` is the setting's name, such as ``k``, and ``limit`` its value.
     """
-
-    slug = "over-cap"
 
     def __init__(self, cap: str, limit: float, message: str) -> None:
         super().__init__(message)
@@ -116,19 +113,19 @@ class CapError(InputError):
         self.limit = limit
 
 
-class NotAllowedError(FairqrError):
+class NotAllowedError(FairqrError, http_status=403, title="This is not offered"):
     """The service does not offer this index, model, prompt or server."""
 
 
-class AccessError(FairqrError):
+class AccessError(FairqrError, http_status=401, title="An access key is needed"):
     """The access key is missing, does not exist or was revoked."""
 
 
-class ScopeError(FairqrError):
+class ScopeError(FairqrError, http_status=403, title="The access key does not allow this"):
     """The access key does not allow this request."""
 
 
-class BusyError(FairqrError):
+class BusyError(FairqrError, http_status=503, title="The service is busy"):
     """The service is full, or this key has reached its limit; try again later.
 
     ``retry_after`` is in seconds. ``own`` is true if the key reached its own limit, and false if
@@ -139,61 +136,63 @@ class BusyError(FairqrError):
         super().__init__(message)
         self.retry_after = retry_after
         self.own = own
+        if own:
+            self.http_status, self.title = 429, "Too many requests"
 
 
-class RunNotFoundError(FairqrError):
+class RunNotFoundError(FairqrError, http_status=404, title="There is no such run"):
     """The run does not exist, belongs to another key, or was deleted after its retention time."""
 
 
-class RunCancelledError(FairqrError):
+class RunCancelledError(
+    FairqrError, http_status=409, title="The run was cancelled", slug="cancelled"
+):
     """The run was cancelled before it had a result."""
 
-    slug = "cancelled"
 
-
-class RunTimeoutError(FairqrError):
+class RunTimeoutError(FairqrError, http_status=504, title="The run took too long"):
     """The run took longer than the service allows."""
 
 
-class RunInterruptedError(FairqrError):
+class RunInterruptedError(
+    FairqrError, http_status=503, title="The run was interrupted", slug="interrupted"
+):
     """The service stopped during a run that it does not resume."""
 
-    slug = "interrupted"
 
-
-class StoreUnavailableError(FairqrError):
+class StoreUnavailableError(FairqrError, http_status=503, title="The database cannot be reached"):
     """The database of runs cannot be reached, or belongs to another version."""
 
 
-class IndexNotFoundError(FairqrError):
+class IndexNotFoundError(FairqrError, http_status=404, title="There is no such index"):
     """No index or corpus has that name."""
 
 
-class DocumentNotFoundError(FairqrError):
+class DocumentNotFoundError(FairqrError, http_status=404, title="There is no such document"):
     """The source has no document with that id, or cannot look documents up by id."""
 
 
-class IndexVersionError(FairqrError):
+class IndexVersionError(FairqrError, http_status=503, title="The index cannot be read"):
     """The index was written by another version of fairqr, or is damaged."""
 
 
-class IndexUnavailableError(FairqrError):
+class IndexUnavailableError(FairqrError, http_status=503, title="The index cannot be reached"):
     """The index cannot be reached or refuses the request."""
 
 
-class BuildInProgressError(FairqrError):
+class BuildInProgressError(FairqrError, http_status=503, title="The index is being built"):
     """Another process is writing to the same index."""
 
 
-class ModelUnavailableError(FairqrError):
+class ModelUnavailableError(FairqrError, http_status=503, title="The model cannot be used"):
     """The language model cannot be started, or its name is wrong."""
 
 
-class WorkersError(FairqrError):
+class WorkersError(FairqrError, http_status=503, title="The workers cannot be reached"):
     """The machines that share the work of an experiment cannot be reached, or failed."""
 
 
-class ModelError(FairqrError):
+class ModelError(FairqrError, http_status=502, title="The model gave no usable reply"):
     """The language model did not give a usable reply.
 
     ``status`` is one of the values of :data:`fairqr.agents.models.replies.Status`.

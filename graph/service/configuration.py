@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
@@ -50,18 +50,12 @@ _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Address = Annotated[str, _written(general.is_web_address, "it like http://127.0.0.1:8000/v1")]
 _Variable = Annotated[str, _written(os.environ.get, "the name of a variable that is set")]
-_Version = Annotated[
-    str, _written(re.compile("[^=]+=.+").fullmatch, "each as id=version, such as refine=v2")
-]
 _Rate = Annotated[
     str, AfterValidator(str.strip), _written(_is_rate, "a number and a time, such as 600/minute")
 ]
 _Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
-_Entry = tuple[tuple[str, ...], Any, ValueSource]
-"""Where a value belongs, the value, and where it is from."""
 
 _PATHS = ("sources", "replies", "traces", "audits")
-_ARGUMENT = ValueSource("argument")
 
 
 class _Section(Documented):
@@ -181,7 +175,6 @@ class ServiceSettings(_Section):
         sources: Source files that clients may search too, by the names in them.
         models: The models that requests may name; defaults to the configured model and feedback.
         base_urls: Servers that a request may name as base_url.
-        prompts: The prompt versions that requests may choose, as id=version; defaults to all.
         attributors: The attributors that requests may choose.
         caps: What one request may ask for at most.
         limits: How many requests are taken at once, and how fast.
@@ -205,7 +198,6 @@ class ServiceSettings(_Section):
     sources: Annotated[tuple[Path, ...], BeforeValidator(_split)] = ()
     models: dict[str, ModelEntry] = Field({})
     base_urls: Annotated[tuple[_Address, ...], BeforeValidator(_split)] = ()
-    prompts: Annotated[tuple[_Version, ...], BeforeValidator(_split)] = ()
     attributors: _Names = ("overlap",)
     caps: Caps = Caps()
     limits: Limits = Limits()
@@ -227,16 +219,6 @@ class ServiceSettings(_Section):
         return self.audits or general.data_dir() / "service" / "audits"
 
 
-class Gathered(NamedTuple):
-    """How the service is set up, and where the values are from that are no defaults.
-
-    Sources go by names with dots. The name of an entry of a table stands for all in it.
-    """
-
-    settings: ServiceSettings
-    sources: dict[str, ValueSource]
-
-
 def service_settings(**given: Any) -> ServiceSettings:
     """Return how the service is set up.
 
@@ -247,27 +229,35 @@ def service_settings(**given: Any) -> ServiceSettings:
     Raises:
         ConfigError: A value is wrong; the sentence says where it is from.
     """
-    return gather(**given).settings
+    return gather(**given)[0]
 
 
-def gather(**given: Any) -> Gathered:
-    """Return how the service is set up, with sources; see :func:`service_settings`."""
+def gather(**given: Any) -> tuple[ServiceSettings, dict[str, ValueSource]]:
+    """Return how the service is set up, and where the values are from that are no defaults.
+
+    Sources go by names with dots. The name of an entry of a table stands for all in it; see
+    :func:`source_of`, and :func:`service_settings` for the rest.
+    """
+    held, file = general.file_section(SERVICE)
     values: dict[str, Any] = {}
     sources: dict[str, ValueSource] = {}
-    for place, value, source in (*_of_file(), *_of_variables(), *_entries(given, _ARGUMENT)):
-        table, name = values, place[-1]
-        if len(place) > 1:
-            held = values.get(place[0])
-            table = values[place[0]] = held if isinstance(held, dict) else {}
-        if name == "models" and isinstance(value, str):
+    for name, value, source in (
+        *_entries(held, ValueSource("file", str(file))),
+        *_of_variables(),
+        *_entries(given, ValueSource("argument")),
+    ):
+        section, _, key = name.partition(".")
+        known = values.get(section)
+        known = known if isinstance(known, dict) else {}
+        if source.kind == "file" and section in _PATHS:
+            value = _beside(file, _split(value) if section == "sources" else value)
+        if section == "models" and isinstance(value, str):
             # A variable names the models that are offered; what the file says of them counts.
-            held = values.get(name)
-            known = held if isinstance(held, dict) else {}
             value = {each: known.get(each, {}) for each in _split(value)}
-        table[name] = value
-        sources[".".join(place)] = source
+        values[section] = {**known, key: value} if key else value
+        sources[name] = source
     try:
-        return Gathered(ServiceSettings.model_validate(values), sources)
+        return ServiceSettings.model_validate(values), sources
     except ValidationError as error:
         where, why = first_problem(error)
         if error.errors()[0]["type"] == "extra_forbidden":
@@ -287,14 +277,11 @@ def source_of(name: str, sources: Mapping[str, ValueSource]) -> ValueSource:
     return sources.get(name, ValueSource())
 
 
-def setting_names(model: type[Documented] = ServiceSettings, within: str = "") -> Iterator[str]:
-    """Yield the name of each setting, with dots, also of the sections within."""
-    for name, field in model.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, Documented):
-            yield from setting_names(kind, f"{within}{name}.")
-        else:
-            yield f"{within}{name}"
+def setting_names() -> Iterator[str]:
+    """Yield the name of each setting, with dots where it is in a section."""
+    for name, field in ServiceSettings.model_fields.items():
+        section = getattr(field.annotation, "model_fields", None)
+        yield from [f"{name}.{key}" for key in section] if section else [name]
 
 
 def service_variables() -> list[str]:
@@ -302,32 +289,24 @@ def service_variables() -> list[str]:
     return [variable_of(f"{SERVICE}.{name}") for name in setting_names()]
 
 
-def _of_file() -> Iterator[_Entry]:
-    """Yield what the settings file says; its paths are relative to its folder."""
-    held, file = general.file_section(SERVICE)
-    for place, value, source in _entries(held, ValueSource("file", str(file))):
-        if place[0] in _PATHS:
-            value = _beside(file, _split(value) if place[0] == "sources" else value)
-        yield place, value, source
+def _of_variables() -> Iterator[tuple[str, Any, ValueSource]]:
+    for name, variable in zip(setting_names(), service_variables(), strict=True):
+        if value := os.environ.get(variable):
+            yield name, value, ValueSource("variable", variable)
+
+
+def _entries(
+    values: Mapping[str, Any], source: ValueSource
+) -> Iterator[tuple[str, Any, ValueSource]]:
+    """Yield values that are not None; those of sections, and entries of tables, one by one."""
+    for name, value in values.items():
+        for key, it in (value if isinstance(value, Mapping) else {"": value}).items():
+            if it is not None:
+                yield f"{name}.{key}" if key else name, it, source
 
 
 def _beside(file: Path, value: Any) -> Any:
+    """Return paths of the settings file, relative to its folder."""
     if isinstance(value, list):
         return [_beside(file, each) for each in value]
     return str(general.beside(file, value)) if isinstance(value, str) else value
-
-
-def _of_variables() -> Iterator[_Entry]:
-    for name in setting_names():
-        variable = variable_of(f"{SERVICE}.{name}")
-        if value := os.environ.get(variable):
-            yield (*name.split("."),), value, ValueSource("variable", variable)
-
-
-def _entries(values: Mapping[str, Any], source: ValueSource) -> Iterator[_Entry]:
-    """Yield values that are not None; those of sections, and entries of tables, one by one."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from (((name, key), it, source) for key, it in value.items() if it is not None)
-        elif value is not None:
-            yield (name,), value, source

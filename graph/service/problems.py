@@ -22,47 +22,14 @@ PLACES = 3
 LONGEST = 1000
 """The most characters of a detail or a path, which may quote the request."""
 
-STATUSES: Mapping[type[FairqrError], tuple[int, str]] = {
-    FairqrError: (422, "The request cannot be served"),
-    errors.InputError: (422, "A parameter is wrong"),
-    errors.UnknownAttributeError: (422, "There is no such attribute or group"),
-    errors.TargetError: (422, "The target is not a distribution"),
-    errors.PromptError: (422, "The prompt cannot be used"),
-    errors.CapError: (422, "The request exceeds a cap"),
-    errors.ConfigError: (500, "The service is misconfigured"),
-    errors.AccessError: (401, "An access key is needed"),
-    errors.ScopeError: (403, "The access key does not allow this"),
-    errors.NotAllowedError: (403, "This is not offered"),
-    errors.RunNotFoundError: (404, "There is no such run"),
-    errors.IndexNotFoundError: (404, "There is no such index"),
-    errors.DocumentNotFoundError: (404, "There is no such document"),
-    errors.RunCancelledError: (409, "The run was cancelled"),
-    BusyError: (503, "The service is busy"),
-    errors.ModelError: (502, "The model gave no usable reply"),
-    errors.IndexVersionError: (503, "The index cannot be read"),
-    errors.IndexUnavailableError: (503, "The index cannot be reached"),
-    errors.BuildInProgressError: (503, "The index is being built"),
-    errors.SourceError: (503, "The source cannot be used"),
-    errors.UnsupportedError: (422, "The search engine cannot do this"),
-    errors.ModelUnavailableError: (503, "The model cannot be used"),
-    errors.StoreUnavailableError: (503, "The database cannot be reached"),
-    errors.RunInterruptedError: (503, "The run was interrupted"),
-    errors.WorkersError: (503, "The workers cannot be reached"),
-    errors.RunTimeoutError: (504, "The run took too long"),
-}
-"""The status and title of each class of errors; other classes have those of their parent."""
-
-_LOOK = "ask whoever runs the service to look into its log."
-PRIVATE: Mapping[type[FairqrError], str] = {
-    errors.ConfigError: f"The service is misconfigured; {_LOOK}",
-    errors.IndexVersionError: f"The index cannot be read; {_LOOK}",
-    errors.IndexUnavailableError: f"The index cannot be reached; try again later, or {_LOOK}",
-    errors.SourceError: f"The description of the source does not fit; {_LOOK}",
-}
-"""Sentences for clients in place of errors that name folders and servers."""
-
-TOO_MANY = (429, "Too many requests")
-"""The status and title of a :class:`BusyError` about the limit of one key."""
+_LOOK = "try again later, or ask whoever runs the service to look into its log."
+_PRIVATE = (
+    errors.ConfigError,
+    errors.IndexVersionError,
+    errors.IndexUnavailableError,
+    errors.SourceError,
+)
+"""Errors that name folders and servers; clients only hear their titles."""
 
 CANCELLED = "The run was cancelled; ask again if you still want its result."
 
@@ -121,24 +88,19 @@ def problem_of(error: BaseException, instance: str | None = None) -> dict[str, A
     """
     if not isinstance(error, FairqrError):
         return problem("internal", 500, "An internal error", INTERNAL, instance)
-    status, title = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
     detail = one_line(error, LONGEST)
-    if isinstance(error, errors.PromptFileError):
+    if isinstance(error, (*_PRIVATE, errors.PromptFileError)):
         log.warning("%s", detail)
-        detail = f"{detail.partition(':')[0]}; {_LOOK}"
-    for kind, instead in PRIVATE.items():
-        if isinstance(error, kind):
-            log.warning("%s", detail)
-            detail = instead
+        is_prompt = isinstance(error, errors.PromptFileError)
+        detail = f"{detail.partition(':')[0] if is_prompt else error.title}; {_LOOK}"
     more: dict[str, Any] = {}
     if isinstance(error, errors.CapError):
         more = {"cap": error.cap, "limit": error.limit}
     elif isinstance(error, BusyError):
-        status, title = TOO_MANY if error.own else (status, title)
         more = {"retry_after": round(error.retry_after, 3)}
     elif isinstance(error, errors.ModelError):
         more = {"model_status": error.status}
-    return problem(error.slug, status, title, detail, instance, **more)
+    return problem(error.slug, error.http_status, error.title, detail, instance, **more)
 
 
 def told_in_log(error: BaseException) -> str:

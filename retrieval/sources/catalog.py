@@ -335,13 +335,18 @@ class Catalog:
         return (await info_of(await self.open(name))).documents or 0
 
 
+def is_name(name: str) -> bool:
+    """Return whether an index may have this name; none is a path."""
+    return _NAME.fullmatch(name) is not None
+
+
 def check_name(name: str) -> None:
     """Refuse a name that cannot be a folder.
 
     Raises:
         InputError: The name is not valid.
     """
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         allowed = "lower-case letters, digits, dots, dashes and underscores"
         raise InputError(f"'{name}' cannot be the name of an index; use only {allowed}.")
 

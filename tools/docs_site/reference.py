@@ -36,7 +36,6 @@ from fairqr.graph.search.result import SearchResult
 from fairqr.graph.service.configuration import Caps, Limits, ServiceSettings
 from fairqr.graph.service.http.app import create_app
 from fairqr.graph.service.http.parts import Parts
-from fairqr.graph.service.problems import STATUSES
 from fairqr.graph.step_data import StepData
 from fairqr.retrieval.rerankers.registry import ABOUT, RERANKERS
 from fairqr.retrieval.sources.schema import Attribute
@@ -220,9 +219,10 @@ def error_classes() -> Iterator[str]:
     rows = []
     for name, kind in sorted(vars(errors).items()):
         if isinstance(kind, type) and issubclass(kind, errors.FairqrError):
-            status = next(STATUSES[base][0] for base in kind.__mro__ if base in STATUSES)
             about = lead_of(kind.__doc__).split("\n\n")[0]
-            rows.append((f"`{name}`", f"`urn:fairqr:error:{kind.slug}`", str(status), about))
+            rows.append(
+                (f"`{name}`", f"`urn:fairqr:error:{kind.slug}`", str(kind.http_status), about)
+            )
     yield from _table("class", "type", "status", "when", rows=rows)
 
 

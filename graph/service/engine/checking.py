@@ -1,34 +1,264 @@
-"""Checks of requests: their types, the caps, and what the service offers."""
+"""What the service offers, and checks of requests against that and the caps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
+
+import httpx
 
 from fairqr.agents.attribution.attributor import AttributorName
 from fairqr.agents.generators import INPUT_TOKENS
 from fairqr.agents.models.opening import CAUSAL, SEQ2SEQ
 from fairqr.agents.refiner import FeedbackRefiner
-from fairqr.base.errors import InputError, QueryError, one_line
-from fairqr.base.settings import DEFAULT_POOL
+from fairqr.base import errors
+from fairqr.base.errors import one_line
+from fairqr.base.settings import DEFAULT_POOL, default_corpus, default_model
 from fairqr.graph.answer.context import AnswerContext, answer_context
+from fairqr.graph.answer.nodes import PROMPT as ANSWER
 from fairqr.graph.probe.context import probe_context
-from fairqr.graph.search.context import Context, make_context
+from fairqr.graph.search.context import METHODS, Context, Method, make_context
 from fairqr.graph.search.rankers import ASKED
-from fairqr.graph.service.configuration import Caps
-from fairqr.graph.service.engine.offers import Offers
+from fairqr.graph.service.configuration import Caps, ModelEntry, ServiceSettings
 from fairqr.graph.service.engine.requests import AuditRequest, RunRequest
 from fairqr.graph.service.records import Kind
+from fairqr.prompts.library import PromptLibrary
+from fairqr.retrieval.rerankers.registry import TRAINED
+from fairqr.retrieval.sources.catalog import Catalog, is_name
+from fairqr.retrieval.sources.corpus import BUILT_IN
+from fairqr.retrieval.sources.source import Source, load_source
+
+NOTHING = "none"
+"""The name to give if nothing should judge answers."""
+
+NEURAL = ("monot5", "monobert")
+"""Rankers with a model of their own; the service offers those that its models list."""
+
+LONGEST_NAME = 200
+"""The most characters of a name that matches a pattern."""
 
 _CAPPED = ("k", "depth", "max_iterations", "samples", "documents", "pairs")
 """Parameters with a cap of their name."""
 
 _CONTEXTS = {"search": make_context, "answer": answer_context, "probe": probe_context}
-
-_OF_THE_SERVICE = frozenset(
-    ("corpus", "retriever", "model", "base_url", "keep", "query", "question", "attributor")
+_NOT_OF_CONTEXTS = (
+    *("corpus", "retriever", "model", "base_url", "keep"),
+    *("query", "question", "attributor"),
 )
+
+
+class Offers:
+    """What a request may name.
+
+    Args:
+        settings: The settings of the service.
+        catalog: What can be searched.
+        prompts: The prompts.
+        model: The model for requests that name none. Defaults to the configured model if it is
+            offered, and otherwise to the first offered model.
+
+    Attributes:
+        sources: The sources whose files the configuration lists, by name.
+        default_model: The model for requests that name none.
+
+    Raises:
+        SourceError: The file of a source is wrong.
+        ConfigError: Two sources have the same name.
+        InputError: A source has the name of a built-in corpus or an index.
+    """
+
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        catalog: Catalog,
+        prompts: PromptLibrary,
+        model: str | None = None,
+    ) -> None:
+        self._settings, self._catalog, self._prompts = settings, catalog, prompts
+        usual = (default_model(), FeedbackRefiner.name)
+        self._models = settings.models or {name: ModelEntry() for name in usual}
+        exact = [name for name in self._models if "*" not in name]
+        wanted = model or default_model()
+        is_offered = _named_by(self._models, wanted) or not exact
+        self.default_model = wanted if is_offered else exact[0]
+        self.sources: dict[str, Source] = {}
+        for file in settings.sources:
+            source = load_source(file)
+            catalog.refuse_taken_by_others(source.name, file)
+            if source.name in self.sources:
+                raise errors.ConfigError(
+                    f"Two sources of the service are named '{source.name}'; rename one."
+                )
+            self.sources[source.name] = source
+        # Every listed source is offered; `corpora` limits the rest.
+        self._corpora = settings.corpora and (*settings.corpora, *self.sources)
+        self._first_corpora = self._corpora or (default_corpus(),)
+
+    def corpora(self) -> list[str]:
+        """Return the names of all offered corpora, the default first."""
+        known = [*dict.fromkeys((*self.sources, *BUILT_IN, *self._catalog.names()))]
+        if self._corpora:
+            known = [name for name in known if _named_by(self._corpora, name)]
+        first = next((name for name in self._first_corpora if name in known), None)
+        return sorted(known, key=lambda name: name != first)
+
+    def corpus(self, name: str | None) -> str:
+        """Return the name of the corpus to search; None means the default.
+
+        Raises:
+            NotAllowedError: It is not offered.
+            IndexNotFoundError: It does not exist.
+        """
+        if name is None:
+            # Without reading folders, if possible: this happens in each request.
+            usual = filter(self._is_known, self._first_corpora)
+            if name := next(usual, None) or next(iter(self.corpora()), None):
+                return name
+            raise errors.IndexNotFoundError(
+                "The service has no index yet; create one with 'fairqr index create'."
+            )
+        if self._corpora and is_name(name):  # anything else could be a path
+            _require("index", "indexes", self._corpora, name)
+        # Last, since it reads folders and happens twice in each run.
+        if not self._is_known(name):
+            raise errors.IndexNotFoundError(
+                f"There is no index '{one_line(name, 60)}'; GET /v1/indexes lists all."
+            )
+        return name
+
+    def _is_known(self, name: str) -> bool:
+        return name in BUILT_IN or name in self.sources or name in self._catalog.names()
+
+    def link(self, corpus: str | None) -> str | None:
+        """Return the field with the documents' web addresses, if the source names one."""
+        name = self.corpus(corpus)
+        source = self.sources.get(name)
+        if source is None and name in self._catalog.sources():
+            source, _ = self._catalog.source(name)
+        return source.link if source else None
+
+    def models(self) -> list[str]:
+        """Return the configured names and patterns of models, the default first."""
+        names = [name for name in self._models if name not in NEURAL]
+        return sorted(names, key=lambda name: name != self.default_model)
+
+    def model(self, name: str | None) -> tuple[str, ModelEntry]:
+        """Return the name and the configuration of a model; None means the default.
+
+        Raises:
+            NotAllowedError: It is not offered.
+        """
+        name = self.default_model if name is None else name
+        return name, self._models[_require("model", "models", self._models, name)]
+
+    def base_url(self, given: str | None, entry: ModelEntry) -> str | None:
+        """Return the configured address that equals the given one; None stays None.
+
+        Raises:
+            NotAllowedError: It is not configured. The message does not say which addresses are.
+        """
+        if given is None:
+            return None
+        for url in (entry.base_url, *self._settings.base_urls):
+            if url is not None and _address(url) == _address(given):
+                return url
+        raise errors.NotAllowedError(
+            "This base_url is not configured; leave it out, or ask whoever runs the service to add "
+            "it to base_urls."
+        )
+
+    def attributor(self, name: str | None) -> str:
+        """Return the name of the judge of answers; None means the default.
+
+        Raises:
+            NotAllowedError: It is not offered.
+            InputError: Its options are wrong.
+        """
+        offered = self._settings.attributors
+        if name is None:
+            return next(iter(offered), NOTHING)
+        if name != NOTHING:
+            parsed = AttributorName.parse(name)
+            _require("attributor", "models", offered, name.partition("?")[0])
+            if parsed.kind == "llm" and parsed.model:
+                self.model(parsed.model)
+        return name
+
+    def answer_tokens(self, versions: Mapping[str, str]) -> int:
+        """Return the most tokens of an answer, as the chosen version of its prompt says.
+
+        Raises:
+            PromptError: The file of the prompt is wrong.
+        """
+        return self._prompts.get(ANSWER, versions.get(ANSWER)).defaults.max_tokens
+
+    def methods(self) -> list[Method]:
+        """Return the offered methods; a request cannot name a file of weights."""
+        own = [name for name in NEURAL if _named_by(self._models, name)]
+        return [name for name in METHODS if name in own or name not in (*TRAINED, *NEURAL)]
+
+    def check_steps(self, context: Context) -> None:
+        """Check the prompts, the ranker and the final step of a context.
+
+        Raises:
+            PromptError: A version does not exist, or its file is wrong.
+            InputError: An option names a file of weights.
+            NotAllowedError: A step, or the ranker's weights, is not offered.
+        """
+        for prompt in context.prompts.items():
+            self._prompts.get(*prompt)
+        strategy, weights = context.strategy, context.ranking.weights
+        if strategy.final_step in TRAINED:
+            raise errors.NotAllowedError(
+                f"The final step '{strategy.final_step}' reads a file of weights, which a request "
+                "cannot name; choose another step, or use the command."
+            )
+        if "weights" in context.options:
+            raise errors.InputError(
+                "A request cannot name a file of weights; leave it out of 'options'."
+            )
+        name = f"{strategy.ranker}:{weights}" if weights else strategy.ranker
+        if name and (weights or name in NEURAL):
+            _require("ranker", "models", self._models, name)
+
+
+def _named_by(offered: Collection[str], name: str) -> str | None:
+    """Return which of these names and patterns has a name, itself before any pattern.
+
+    A name that is a pattern is in none, and one that could not be that of a model in no pattern.
+    """
+    if "*" not in name and name in offered:
+        return name
+    if not 0 < len(name) <= LONGEST_NAME or "*" in name or name != "".join(name.split()):
+        return None
+    return next((one for one in offered if fnmatchcase(name, one)), None)
+
+
+def _require(kind: str, listed: str, offered: Collection[str], name: str) -> str:
+    """Return which of these names and patterns has a name; see :func:`_named_by`.
+
+    Raises:
+        NotAllowedError: None of them has it.
+    """
+    if found := _named_by(offered, name):
+        return found
+    raise errors.NotAllowedError(
+        f"The {kind} '{one_line(name, 60)}' is not offered; GET /v1/{listed} lists all that are."
+    )
+
+
+def _address(url: str) -> object:
+    """Return the parts of an address, so that other spellings of it are equal."""
+    if not url.isascii():  # digits of other scripts are numbers, too
+        return url
+    try:
+        parsed = httpx.URL(url)
+        host, path = parsed.host.removesuffix("."), parsed.raw_path.rstrip(b"/")
+    except (httpx.InvalidURL, UnicodeError):  # the second for names like xn--a
+        return url
+    return parsed.scheme, parsed.userinfo, host, parsed.port, path, parsed.fragment
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +293,23 @@ def check_request(kind: Kind, asked: RunRequest, caps: Caps, offers: Offers) -> 
         NotAllowedError: The request names something that is not offered.
     """
     values = _capped(kind, asked, caps)
+    caps.check("depth", values["ranking"]["depth"], "ranking.depth")
+    for name, value in values["budget"].items():
+        caps.check(name, value, f"budget.{name}")
+        values["budget"][name] = getattr(caps, name) if value is None else value
+    if kind == "probe" and values["depth"] is None and values["k"] > caps.probe_documents:
+        values["depth"] = caps.probe_documents
     query = values["question" if kind == "answer" else "query"]
     check_query(query, caps)
     values["corpus"] = offers.corpus(values["corpus"])
     values["model"], entry = offers.model(values["model"])
     values["base_url"] = offers.base_url(values["base_url"], entry)
+    given = {name: value for name, value in values.items() if name not in _NOT_OF_CONTEXTS}
     if kind == "answer":
         values["attributor"] = offers.attributor(values["attributor"])
-    context = _within(_context(kind, values), caps)
+        given["k"] = given["k"] or max(DEFAULT_POOL, given["documents"])
+    context = _with_depth(_CONTEXTS[kind](**given), caps)
     values["retriever"] = context.strategy.searched_by(values["retriever"])
-    offers.check_prompts(context.prompts)
     offers.check_steps(context)
     if isinstance(context, AnswerContext):
         is_judged = AttributorName.parse(values["attributor"]).kind == "llm"
@@ -87,13 +324,11 @@ def check_audit(asked: AuditRequest, caps: Caps, offers: Offers) -> Request:
     caps.check("audit_queries", len(asked.queries), "The number of queries")
     for it in asked.queries:
         check_query(it.query, caps)
-    caps.check("k", asked.k, "k")
-    depth = max(min(asked.depth, caps.depth), asked.k + 1)
-    if "depth" in asked.model_fields_set:
-        caps.check("depth", asked.depth, "depth")
-        depth = asked.depth
-    asked = asked.model_copy(update={"corpus": offers.corpus(asked.corpus), "depth": depth})
-    return Request("audit", asked.name, asked, asked.model_dump(mode="json"))
+    values = _capped("audit", asked, caps)
+    if "depth" not in asked.model_fields_set:
+        values["depth"] = max(values["depth"], values["k"] + 1)
+    values["corpus"] = offers.corpus(asked.corpus)
+    return Request("audit", asked.name, AuditRequest.model_validate(values), values)
 
 
 def check_query(query: str, caps: Caps) -> None:
@@ -104,14 +339,12 @@ def check_query(query: str, caps: Caps) -> None:
         CapError: It is too long.
     """
     if not query.strip():
-        raise QueryError("The query is empty; write what to search for.")
+        raise errors.QueryError("The query is empty; write what to search for.")
     caps.check("query_characters", len(query), "The length of the query")
 
 
-def _capped(kind: Kind, asked: RunRequest, caps: Caps) -> dict[str, Any]:
-    """Return the values of a request, each within its cap.
-
-    We lower a default above its cap instead of refusing it, and fill in a missing budget.
+def _capped(kind: Kind, asked: RunRequest | AuditRequest, caps: Caps) -> dict[str, Any]:
+    """Return the values of a request, each within its cap; a default above its cap is lowered.
 
     Raises:
         CapError: A given value exceeds its cap.
@@ -123,25 +356,10 @@ def _capped(kind: Kind, asked: RunRequest, caps: Caps) -> dict[str, Any]:
             caps.check(cap, values[name], name)
         elif values.get(name) is not None:
             values[name] = min(values[name], getattr(caps, cap))
-    caps.check("depth", values["ranking"]["depth"], "ranking.depth")
-    if kind == "probe" and values["depth"] is None and values["k"] > caps.probe_documents:
-        values["depth"] = caps.probe_documents
-    budget = values["budget"]
-    for name, value in budget.items():
-        caps.check(name, value, f"budget.{name}")
-        budget[name] = getattr(caps, name) if value is None else value
     return values
 
 
-def _context(kind: Kind, values: Mapping[str, Any]) -> Context:
-    """Return the context, as the same call of the Python API makes it."""
-    options = {name: value for name, value in values.items() if name not in _OF_THE_SERVICE}
-    if kind == "answer" and options["k"] is None:
-        options["k"] = max(DEFAULT_POOL, options["documents"])
-    return _CONTEXTS[kind](**options)
-
-
-def _within(context: Context, caps: Caps) -> Context:
+def _with_depth(context: Context, caps: Caps) -> Context:
     """Lower the method's own depth to the cap.
 
     Raises:
@@ -188,15 +406,15 @@ def _check_model(kind: Kind, name: str, base_url: str | None, context: Context) 
         InputError: It cannot.
     """
     provider, shown = name.partition(":")[0], one_line(name, 60)
-    is_chat = provider not in (FeedbackRefiner.name, SEQ2SEQ, CAUSAL)
-    if base_url is not None and (not is_chat or provider == "local"):
-        raise InputError(f"The model '{shown}' uses no server; leave out base_url.")
+    refine, rank, write = "refine queries", "rank", "write answers"
+    only = {FeedbackRefiner.name: refine, CAUSAL: rank, SEQ2SEQ: write}.get(provider)
+    if base_url is not None and (only or provider == "local"):
+        raise errors.InputError(f"The model '{shown}' uses no server; leave out base_url.")
     ranks = kind == "probe" or context.strategy.ranker in ASKED
-    refine = "refine queries; choose another model, or a method such as plain"
-    for is_needed, able, what in (
-        (context.rounds > 0, FeedbackRefiner.name, refine),
-        (ranks, CAUSAL, "rank; choose a language model"),
-        (kind == "answer", SEQ2SEQ, "write answers; choose a language model"),
-    ):
-        if is_needed and not is_chat and provider != able:
-            raise InputError(f"The model '{shown}' cannot {what}.")
+    needed = {refine: context.rounds > 0, rank: ranks, write: kind == "answer"}
+    for what, is_needed in needed.items():
+        if is_needed and only not in (None, what):
+            raise errors.InputError(
+                f"The model '{shown}' can only {only}, and this request has it {what}; choose "
+                "another model or method."
+            )

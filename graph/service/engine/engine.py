@@ -1,19 +1,21 @@
-"""Running the graph for a request."""
+"""Running the graph or the audit of a request."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from functools import lru_cache, partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, cast
 
 import httpx
 from pydantic import SecretStr
 
 from fairqr.agents.attribution.attributor import Attributor, AttributorName
 from fairqr.agents.attribution.opening import open_attributor
+from fairqr.agents.generators import Generator, ModelGenerator
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.opening import SEQ2SEQ, open_generator, open_model
@@ -22,18 +24,17 @@ from fairqr.base import errors
 from fairqr.base.settings import is_on
 from fairqr.base.telemetry import record_to
 from fairqr.graph.answer.builder import build_answer_graph
+from fairqr.graph.documented import Documented
 from fairqr.graph.probe.builder import build_probe_graph
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.rankers import GivenModel
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.engine.audits import Auditor, audited
-from fairqr.graph.service.engine.checking import Request, check_audit, check_request
+from fairqr.graph.service.engine import checking
 from fairqr.graph.service.engine.engines import Engines
-from fairqr.graph.service.engine.offers import NOTHING, Offers
 from fairqr.graph.service.engine.requests import AuditRequest, RunRequest, parsed
-from fairqr.graph.service.records import Kind, Run
+from fairqr.graph.service.records import Kind, Run, RunSummary
 from fairqr.graph.steps import RunJournal
-from fairqr.graph.stream import RunEvent, result_of, run_graph
+from fairqr.graph.stream import RunEvent, Step, result_of, run_graph
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
@@ -48,7 +49,71 @@ NO_KEY = SecretStr("none")
 REACHED_WITHIN = 3.0
 """Seconds to wait for a model's server when we check that it responds."""
 
+PARTS = 100
+"""The most progress reports of one stage of an audit."""
+
 log = logging.getLogger(__name__)
+
+_BUILD: dict[str, Callable[..., Any]] = {
+    "search": build_search_graph,
+    "answer": build_answer_graph,
+    "probe": build_probe_graph,
+}
+
+
+class AuditResult(Documented):
+    """Who gets seen in what a source answers.
+
+    Attributes:
+        findings: The findings, in sentences.
+        digest: The SHA-256 of the audit's manifest; ``fairqr audit verify --digest`` takes it.
+        figures: The content of ``audit.json``.
+    """
+
+    findings: list[str]
+    digest: str
+    figures: dict[str, Any]
+
+
+class AuditRun(RunSummary):
+    """An audit as a run."""
+
+    request: AuditRequest
+    result: AuditResult | None = None
+    problem: dict[str, Any] | None = None
+
+
+Tell = Callable[[str, int, int], None]
+"""Receives the stage of an audit, how many of its steps are done, and of how many."""
+
+
+class Auditor(Protocol):
+    """Runs audits. The service receives one, since it cannot import evaluation."""
+
+    async def check(self, options: Mapping[str, Any]) -> None:
+        """Check the options of an audit.
+
+        Raises:
+            FairqrError: A value is wrong.
+        """
+        ...
+
+    async def __call__(
+        self, engine: SearchEngine, asked: AuditRequest, folder: Path | None, tell: Tell
+    ) -> AuditResult:
+        """Audit an engine.
+
+        Args:
+            engine: The engine.
+            asked: The queries, and what to measure.
+            folder: Where all files go, and where an earlier attempt may have left its progress;
+                optional.
+            tell: Receives the progress.
+
+        Raises:
+            FairqrError: The audit cannot be done.
+        """
+        ...
 
 
 class Engine:
@@ -72,16 +137,13 @@ class Engine:
         default_model: str | None = None,
         auditor: Auditor | None = None,
     ) -> None:
-        self.settings = settings
-        self.auditor = auditor
-        self.prompts = PromptLibrary()
+        self.settings, self.auditor, self.prompts = settings, auditor, PromptLibrary()
         catalog = catalog or Catalog()
-        self.offers = Offers(settings, catalog, self.prompts, default_model)
+        self.offers = checking.Offers(settings, catalog, self.prompts, default_model)
         self._engines = Engines(catalog, self.offers.sources)
         # No model is asked the same twice, and what is large is loaded once.
         self._replies = ReplyCache(settings.replies)
         self._model = lru_cache(MODELS)(self._open_model)
-        self._generator = lru_cache(MODELS)(partial(open_generator, cache=self._replies))
         self._attributor = lru_cache(MODELS)(partial(open_attributor, prompts=self.prompts))
         self._graph: Callable[..., Any] = lru_cache(GRAPHS)(self._build_graph)
         # One client for all checks, since it takes long to make. Each check opens a new connection.
@@ -136,19 +198,23 @@ class Engine:
                 f"The server of the model {model.name} cannot be reached; check that it runs."
             ) from None
 
-    def checked(self, kind: Kind, asked: RunRequest) -> Request:
-        """Check a request; see :func:`check_request`."""
-        return check_request(kind, asked, self.settings.caps, self.offers)
+    def checked(self, kind: Kind, asked: RunRequest) -> checking.Request:
+        """Check a request; see :func:`checking.check_request`."""
+        return checking.check_request(kind, asked, self.settings.caps, self.offers)
 
-    async def checked_audit(self, asked: AuditRequest) -> Request:
-        """Check a request for an audit; see :func:`check_audit`.
+    async def checked_audit(self, asked: AuditRequest) -> checking.Request:
+        """Check a request for an audit; see :func:`checking.check_audit`.
 
         Raises:
             FairqrError: The request is wrong, exceeds a cap, or asks for what is not offered.
         """
-        auditor = self._require_auditor()
-        request = check_audit(asked, self.settings.caps, self.offers)
-        await auditor.check(request.context.options)
+        if self.auditor is None:
+            raise errors.NotAllowedError(
+                "Audits are not offered here; whoever runs the service can install the extra "
+                "'evaluation'."
+            )
+        request = checking.check_audit(asked, self.settings.caps, self.offers)
+        await self.auditor.check(request.context.options)
         async with self.searched(request.body["corpus"], asked.retriever) as engine:
             for name in asked.attributes:
                 engine.schema.attribute(name)
@@ -156,12 +222,11 @@ class Engine:
 
     async def execute(
         self,
-        asked: Request | Run,
+        asked: checking.Request | Run,
         id_: str,
         durable: RunJournal | None = None,
         *,
         steps: bool = True,
-        seconds: float | None = None,
     ) -> AsyncGenerator[RunEvent, None]:
         """Run a request, and yield what happens. Iterate over it and close it in the same task.
 
@@ -170,67 +235,57 @@ class Engine:
             id_: The id of the run; its trace gets this name.
             durable: The attempt at a durable run.
             steps: Whether to yield steps, or only the result.
-            seconds: The time limit of an audit.
 
         Raises:
             FairqrError: The run fails.
         """
-        request = asked if isinstance(asked, Request) else await self._restored(asked)
-        events: AsyncGenerator[RunEvent, None]
+        request = asked if isinstance(asked, checking.Request) else await self._restored(asked)
         async with self.searched(request.body["corpus"], request.body["retriever"]) as engine:
-            if request.kind == "audit":
-                folder = self.settings.audits_folder / id_ if durable else None
-                events = audited(self._require_auditor(), engine, request.context, folder, seconds)
-            else:
-                events = self._run_graph(request, engine, id_, durable, steps)
             with self._recorded(id_):
-                async with aclosing(events):
-                    async for event in events:
-                        yield event
+                begun = await self._begun(request, engine, id_, durable, steps)
+                try:
+                    async with aclosing(begun) as events:
+                        async for event in events:
+                            yield event
+                except errors.BudgetError as error:
+                    if error.limit >= getattr(self.settings.caps, error.unit):
+                        self.settings.caps.check(error.unit, error.needed, "What this may take")
+                    raise
 
     def execute_stored(self, run: Run, durable: RunJournal) -> AsyncGenerator[RunEvent, None]:
         """Run or resume a durable run, as :meth:`execute` does."""
         return self.execute(run, run.id, durable)
 
-    async def _restored(self, run: Run) -> Request:
+    async def _restored(self, run: Run) -> checking.Request:
         if run.kind == "audit":
             return await self.checked_audit(AuditRequest.model_validate(run.request))
         return self.checked(run.kind, parsed(run.kind, run.request))
 
-    async def _run_graph(
+    async def _begun(
         self,
-        request: Request,
+        request: checking.Request,
         engine: SearchEngine,
         id_: str,
         durable: RunJournal | None,
         steps: bool,
     ) -> AsyncGenerator[RunEvent, None]:
-        """Run the graph of a request."""
-        asked, context, options = request.body, request.context, dict[str, Any]()
-        judge = asked.get("attributor", NOTHING)
-        graph = self._graph(request.kind, engine, asked["model"], asked["base_url"], judge)
-        if request.kind == "answer" and asked["k"] is None:
+        """Return what yields the events of a request."""
+        kind, asked, context = request.kind, request.body, request.context
+        if kind == "audit":
+            folder = self.settings.audits_folder / id_ if durable else None
+            return audited(cast(Auditor, self.auditor), engine, context, folder)
+        judge = asked.get("attributor", checking.NOTHING)
+        graph = self._graph(kind, engine, asked["model"], asked["base_url"], judge)
+        if kind == "answer" and asked["k"] is None:
             # The default pool is no larger than the corpus.
-            size = (await engine.info()).documents
-            k = context.k if size is None else min(context.k, max(size, 1))
-            context = context.model_copy(update={"k": k})
-        if durable is not None:
-            version = (await engine.info()).fingerprint if engine.in_process else ""
-            await durable.begin_over(version)
-            graph = graph.copy({"checkpointer": durable.saver})
-            options = {"thread": id_, "resume": durable.resumed, "durability": "async"}
-        try:
-            if not steps:
-                yield await result_of(graph, request.query, context)
-                return
-            events = run_graph(graph, request.query, context, journal=durable, **options)
-            async with aclosing(events):
-                async for event in events:
-                    yield event
-        except errors.BudgetError as error:
-            if error.limit >= getattr(self.settings.caps, error.unit):
-                self.settings.caps.check(error.unit, error.needed, "What this may take")
-            raise
+            size = (await engine.info()).documents or context.k
+            context = context.model_copy(update={"k": min(context.k, size)})
+        if durable is None:
+            return (run_graph if steps else _ended)(graph, request.query, context)
+        await durable.begin_over((await engine.info()).fingerprint if engine.in_process else "")
+        graph = graph.copy({"checkpointer": durable.saver})
+        how: dict[str, Any] = {"thread": id_, "resume": durable.resumed, "durability": "async"}
+        return run_graph(graph, request.query, context, journal=durable, **how)
 
     @asynccontextmanager
     async def searched(
@@ -265,14 +320,6 @@ class Engine:
         # All at the same time, since an engine that is out of reach takes long to fail.
         return [found for found in await asyncio.gather(*map(info, names)) if found is not None]
 
-    def _require_auditor(self) -> Auditor:
-        if self.auditor is None:
-            raise errors.NotAllowedError(
-                "Audits are not offered here; whoever runs the service can install the extra "
-                "'evaluation'."
-            )
-        return self.auditor
-
     async def _start_model(self) -> ChatModel | None:
         """Start the default model and return it; None if it needs no start."""
         model = self._model(self.offers.default_model, None)
@@ -281,10 +328,12 @@ class Engine:
         await model.start()
         return model
 
-    def _open_model(self, name: str, base_url: str | None) -> GivenModel:
+    def _open_model(self, name: str, base_url: str | None) -> GivenModel | Generator:
         """Return a language model; the configured key goes only to the configured address."""
         if name == FeedbackRefiner.name:
             return name  # each graph makes one of its engine
+        if name.partition(":")[0] == SEQ2SEQ:
+            return open_generator(name, cache=self._replies)
         _, entry = self.offers.model(name)
         is_other = base_url not in (None, entry.base_url)
         # Without any key, the client would send that of the environment.
@@ -297,19 +346,13 @@ class Engine:
         self, kind: Kind, engine: SearchEngine, name: str, base_url: str | None, judge: str
     ) -> Any:
         """Return the graph for a kind of run over an engine."""
-        writes_only = name.partition(":")[0] == SEQ2SEQ
-        model = None if writes_only else self._model(name, base_url)
-        if kind == "search":
-            return build_search_graph(engine, model, prompts=self.prompts)
-        if kind == "probe":
-            return build_probe_graph(engine, model, prompts=self.prompts)
-        return build_answer_graph(
-            engine,
-            model,
-            generator=self._generator(name) if writes_only else None,
-            attributor=self._judge(judge, name, base_url),
-            prompts=self.prompts,
-        )
+        model, more = self._model(name, base_url), dict[str, Any]()
+        writes_only = isinstance(model, ModelGenerator)
+        if kind == "answer":
+            more["attributor"] = self._judge(judge, name, base_url)
+            more["generator"] = model if writes_only else None
+        refines = None if writes_only else model
+        return _BUILD[kind](engine, refines, prompts=self.prompts, **more)
 
     def _judge(self, judge: str, name: str, base_url: str | None) -> Attributor | None:
         """Return what judges answers; a chat model that is not named is the one that writes.
@@ -319,7 +362,7 @@ class Engine:
         """
         parts = AttributorName.parse(judge)
         if parts.kind != "llm":
-            return None if judge == NOTHING else self._attributor(judge)
+            return None if judge == checking.NOTHING else self._attributor(judge)
         judging = parts.model or name
         chat = self._model(judging, base_url if judging == name else None)
         if not isinstance(chat, ChatModel):
@@ -329,16 +372,53 @@ class Engine:
     @contextmanager
     def _recorded(self, id_: str) -> Iterator[None]:
         """Record a run if that is configured. If recording fails, the run continues."""
-        recorder = None
+        recorder, folder = None, self.settings.traces
         with ExitStack() as stack:
-            if (folder := self.settings.traces) is not None:
-                recording = record_to(
-                    folder / f"{id_}.jsonl", content=is_on("trace_content"), more=True
-                )
+            if folder is not None:
+                file, content = folder / f"{id_}.jsonl", is_on("trace_content")
                 try:
-                    recorder = stack.enter_context(recording)
+                    recorder = stack.enter_context(record_to(file, content=content, more=True))
                 except errors.InputError as error:
                     log.warning("%s", error)
             yield
         if recorder is not None and recorder.failure:
             log.warning("The trace of the run %s is incomplete: %s.", id_, recorder.failure)
+
+
+async def _ended(graph: Any, query: str, context: Any) -> AsyncGenerator[RunEvent, None]:
+    """Run a graph whose steps nobody follows, and yield what it returns."""
+    yield await result_of(graph, query, context)
+
+
+async def audited(
+    auditor: Auditor, engine: SearchEngine, asked: AuditRequest, folder: Path | None = None
+) -> AsyncGenerator[Step, None]:
+    """Run an audit; yield steps ``progress`` and, at the end, a step ``audit`` with the result.
+
+    Args:
+        auditor: Runs the audit.
+        engine: The engine.
+        asked: The checked request.
+        folder: Where all files go; optional.
+
+    Raises:
+        FairqrError: The audit cannot be done.
+    """
+    steps: asyncio.Queue[Step | None] = asyncio.Queue()
+    last: dict[str, int] = {}
+
+    def tell(stage: str, done: int, of: int) -> None:
+        if done == of or (done - last.get(stage, -of)) * PARTS >= of:
+            last[stage] = done
+            told = {"stage": stage, "done": done, "of": of}
+            steps.put_nowait(Step("progress", {"progress": told}))
+
+    auditing = asyncio.ensure_future(auditor(engine, asked, folder, tell))
+    auditing.add_done_callback(lambda _: steps.put_nowait(None))
+    try:
+        while (step := await steps.get()) is not None:
+            yield step
+        yield Step("audit", {"audit": (await auditing).model_dump(mode="json")})
+    finally:
+        auditing.cancel()
+        await asyncio.wait({auditing})

@@ -5,19 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    FailFast,
-    Field,
-    StringConstraints,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
-from fairqr.base.errors import InputError, first_problem, one_line
+from fairqr.base.errors import InputError, one_line, parameter_error
 from fairqr.graph.answer.context import AnswerSettings
 from fairqr.graph.documented import Documented
 from fairqr.graph.probe.context import ProbeSettings
@@ -32,7 +22,7 @@ NAMED = 80
 _ELSEWHERE = frozenset({"corpus", "question", "keep", "stream"})
 """Parameters of an answer for which chat completions have another form, or none."""
 
-_Text = Annotated[str, StringConstraints(max_length=2000)]
+_Text = Annotated[str, Field(max_length=2000)]
 _Texts = Annotated[list[_Text], Field(max_length=100, fail_fast=True)]
 """Some texts, of which only the first wrong one is told."""
 
@@ -49,9 +39,20 @@ _Target = Annotated[
 _Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-def _example(**values: Any) -> ConfigDict:
+def _example(**values: Any) -> Any:
     """Return what gives the schema of a model this example."""
-    return ConfigDict(json_schema_extra={"example": values})
+    return {"json_schema_extra": {"example": values}}
+
+
+def _unless(usual: object = None) -> AfterValidator:
+    """Return a validator that refuses what we do not offer, unless it asks for nothing unusual."""
+
+    def check(value: Any) -> Any:
+        if value and value != usual:
+            raise ValueError("this service does not offer it; leave it out")
+        return value
+
+    return AfterValidator(check)
 
 
 class RunRequest(SearchParameters):
@@ -129,12 +130,7 @@ class ProbeRequest(ProbeSettings, RunRequest):
     """
 
     model_config = _example(
-        query="physicist",
-        attribute="gender",
-        protected="female",
-        kinds=["pairwise"],
-        pairs=2,
-        k=10,
+        query="physicist", attribute="gender", protected="female", kinds=["pairwise"], pairs=2, k=10
     )
 
     query: str = Field(min_length=1, examples=["physicist"])
@@ -218,7 +214,7 @@ class AuditRequest(Frozen):
 
     corpus: str | None = None
     retriever: RetrieverName = Field("auto", examples=["bm25"])
-    queries: Annotated[list[_Query], FailFast()] = Field(min_length=1)
+    queries: list[_Query] = Field(min_length=1, fail_fast=True)
     attributes: _Texts = Field([])
     intersections: bool = True
     k: int = Field(10, ge=1, le=10_000)
@@ -243,16 +239,6 @@ class _Message(BaseModel):
     content: str | list[dict[str, Any]] | None = None
 
 
-class _StreamOptions(Documented):
-    """What else is streamed.
-
-    Attributes:
-        include_usage: Add a last chunk with the usage.
-    """
-
-    include_usage: bool | None = None
-
-
 class ChatRequest(Documented):
     """A question in the form of OpenAI's chat completions.
 
@@ -262,6 +248,7 @@ class ChatRequest(Documented):
     Attributes:
         model: The source to answer from; see ``GET /openai/v1/models``.
         stream: Send the answer piece by piece.
+        stream_options: With ``include_usage``, a last chunk has the usage.
         temperature: As in ``POST /v1/answer``.
         seed: As in ``POST /v1/answer``.
         fairqr: More parameters of ``POST /v1/answer``, such as ``method`` and ``attributes``. Its
@@ -272,35 +259,21 @@ class ChatRequest(Documented):
     """
 
     model_config = _example(
-        model="notables",
-        messages=[{"role": "user", "content": "Which composer was born in Vienna?"}],
+        model="notables", messages=[{"role": "user", "content": "Who was born in Vienna?"}]
     )
 
     model: str
-    messages: Annotated[list[_Message], FailFast()]
+    messages: list[_Message] = Field(fail_fast=True)
     stream: bool | None = None
-    stream_options: _StreamOptions | None = None
+    stream_options: dict[str, bool | None] | None = None
     temperature: float | None = None
     seed: int | None = None
     fairqr: dict[str, Any] = Field({})
-    n: int | None = None
-    tools: list[Any] | None = None
-    functions: list[Any] | None = None
-    logprobs: bool | None = None
-    response_format: dict[str, Any] | None = None
-
-    @field_validator("n", "tools", "functions", "logprobs", "response_format")
-    @classmethod
-    def _is_offered(cls, value: Any, info: ValidationInfo) -> Any:
-        offered = {"n": 1, "response_format": {"type": "text"}}.get(info.field_name or "")
-        if value and value != offered:
-            raise ValueError("this service does not offer it; leave it out")
-        return value
-
-    @property
-    def usage_is_wanted(self) -> bool:
-        """Whether a stream ends with the usage."""
-        return bool(self.stream_options and self.stream_options.include_usage)
+    n: Annotated[int | None, _unless(1)] = None
+    tools: Annotated[list[Any] | None, _unless()] = None
+    functions: Annotated[list[Any] | None, _unless()] = None
+    logprobs: Annotated[bool | None, _unless()] = None
+    response_format: Annotated[dict[str, Any] | None, _unless({"type": "text"})] = None
 
     def as_answer(self) -> RunRequest:
         """Return this as a request for an answer.
@@ -316,16 +289,12 @@ class ChatRequest(Documented):
 
     def _question(self) -> str:
         content = next((m.content for m in reversed(self.messages) if m.role == "user"), None)
-        if isinstance(content, list):
-            texts = [part.get("text") if part.get("type") == "text" else None for part in content]
-            if not all(isinstance(text, str) for text in texts):
-                raise InputError("The question contains more than text; send text only.")
-            content = "\n".join(map(str, texts))
-        if not content:
-            raise InputError(
-                "The last message of the user is empty or missing; put the question there."
-            )
-        return content
+        parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+        texts = [part.get("text") for part in parts if part.get("type") == "text"]
+        question = "\n".join(text for text in texts if isinstance(text, str))
+        if not question or len(texts) < len(parts):
+            raise InputError("Put the question into the last message of the user, as text alone.")
+        return question
 
 
 def parsed(kind: Kind, body: Mapping[str, Any]) -> RunRequest:
@@ -337,5 +306,4 @@ def parsed(kind: Kind, body: Mapping[str, Any]) -> RunRequest:
     try:
         return REQUESTS[kind].model_validate(body)
     except ValidationError as error:
-        where, reason = first_problem(error)
-        raise InputError(f"The parameter '{where}' is wrong: {reason}.") from None
+        raise parameter_error(error) from None

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from fairqr.base.errors import PromptError, StoreUnavailableError
 from fairqr.graph.documented import Documented
 from fairqr.graph.search.context import METHODS
-from fairqr.graph.service.engine import documents
+from fairqr.graph.service.engine import engines
 from fairqr.graph.service.engine.requests import REQUESTS, RunRequest
 from fairqr.graph.service.http.access import caller_of
 from fairqr.graph.service.http.answers import Json
@@ -141,7 +141,7 @@ class ModelList(Documented):
 class DocumentLines(BaseModel):
     """One line about each of several documents."""
 
-    documents: list[documents.DocumentLine]
+    documents: list[engines.DocumentLine]
 
 
 class Me(Documented):
@@ -198,10 +198,10 @@ async def list_documents(
 ) -> Response:
     """Return the title and a line of the text of several documents."""
     async with parts_of(request).engine.searched(corpus) as searched:
-        return Json(DocumentLines(documents=await documents.read_lines(searched, id)))
+        return Json(DocumentLines(documents=await engines.read_lines(searched, id)))
 
 
-@router.get("/documents/{id:path}", response_model=documents.ServedDocument)
+@router.get("/documents/{id:path}", response_model=engines.ServedDocument)
 async def get_document(
     request: Request,
     id: Annotated[_DocumentId, Path(description="The id of a document.")],
@@ -213,14 +213,14 @@ async def get_document(
     """
     engine = parts_of(request).engine
     async with engine.searched(corpus) as searched:
-        return Json(await documents.read_document(searched, id, engine.offers.link(corpus)))
+        return Json(await engines.read_document(searched, id, engine.offers.link(corpus)))
 
 
 @router.get("/prompts")
 async def list_prompts(request: Request) -> PromptList:
     """List the current prompts to choose from."""
     engine, found = parts_of(request).engine, []
-    for id_, version in engine.offers.prompts():
+    for id_, version in engine.prompts.names():
         with suppress(PromptError):  # its file is wrong
             sha256, usual = engine.prompts.get(id_, version).sha256, DEFAULT_VERSIONS.get(id_, "v1")
             info = PromptInfo(id=id_, version=version, default=version == usual, sha256=sha256)
@@ -251,7 +251,7 @@ async def list_models(request: Request) -> ModelList:
         RetrieverInfo(name=name, about=about, default=name == usual)
         for name, about in RETRIEVERS.items()
     ]
-    judges = offers.attributors()
+    judges = [*parts_of(request).settings.attributors]
     return ModelList(models=models, methods=methods, retrievers=retrievers, attributors=judges)
 
 

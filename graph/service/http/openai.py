@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from fairqr.base.errors import FairqrError, IndexNotFoundError, one_line
-from fairqr.graph.service.engine.documents import links_of
+from fairqr.graph.service.engine.engines import links_of
 from fairqr.graph.service.engine.requests import ChatRequest
 from fairqr.graph.service.http.answers import (
     OPENAI_PROBLEMS,
@@ -121,7 +121,7 @@ async def _chunks(
                 message = await _message(request, asked.model, result)
                 yield chunk({**message, "content": "" if is_written else message["content"]})
                 yield chunk({}, "stop")
-                if asked.usage_is_wanted:
+                if (asked.stream_options or {}).get("include_usage"):
                     yield chunk({}, choices=[], usage=_usage_of(result))
                 yield format_sse_event(data_str="[DONE]")
 

@@ -12,8 +12,7 @@ from typing import Self
 from starlette.requests import Request
 
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.engine.audits import Auditor
-from fairqr.graph.service.engine.engine import Engine
+from fairqr.graph.service.engine.engine import Auditor, Engine
 from fairqr.graph.service.http.access import require_a_key
 from fairqr.graph.service.http.metrics import Metrics
 from fairqr.graph.service.runs.manager import Runs

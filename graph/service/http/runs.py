@@ -24,7 +24,7 @@ from fairqr.base.errors import InputError, RunNotFoundError
 from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.search.result import SearchResult
-from fairqr.graph.service.engine.audits import AuditRun
+from fairqr.graph.service.engine.engine import AuditRun
 from fairqr.graph.service.engine.requests import REQUESTS, AuditRequest, BackgroundRun, RunRequest
 from fairqr.graph.service.http.access import caller_of
 from fairqr.graph.service.http.answers import Events, Json, ProblemResponse, sent

@@ -100,10 +100,13 @@ def make_server(
         execute: Callable[[str], AsyncGenerator[RunEvent, None]],
         context: Context,
         total: int | None = None,
+        seconds: float | None = None,
     ) -> Any:
         """Run something, report each step to the client, and return the result."""
         caller, steps = origin(), 0
-        begun = await runs.begin(kind, query, execute, key=caller.key, carrier=caller.carrier)
+        begun = await runs.begin(
+            kind, query, execute, key=caller.key, carrier=caller.carrier, seconds=seconds
+        )
         leaving = asyncio.create_task(_stop_when_gone(caller.gone, begun))
         try:
             async with begun as events:
@@ -216,9 +219,10 @@ def make_server(
         checked = await engine.checked_audit(AuditRequest.model_validate(asked))
 
         def execute(id_: str) -> AsyncGenerator[RunEvent, None]:
-            return engine.execute(checked, id_, seconds=seconds)
+            return engine.execute(checked, id_)
 
-        result = await follow("audit", checked.query, execute, context, len(queries) + 1)
+        total = len(queries) + 1
+        result = await follow("audit", checked.query, execute, context, total, seconds)
         figures = {name: result["figures"][name] for name in ("queries", "groups")}
         lines = [
             f"{figures['queries']['answered']} of {len(queries)} queries were answered.",

@@ -114,8 +114,8 @@ class LiveRun(ABC):
             if not limit.expired():
                 raise
             raise RunTimeoutError(
-                f"The run took longer than {self.seconds:g} seconds, the cap 'seconds'; ask for "
-                "less, or ask whoever runs the service to raise the cap."
+                f"The run took longer than {self.seconds:g} seconds; ask for less, or for more "
+                "time, which the caps 'seconds' and 'audit_seconds' limit."
             ) from None
         if result is None:
             raise LookupError(name)

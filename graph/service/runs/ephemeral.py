@@ -143,6 +143,7 @@ class EphemeralRuns:
         *,
         key: str,
         carrier: Mapping[str, str],
+        seconds: float | None = None,
     ) -> EphemeralRun:
         """Wait for a slot, and start a run in it.
 
@@ -152,6 +153,7 @@ class EphemeralRuns:
             execute: Runs the run, given its id.
             key: The id of the key that asks.
             carrier: The headers of the caller's trace.
+            seconds: The time limit; at most the cap, which is the default.
 
         Raises:
             BusyError: The key has too many runs, too many runs wait, no slot became free in time,
@@ -187,7 +189,8 @@ class EphemeralRuns:
             request={},
         )
         self._observer.accepted(run)
-        seconds = self._settings.caps.seconds
+        cap = self._settings.caps.seconds
+        seconds = min(cap if seconds is None else seconds, cap)
         begun = EphemeralRun(run, seconds, carrier, self._observer, key, execute(id_))
         self.under_way.add(begun)
         begun.task = task = asyncio.create_task(begun.do())

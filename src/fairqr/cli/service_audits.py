@@ -15,7 +15,7 @@ from filelock import AsyncFileLock
 
 from fairqr.base.errors import OtherRunError
 from fairqr.evaluation.experiments.progress import QuietWatcher
-from fairqr.graph.service.engine.audits import AuditResult, Tell
+from fairqr.graph.service.engine.engine import AuditResult, Tell
 from fairqr.graph.service.engine.requests import AuditRequest
 from fairqr.retrieval.engines.engine import SearchEngine
 
@@ -27,7 +27,7 @@ PAUSE = 0.5
 
 
 class ServiceAuditor:
-    """See :class:`fairqr.graph.service.engine.audits.Auditor`."""
+    """See :class:`fairqr.graph.service.engine.engine.Auditor`."""
 
     @classmethod
     def if_installed(cls) -> Self | None:

@@ -8,7 +8,7 @@ import pytest
 
 from fairqr.base.errors import InputError
 from fairqr.cli.service_audits import ServiceAuditor
-from fairqr.graph.service.engine.audits import AuditResult
+from fairqr.graph.service.engine.engine import AuditResult
 from fairqr.graph.service.engine.requests import AuditedQuery, AuditRequest
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sources.documents import Document

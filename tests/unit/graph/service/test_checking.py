@@ -18,8 +18,7 @@ from fairqr.graph.answer.context import AnswerSettings
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.configuration import Caps, ModelEntry, ServiceSettings
-from fairqr.graph.service.engine.checking import Request, check_request
-from fairqr.graph.service.engine.offers import Offers
+from fairqr.graph.service.engine.checking import Offers, Request, check_request
 from fairqr.graph.service.engine.requests import REQUESTS, parsed
 from fairqr.graph.service.records import Kind
 from fairqr.prompts.library import PromptLibrary
@@ -149,14 +148,6 @@ def test_weights_and_judges_are_offered_by_name_alone(tmp_path: Path) -> None:
         assert check(offers, "answer", attributor=judge).body["attributor"] == judge
     with pytest.raises(NotAllowedError):
         check(offers, "answer", attributor="llm:openai:other")
-
-
-def test_prompts_are_restricted_by_id_and_version(tmp_path: Path) -> None:
-    offers = make_offers(tmp_path, prompts=["refine=v[3]", "answer=*"])
-    assert {id_ for id_, _ in offers.prompts()} <= {"refine", "answer"}
-    check(offers, "answer", prompts={"answer": "v1"})
-    with pytest.raises(NotAllowedError):
-        check(offers, "search", prompts={"refine": "v1"})
 
 
 def test_the_corpus_where_none_is_named_is_the_configured_one(

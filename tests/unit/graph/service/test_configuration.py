@@ -69,7 +69,7 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     texts: dict[str, Any] = {
         **{"host": "h", "database": "sqlite:///x", "models": "a:b, feedback", "traces": "t"},
         **{"replies": "r", "audits": "a", "require_keys": "true", "port": "0", "work": "true"},
-        **{"prompts": "refine=v2,answer=*", "base_urls": "http://a,https://b/v1"},
+        **{"base_urls": "http://a,https://b/v1"},
         **{"limits.rate": "5/second"},
     }
     numbers = {"require_keys": 1, "work": 1, "port": 0}
@@ -124,7 +124,6 @@ def test_models_and_their_keys(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("sources = [3]", r"service\.sources\.0 is wrong"),
         ("grace = 1979-05-27", "service.grace is wrong"),
         ("models = ['a']", "service.models is wrong"),
-        ("prompts = ['refine']", "write each as id=version"),
         ("limits.rate = 'fast'", "write a number and a time, such as 600/minute"),
         ("limits.rate = '0/minute'", "write a number and a time, such as 600/minute"),
         ("base_urls = ['file:///etc/passwd']", "write it like http"),
