@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import threading
-import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from collections.abc import Generator as Iterating
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from langchain_core.messages import AIMessageChunk
-from langgraph.checkpoint.memory import InMemorySaver
-from pydantic import TypeAdapter, ValidationError
 
 from fairqr.agents.attribution.attributor import Attributor
 from fairqr.agents.attribution.opening import DEFAULT_ATTRIBUTOR
 from fairqr.agents.generators import Generator
 from fairqr.agents.models.opening import open_model
-from fairqr.base.errors import InputError, first_problem, one_line
+from fairqr.base.errors import InputError
 from fairqr.base.loops import BackgroundLoop
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.answer.context import AnswerContext
@@ -35,7 +31,7 @@ from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.step_data import StepData, step_data
 from fairqr.graph.steps import CONCURRENCY
-from fairqr.graph.stream import Progress, RunEvent, Step, result_of, run_graph
+from fairqr.graph.stream import Progress, Step, result_of, run_graph
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.opening import AUTO, as_encoder
@@ -51,9 +47,7 @@ if TYPE_CHECKING:
     from fairqr.parts import FairRetriever
 
 __all__ = [
-    "Approve",
     "FairSearch",
-    "Keywords",
     "Progress",
     "StepData",
     "StreamEvent",
@@ -64,16 +58,11 @@ __all__ = [
 P = ParamSpec("P")
 T = TypeVar("T")
 C = TypeVar("C", bound=Context)
+R = TypeVar("R", SearchResult, AnswerResult, ProbeResult)
 Result = SearchResult | AnswerResult | ProbeResult
 
 StreamEvent = StepData | Progress | AIMessageChunk | Result
 """A step that has ended, progress within a step, a piece of an answer, or, last, the result."""
-
-Keywords = dict[str, dict[str, list[str]]]
-"""Keywords for refining queries, by attribute and then by group."""
-
-Approve = Callable[[Keywords], Keywords | Awaitable[Keywords | None] | None]
-"""Receives the keywords of a round, and returns others, or None to accept them."""
 
 Named = str | Path | Source | Mapping[str, Any]
 """Names or describes a source. Any other value must be an open engine."""
@@ -245,12 +234,7 @@ class FairSearch:
         return SyncFairSearch(self)
 
     async def stream(
-        self,
-        query: str,
-        context: Context | None = None,
-        *,
-        approve: Approve | None = None,
-        **options: Any,
+        self, query: str, context: Context | None = None, **options: Any
     ) -> AsyncGenerator[StreamEvent, None]:
         """Search, answer or probe as a context asks, and yield what happens; the result comes last.
 
@@ -259,19 +243,14 @@ class FairSearch:
         ``AIMessageChunk``, if ``context.answer.stream`` is on.
 
         The context is a :class:`Context`, an :class:`AnswerContext` or a :class:`ProbeContext`; a
-        search also takes the other arguments of :meth:`search`. The run waits until you ask for the
+        search also takes options, as :meth:`search` does. The run waits until you ask for the
         next event, and ends when you close the generator; to leave early, use
         ``contextlib.aclosing``.
         """
         asked = _asked(Context, context, options)
         kind, result_type = _outcome(asked)
         graphs = await self._graphs_for(asked)
-        if approve is None:
-            events = run_graph(getattr(graphs, kind), query, asked)
-        elif kind == "search":
-            events = _approved(graphs.search, query, asked, approve)
-        else:
-            raise InputError("Only the keywords of a search can be approved; leave approve out.")
+        events = run_graph(getattr(graphs, kind), query, asked)
         result: dict[str, Any] | None = None
         async with aclosing(events):
             async for event in events:
@@ -283,29 +262,20 @@ class FairSearch:
         yield result_type.model_validate(result)
 
     async def search(
-        self,
-        /,
-        query: str,
-        context: Context | None = None,
-        *,
-        approve: Approve | None = None,
-        **options: Any,
+        self, /, query: str, context: Context | None = None, **options: Any
     ) -> SearchResult:
         """Search fairly for a query.
 
         Args:
             query: What to search for.
             context: All options as one object.
-            approve: Called after each refinement, before its keywords are searched for; see
-                :data:`Approve`. The time it takes is not charged to the budget.
             options: The values of :class:`fairqr.graph.search.context.Context`, such as ``k=10``,
                 instead of a context. ``attribute`` takes one attribute or several.
 
         Raises:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
-        asked = _search_context(context, options)
-        return cast("SearchResult", await self._result(query, asked, approve))
+        return await self._result(query, _search_context(context, options), SearchResult)
 
     async def answer(
         self, /, question: str, context: AnswerContext | None = None, **options: Any
@@ -324,7 +294,7 @@ class FairSearch:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
         asked = _asked(AnswerContext, context, options, "answer")
-        return cast("AnswerResult", await self._result(question, asked))
+        return await self._result(question, asked, AnswerResult)
 
     async def probe(
         self, /, query: str, context: ProbeContext | None = None, **options: Any
@@ -344,18 +314,13 @@ class FairSearch:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
         asked = _asked(ProbeContext, context, options, "probe")
-        return cast("ProbeResult", await self._result(query, asked))
+        return await self._result(query, asked, ProbeResult)
 
-    async def _result(self, query: str, context: Context, approve: Approve | None = None) -> object:
-        if approve is None:
-            kind, result_type = _outcome(context)
-            graphs = await self._graphs_for(context)
-            end = await result_of(getattr(graphs, kind), query, context)
-            return result_type.model_validate(end.update["result" if kind == "search" else kind])
-        async with aclosing(self.stream(query, context, approve=approve)) as events:
-            async for event in events:
-                last = event
-        return last
+    async def _result(self, query: str, context: Context, result: type[R]) -> R:
+        kind, _ = _outcome(context)
+        graph = getattr(await self._graphs_for(context), kind)
+        end = await result_of(graph, query, context)
+        return result.model_validate(end.update["result" if kind == "search" else kind])
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return the titles and texts of documents, in this order; unknown ids are left out."""
@@ -484,15 +449,10 @@ class SyncFairSearch:
         self._run = search._run
 
     def stream(
-        self,
-        query: str,
-        context: Context | None = None,
-        *,
-        approve: Approve | None = None,
-        **options: Any,
+        self, query: str, context: Context | None = None, **options: Any
     ) -> Iterating[StreamEvent, None, None]:
         """Yield what happens, and last the result; see :meth:`FairSearch.stream`."""
-        events = self.asynchronous.stream(query, context, approve=approve, **options)
+        events = self.asynchronous.stream(query, context, **options)
 
         async def following() -> StreamEvent | None:
             return await anext(events, None)
@@ -524,62 +484,6 @@ def _outcome(context: Context) -> tuple[str, type[Result]]:
     if isinstance(context, ProbeContext):
         return "probe", ProbeResult
     return "search", SearchResult
-
-
-async def _approved(
-    graph: Any, query: str, context: Context, approve: Approve
-) -> AsyncGenerator[RunEvent, None]:
-    """Search, and wait after each refinement until its keywords are approved."""
-    graph = graph.builder.compile(checkpointer=InMemorySaver(), interrupt_after=["refine"])
-    thread = uuid.uuid4().hex
-    config = {"configurable": {"thread_id": thread}}
-    goes_on = False
-    while True:
-        events = run_graph(graph, query, context, thread=thread, resume=goes_on)
-        async with aclosing(events):
-            async for event in events:
-                yield event
-        waiting = await graph.aget_state(config)
-        if not waiting.next:
-            return
-        goes_on = True
-        if waiting.values["stop_reason"]:
-            continue
-        found = waiting.values["keywords"]
-        wanted = approve({name: dict(groups) for name, groups in found.items()})
-        if inspect.isawaitable(wanted):
-            wanted = await wanted
-        if wanted is not None:
-            checked = _keywords(wanted, waiting.values["target"])
-            used = {
-                word for groups in checked.values() for words in groups.values() for word in words
-            }
-            topic = [word for word in waiting.values["topic_words"] if word in used]
-            await graph.aupdate_state(config, {"keywords": checked, "topic_words": topic})
-
-
-def _keywords(given: object, known: Mapping[str, Mapping[str, float]]) -> Keywords:
-    """Check the keywords that a person returned.
-
-    Raises:
-        InputError: They are not keywords by attribute and group, or a group does not exist.
-    """
-    try:
-        keywords = TypeAdapter(Keywords).validate_python(given)
-    except ValidationError as error:
-        where, reason = first_problem(error)
-        raise InputError(
-            f"approve must return keywords by attribute and group (wrong at {where or 'the top'}: "
-            f"{reason}); return {{'gender': {{'female': ['…']}}}}, or None to change nothing."
-        ) from None
-    for attribute, groups in keywords.items():
-        for group in groups:
-            if group not in known.get(attribute, {}):
-                raise InputError(
-                    f"approve returned keywords for '{one_line(attribute)}: {one_line(group)}', "
-                    "which the search does not measure; return only groups that it received."
-                )
-    return keywords
 
 
 def _asked(kind: type[C], context: C | None, options: Mapping[str, Any], inner: str = "") -> C:

@@ -145,16 +145,16 @@ def query(
     async def work() -> ProbeResult:
         from fairqr.agents.models.opening import open_language_model
         from fairqr.api import FairSearch
-        from fairqr.cli.render import View
+        from fairqr.cli.render import follow
 
         prompts = settings.prompts_for(context)
         probed = open_language_model(settings.model, **settings.model_options)
         # Report a missing part before a large corpus is indexed.
         await probed.start("text")
-        view = View(model=probed.name, budget=context.budget, yes=settings.yes)
         async with settings.opened(context) as engine:
             fair = FairSearch(engine, probed, prompts=prompts)
-            result: ProbeResult = await view.follow(fair, query, context)
+            result: ProbeResult
+            result, _ = await follow(fair, query, context, model=probed.name, yes=settings.yes)
             return result
 
     result = settings.run(work(), "probe")
@@ -286,32 +286,24 @@ def measured_lines(measured: Any) -> Iterator[RenderableType]:
 def _pairwise(measured: Any) -> Iterator[RenderableType]:
     """Yield which group a model prefers, and the verdicts in words."""
     prompts = ", ".join(entry.prompt for entry in measured.manifest.prompts)
-    entries = {entry.name: entry for entry in measured.manifest.collections}
+    entries = {entry.name: entry.built for entry in measured.manifest.collections}
     for (name, model), figures in measured.figures.groupby(["collection", "model"], sort=False):
-        built = entries[name].built
-        asked = ""
-        if figures.log_odds_replies.any():
-            asked = ", by probabilities"
-        elif figures.votes_of.any():
-            asked = ", by replies"
-        yield f"{model} on {name}, {_queries(figures.queries_in_all.iloc[0])}{asked}, {prompts}"
-        words = {"protected": built.protected, "unprotected": built.unprotected}
+        by = ", by replies" if figures.votes_of.any() else ""
+        by = ", by probabilities" if figures.log_odds_replies.any() else by
+        yield f"{model} on {name}, {_queries(figures.queries_in_all.iloc[0])}{by}, {prompts}"
+        words = {"protected": entries[name].protected, "unprotected": entries[name].unprotected}
         shown = ("kind", "pairs", *words.values(), "ratio", "ratio_low", "ratio_high", "flips")
         figures = figures.assign(kind=figures.kind.replace("both", "together"))
         yield frame_table(figures.rename(columns=words), *shown)
-        groups = [row for row in figures.itertuples() if row.kind != "relevance"]
-        for row in groups:
+        for row in figures[figures.kind != "relevance"].itertuples():
             yield f"{row.kind}: {row.sentence}"
             if row.without_pairs and row.kind != "together":
-                without = _queries(row.without_pairs)
-                yield f"{without} without {row.kind} pairs, since a cell is empty"
-        if measured.manifest.pairs.by == "probabilities" and any(
-            2 * row.failures.get("neither", 0) > row.replies for row in groups
-        ):
-            yield (
-                "Most replies would begin with neither A nor B; --set by=reply reads what the "
-                "model writes."
-            )
+                yield f"{_queries(row.without_pairs)} without {row.kind} pairs: a cell is empty"
+            if (
+                measured.manifest.pairs.by == "probabilities"
+                and 2 * row.failures.get("neither", 0) > row.replies
+            ):
+                yield "Most replies begin with neither A nor B; --set by=reply reads them whole."
 
 
 def _listwise(measured: Any) -> Iterator[RenderableType]:

@@ -23,7 +23,6 @@ from fairqr.cli.output import (
     shortened,
     table,
 )
-from fairqr.graph.search.context import Budget
 from fairqr.graph.step_data import StepData
 from fairqr.graph.stream import Progress
 
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from fairqr.api import FairSearch, StreamEvent
+    from fairqr.api import FairSearch
     from fairqr.graph.answer.result import AnswerResult, ExposedDocument
-    from fairqr.graph.search.context import Context
+    from fairqr.graph.search.context import Budget, Context
     from fairqr.graph.search.result import RankedDocument, RankingCost, SearchResult
     from fairqr.graph.steps import UsageReport
 
@@ -61,81 +60,69 @@ _NO_WORDS = {
 _USED = {True: Text("✓", style="green"), False: Text(), None: Text("?", style="yellow")}
 
 
-class View:
-    """Follows a run: a spinner on stderr says what is done, and a line what a model may cost.
+async def follow(
+    search: FairSearch,
+    query: str,
+    context: Context,
+    *,
+    quiet: bool = False,
+    model: str = "",
+    yes: bool = True,
+) -> tuple[Any, bool]:
+    """Run what a context asks for; a spinner on stderr says what is done.
 
     Args:
+        search: What runs it.
+        query: What is searched for; an answer that comes in pieces is written below it.
+        context: How.
         quiet: Show no spinner.
-        question: Write an answer below this question as it comes.
-        model: The name of the model that re-ranks or is probed.
-        budget: What limits its cost.
+        model: The name of the model that re-ranks or is probed; a line says what it may cost.
         yes: Whether the user agreed to a large run.
 
-    Attributes:
-        has_written: Whether an answer stands on the terminal.
+    Returns:
+        The result, and whether an answer stands on the terminal.
+
+    Raises:
+        InputError: The run is large, and nobody agreed.
     """
+    out, status = console(), console(stderr=True, quiet=quiet).status("searching")
+    written = False
+    try:
+        with status:
+            async with contextlib.aclosing(search.stream(query, context)) as events:
+                async for event in events:
+                    if isinstance(event, AIMessageChunk):
+                        status.stop()
+                        if not written:
+                            out.print(literal(query, "bold"))
+                        written = True
+                        out.print(literal(event.text, lines=True), end="", soft_wrap=True)
+                    elif isinstance(event, Progress) and event.replies > 1:
+                        status.update(f"{event.replies} replies")
+                    elif isinstance(event, StepData):
+                        status.update(event.step.replace("_", " "))
+                        if event.cost and model:
+                            _say_cost(event.cost, model, context.budget, yes)
+    finally:
+        if written:
+            out.print()
+    return event, written
 
-    def __init__(
-        self,
-        *,
-        quiet: bool = False,
-        question: str = "",
-        model: str = "",
-        budget: Budget | None = None,
-        yes: bool = True,
-    ) -> None:
-        self._console = console()
-        self._status = console(stderr=True, quiet=quiet).status("searching")
-        self._question, self._model, self._yes = question, model, yes
-        self._budget = budget or Budget()
-        self.has_written = False
 
-    async def follow(self, search: FairSearch, query: str, context: Context) -> Any:
-        """Run what a context asks for, show each event, and return the result.
-
-        Raises:
-            InputError: The run is large, and nobody agreed.
-        """
-        try:
-            with self._status:
-                async with contextlib.aclosing(search.stream(query, context)) as events:
-                    async for event in events:
-                        self.show(event)
-        finally:
-            if self.has_written:
-                self._console.print()
-        return event
-
-    def show(self, event: StreamEvent) -> None:
-        """Show an event."""
-        if isinstance(event, AIMessageChunk):
-            self._status.stop()
-            if not self.has_written:
-                self._console.print(literal(self._question, "bold"))
-            self.has_written = True
-            self._console.print(literal(event.text, lines=True), end="", soft_wrap=True)
-        elif isinstance(event, Progress) and event.replies > 1:
-            self._status.update(f"{event.replies} replies")
-        elif isinstance(event, StepData):
-            self._status.update(event.step.replace("_", " "))
-            if event.cost and self._model:
-                self._say_cost(event.cost)
-
-    def _say_cost(self, cost: RankingCost) -> None:
-        calls, tokens = cost.calls * cost.lists, cost.tokens * cost.lists
-        instead = "lower ranking.depth, set budget.model_calls or budget.tokens"
-        line = f"at most {counted(calls, 'call')} of {self._model} to re-rank "
-        line += counted(cost.documents, "document")
-        if cost.lists > 1:
-            line += f", {cost.calls} for each of up to {cost.lists} rounds"
-        if not calls:  # a probe
-            calls, tokens = cost.reserved_calls, cost.reserved_tokens
-            instead = "make it smaller"
-            line = f"at most {calls:,} questions to {self._model}"
-        asked = min(calls, self._budget.model_calls or calls)
-        read = min(tokens, self._budget.tokens or tokens)
-        agree(asked, read, yes=self._yes, instead=instead)
-        typer.echo(printable(f"{line}; about {tokens:,} tokens"), err=True)
+def _say_cost(cost: RankingCost, model: str, budget: Budget, yes: bool) -> None:
+    """Say what a model may cost at most, and go on only if that is little or agreed to."""
+    calls, tokens = cost.calls * cost.lists, cost.tokens * cost.lists
+    instead = "lower ranking.depth, set budget.model_calls or budget.tokens"
+    line = f"at most {counted(calls, 'call')} of {model} to re-rank "
+    line += counted(cost.documents, "document")
+    if cost.lists > 1:
+        line += f", {cost.calls} for each of up to {cost.lists} rounds"
+    if not calls:  # a probe
+        calls, tokens, instead = cost.reserved_calls, cost.reserved_tokens, "make it smaller"
+        line = f"at most {calls:,} questions to {model}"
+    asked = min(calls, budget.model_calls or calls)
+    agree(asked, min(tokens, budget.tokens or tokens), yes=yes, instead=instead)
+    typer.echo(printable(f"{line}; about {tokens:,} tokens"), err=True)
 
 
 def exposure_bars(
@@ -230,9 +217,9 @@ def origin(how: str, usage: UsageReport) -> Text:
 
 
 def _move(document: RankedDocument, places: Mapping[str, int]) -> Text:
-    moved = places.get(document.id, 0) - document.rank
     if document.id not in places:
         return Text("new", "green")
+    moved = places[document.id] - document.rank
     if not moved:
         return Text("=", "dim")
     return Text(f"▲{moved}", "green") if moved > 0 else Text(f"▼{-moved}", "yellow")

@@ -83,7 +83,7 @@ async def searched(
     from fairqr.agents.models.opening import open_language_model
     from fairqr.agents.refiner import FeedbackRefiner
     from fairqr.api import FairSearch
-    from fairqr.cli.render import View
+    from fairqr.cli.render import follow
     from fairqr.graph.search.rankers import ASKED, Model, Rankers, require_refines
 
     prompts = settings.prompts_for(asked)
@@ -101,10 +101,9 @@ async def searched(
     if ranker is not None:
         await ranker.start()
     ranks = name if asks_ranker else ""
-    view = View(quiet=silent, model=ranks, budget=asked.budget, yes=settings.yes)
     async with settings.opened(asked) as engine:
         fair = FairSearch(engine, model, ranker=ranker, prompts=prompts)
-        result: SearchResult = await view.follow(fair, query, asked)
+        result, _ = await follow(fair, query, asked, quiet=silent, model=ranks, yes=settings.yes)
         shown = () if silent else (*result.baseline.ranking, *result.ranking)
         return result, await settings.passages_of(engine, (place.id for place in shown))
 
@@ -197,7 +196,7 @@ async def _answered(
     """Return the answer, how the documents' texts begin, and whether the answer is written."""
     from fairqr.agents.attribution.opening import open_attributor
     from fairqr.api import FairSearch
-    from fairqr.cli.render import View
+    from fairqr.cli.render import follow
     from fairqr.graph.search.rankers import ASKED
 
     prompts = settings.prompts_for(asked)
@@ -211,7 +210,6 @@ async def _answered(
     if judge is not None:
         await judge.start()
     ranks = chat.name if chat and asked.strategy.ranker in ASKED else ""
-    view = View(quiet=not live, question=question, model=ranks)
     async with settings.opened(asked) as engine:
         answering = asked.answer.model_copy(update={"stream": live})
         asked = asked.model_copy(update={"answer": answering})
@@ -223,6 +221,6 @@ async def _answered(
         elif size is not None and asked.k > size:
             raise InputError(f"'{engine.name}' has only {size} documents; lower --pool.")
         fair = FairSearch(engine, chat, generator=generator, attributor=judge, **given)
-        result: AnswerResult = await view.follow(fair, question, asked)
+        result, written = await follow(fair, question, asked, quiet=not live, model=ranks)
         shown = [place.id for place in result.ranking if place.exposure and not silent]
-        return result, await settings.passages_of(engine, shown), view.has_written
+        return result, await settings.passages_of(engine, shown), written

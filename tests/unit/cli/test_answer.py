@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessageChunk
 
 from fairqr.cli.main import main
 from fairqr.cli.output import say
-from fairqr.cli.render import View, answer_lines
+from fairqr.cli.render import answer_lines, follow
+from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.answer.result import (
     AnswerCounts,
     AnswerResult,
@@ -179,11 +182,19 @@ def test_what_was_not_judged_is_not_called_unused(capsys: pytest.CaptureFixture[
     assert "not judged" in capsys.readouterr().out
 
 
-def test_an_answer_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+class Answering:
+    """Answers in pieces."""
+
+    async def stream(self, query: str, context: object) -> AsyncIterator[object]:
+        for text in ("one\n", f"{HOSTILE}\n"):
+            yield AIMessageChunk(text)
+        yield result()
+
+
+async def test_an_answer_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """Neither a model's text nor a title: escape sequences and markup are shown, not obeyed."""
-    view = View(question="Who?")
-    view.show(AIMessageChunk("one\n"))
-    view.show(AIMessageChunk(f"{HOSTILE}\n"))
+    answering: Any = Answering()
+    assert (await follow(answering, "Who?", AnswerContext()))[1]
     say(answer_lines(result(title=HOSTILE), {"a": HOSTILE}, written=True))
     say(answer_lines(result(title=HOSTILE, samples=4), {"a": HOSTILE}))
     shown = capsys.readouterr().out

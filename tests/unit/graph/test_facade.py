@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import threading
-import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ import pytest
 from fairqr import (
     AnswerContext,
     AnswerResult,
-    Budget,
     Context,
     FairSearch,
     ProbeContext,
@@ -26,7 +23,6 @@ from fairqr import (
     StepData,
     SyncFairSearch,
 )
-from fairqr.api import Keywords
 from fairqr.base.errors import (
     IndexNotFoundError,
     InputError,
@@ -111,7 +107,6 @@ WRONG_CALLS: list[tuple[str, dict[str, Any], str]] = [
     ("search", {"attribute": "gender", "attributes": ["gender"]}, "not both"),
     ("search", {"context": {"k": 5}}, r"must be a fairqr\.Context, not dict"),
     ("search", {"context": AnswerContext()}, "answer takes the AnswerContext"),
-    ("search", {"context": {"k": 5}}, r"must be a fairqr\.Context, not dict"),
     ("answer", {"sample": 2}, "did you mean 'samples'?"),
     ("answer", {"answer": {"samples": 2}}, "one by one, without 'answer': alpha,"),
     ("answer", {"context": CONTEXT}, r"must be a fairqr\.AnswerContext, not Context"),
@@ -191,76 +186,6 @@ async def test_the_context_decides_what_runs(engine: SearchEngine) -> None:
             "physicist", attribute="gender", protected="female", pairs=2, k=10
         )
         assert short_probe.pairwise == probe.pairwise
-
-
-async def test_approved_keywords_are_those_that_are_searched_with(engine: SearchEngine) -> None:
-    """As by hand on the graph: the model is not asked again, what was taken out stays out."""
-    refiner = KnownRefiner()
-    shown: list[Keywords] = []
-
-    def approve(keywords: Keywords) -> Keywords:
-        shown.append(keywords)
-        return {"gender": {"female": ["workshop"], "male": []}}
-
-    async with FairSearch.open(engine, refiner) as search:
-        result = await search.search("physicist", CONTEXT, approve=approve)
-        assert len(shown) == 2
-        assert shown[0]["gender"]["female"] == ["laboratory"]
-        assert shown[1]["gender"]["female"] == ["workshop", "laboratory"], "proposed once more"
-        for round_ in result.iterations[1:]:
-            assert set(round_.queries) == {"physicist workshop"}
-        asked = len(refiner.asked)
-
-        async def later(keywords: Keywords) -> None:
-            await asyncio.sleep(0)
-
-        unchanged = await search.search("physicist", CONTEXT, approve=later)
-        assert len(refiner.asked) == 2 * asked
-        alone = await search.search("physicist", CONTEXT)
-        assert unchanged.ranking == alone.ranking
-        assert unchanged.iterations == alone.iterations
-
-
-async def test_approval_works_without_async(engine: SearchEngine) -> None:
-    """Whoever rejects every keyword searches by the query alone."""
-    with FairSearch.open(engine, KnownRefiner()) as search:
-        result = search.search("physicist", CONTEXT, approve=lambda keywords: {})
-    assert {query for each in result.iterations for query in each.queries} == {"physicist"}
-
-
-@pytest.mark.parametrize(
-    ("returned", "sentence"),
-    [
-        (["workshop"], "must return keywords by attribute and group"),
-        ({"gender": {"female": "workshop"}}, "gender.female"),
-        ({"gender": {"nobody": ["x"]}}, "'gender: nobody', which the search does not measure"),
-        ({"age": {"old": ["x"]}}, "'age: old'"),
-    ],
-)
-async def test_a_wrong_approval_is_told(engine: SearchEngine, returned: Any, sentence: str) -> None:
-    async with FairSearch.open(engine, KnownRefiner()) as search:
-        with pytest.raises(InputError, match=sentence):
-            await search.search("physicist", CONTEXT, approve=lambda keywords: returned)
-        stream = search.stream("physicist", AnswerContext(), approve=lambda keywords: None)
-        with pytest.raises(InputError, match="Only the keywords of a search"):
-            await anext(stream)
-
-
-async def test_the_time_of_approval_is_not_charged(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, ahead = time.perf_counter, 0.0
-    monkeypatch.setattr(time, "perf_counter", lambda: real() + ahead)
-
-    def think(keywords: Mapping[str, object]) -> None:
-        nonlocal ahead
-        ahead += 3600
-
-    context = CONTEXT.model_copy(update={"budget": Budget(seconds=60)})
-    async with FairSearch.open(engine, KnownRefiner()) as search:
-        result = await search.search("physicist", context, approve=think)
-    assert len(result.iterations) == 3
-    assert 0 < result.usage.milliseconds < 60_000
 
 
 @pytest.mark.parametrize("steps", [1, None])
