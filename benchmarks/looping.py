@@ -14,9 +14,8 @@ from measuring import Row, in_turns, in_turns_async, median
 from stubs import InstantEngine, InstantRefiner
 from workspace import Workspace
 
-from fairqr.graph.search.builder import build_search_graph
+from fairqr.graph.search.builder import SearchNodes, build_search_graph
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.nodes import SearchNodes
 from fairqr.graph.search.rankers import Rankers
 
 ROUNDS = 5
@@ -174,7 +173,7 @@ def _no_spans() -> contextlib.AbstractContextManager[object]:
         return contextlib.nullcontext(_NoSpan())
 
     patched = contextlib.ExitStack()
-    for module in ("search.nodes", "steps"):
+    for module in ("search.builder", "steps"):
         patched.enter_context(mock.patch(f"fairqr.graph.{module}.span", no_span))
     return patched
 

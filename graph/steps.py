@@ -35,6 +35,9 @@ CONCURRENCY = 8
 SEARCH = "search"
 """The node that runs the search graph inside an answer or a probe."""
 
+RESULTS = ("result", "answer", "probe")
+"""What the three graphs end with."""
+
 Update = dict[str, Any]
 """What a node changes in the state."""
 
@@ -178,13 +181,6 @@ def _step_key(name: str) -> str:
     return " ".join(map(str, (about["langgraph_step"], *nodes, *about["langgraph_path"], name)))
 
 
-def plain_update(update: Mapping[str, Any]) -> Update:
-    """Return what a step changed, without LangGraph's ``Overwrite`` marks."""
-    return {
-        key: value.value if isinstance(value, Overwrite) else value for key, value in update.items()
-    }
-
-
 class Node(Runnable[Any, Any]):
     """A node, or a choice of the next nodes, that works in ``ainvoke`` and in ``invoke``.
 
@@ -243,7 +239,7 @@ class Nodes(Generic[C]):
         return default
 
     def node(
-        self, work: Callable[[Any, C], Awaitable[Update]], name: str = "", *, first: bool = False
+        self, work: Callable[[Any, C], Awaitable[Update]], name: str = "", grows: Sequence[str] = ()
     ) -> Node:
         """Return the node that does the work of a method: one step, or several after one another.
 
@@ -256,7 +252,8 @@ class Nodes(Generic[C]):
         Args:
             work: The method, which takes the state and the run's context.
             name: The name of the node; by default that of the method.
-            first: Whether a run begins with it. The thread may contain an earlier run.
+            grows: If a run begins with it, the lists of the state that grow. The thread may contain
+                an earlier run.
         """
         name = name or work.__name__
 
@@ -267,7 +264,7 @@ class Nodes(Generic[C]):
                 runtime.stream_writer({"progress": {"node": name, "replies": next(replies)}})
 
             before = state.get("seconds", 0.0)
-            running = _Running(time.perf_counter() - (0.0 if first else before))
+            running = _Running(time.perf_counter() - (0.0 if grows else before))
             token = _running.set(running)
             try:
                 with asking_with(cache=ReplyCache(), on_reply=report):
@@ -276,13 +273,17 @@ class Nodes(Generic[C]):
             finally:
                 _running.reset(token)
             journal = run_journal()
-            for step, changes in running.ended if journal or followed.get() else ():
-                told = plain_update(changes)
+            for step, changes in running.ended:
                 if journal is not None:
-                    journal.ended(_step_key(step), step, told)
+                    journal.ended(_step_key(step), step, changes)
                 if followed.get():
-                    runtime.stream_writer({"step": step, "update": told})
-            return {"seconds": Overwrite(seconds) if first and before else seconds, **update}
+                    runtime.stream_writer({"step": step, "update": changes})
+            update = {"seconds": seconds, **update}
+            if grows:  # To overwrite takes another copy in a checkpoint, so only if need be.
+                known = [key for key in ("seconds", *grows) if state.get(key)]
+                update |= {key: Overwrite(update.get(key, [])) for key in known}
+                update |= {key: None for key in RESULTS if state.get(key) is not None}
+            return update
 
         return Node(run, name)
 
@@ -297,19 +298,6 @@ def require_hits(found: Sequence[object], engine: SearchEngine, query: str) -> N
         raise NoMatchError(
             f"No document of '{engine.name}' matches the query '{query[:100]}'; try other words."
         )
-
-
-def forgotten(state: Mapping[str, Any], *results: str) -> Update:
-    """Return an update that clears the results of an earlier run, if the thread has any."""
-    return {name: None for name in results if state.get(name) is not None}
-
-
-def begun(state: Mapping[str, Any], **values: Any) -> Update:
-    """Return the first values of channels that grow, in place of those of an earlier run.
-
-    To overwrite a channel takes another copy of it in a checkpoint, so we only do that if need be.
-    """
-    return {key: Overwrite(own) if state.get(key) else own for key, own in values.items()}
 
 
 def record_outcome(

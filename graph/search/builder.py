@@ -1,18 +1,38 @@
-"""Builds the graph that searches."""
+"""The steps of a search. Each reads the state, does one thing, and returns what changed."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, cast
 
+from langgraph.errors import GraphBubbleUp
 from langgraph.graph import END, START, StateGraph
 
+from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.replies import Usage, no_answer_within
+from fairqr.agents.refiner import LLMRefiner, Refinement, RefinementRequest, Refiner, RoundRefiner
+from fairqr.base.errors import InputError, ModelUnavailableError, QueryError, one_line
+from fairqr.base.loops import run_together
+from fairqr.base.telemetry import Kind, Span, span
+from fairqr.graph import steps
+from fairqr.graph.search import rankers as ranking
+from fairqr.graph.search import refinement as refining
+from fairqr.graph.search import rounds as deciding
+from fairqr.graph.search import state as states
 from fairqr.graph.search.context import Context, require_context
-from fairqr.graph.search.nodes import SearchNodes
-from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, Reserve, model_of
-from fairqr.graph.search.state import InputState, OutputState, State
-from fairqr.graph.steps import Node
+from fairqr.graph.search.final_ranking import assemble, final_step, search_given
+from fairqr.graph.search.result import Measured, Round, SearchResult, Shares
+from fairqr.graph.search.rounds import Rounds, groups_to_ask_about
+from fairqr.graph.search.state import State
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.engines.engine import SearchEngine, require_engine
+from fairqr.retrieval.engines import engine as engines
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.table import coded
+from fairqr.retrieval.fairness.target import can_be_weights
+from fairqr.retrieval.texts.sendable import sendable
 
 if TYPE_CHECKING:
     from langgraph.graph.state import CompiledStateGraph
@@ -21,17 +41,422 @@ if TYPE_CHECKING:
 # Each round is three nodes, of at most 100 rounds; anything beyond is a fault.
 RECURSION_LIMIT = 3 * 100 + 20
 
+MAX_QUERY_CHARACTERS = 5000
+MOSTLY_UNKNOWN = 0.5
+SHORT = 20
+"""Up to this many ranks, the fair step takes less than the 5 ms for which Python leaves the
+interpreter to a thread. So a thread would hold others up as long, and cost more."""
+GRACE = 0.25
+"""Seconds after its deadline in which a refiner may still report its usage."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchNodes(steps.Nodes[Context]):
+    """The steps that search.
+
+    Attributes:
+        model: Refines queries; optional.
+        rankers: Return the ranker for a run.
+        reserve: Returns the largest cost of the steps after the search, which leaves them that part
+            of the budget.
+    """
+
+    kind = Context
+    model: ranking.Model | None
+    rankers: ranking.Rankers
+    reserve: ranking.Reserve | None = None
+
+    def _refiner(self, context: Context) -> Refiner | None:
+        """Return the refiner for a run with this context, or None."""
+        if isinstance(self.model, ChatModel):
+            prompt = self.rankers.prompts.get("refine", context.prompts.get("refine"))
+            return LLMRefiner(self.model, prompt)
+        if self.model is None or not (context.rounds or hasattr(self.model, "refine")):
+            return None
+        ranking.require_refines(self.model)
+        return cast("Refiner", self.model)
+
+    @steps.traced
+    async def begin(self, state: State, context: Context, opened: Span) -> steps.Update:
+        """Check the query and the context, run the query, and set the target."""
+        query, engine = _checked(state.get("query")), self.engine
+        opened.content("fairqr.query", query)
+        fresh = cast("State", {"query": query, "iteration": 0, "rankings": []})
+        rounds = Rounds(engine, context, fresh)
+        attributes = [dimension.attribute for dimension in rounds.dimensions]
+        if context.target is not None:
+            context.target.check(attributes)
+        warnings = [
+            f"No population is stated for '{name}', so its target is the share of each group in "
+            "what the query retrieves; state one in the source, or choose a target."
+            for name in context.effective_target.without_population(attributes)
+        ]
+        if context.rounds:
+            engines.require(engine, "new_queries", "Refining the query", "set max_iterations to 0")
+            if context.strategy.rerank == "original_query":
+                engines.require(engine, "rescore", "The order 'original_query'")
+            if (refiner := self._refiner(context)) is None:
+                raise ModelUnavailableError(
+                    "No model is given to refine with; name one, or set ask to never."
+                )
+            await refiner.start()
+        # Find wrong options and missing weights now.
+        await final_step(context)
+        if (ranker := self.rankers.ranker_for(context)) is not None:
+            await ranker.start()
+        original = states.QueryRecord(text=query, boost="", attribute=None, group=None)
+        n = max(context.strategy.depth or context.k, deciding.TARGET_DEPTH)
+        records, reported, (*_, last) = await self._retrieved(rounds, [original], n)
+        size = last.total if "document_frequencies" in engine.capabilities else None
+        if size is not None and context.k > size:
+            raise InputError(
+                f"k is {context.k}, but '{engine.name}' has only {size} documents; lower k."
+            )
+        fresh["rankings"] = records
+        warnings += reported
+        target: Shares = {it.name: dict.fromkeys(it.groups, 0.0) for it in rounds.dimensions}
+        shares: Mapping[str, FloatArray] = {}
+        if not (found := rounds.own_ranking).ids:
+            warnings.append(f"No document of '{engine.name}' matches the query; try other words.")
+        else:
+            shares = await self._corpus_shares(context)
+            target = deciding.estimate_target(
+                rounds.table, rounds.dimensions, found, context, shares
+            )
+            by_scores = context.effective_target.parts.get("retrieved")
+            if by_scores and not can_be_weights(found.scores):
+                warnings.append(
+                    "The engine's scores cannot be used as weights, so the retrieved documents "
+                    "count by 1/rank in the target."
+                )
+        cost = await ranking.expected_cost(rounds, ranker, self.reserve) if found.ids else None
+        opened.set("fairqr.target", target)
+        return {
+            "rankings": records,
+            "warnings": warnings,
+            "iterations": [],
+            "query": query,
+            "iteration": 0,
+            "first_fair": None,
+            "best_fair": None,
+            "corpus_shares": {name: shared.tolist() for name, shared in shares.items()},
+            "target": target,
+            "keywords": {},
+            "topic_words": [],
+            "refinements": [],
+            "usage": asdict(Usage()),
+            "stop_reason": None,
+            "cost": cost and cost.model_dump(),
+        }
+
+    async def _corpus_shares(self, context: Context) -> Mapping[str, FloatArray]:
+        """Return the groups' shares of all documents, if the target or the keywords need them."""
+        evidence = context.rounds and context.strategy.evidence
+        if not (evidence or context.effective_target.parts.get("corpus")):
+            return {}
+        if "corpus_shares" not in self.engine.capabilities:
+            return {}
+        return await self.engine.corpus_shares()
+
+    @steps.traced
+    async def retrieve(self, state: State, context: Context, opened: Span) -> steps.Update:
+        """Run the refined queries of a round."""
+        opened.set("fairqr.iteration", state["iteration"])
+        # The queries are made here, so that a person may change the keywords before.
+        pending = refining.refined_queries(state, context) or [state["rankings"][0]["query"]]
+        rounds, depth = Rounds(self.engine, context, state), context.strategy.depth or context.k
+        records, reported, found = await self._retrieved(rounds, pending, depth)
+        unboosted = {id_: score for hits in found for id_, score in hits.unboosted.items()}
+        records[0] |= await self._given(rounds, records, unboosted)
+        return {
+            "rankings": records,
+            "warnings": [warning for warning in reported if warning not in state["warnings"]],
+        }
+
+    async def _retrieved(
+        self, rounds: Rounds, pending: Sequence[states.QueryRecord], n: int
+    ) -> tuple[list[states.RankingRecord], list[str], list[engines.Hits]]:
+        """Run queries.
+
+        Returns:
+            The record of each query, the warnings, and what was found. With the original query, the
+            last of these counts all documents if the engine can.
+        """
+        engine, iteration = self.engine, rounds.state["iteration"]
+        attributes = {factor.name for it in rounds.dimensions for factor in it.factors}
+        queries = [engines.Query(q["text"], n, boost=q["boost"]) for q in pending]
+        asked = {"gen_ai.operation.name": "retrieval", "gen_ai.data_source.id": engine.name}
+        counted = not iteration and "document_frequencies" in engine.capabilities
+        kind: Kind = "internal" if engine.in_process else "client"
+        with span(f"retrieval {engine.name}", kind=kind, **asked) as search:
+            search.set("gen_ai.retrieval.top_k", n)
+            search.content(
+                "gen_ai.retrieval.query.text", [refining.shown(query) for query in pending]
+            )
+            found = await engines.searched(
+                engine, [*queries, engines.Query("", 0)] if counted else queries
+            )
+            search.set("fairqr.documents", [len(hits) for hits in found[: len(queries)]])
+        are_read = not iteration or rounds.context.strategy.rerank in ("none", "original_query")
+        records = [
+            states.RankingRecord(
+                iteration=iteration,
+                query=query,
+                ids=hits.ids,
+                own=len(hits) if hits.own is None else hits.own,
+                scores=hits.scores if are_read else [],
+                relevance=None if hits.relevance is None else hits.relevance.tolist(),
+                memberships=coded(hits.memberships, attributes),
+                rescored={},
+                estimated={},
+            )
+            for query, hits in zip(pending, found[: len(pending)], strict=True)
+        ]
+        reported = dict.fromkeys(warning for hits in found for warning in hits.warnings)
+        return records, list(reported), found
+
+    async def _given(
+        self, rounds: Rounds, found: Sequence[states.RankingRecord], unboosted: Mapping[str, float]
+    ) -> Any:
+        """Return what the original query says of the documents that refined queries sought.
+
+        That is their scores, and how likely they are relevant if the engine estimates that. An
+        engine may estimate a document better when asked about it directly, even if the original
+        query found it far down. ``unboosted`` are scores that came with the refined rankings.
+        """
+        can, state = self.engine.capabilities, rounds.state
+        if rounds.context.strategy.rerank != "relevance" or not can & {"rescore", "relevance"}:
+            return {}
+        first, *earlier = state["rankings"]
+        state = {**state, "rankings": [first, *earlier, *found]}
+        rounds = Rounds(self.engine, rounds.context, state)
+        # What earlier rounds asked about may have got no answer, and would get none now.
+        known = {id_ for record in earlier for id_ in rounds.sought(record)}
+        if "relevance" not in can:
+            known.update(first["ids"])
+        sought = dict.fromkeys(id_ for record in found for id_ in rounds.sought(record))
+        ids = [id_ for id_ in sought if id_ not in known]
+        scores, chances = dict[str, float](), dict[str, float]()
+        if "relevance" not in can:
+            scores = {id_: unboosted[id_] for id_ in ids if id_ in unboosted}
+            ids = [id_ for id_ in ids if id_ not in unboosted]
+        for hits in await search_given(self.engine, state["query"], ids) if ids else ():
+            if "rescore" in can:
+                scores.update(zip(hits.ids, hits.scores, strict=True))
+            if hits.relevance is not None:
+                chances.update(zip(hits.ids, hits.relevance.tolist(), strict=True))
+        return {"rescored": scores, "estimated": chances}
+
+    async def measure_and_choose(self, state: State, context: Context) -> steps.Update:
+        """Measure a round, and choose the groups to ask about if there will be another one."""
+        update = await self.measure(state, context)
+        if update["stop_reason"]:
+            return update
+        iterations = [*state["iterations"], *update["iterations"]]
+        measured = cast("State", {**state, **update, "iterations": iterations})
+        return update | await self.choose_group(measured, context)
+
+    @steps.traced
+    async def measure(self, state: State, context: Context, opened: Span) -> steps.Update:
+        """Measure the exposure of the round's list, and decide whether to stop."""
+        number, rounds = state["iteration"], Rounds(self.engine, context, state)
+        plain, update, objective, warnings = rounds.plain, steps.Update(), None, []
+        found = rounds.retrieved(number) if number else plain
+        measured = rounds.measured(found.ids)
+        if context.strategy.final_step == "fair" and plain.ids:
+            if context.k > SHORT or context.pursued:
+                fair = await asyncio.to_thread(rounds.fair_list, number)
+            else:
+                fair = rounds.fair_list(number)
+            objective, best = fair.objective, rounds.best_fair or fair
+            if fair.objective.preference < best.objective.preference:
+                best = fair
+            update = {"best_fair": best.model_dump()}
+            if number == 0:
+                update["first_fair"] = fair.model_dump()
+            opened.set("fairqr.objective", objective.value)
+        record = Round(
+            **dict(measured),
+            index=number,
+            queries=[
+                refining.shown(ranking["query"])
+                for ranking in state["rankings"]
+                if ranking["iteration"] == number
+            ],
+            refinements=state["refinements"],
+            ids=found.ids[: context.k],
+            objective=objective,
+        )
+        reason: states.StopReason | None = "no_hits"
+        if plain.ids:
+            reason = deciding.decide_stop(
+                [*rounds.measured_rounds, record],
+                context,
+                is_spent=rounds.is_spent(rounds.usage),
+                by_vectors="vectors" in self.engine.capabilities,
+            )
+        _record_divergence(opened, measured, state["target"])
+        opened.set("fairqr.exposure", measured.exposure)
+        opened.set("fairqr.iteration", number)
+        if reason:
+            opened.set("fairqr.stop_reason", reason)
+        if number == 0:
+            warnings = [
+                f"{share:.0%} of the exposure of the plain retrieval went to documents without a "
+                f"label for '{name}'; only the rest is measured."
+                for name, share in measured.unknown.items()
+                if share > MOSTLY_UNKNOWN
+            ]
+        iterations = [record.model_dump()]
+        return update | {"iterations": iterations, "stop_reason": reason, "warnings": warnings}
+
+    @steps.traced
+    async def choose_group(self, state: State, context: Context, opened: Span) -> steps.Update:
+        """Choose the groups to ask about, and those of them that lack exposure."""
+        rounds, target = Rounds(self.engine, context, state), state["target"]
+        exposure, limit = (rounds.best_fair or rounds.best_round).exposure, context.max_groups
+        if (left := rounds.calls_left) is not None:
+            limit = min(limit, left)
+        chosen = groups_to_ask_about(target, exposure, context.strategy.groups, limit)
+        lacking = groups_to_ask_about(target, exposure, "lacking", len(chosen))
+        opened.set("fairqr.groups", [f"{name}={group}" for name, group in lacking])
+        return {"chosen": chosen, "lacking": lacking}
+
+    @steps.traced
+    async def refine(self, state: State, context: Context, opened: Span) -> steps.Update:
+        """Ask for keywords for all chosen groups at once, and check them."""
+        refiner = self._refiner(context)
+        if refiner is None:  # begin() refuses this
+            raise ModelUnavailableError("No model is given to refine with.")
+        rounds, deadline = Rounds(self.engine, context, state), steps.seconds_left(context)
+        left = rounds.calls_left
+        # A stored state has lists instead of tuples.
+        chosen = [(name, group) for name, group in state["chosen"]]
+        requests = [
+            RefinementRequest(
+                query=state["query"],
+                attribute=name,
+                group=group,
+                keywords=state["keywords"].get(name, {}).get(group, []),
+                seed=context.seed,
+                temperature=context.temperature,
+                may_ask_again=left is None or left >= 2 * len(chosen),
+            )
+            for name, group in chosen
+        ]
+        ended = list[Refinement]()
+        try:
+            if isinstance(refiner, RoundRefiner):
+                ended = await refiner.refine_all(requests, deciding.hits_of(state["rankings"][0]))
+                answers = ended
+            else:
+                answers = await run_together(
+                    [_refined(refiner, request, deadline, ended) for request in requests]
+                )
+        except GraphBubbleUp:
+            raise  # it asks a person
+        except Exception as error:
+            # Our refiners return a status instead. The other groups of the round are cancelled.
+            logging.getLogger(__name__).exception("The refiner %s failed", refiner.name)
+            opened.set("error.type", type(error).__name__)
+            return {
+                "refinements": [],
+                "usage": asdict(sum((answer.usage for answer in ended), rounds.usage)),
+                "warnings": [f"The refiner {refiner.name} failed: {one_line(error, 300)}"],
+                "stop_reason": "model_failed",
+            }
+        usage = sum((answer.usage for answer in answers), rounds.usage)
+        proposed = dict(zip(chosen, answers, strict=True))
+        checked, topic = await refining.checked_refinements(rounds, proposed)
+        for (name, group), refinement in checked.items():
+            opened.content(f"fairqr.keywords.{name}.{group}", refinement.keywords)
+        statuses = [f"{name}={group} {it.status}" for (name, group), it in checked.items()]
+        opened.set("fairqr.refinements", statuses)
+        spent = rounds.is_spent(usage)
+        update = refining.after_refinement(state, context, checked, topic, is_spent=spent)
+        return {"usage": asdict(usage), **update}
+
+    @steps.traced
+    async def rerank(self, state: State, context: Context, opened: Span) -> steps.Update:
+        """Re-rank by the original query, and make the result."""
+        rounds, ranker = Rounds(self.engine, context, state), self.rankers.ranker_for(context)
+        by_model = ranking.ModelRanking(rounds, ranker) if ranker else None
+        refiner = self._refiner(context) if context.rounds else None
+        result = await assemble(rounds, refiner, by_model)
+        models = {"refiner": result.model, "ranker": result.ranker}
+        steps.record_outcome(opened, result.usage, [result.prompt], **models)
+        opened.set("fairqr.corpus", result.corpus)
+        opened.set("fairqr.best_iteration", result.best_iteration)
+        opened.set("fairqr.stop_reason", result.stop_reason)
+        _record_divergence(opened, result, result.target)
+        if result.baseline.divergence is not None:
+            opened.set("fairqr.baseline_divergence", result.baseline.divergence)
+        update: steps.Update = {"result": result.model_dump(mode="json")}
+        return update | ({"usage": asdict(by_model.usage)} if by_model else {})
+
+
+def _checked(query: object) -> str:
+    """Return the query without white space around it.
+
+    Raises:
+        QueryError: There is none, or it is too long.
+    """
+    if not isinstance(query, str):
+        raise QueryError("There is no query; give the graph {'query': 'what to search for'}.")
+    # Half a surrogate pair is not a character, and no client could send it.
+    query = sendable(query).strip()
+    if not query:
+        raise QueryError("The query is empty; write what to search for.")
+    if len(query) > MAX_QUERY_CHARACTERS:
+        raise QueryError(
+            f"The query has {len(query)} characters; shorten it to at most {MAX_QUERY_CHARACTERS}."
+        )
+    return query
+
+
+async def _refined(
+    refiner: Refiner, request: RefinementRequest, deadline: float | None, ended: list[Refinement]
+) -> Refinement:
+    """Ask about one group, and add the answer to ``ended``.
+
+    A refiner that ignores the deadline is cancelled soon after it.
+    """
+    limit = asyncio.timeout(None if deadline is None else deadline + GRACE)
+    with span("fairqr.refine_group") as opened:
+        opened.set("fairqr.attribute", request.attribute)
+        opened.set("fairqr.group", request.group)
+        try:
+            async with limit:
+                answer = await refiner.refine(request, deadline)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            message = no_answer_within(refiner.name, deadline or 0)
+            answer = Refinement("timeout", message=message)
+        ended.append(answer)
+        return answer
+
+
+def _record_divergence(step: Span, of: Measured | SearchResult, target: Shares) -> None:
+    """Record in a step's span how far its list is from the target, in nats."""
+    worst = [
+        f"{name}={group} has {of.exposure[name][group]:.1%} of the exposure; "
+        f"its target is {target[name][group]:.1%}."
+        for name, group in groups_to_ask_about(target, of.exposure, "most", 1)
+    ]
+    step.evaluation("divergence", of.divergence, explanation="".join(worst) or None)
+
 
 def build_search_graph(
-    engine: SearchEngine,
-    model: GivenModel | None = None,
+    engine: engines.SearchEngine,
+    model: ranking.GivenModel | None = None,
     *,
     context: Context | None = None,
-    ranker: GivenRanker | None = None,
+    ranker: ranking.GivenRanker | None = None,
     prompts: PromptLibrary | None = None,
-    reserve: Reserve | None = None,
+    reserve: ranking.Reserve | None = None,
     checkpointer: Checkpointer = None,
-) -> CompiledStateGraph[State, Context, InputState, OutputState]:
+) -> CompiledStateGraph[State, Context, states.InputState, states.OutputState]:
     """Build the graph that searches fairly.
 
     ``begin → measure → [over: rerank | refine → retrieve → measure]``
@@ -55,18 +480,21 @@ def build_search_graph(
         checkpointer: A checkpointer of LangGraph's. With ``durability="exit"``, each run writes its
             state only once.
     """
-    require_engine(engine)
+    engines.require_engine(engine)
     require_context(Context, context)
-    model = model_of(model, engine)
-    rankers = Rankers.of(ranker, model, prompts)
+    model = ranking.model_of(model, engine)
+    rankers = ranking.Rankers.of(ranker, model, prompts)
     default = context or Context()
     nodes = SearchNodes(
         engine=engine, default=default, model=model, rankers=rankers, reserve=reserve
     )
     graph = StateGraph(
-        State, context_schema=Context, input_schema=InputState, output_schema=OutputState
+        State,
+        context_schema=Context,
+        input_schema=states.InputState,
+        output_schema=states.OutputState,
     )
-    graph.add_node("begin", nodes.node(nodes.begin, first=True))
+    graph.add_node("begin", nodes.node(nodes.begin, grows=("rankings", "warnings", "iterations")))
     graph.add_node("measure", nodes.node(nodes.measure_and_choose, "measure"))
     for work in (nodes.refine, nodes.retrieve, nodes.rerank):
         graph.add_node(work.__name__, nodes.node(work))
@@ -81,8 +509,8 @@ def build_search_graph(
     return compiled.with_config(recursion_limit=RECURSION_LIMIT)
 
 
-def _unless_over(node: str) -> Node:
+def _unless_over(node: str) -> steps.Node:
     async def unless_over(state: State) -> str:
         return "rerank" if state["stop_reason"] else node
 
-    return Node(unless_over)
+    return steps.Node(unless_over)

@@ -117,21 +117,6 @@ class Strategy:
         return self.retriever if retriever == AUTO else retriever
 
 
-def _baseline(step: FinalStep) -> Strategy:
-    """Return plain retrieval with this re-ranker as its final step."""
-    return Strategy(ABOUT[step], final_step=step)
-
-
-def _ranked(ranker: RankerName) -> Strategy:
-    """Return plain retrieval that a model re-ranks before the exposure-aware step."""
-    return Strategy(
-        f"re-ranks the first {READS[ranker]} results with {RANKERS[ranker]}, then fills the ranks "
-        "toward the target",
-        ranker=ranker,
-        final_step="exposure-aware",
-    )
-
-
 METHODS: dict[Method, Strategy] = {
     "fairqr": Strategy(
         "the default: the ranking of the highest expected relevance × fairness; a model refines "
@@ -156,17 +141,18 @@ METHODS: dict[Method, Strategy] = {
         retriever="bm25",
     ),
     "plain": Strategy("the retriever's own ranking, and nothing else"),
-    "greedy": _baseline("exposure-aware"),
-    "mmr": _baseline("mmr"),
-    "xquad": _baseline("xquad"),
-    "pm2": _baseline("pm2"),
-    "fa-ir": _baseline("fa-ir"),
-    "deltr": _baseline("deltr"),
-    "dlf": _baseline("dlf"),
-    "listwise": _ranked("listwise"),
-    "pairwise": _ranked("pairwise"),
-    "monot5": _ranked("monot5"),
-    "monobert": _ranked("monobert"),
+    "greedy": Strategy(ABOUT["exposure-aware"], final_step="exposure-aware"),
+}
+_BASELINES: tuple[Method, ...] = ("mmr", "xquad", "pm2", "fa-ir", "deltr", "dlf")
+METHODS |= {name: Strategy(ABOUT[name], final_step=name) for name in _BASELINES}
+METHODS |= {
+    ranker: Strategy(
+        f"re-ranks the first {reads} results with {RANKERS[ranker]}, then fills the ranks toward "
+        "the target",
+        ranker=ranker,
+        final_step="exposure-aware",
+    )
+    for ranker, reads in READS.items()
 }
 
 

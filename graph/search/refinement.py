@@ -17,14 +17,7 @@ from fairqr.graph.search.state import GroupKey, QueryRecord, State
 from fairqr.graph.steps import Update
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.table import decoded
-from fairqr.retrieval.texts.evidence import (
-    Evidence,
-    Proposal,
-    document_frequencies,
-    evidence_from_texts,
-    gather_evidence,
-    stems_of,
-)
+from fairqr.retrieval.texts import evidence as judging
 
 Answers = Mapping[GroupKey, Refinement]
 """What was proposed for each chosen group."""
@@ -141,7 +134,7 @@ async def checked_refinements(rounds: Rounds, answers: Answers) -> tuple[Answers
     """
     schema, topic, checked = rounds.engine.schema, list[str](), dict(answers)
     proposals = {
-        key: Proposal(Dimension.named(schema, key[0]), key[1], answer.keywords)
+        key: judging.Proposal(Dimension.named(schema, key[0]), key[1], answer.keywords)
         for key, answer in answers.items()
         if answer.status == "ok"
     }
@@ -156,7 +149,7 @@ async def checked_refinements(rounds: Rounds, answers: Answers) -> tuple[Answers
     elif proposals:
         counts = dict.fromkeys((word for it in proposals.values() for word in it.keywords), 1)
         if "document_frequencies" in rounds.engine.capabilities:
-            _, counts = await document_frequencies(rounds.engine, list(counts))
+            _, counts = await judging.document_frequencies(rounds.engine, list(counts))
         for key, proposal in proposals.items():
             kept = [word for word in proposal.keywords if counts[word]]
             checked[key] = _with_keywords(answers[key], kept)
@@ -182,7 +175,9 @@ def _with_keywords(
     return replace(refinement, keywords=(), status="unknown_terms", message=message)
 
 
-async def _evidence(rounds: Rounds, proposals: Sequence[Proposal]) -> list[list[Evidence]]:
+async def _evidence(
+    rounds: Rounds, proposals: Sequence[judging.Proposal]
+) -> list[list[judging.Evidence]]:
     """Return the evidence for each keyword of each proposal."""
     engine, state = rounds.engine, rounds.state
     original, query = state["rankings"][0], state["query"]
@@ -194,13 +189,13 @@ async def _evidence(rounds: Rounds, proposals: Sequence[Proposal]) -> list[list[
             name: np.array(counted[name]) if name in counted else decoded(members).mean(axis=0)
             for name, members in original["memberships"].items()
         }
-        return await gather_evidence(engine, query, original["ids"], proposals, usual)
+        return await judging.gather_evidence(engine, query, original["ids"], proposals, usual)
     documents = await engine.documents(rounds.table.ids)
     texts = [f"{document.title}\n{document.text}" for document in documents]
-    stems = await asyncio.to_thread(stems_of, texts)
+    stems = await asyncio.to_thread(judging.stems_of, texts)
     read, table = [document.id for document in documents], rounds.table
     return [
-        evidence_from_texts(
+        judging.evidence_from_texts(
             query,
             stems,
             table.memberships(proposal.dimension, read),

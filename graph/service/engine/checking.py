@@ -16,8 +16,8 @@ from fairqr.agents.refiner import FeedbackRefiner
 from fairqr.base import errors
 from fairqr.base.errors import one_line
 from fairqr.base.settings import DEFAULT_POOL, default_corpus, default_model
+from fairqr.graph.answer.builder import PROMPT as ANSWER
 from fairqr.graph.answer.context import AnswerContext, answer_context
-from fairqr.graph.answer.nodes import PROMPT as ANSWER
 from fairqr.graph.probe.context import probe_context
 from fairqr.graph.search.context import METHODS, Context, Method, make_context
 from fairqr.graph.search.rankers import ASKED

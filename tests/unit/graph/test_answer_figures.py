@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.graph.answer.nodes import attribution_rate, group_shares, mean_exposure
+from fairqr.graph.answer.builder import attribution_rate, group_shares, mean_exposure
 from fairqr.graph.answer.result import RankingAnswer
 
 IDS = list("abcdef")

@@ -16,10 +16,9 @@ from fairqr import FairSearch, SearchResult, build_probe_graph, build_search_gra
 from fairqr.agents.models.replies import OnToken, Question, Reply, Usage, Wanted
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
 from fairqr.base.telemetry import record_to
+from fairqr.graph.probe.builder import ProbeNodes, State
 from fairqr.graph.probe.context import probe_context
-from fairqr.graph.probe.nodes import ProbeNodes
 from fairqr.graph.probe.result import ListwiseProbe, PairwiseProbe, ProbeResult
-from fairqr.graph.probe.state import State
 from fairqr.graph.search.context import make_context
 from fairqr.graph.search.rankers import Rankers
 from fairqr.prompts.library import PromptLibrary

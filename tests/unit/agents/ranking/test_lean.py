@@ -10,14 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.agents.ranking.lean import PairFigures, PairOutcome, Verdict, pair_figures, verdicts
+from fairqr.agents.ranking.lean import (
+    PairFigures,
+    PairOutcome,
+    Verdict,
+    pair_figures,
+    verdict_in_words,
+    verdicts,
+)
 from fairqr.agents.statistics import (
     binomial_interval,
     paired_randomisation,
     sign_test,
     stream,
 )
-from fairqr.graph.probe.result import verdict_in_words
 
 P, U = "protected", "unprotected"
 KINDS = {"p": (P, P), "u": (U, U), "1": (P, U), "2": (U, P), "x": ("refused", "both")}
