@@ -22,7 +22,7 @@ Convention = Literal["trec2022"]
 """A track whose definitions replace the defaults."""
 
 DEEPEST = 1_000_000
-GROUPS_NEEDED = "pass groups in Python, or --documents or --corpus on the command line"
+GROUPS_NEEDED = "pass groups in Python, or --corpus on the command line"
 _QUOTED = frozenset(',()="@*×')
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
-from pathlib import Path
-
 import typer
 
 from fairqr.base.errors import ModelUnavailableError
@@ -19,13 +15,13 @@ NEXT = """
 What to try next:
 
   This search asks the model if it finds too few documents:
-  {0} search "football player" --attribute gender -k 10
+  fairqr search "football player" --attribute gender -k 10
 
   Describe your own Elasticsearch or OpenSearch; nothing is written to it:
-  {0} attach --draft --url http://localhost:9200 --index INDEX -o my.source.yaml
+  fairqr attach --draft --url http://localhost:9200 --index INDEX -o my.source.yaml
 
   Audit it with your users' queries (needs 'fairqr[evaluation]'):
-  {0} audit --corpus my.source.yaml --queries queries.txt -o audit"""
+  fairqr audit --corpus my.source.yaml --queries queries.txt -o audit"""
 
 
 def demo() -> None:
@@ -40,17 +36,8 @@ def demo() -> None:
     for name in ("onnxruntime", "tokenizers", "xllamacpp"):
         library(name, "The demo", "local", ModelUnavailableError)
     fetch([weights for weights in WEIGHTS.values() if not is_pulled(weights.name)])
-    typer.echo(f'{_command()} search "{QUERY}" --corpus {CORPUS} --attribute {ATTRIBUTE}\n')
+    typer.echo(f'fairqr search "{QUERY}" --corpus {CORPUS} --attribute {ATTRIBUTE}\n')
     asked = Context(attributes=(ATTRIBUTE,))
     settings = SearchRunSettings(corpus=CORPUS, model=DEFAULT_MODEL)
     say(result_lines(*run(searched(QUERY, asked, settings))))
-    typer.echo(NEXT.format(_command()))
-
-
-def _command() -> str:
-    """Return how the user can call this command again."""
-    called = Path(sys.argv[0])
-    if called.name == "__main__.py":
-        return "python -m fairqr"
-    found = shutil.which(called.name)
-    return called.name if found and Path(found).samefile(called) else str(called)
+    typer.echo(NEXT)

@@ -26,9 +26,8 @@ def evaluate(
     *,
     qrels: Path | None = None,
     measures: list[str] | None = None,
-    documents: str | None = None,
-    schema: Path | None = None,
     corpus: str | None = None,
+    schema: Path | None = None,
     attribute: list[str] | None = None,
     target: list[str] | None = None,
     compare: list[Path] | None = None,
@@ -45,9 +44,9 @@ def evaluate(
         run_file: A run file in TREC's format.
         qrels: Judgements in TREC's format; a grade above 0 is relevant.
         measures: Measures, such as nDCG@20,AWRF@20(attribute=gender); 'help' lists them.
-        documents: Where groups come from: JSON Lines of documents, or a built-in corpus.
-        schema: The schema of the documents; by default the one beside the file.
-        corpus: A source, an index or a source file to ask for the groups, instead of --documents.
+        corpus: Where groups come from: a source, an index or a built-in corpus by name, or the path
+            of a source file or of JSON Lines of documents.
+        schema: The schema of a corpus that is a path; by default the file beside it.
         attribute: The attribute of measures without one; gender×continent for a product.
         target: The target of fairness: relevance:0.5,population:0.5 (the default), or trec2022.
         compare: Another run to compare with RUN_FILE by paired tests. Repeatable.
@@ -62,30 +61,26 @@ def evaluate(
         return Printed(None, _measure_lines())
     if run_file is None:
         raise InputError("An evaluation needs a run; name a run file in TREC's format.")
-    if documents is not None and corpus is not None:
-        raise InputError("Groups come from --documents or --corpus; leave one of them out.")
-    if schema is not None and documents is None:
-        raise InputError("--schema needs --documents; name the documents, too.")
+    if schema is not None and corpus is None:
+        raise InputError("--schema needs --corpus; name the documents, too.")
     from fairqr.evaluation import results
     from fairqr.evaluation.collections.query_targets import DEFAULT_TARGET
     from fairqr.evaluation.evaluate import evaluate_all, ids_of
     from fairqr.evaluation.inputs import as_groups
     from fairqr.evaluation.measures.text import parse_measures
     from fairqr.evaluation.qrels import read_qrels
-    from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
+    from fairqr.retrieval.sources.corpus import find_corpus
 
     results.check_level(alpha, "a test", "0.05")
     paths = [run_file, *(compare or [])]
     if len({*paths}) < len(paths):
         raise InputError("A run is named twice; name each once.")
-    usual = RELEVANCE if documents is None and corpus is None else f"{RELEVANCE},{FAIRNESS}"
+    usual = RELEVANCE if corpus is None else f"{RELEVANCE},{FAIRNESS}"
     asked = parse_measures(measures or usual)
     runs = _read_runs(paths, ties)
     judged = None if qrels is None else read_qrels(qrels)
-    groups = None
-    if documents is not None or corpus is not None:
-        source = corpus or find_corpus(BUILT_IN.get(documents or "", Path(documents or "")), schema)
-        groups = as_groups(source, ids_of(runs, judged))
+    source = find_corpus(Path(corpus), schema) if corpus and schema else corpus
+    groups = as_groups(source, ids_of(runs, judged))
     evaluations = evaluate_all(
         runs,
         judged,

@@ -369,10 +369,6 @@ def explain_methods() -> None:
     lines = ["Methods (--method):"]
     for name, strategy in METHODS.items():
         lines.append(f"  {name}: {strategy.about}")
-        if strategy.refines:
-            names = ("ask", "groups", "pool", "rerank", "final_step", "depth")
-            told = ", ".join(f"{it}={getattr(strategy, it) or 'k'}" for it in names)
-            lines.append(f"      {told}")
     lines.append("\nModels that re-rank (--method, or --set rerank=NAME), before the final step:")
     lines += [f"  {name}: {it}; reads {READS[name]} documents" for name, it in RANKERS.items()]
     lines.append("\nFinal steps (--set final_step=NAME), options (--set options.NAME=VALUE):")

@@ -166,6 +166,19 @@ def _cell(content: Any, digits: int) -> RenderableType:
     return content if hasattr(content, "__rich_console__") else literal(str(content))
 
 
+def listing(rows: Iterable[Mapping[str, Any]], *columns: str) -> Table:
+    """Return a table of some values of rows; yes stands for True, and lists have commas."""
+
+    def shown(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return ", ".join(value)
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        return "" if value is None else value
+
+    return table(columns, ([shown(row.get(each)) for each in columns] for row in rows))
+
+
 def frame_table(frame: DataFrame, *columns: str) -> Table:
     """Return a table of some columns of a DataFrame, with three decimals."""
     return table(columns, frame[[*columns]].itertuples(index=False), digits=3)

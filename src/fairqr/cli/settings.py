@@ -14,7 +14,17 @@ from pydantic import SecretStr
 from fairqr.base import settings as base
 from fairqr.base.errors import InputError, PromptError, nearest_names
 from fairqr.cli.options import command
-from fairqr.cli.output import MISSING, Printed, Progress, number, print_file, say, table, warn
+from fairqr.cli.output import (
+    MISSING,
+    Printed,
+    Progress,
+    listing,
+    number,
+    print_file,
+    say,
+    table,
+    warn,
+)
 from fairqr.graph.service.configuration import gather, service_variables, source_of
 from fairqr.prompts.library import DEFAULT_VERSIONS, SHIPPED, PromptLibrary
 from fairqr.retrieval.sources.credentials import named_credentials
@@ -182,17 +192,12 @@ def list_models() -> Printed:
         }
         for name, weights in WEIGHTS.items()
     ]
-    cells = (
-        (it.full_name, it.kind, f"{it.size / 1e6:.0f}", told, it.licence, it.title)
-        for name, it in WEIGHTS.items()
-        for told in ["pulled" if is_pulled(name) else "not pulled"]
-    )
     others = (
         "All models of LangChain's init_chat_model and init_embeddings work too, such as "
         "openai:gpt-4o or dense:openai:text-embedding-3-small."
     )
-    heads = ("name", "kind", number("MB"), "", "licence", "title")
-    return Printed(rows, [table(heads, cells), others])
+    columns = ("name", "kind", "bytes", "pulled", "licence", "title")
+    return Printed(rows, [listing(rows, *columns), others])
 
 
 @command(models)

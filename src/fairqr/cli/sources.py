@@ -21,6 +21,7 @@ from fairqr.cli.output import (
     Progress,
     counted,
     fact_lines,
+    listing,
     number,
     percent,
     row_lines,
@@ -362,17 +363,9 @@ def list_collections() -> Printed:
     """List the built-in and the imported collections."""
     from fairqr.evaluation.collections import finding
 
-    found = finding.list_collections()
-    rows = [
-        (
-            *(listed.name, listed.kind),
-            "" if listed.documents is None else f"{listed.documents:,} documents",
-            ", ".join(listed.splits),
-            listed.problem or listed.title,
-        )
-        for listed in found
-    ]
-    return Printed([dataclasses.asdict(listed) for listed in found], row_lines(rows))
+    rows = [dataclasses.asdict(listed) for listed in finding.list_collections()]
+    columns = ("name", "kind", "documents", "splits", "problem")
+    return Printed(rows, [listing(rows, *columns)])
 
 
 @command(dataset, "info")

@@ -56,7 +56,7 @@ def fairqr(
     return call
 
 
-ASKED = ("low.run", "--qrels", "qrels", "--documents", "people.jsonl", "--attribute", "gender")
+ASKED = ("low.run", "--qrels", "qrels", "--corpus", "people.jsonl", "--attribute", "gender")
 
 
 def test_it_prints_means_and_what_they_are_over(fairqr: Fairqr) -> None:
@@ -158,7 +158,7 @@ def test_groups_may_come_from_an_index(fairqr: Fairqr, tmp_path: Path) -> None:
         check=False,
     )
     assert made.returncode == 0, made.stderr
-    by_file = fairqr(*ASKED, "--measures", "AWRF@20", "--json")
+    by_file = fairqr(*ASKED, "--measures", "AWRF@20", "--json", "--schema", "people.schema.yaml")
     by_index = fairqr(
         "low.run", "--qrels", "qrels", "--corpus", "people", "--measures", "AWRF@20", "--json"
     )
@@ -179,17 +179,16 @@ def test_the_list_of_measures(fairqr: Fairqr) -> None:
         (("none.run", "--measures", "AP"), "none.run cannot be read"),
         (("low.run", "--measures", "AP"), "AP needs judgements; pass qrels in Python, or --qrels"),
         (("low.run", "--qrels", "qrels", "--measures", "nDGC@20"), "did you mean nDCG?"),
-        (("low.run", "--qrels", "qrels", "--measures", "AWRF@20"), "--documents or --corpus"),
+        (("low.run", "--qrels", "qrels", "--measures", "AWRF@20"), "--corpus"),
         ((*ASKED, "--target", "retrieved:1"), "write relevance instead"),
         ((*ASKED, "--target", "gender=female:0.5,x:0.5"), "names the group 'x'"),
         ((*ASKED, "--attribute", "colour"), "no attribute 'colour'; it has gender"),
-        ((*ASKED, "--corpus", "people"), "leave one of them out"),
-        (("low.run", "--qrels", "qrels", "--schema", "x"), "needs --documents"),
+        (("low.run", "--qrels", "qrels", "--schema", "x"), "needs --corpus"),
         ((*ASKED[:3], "--corpus", "nothing"), "nothing"),
         ((*ASKED, "--ties", "coin"), "cannot be ordered by 'coin'"),
         ((*ASKED, "--missing", "maybe"), "zero or undefined"),
         ((*ASKED, "--alpha", "2"), "between 0 and 1"),
-        ((*ASKED, "--documents", "absent.jsonl"), "There is no corpus at absent.jsonl"),
+        ((*ASKED, "--corpus", "absent.jsonl"), "There is no corpus at absent.jsonl"),
         (("qrels", "--qrels", "qrels"), "qrels, line 1: it has 4 fields instead of the 6"),
         (("low.run", "--qrels", "low.run"), "low.run, line 1: it has 6 fields instead of the 4"),
         ((*ASKED, "--measures", "AP", "--csv", "people.jsonl/x.csv"), "check the path"),
