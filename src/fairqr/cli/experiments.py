@@ -12,10 +12,11 @@ import typer
 from fairqr.base.errors import InputError, ModelError
 from fairqr.cli.common import NOTABLES, agree, open_to_search, run
 from fairqr.cli.options import Count, command, explain, read_parameters
-from fairqr.cli.output import Printed, Progress, fact_lines, number, print_file, table, warn
+from fairqr.cli.output import Printed, Progress, fact_lines, print_file, warn
 from fairqr.prompts.library import PromptLibrary
 
-experiment, attribution = typer.Typer(), typer.Typer()
+experiment = typer.Typer()
+attribution = typer.Typer(callback=lambda: None)  # a group, although it has only one command
 
 
 @command(experiment, "list")
@@ -130,7 +131,6 @@ def train(
     collection: str = NOTABLES,
     split: str | None = None,
     attribute: str = "gender",
-    queries: str = "title",
     depth: Count = 200,
     target: str | None = None,
     option: list[str] | None = None,
@@ -147,7 +147,6 @@ def train(
         collection: A collection with judgements: its name or its folder.
         split: Which judgements to use, if there are several sets: train or eval.
         attribute: The attribute to be fair about; gender×continent for a product.
-        queries: How topics become queries: title, or title+10 with 10 keywords.
         depth: How many documents of each topic to train on.
         target: The target of the searches, which see no judgements; as in a search by default.
         option: An option of the training, such as gamma=1000.
@@ -155,17 +154,12 @@ def train(
     """
     from fairqr.evaluation.collections.finding import find_collection
     from fairqr.evaluation.experiments import training
-    from fairqr.evaluation.experiments.specification import QueryForm
     from fairqr.graph.search.context import make_context
     from fairqr.retrieval.fairness.dimension import factors_of
 
     if method not in training.TRAINED:
         known = " or ".join(training.TRAINED)
         raise InputError(f"The re-ranker '{method}' cannot be trained; choose {known}.")
-    try:
-        form = QueryForm.parse(queries)
-    except ValueError as error:
-        raise InputError(f"{error}.".capitalize()) from None
     options = read_parameters([training.TRAINED[method][0]], option or [])
     found = find_collection(collection, split)
     factors = factors_of(attribute)
@@ -174,32 +168,13 @@ def train(
     async def work() -> None:
         opened = await open_to_search(found.corpus_name, retriever=retriever)
         async with contextlib.aclosing(opened) as engine:
-            topics = {topic.id: topic.text(form.keywords) for topic in found.topics}
+            topics = {topic.id: topic.text(0) for topic in found.topics}
             examples = await training.gather(engine, topics, found.qrels, context, depth=depth)
             model = await training.train(method, examples, list(topics), options)
         model.save(output)
         typer.echo(f"trained on {model.topics} topics: {output}")
 
     run(work())
-
-
-@command(attribution, "list")
-def list_attributors() -> Printed:
-    """List the attributors, and the results of their checks."""
-    from fairqr.agents.attribution.checking import known_checks
-    from fairqr.agents.attribution.opening import ATTRIBUTORS, DEFAULT_ATTRIBUTOR
-
-    checks = known_checks()
-    named = (
-        ("*" if name == DEFAULT_ATTRIBUTOR else "", name, about)
-        for name, about in ATTRIBUTORS.items()
-    )
-    # Attributors of one name may have other weights, or another server.
-    lines = [f"{it.sentence} [{it.source}, {it.identity[:8]}]" for it in checks]
-    none = "No attributor was checked yet: fairqr attribution check notables"
-    described = [{**it.model_dump(), "sentence": it.sentence} for it in checks]
-    data = {"attributors": ATTRIBUTORS, "default": DEFAULT_ATTRIBUTOR, "checks": described}
-    return Printed(data, [table(("", "", ""), named), "", *(lines or [none])])
 
 
 @command(attribution)
@@ -217,7 +192,7 @@ def check(
     Args:
         pairs: A JSON Lines file of premise, hypothesis and entailed (true or false); or notables,
             for 200 pairs about the people of that corpus.
-        attributor: The attributor, as 'fairqr attribution list' names it.
+        attributor: The attributor, as in 'fairqr answer --attributor'.
         base_url: The URL of an OpenAI-compatible server.
         no_cache: Ask the model again what it was asked before.
     """
@@ -233,15 +208,6 @@ def check(
     if not outcome.judged:
         raise ModelError(next(iter(outcome.failures)), outcome.sentence)
     remember(outcome)
-    cells = outcome.confusion
-    rows = [
-        ("entailed", str(cells["entailed_attributed"]), str(cells["entailed_not"])),
-        ("not", str(cells["not_attributed"]), str(cells["not_not"])),
-    ]
-    lines: list[Any] = [
-        f"pairs: {outcome.pairs} ({outcome.source}), judged {outcome.judged}",
-        *fact_lines(outcome.failures),
-        table(("", number("attributed"), number("not")), rows),
-        outcome.sentence,
-    ]
+    told = {"pairs": outcome.pairs, "of": outcome.source, "judged": outcome.judged}
+    lines = [*fact_lines({**told, **outcome.failures, **outcome.confusion}), outcome.sentence]
     return Printed({**outcome.model_dump(), "sentence": outcome.sentence}, lines)

@@ -302,13 +302,13 @@ def _samples(result: AnswerResult, passages: Mapping[str, str]) -> Iterator[Rend
     yield ""
     yield table(("", *map(number, ("exposure", "attributed", "target"))), rows)
     yield ""
-    yield f"disparity of exposure      {result.disparity:.3f}  (EE-D/k; 1 is one ranking)"
+    yield f"disparity of exposure: {result.disparity:.3f} (EE-D/k; 1 is one ranking)"
     if result.attribution_rate is None:
-        yield "attribution                not judged"
-        return
-    judged = counted(counts.judged, "sample")
-    yield f"disparity of attribution   {decimal(result.attributed_disparity, 3)}"
-    yield f"attribution rate           {result.attribution_rate:.3f}  (used of read, over {judged})"
+        yield "attribution: not judged"
+    else:
+        yield f"disparity of attribution: {decimal(result.attributed_disparity, 3)}"
+        judged = counted(counts.judged, "sample")
+        yield f"attribution rate: {result.attribution_rate:.3f} (used of read, over {judged})"
 
 
 def _document(

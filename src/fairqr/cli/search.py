@@ -115,8 +115,8 @@ class AnswerRunSettings(RunSettings):
         model: The model that answers, such as local:smollm2-135m, openai:gpt-4o or
             seq2seq:google/flan-t5-small. A chat model also refines, if the method does. [default:
             FAIRQR_MODEL, or the local model]
-        attributor: The attributor, which judges which documents an answer used; 'fairqr attribution
-            list' lists them, and none skips this.
+        attributor: The attributor, which judges which documents an answer used; overlap,
+            transformers[:MODEL] or llm[:MODEL], and none skips this.
         input_tokens: The most tokens of a prompt; a longer prompt is cut. 2048 by default, and 512
             for seq2seq models.
         concurrency: How many requests to models run at the same time.

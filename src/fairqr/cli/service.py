@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 import typer
 
 from fairqr.base.errors import ConfigError, InputError, OtherRunError
+from fairqr.base.extras import library
 from fairqr.cli.common import run
 from fairqr.cli.options import Count, Fields, command
 from fairqr.cli.output import Printed, Progress, table, warn
@@ -225,18 +226,13 @@ def _settings(
         ConfigError: A library is missing, or a setting is wrong.
         InputError: There is a server, and no model.
     """
-    for library in libraries:
-        if find_spec(library) is None:
-            raise ConfigError(
-                f"This command needs {library}; install it with: pip install 'fairqr[{extra}]'"
-            )
+    for name in libraries:
+        library(name, "This command", extra, ConfigError)
     if base_url is not None and not models:
         raise InputError("--base-url belongs to a model; name the model with --model.")
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    offered = (
-        {**{name: {"base_url": base_url} for name in models}, "feedback": {}} if models else None
-    )
-    return service_settings(models=offered, **changes)
+    offered = {name: {"base_url": base_url} for name in models or ()}
+    return service_settings(models={**offered, "feedback": {}} if models else None, **changes)
 
 
 async def _offering(
@@ -297,18 +293,12 @@ def list_(*, database: str | None = None) -> Printed:
         database: The service's database. [default: the configured one]
     """
     found = _with_store(database, lambda store: store.keys())
-    rows = (
-        (
-            key.id,
-            _day(key.created),
-            ",".join(key.scopes),
-            "active" if key.revoked is None else f"revoked {_day(key.revoked)}",
-            key.name,
-        )
+    rows = [
+        (key.id, _day(key.created), ",".join(key.scopes), _day(key.revoked), key.name)
         for key in found
-    )
+    ]
     data = {"keys": [key.model_dump(exclude={"sha256"}) for key in found]}
-    return Printed(data, [table(["id", "made", "scopes", "", "name"], rows)])
+    return Printed(data, [table(["id", "made", "scopes", "revoked", "name"], rows)])
 
 
 @command(keys)
@@ -338,10 +328,10 @@ def _with_store(database: str | None, ask: Callable[[Store], Awaitable[T]]) -> T
     return run(work())
 
 
-def _day(seconds: float) -> str:
+def _day(seconds: float | None) -> str:
     from datetime import UTC, datetime
 
-    return datetime.fromtimestamp(seconds, UTC).date().isoformat()
+    return "" if seconds is None else str(datetime.fromtimestamp(seconds, UTC).date())
 
 
 EVALUATION = ("jinja2", "markdown_it", "matplotlib", "pandas")

@@ -15,7 +15,6 @@ from fairqr.base import settings as base
 from fairqr.base.errors import InputError, PromptError, nearest_names
 from fairqr.cli.options import command
 from fairqr.cli.output import (
-    MISSING,
     Printed,
     Progress,
     listing,
@@ -57,11 +56,11 @@ def show_settings(*, as_json: bool = False) -> Printed:
     exists = os.path.exists(file)
     data = {"file": str(file), "exists": exists, "settings": settings, "warnings": warnings}
     rows = (
-        (name, _text(it["value"]), it["place"] if it["source"] == "variable" else it["source"])
+        {"setting": name, **it, "from": it["place" if it["source"] == "variable" else "source"]}
         for name, it in settings.items()
     )
     told = f"settings file: {file}{'' if exists else ' (does not exist)'}"
-    return Printed(data, [told, table(["", "", ""], rows)])
+    return Printed(data, [told, listing(rows, "setting", "value", "from")])
 
 
 def unknown_settings() -> Iterator[str]:
@@ -114,14 +113,6 @@ def _shown(value: Any) -> Any:
     user, _, rest = rest.rpartition("@")
     place, mark, _ = rest.partition("?")
     return f"{scheme}://{f'{CUT}@' if user else ''}{place}{f'?{CUT}' if mark else ''}"
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(value)
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return MISSING if value is None else str(value)
 
 
 def _open_to_others(file: Path, settings: Iterable[Mapping[str, Any]]) -> Iterator[str]:

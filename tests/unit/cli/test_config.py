@@ -95,7 +95,7 @@ def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_people_read_a_line_for_each_setting() -> None:
     lines = [line.split() for line in run("show").stdout.splitlines()]
     assert ["service.caps.k", "7", "file"] in lines
-    assert ["trace_content", "off", "default"] in lines
+    assert ["trace_content", "no", "default"] in lines
     assert lines[0][:2] == ["settings", "file:"]
 
 

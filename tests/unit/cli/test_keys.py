@@ -31,7 +31,6 @@ def test_a_key_is_printed_once_and_kept_nowhere(own_data: Path) -> None:
     listed = keys("list").stdout
     assert "the newsroom" in listed
     assert "read,run " in listed
-    assert "active" in listed
     files = list((own_data / "service").iterdir())
     assert files
     for text in (
@@ -58,7 +57,7 @@ def test_scripts_get_the_key_alone_or_an_object() -> None:
 def test_a_revoked_key_is_listed_as_such() -> None:
     id_ = json.loads(keys("create", "a", "--json").stdout)["id"]
     assert keys("revoke", id_).stdout == f"The key {id_} of a is revoked.\n"
-    assert "revoked 20" in keys("list").stdout
+    assert keys("list").stdout.splitlines()[1].split()[3].startswith("20")
 
 
 @pytest.mark.parametrize(
