@@ -187,3 +187,43 @@ def _watch(page: Page, watched: Watched) -> None:
     page.on("console", said)
     page.on("pageerror", lambda error: watched.complaints.append(str(error)))
     page.on("dialog", asked)
+
+
+def ask(page: Page, query: str, method: str = "fair-qr", results: int = 10) -> None:
+    """Ask for a search, and run it; the paper's loop asks the model in any case."""
+    expect(page.locator("#corpus option")).to_have_count(1)
+    if not page.get_by_role("combobox", name="Method").is_visible():
+        page.get_by_text("Settings").click()
+    page.get_by_role("combobox", name="Method").select_option(method)
+    page.get_by_role("spinbutton", name="Results").fill(str(results))
+    page.get_by_role("searchbox", name="Query").fill(query)
+    page.get_by_role("button", name="Run", exact=True).click()
+
+
+def ask_question(page: Page, question: str, samples: int | None = None) -> None:
+    """Ask for an answer, and run it."""
+    expect(page.locator("#corpus option")).to_have_count(1)
+    page.get_by_role("radio", name="Answer").check()
+    page.get_by_role("searchbox", name="Question").fill(question)
+    if samples is not None:
+        page.get_by_role("spinbutton", name="Sampled rankings").fill(str(samples))
+    page.get_by_role("button", name="Run", exact=True).click()
+
+
+def status_is(page: Page, status: str = "done") -> None:
+    """See that what was asked for comes to this."""
+    expect(page.locator(".run-head .status")).to_have_text(status)
+
+
+USED = "button checkbox combobox link radio searchbox slider spinbutton textbox table image form"
+
+
+def names_by_role(page: Page) -> dict[str, list[str]]:
+    """Return the names of all that can be used or is read out, by role."""
+    nodes = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
+    found: dict[str, list[str]] = {}
+    for node in nodes:
+        role = node.get("role", {}).get("value", "")
+        if not node.get("ignored") and role in USED.split():
+            found.setdefault(role, []).append(node.get("name", {}).get("value", ""))
+    return found

@@ -5,19 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import signal
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import httpx
 
 from tests.integration.model_server import Command, ModelServer
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
-_ADDRESS = re.compile(r"http://(?:127\.0\.0\.1|localhost):\d+")
+_ADDRESS = re.compile(r"(http://(?:127\.0\.0\.1|localhost):\d+).*\n")
 
 
 def settings_for(model: ModelServer, folder: Path, more: str = "") -> dict[str, str]:
@@ -37,7 +41,8 @@ def settings_for(model: ModelServer, folder: Path, more: str = "") -> dict[str, 
     }
 
 
-def _environment(variables: dict[str, str]) -> dict[str, str]:
+def environment(variables: dict[str, str]) -> dict[str, str]:
+    """Return these variables and nothing else that is configured outside."""
     outside = ("FAIRQR_", "OPENAI_", "LANGCHAIN_", "LANGSMITH_", "OTEL_")
     kept = {
         name: value
@@ -51,7 +56,7 @@ def run_command(variables: dict[str, str], *arguments: str | Path) -> str:
     """Run ``fairqr``, and return what it printed."""
     done = subprocess.run(
         [Command.executable, *map(str, arguments)],
-        env=_environment(variables),
+        env=environment(variables),
         capture_output=True,
         text=True,
         timeout=PATIENCE,
@@ -60,52 +65,122 @@ def run_command(variables: dict[str, str], *arguments: str | Path) -> str:
     return done.stdout
 
 
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A running ``fairqr serve``.
+
+    Attributes:
+        address: Where it listens.
+        client: Speaks to it.
+        said: All that it has printed.
+    """
+
+    child: subprocess.Popen[bytes]
+    address: str
+    client: httpx.Client
+    said: bytearray
+    reader: threading.Thread
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self.child.send_signal(number)
+
+    def kill(self) -> None:
+        """End it in the middle of whatever it does."""
+        self.child.kill()
+        self.child.wait()
+
+    def ends(self) -> None:
+        """See that it ends well, as it was told to."""
+        assert self.child.wait(PATIENCE) == 0, self.said.decode(errors="replace")
+        self.reader.join(PATIENCE)
+        assert b"Traceback" not in self.said, self.said.decode(errors="replace")
+
+
 @contextlib.contextmanager
-def served(variables: dict[str, str], *arguments: str | Path) -> Iterator[str]:
-    """Run ``fairqr serve`` on a free port; yield its address, and see that it ends well."""
+def running(variables: dict[str, str], *arguments: str | Path) -> Iterator[Process]:
+    """Run ``fairqr serve`` on a free port; kill it at the end, unless it has ended."""
     child = subprocess.Popen(
         [Command.executable, "serve", "--port", "0", *map(str, arguments)],
-        env=_environment(variables),
+        env=environment(variables),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
     said = bytearray()
+    # What it says later must not fill the pipe.
+    reader = threading.Thread(target=_read_on, args=(child, said), daemon=True)
+    reader.start()
     try:
-        address = _address(child, said)
-        # What it says later must not fill the pipe.
-        reader = threading.Thread(target=_read_on, args=(child, said), daemon=True)
-        reader.start()
-        yield address
-        child.send_signal(signal.SIGTERM)
-        assert child.wait(PATIENCE) == 0, said.decode(errors="replace")
-        reader.join(PATIENCE)
-        assert b"Traceback" not in said, said.decode(errors="replace")
+        address = _address(reader, said)
+        with httpx.Client(base_url=address, timeout=PATIENCE, trust_env=False) as client:
+            yield Process(child, address, client, said, reader)
     finally:
-        if child.poll() is None:
-            child.kill()
-            child.wait()
+        child.kill()
+        child.wait()
+        reader.join(PATIENCE)
 
 
-def _address(child: subprocess.Popen[bytes], said: bytearray) -> str:
-    assert child.stdout is not None
+@contextlib.contextmanager
+def served(variables: dict[str, str], *arguments: str | Path) -> Iterator[str]:
+    """Run ``fairqr serve``; yield its address, and see that it ends well."""
+    with running(variables, *arguments) as process:
+        yield process.address
+        process.send(signal.SIGTERM)
+        process.ends()
+
+
+def _address(reader: threading.Thread, said: bytearray) -> str:
     deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        ready, _, _ = select.select([child.stdout], [], [], 0.5)
-        piece = os.read(child.stdout.fileno(), 65536) if ready else b""
-        said += piece
-        found = _ADDRESS.search(said.decode(errors="replace"))
-        if found and b"\n" in said[found.end() :]:
-            return found[0]
-        if ready and not piece:
-            break
+    while reader.is_alive() and time.monotonic() < deadline:
+        if found := _ADDRESS.search(said.decode(errors="replace")):
+            return found[1]
+        time.sleep(0.02)
     raise AssertionError(f"it did not start: {said.decode(errors='replace')}")
 
 
 def _read_on(child: subprocess.Popen[bytes], said: bytearray) -> None:
     assert child.stdout is not None
-    while piece := child.stdout.read1(65536):  # type: ignore[attr-defined]
-        said += piece
+    with child.stdout as printed:
+        while piece := printed.read1(65536):  # type: ignore[attr-defined]
+            said += piece
+
+
+@contextlib.contextmanager
+def started(folder: Path, command: list[Any], path: str, **variables: str) -> Iterator[str]:
+    """Run a server of somebody else's on a free port, in the root of the project.
+
+    Args:
+        folder: For its data and its log.
+        command: Its host and port follow.
+        path: What it answers once it is ready.
+        variables: More than those that name the folder.
+    """
+    port, log = free_port(), folder / "log"
+    its = {"FAIRQR_DATA_DIR": str(folder / "data"), "FAIRQR_CACHE_DIR": str(folder / "cache")}
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            [*command, "--host", "127.0.0.1", "--port", str(port)],
+            cwd=Path(__file__).parents[2],
+            env=environment({"FAIRQR_MODEL": "feedback", **its, **variables}),
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # one may leave a child of its own behind
+        )
+    address, deadline = f"http://127.0.0.1:{port}", time.monotonic() + PATIENCE
+    try:
+        while True:
+            assert child.poll() is None, log.read_text()[-2000:]
+            assert time.monotonic() < deadline, log.read_text()[-2000:]
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"{address}{path}", timeout=5).is_success:
+                    break
+            time.sleep(0.1)
+        yield address
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGTERM)
+        child.wait(PATIENCE)
 
 
 class Wire:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
@@ -20,11 +22,17 @@ from fairqr.graph.service.http.agents import McpDoor
 from fairqr.graph.service.http.app import create_app
 from fairqr.graph.service.http.metrics import Metrics
 from fairqr.graph.service.http.parts import Parts
+from fairqr.graph.service.records import Scope
 from fairqr.graph.service.runs.doing import Observer
 from fairqr.graph.service.runs.ephemeral import EphemeralRuns
+from fairqr.graph.service.store import Store
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.corpus import find_corpus
 from tests.integration.model_server import Asked, ModelServer, says, weighs, write_people
-from tests.integration.page_service import run_command, served, settings_for
+from tests.integration.page_service import served, settings_for
 from tests.patience import PATIENCE
+
+T = TypeVar("T")
 
 PHYSICIST = {
     "query": "physicist",
@@ -71,12 +79,14 @@ class Served:
         model: What it asks.
         folder: Of its settings and data.
         variables: That it runs with.
+        key: The header of a key that may read and run, if it wants keys.
     """
 
     client: httpx.Client
     model: ModelServer
     folder: Path
     variables: dict[str, str]
+    key: dict[str, str]
 
     @property
     def url(self) -> str:
@@ -93,9 +103,43 @@ class Served:
         return found
 
 
+def now(work: Coroutine[Any, Any, T]) -> T:
+    """Do something asynchronous, whether or not this thread has a loop."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
+def index_people(variables: dict[str, str], path: Path, name: str = "people") -> None:
+    """Make an index of a corpus, as ``fairqr index create`` does."""
+
+    async def work() -> None:
+        catalog = Catalog(Path(variables["FAIRQR_DATA_DIR"]))
+        await (await catalog.create(name, find_corpus(path))).aclose()
+
+    now(work())
+
+
+def a_key(variables: dict[str, str], name: str, *scopes: Scope) -> tuple[str, dict[str, str]]:
+    """Make an access key; return its id and the header that carries it."""
+
+    async def work() -> tuple[str, dict[str, str]]:
+        store = await Store.open(f"sqlite:///{variables['FAIRQR_DATA_DIR']}/service/runs.sqlite")
+        try:
+            key, secret = await store.create_key(name, scopes or ("run",))
+        finally:
+            await store.close()
+        return key.id, {"Authorization": f"Bearer {secret}"}
+
+    return now(work())
+
+
 @contextlib.contextmanager
 def a_service(
-    folder: Path, *arguments: str, settings: str = "", environment: dict[str, str] | None = None
+    folder: Path,
+    *arguments: str,
+    settings: str = "",
+    environment: dict[str, str] | None = None,
+    change: Any = None,
 ) -> Iterator[Served]:
     """Run ``fairqr serve`` over the corpus ``people`` with a model server of its own.
 
@@ -104,31 +148,33 @@ def a_service(
         arguments: Of the command.
         settings: Lines of the section ``[service]``.
         environment: More variables.
+        change: Of the documents; see ``write_people``.
     """
     model = ModelServer()
     model.does(answers_all)
     try:
         variables = settings_for(model, folder, settings) | (environment or {})
-        path = write_people(folder / "people")
-        run_command(variables, "index", "create", "people", path)
+        index_people(variables, write_people(folder / "people", change))
+        keys = "--require-keys" in arguments
+        key = a_key(variables, "first")[1] if keys else dict[str, str]()
         with (
             served(variables, "--corpus", "people", *arguments) as address,
             httpx.Client(base_url=address, timeout=PATIENCE, trust_env=False) as client,
         ):
-            yield Served(client, model, folder, variables)
+            yield Served(client, model, folder, variables, key)
     finally:
         model.close()
 
 
 @contextlib.asynccontextmanager
-async def in_process() -> AsyncIterator[httpx.AsyncClient]:
+async def in_process(store: Any = None, **given: Any) -> AsyncIterator[httpx.AsyncClient]:
     """Open a client of the whole application in this process, which does no durable runs."""
-    settings = ServiceSettings(limits=Limits(rate=""))
+    settings = ServiceSettings(limits=Limits(rate=""), **given)
     engine = Engine(settings, default_model="feedback")
     ephemeral = EphemeralRuns(settings, Observer())
     runs: Any = SimpleNamespace(ephemeral=ephemeral)
     nothing: Any = None
-    app = create_app(Parts(settings, nothing, engine, runs, Metrics(), nothing))
+    app = create_app(Parts(settings, store, engine, runs, Metrics(), nothing))
     async with McpDoor.opened(engine, ephemeral) as door:
         app.router.routes.append(door.route)
         transport = httpx.ASGITransport(app)

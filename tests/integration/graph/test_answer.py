@@ -8,65 +8,32 @@ import os
 import pty
 import re
 import subprocess
-import sys
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessageChunk
 from langchain_openai import ChatOpenAI
 
-from fairqr import AnswerResult, FairSearch, StepData, build_answer_graph, open_engine
-from fairqr.agents.generators import ModelGenerator
+from fairqr import AnswerResult, FairSearch, build_answer_graph, open_engine
 from fairqr.agents.models.chat import ChatModel
-from fairqr.base.errors import ModelError
-from fairqr.cli.main import main
 from fairqr.graph.answer.context import answer_context
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import (
-    KEY,
     Answer,
     Asked,
     Command,
+    Main,
     ModelServer,
-    Run,
-    clean_environment,
-    command,
     failure,
-    model_server,
-    people,
     says,
     stream,
     weighs,
     write_people,
 )
 from tests.patience import PATIENCE
-
-__all__ = ["clean_environment", "command", "model_server", "people"]
-
-
-Fairqr = Callable[..., Run]
-
-
-@pytest.fixture
-def fairqr(
-    clean_environment: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Fairqr:
-    """The command in this process, which spares the second that a new one takes to begin."""
-
-    def run(*arguments: str | Path) -> Run:
-        monkeypatch.setattr(sys, "argv", ["fairqr", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        stdout, stderr = capfd.readouterr()
-        assert KEY not in stdout + stderr
-        assert isinstance(ended.value.code, int)
-        return Run(ended.value.code, stdout, stderr, 0.0)
-
-    return run
 
 
 @pytest.fixture
@@ -93,7 +60,7 @@ def named(asked: Asked) -> Answer:
 
 
 def test_one_sample_is_one_call_and_its_sources_say_which_it_used(
-    command: Command, fairqr: Fairqr, model_server: ModelServer, people: Path
+    command: Command, quick: Main, model_server: ModelServer, people: Path
 ) -> None:
     model_server.does(named)
     asked = arguments(model_server, people, "--attribute", "gender", "--seed", "3")
@@ -114,7 +81,7 @@ def test_one_sample_is_one_call_and_its_sources_say_which_it_used(
     assert (result.pool, result.documents, result.seed) == (20, 5, 3)
     assert "never checked" in run.stderr
 
-    again = fairqr(*asked)  # from the cache, for people
+    again = quick(*asked)  # from the cache, for people
     assert again.code == 0, again.stderr
     assert len(model_server.asked) == 1
     lines = again.stdout.splitlines()
@@ -124,7 +91,7 @@ def test_one_sample_is_one_call_and_its_sources_say_which_it_used(
     assert "from the cache" in again.stdout
 
 
-@pytest.mark.parametrize(("judges", "allowed"), [(False, 3), (True, 1), (True, 3)])
+@pytest.mark.parametrize(("judges", "allowed"), [(False, 3), (True, 1)])
 async def test_no_more_is_asked_at_once_than_allowed(
     model_server: ModelServer, engine: SearchEngine, model: ChatModel, allowed: int, judges: bool
 ) -> None:
@@ -151,9 +118,8 @@ async def test_no_more_is_asked_at_once_than_allowed(
     model_server.does(held)
     attributor = "llm" if judges else None
     search = FairSearch(engine, model, attributor=attributor, concurrency=allowed)
-    first = asyncio.create_task(
-        search.answer("physicist", k=3, documents=2, alpha=0, samples=100, seed=1)
-    )
+    asked: Any = {"k": 3, "documents": 2, "alpha": 0, "samples": 100, "seed": 1}
+    first = asyncio.create_task(search.answer("physicist", **asked))
     await asyncio.to_thread(model_server.wait_for, allowed + 6 * judges)
     other = await FairSearch(engine, model).answer("another physicist", k=3)
     assert other.counts.judged == 1
@@ -166,7 +132,7 @@ async def test_no_more_is_asked_at_once_than_allowed(
 
 
 def test_samples_that_fail_are_said_and_the_rest_counts(
-    fairqr: Fairqr, model_server: ModelServer, people: Path
+    quick: Main, model_server: ModelServer, people: Path
 ) -> None:
     def some(asked: Asked) -> Answer:
         answer = named(asked)
@@ -177,7 +143,7 @@ def test_samples_that_fail_are_said_and_the_rest_counts(
 
     model_server.does(some)
     more = ["--pool", "3", "-k", "1", "--alpha", "0", "--samples", "60", "--seed", "1"]
-    run = fairqr(*arguments(model_server, people, *more, "--json"))
+    run = quick(*arguments(model_server, people, *more, "--json"))
     assert run.code == 0, run.stderr
     result = AnswerResult.model_validate(run.result)
     lost = Counter[str]()
@@ -187,74 +153,48 @@ def test_samples_that_fail_are_said_and_the_rest_counts(
     assert set(lost) == {"invalid_request", "empty"}
     assert result.counts.failed == lost
     assert f"{lost.total()} of 60 samples have no answer" in run.stderr
-    shown = fairqr(*arguments(model_server, people, *more))
+    shown = quick(*arguments(model_server, people, *more))
     assert "none (invalid request)" in shown.stdout
     assert "none (empty)" in shown.stdout
 
 
 @pytest.mark.parametrize("reply", [failure(400, "No."), says("   ")])
 def test_where_no_answer_came_the_command_says_why_and_prints_nothing(
-    fairqr: Fairqr, model_server: ModelServer, people: Path, reply: Answer
+    quick: Main, model_server: ModelServer, people: Path, reply: Answer
 ) -> None:
     model_server.does(reply)
-    run = fairqr(*arguments(model_server, people, "--samples", "2"))
+    run = quick(*arguments(model_server, people, "--samples", "2"))
     assert "openai:fake" in run.complaint()
 
 
 def test_a_small_corpus_takes_part_as_a_whole(
-    fairqr: Fairqr, model_server: ModelServer, clean_environment: Path
+    quick: Main, model_server: ModelServer, clean_environment: Path
 ) -> None:
     def few(document: dict[str, Any]) -> dict[str, Any] | None:
         return document if document["id"] < "p03" else None
 
     corpus = write_people(clean_environment / "few", few)
     model_server.does(named)
-    run = fairqr(*arguments(model_server, corpus, "--json"))
+    run = quick(*arguments(model_server, corpus, "--json"))
     assert run.code == 0, run.stderr
     assert (run.result["pool"], run.result["documents"]) == (3, 3)
     assert "5 documents, but only 3" in run.stderr
-    refused = fairqr(*arguments(model_server, corpus, "--pool", "9"))
+    refused = quick(*arguments(model_server, corpus, "--pool", "9"))
     assert "lower --pool" in refused.complaint()
 
 
 def test_more_documents_than_a_prompt_can_show_are_refused(
-    fairqr: Fairqr, model_server: ModelServer, people: Path
+    quick: Main, model_server: ModelServer, people: Path
 ) -> None:
     """None of them counts as read by an answer; with a longer prompt all are."""
     model_server.does(named)
     asked = arguments(model_server, people, "-k", "60")  # a pool is at least what is read
-    complaint = fairqr(*asked, "--set", "input_tokens=600").complaint()
+    complaint = quick(*asked, "--set", "input_tokens=600").complaint()
     assert re.search(r"only has room for \d+ of the 60 documents; lower k, raise", complaint)
     assert model_server.asked == []
-    run = fairqr(*asked, "--json")
+    run = quick(*asked, "--json")
     assert run.code == 0, run.stderr
     assert run.result["documents"] == model_server.asked[0].last_message.count("Person") == 60
-
-
-async def test_rankings_that_do_not_fit_are_told_of(
-    model_server: ModelServer, engine: SearchEngine, model: ChatModel
-) -> None:
-    search = FairSearch(engine, model, generator=ModelGenerator(model, input_tokens=600))
-    with pytest.raises(ModelError, match=r"^The prompt answer/v1 only has room for ") as caught:
-        await search.answer("physicist", k=60, documents=60, samples=2, seed=1)
-    assert caught.value.status == "invalid_request"
-    assert model_server.asked == []
-
-
-async def test_pieces_arrive_while_the_answer_is_still_written(
-    model_server: ModelServer, engine: SearchEngine, model: ChatModel
-) -> None:
-    """The rest of the answer is sent when the first piece has been seen."""
-    model_server.does(stream(["It ", "was ", "she."], drip=0.0005))
-    pieces: list[str] = []
-    context = answer_context(attribute="gender", stream=True)
-    async for event in FairSearch(engine, model).stream("physicist", context):
-        if isinstance(event, AIMessageChunk):
-            pieces.append(event.text)
-        elif isinstance(event, StepData) and event.step == "generate":
-            assert len(pieces) > 1
-    assert "".join(pieces) == "It was she."
-    assert isinstance(event, AnswerResult)
 
 
 @pytest.mark.parametrize("given", [False, True])

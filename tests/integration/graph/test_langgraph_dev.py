@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,50 +13,14 @@ import pytest
 
 from tests.integration.local_model import ENCODER, linked
 from tests.integration.model_server import write_people
+from tests.integration.page_service import started
 from tests.patience import PATIENCE
-from tests.ports import free_port
-
-ROOT = Path(__file__).parents[3]
 
 
-@contextlib.contextmanager
-def served(tmp_path: Path, **more: str) -> Iterator[str]:
-    """Start the server on a free port, wait until it answers, and end it."""
-    port = free_port()
-    environment = os.environ | {
-        "FAIRQR_DATA_DIR": str(tmp_path / "data"),
-        "FAIRQR_CACHE_DIR": str(tmp_path / "cache"),
-        "FAIRQR_MODEL": "feedback",
-        "LANGGRAPH_CLI_NO_ANALYTICS": "1",
-        "LANGSMITH_TRACING": "false",
-        **more,
-    }
+def served(folder: Path, **more: str) -> AbstractContextManager[str]:
     command = [Path(sys.executable).with_name("langgraph"), "dev", "--no-browser", "--no-reload"]
-    log = tmp_path / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--port", str(port)],
-            cwd=ROOT,
-            env=environment,
-            stdout=output,
-            stderr=output,
-        )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                if httpx.get(f"{url}/ok", timeout=5).is_success:
-                    break
-            except httpx.TransportError:
-                pass
-            if process.poll() is not None or time.monotonic() > deadline:
-                pytest.fail(f"langgraph dev did not start:\n{log.read_text()[-2000:]}")
-            time.sleep(0.1)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(PATIENCE)
+    quiet = {"LANGGRAPH_CLI_NO_ANALYTICS": "1", "LANGSMITH_TRACING": "false"}
+    return started(folder, command, "/ok", **quiet, **more)
 
 
 @pytest.fixture(scope="module")
@@ -69,19 +30,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
+def search(server: str, **asked: Any) -> Any:
+    """Search through the HTTP API, and return the last state."""
+    request = {"assistant_id": "search", "input": {"query": "physicist"}, **asked}
+    return httpx.post(f"{server}/runs/wait", json=request, timeout=PATIENCE).json()
+
+
 def test_the_graph_runs_through_the_http_api(server: str) -> None:
     """A run with a context gives the search result; a second one on the cached graph too."""
     for attribute in ("gender", "continent"):
-        answer = httpx.post(
-            f"{server}/runs/wait",
-            json={
-                "assistant_id": "search",
-                "input": {"query": "physicist"},
-                "context": {"attributes": [attribute], "k": 10},
-            },
-            timeout=PATIENCE,
-        )
-        result = answer.json()["result"]
+        result = search(server, context={"attributes": [attribute], "k": 10})["result"]
         assert result["attributes"] == [attribute]
         assert len(result["ranking"]) == 10
         assert result["divergence"] < result["baseline"]["divergence"]
@@ -92,14 +50,9 @@ def test_a_method_has_its_own_retriever(tmp_path: Path, pulled_minilm: Path) -> 
     """As everywhere: words and vectors once MiniLM is pulled, and words for the paper's loop."""
     linked(ENCODER, pulled_minilm, tmp_path / "cache")
     retrievers = []
-    with served(tmp_path, FAIRQR_CORPUS=write_people(tmp_path)) as url:
+    with served(tmp_path, FAIRQR_CORPUS=str(write_people(tmp_path))) as url:
         for method in ("fairqr", "fair-qr"):
-            request = {
-                "assistant_id": "search",
-                "input": {"query": "physicist"},
-                "context": {"method": method, "k": 5},
-            }
-            answer = httpx.post(f"{url}/runs/wait", json=request, timeout=PATIENCE).json()
+            answer = search(url, context={"method": method, "k": 5})
             assert "result" in answer, answer
             retrievers.append(answer["result"]["retriever"])
     assert retrievers == ["hybrid-pool:minilm", "bm25"]
@@ -120,8 +73,7 @@ def test_an_error_says_what_is_wrong(
     server: str, asked: dict[str, Any], kind: str, sentence: str
 ) -> None:
     """The server hides the messages of errors that are of no built-in class."""
-    request = {"assistant_id": "search", "input": {"query": "physicist"}, **asked}
-    error = httpx.post(f"{server}/runs/wait", json=request, timeout=PATIENCE).json()["__error__"]
+    error = search(server, **asked)["__error__"]
     assert error["error"] == kind
     assert sentence in error["message"]
 

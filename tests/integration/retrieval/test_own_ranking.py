@@ -24,14 +24,13 @@ from fairqr.retrieval.engines.request_template import fill_template
 from fairqr.retrieval.fairness.relevance import CALIBRATED, Calibration
 from fairqr.retrieval.sources.source import ElasticsearchSource
 from tests.integration.attached_people import Server
-from tests.integration.graph.test_http_search import endpoint, source
-from tests.integration.graph.test_langchain_search import retriever
+from tests.integration.graph.test_attached_search import endpoint, retriever, rows, source
 from tests.integration.model_server import ModelServer
 from tests.integration.retrieval.test_attached_hybrid import SERVERS, index, sent, url
 from tests.unit.retrieval.test_langchain_engine import WordRetriever
 from tests.unit.retrieval.vector_encoders import CountingEncoder
 
-__all__ = ["endpoint", "retriever", "source", "url"]
+__all__ = ["endpoint", "retriever", "rows", "source", "url"]
 
 pytestmark = pytest.mark.elasticsearch
 

@@ -22,7 +22,6 @@ from fairqr import (
     Budget,
     Context,
     FairSearch,
-    ProbeContext,
     build_answer_graph,
     build_probe_graph,
     build_search_graph,
@@ -146,25 +145,6 @@ async def test_a_node_of_ones_own_stands_between_two_of_ours(engine: SearchEngin
     assert "p01" in ids[0]
     assert "p01" not in ids[1]
     assert len(ids[1]) == 5
-
-
-@pytest.mark.parametrize("durability", ["exit", "async", "sync"])
-async def test_a_run_that_is_left_after_each_step_goes_on_from_its_checkpoints(
-    engine: SearchEngine, durability: Any
-) -> None:
-    """Checkpoints only have what each step added; what they make together is the whole state."""
-    context = CONTEXT.model_copy(update={"max_iterations": 2, "patience": 5})
-    whole = await build_search_graph(engine, KnownRefiner()).ainvoke(QUERY, context=context)
-    graph = build_search_graph(engine, KnownRefiner(), checkpointer=InMemorySaver())
-    given: Any = QUERY
-    while given or (await graph.aget_state(THREAD)).next:
-        await graph.ainvoke(
-            given, THREAD, context=context, durability=durability, interrupt_after="*"
-        )
-        given = None
-    found = (await graph.aget_state(THREAD)).values["result"]
-    assert len(found["iterations"]) == 3
-    assert {**found, "usage": None} == {**whole["result"], "usage": None}
 
 
 async def test_a_person_may_change_the_keywords_and_nobody_is_asked_again(
@@ -333,12 +313,8 @@ async def test_a_refiner_that_fails_ends_the_round_and_the_search_goes_on(
     alone = await result_of(build_search_graph(engine), context=never)
     assert result["ranking"] == alone["ranking"]
     late = await result_of(build_search_graph(engine, KnownRefiner(fail_late), context=CONTEXT))
-    usage = late["usage"]
-    assert (late["stop_reason"], usage["model_calls"], usage["prompt_tokens"]) == (
-        "model_failed",
-        1,
-        7,
-    )
+    assert late["stop_reason"] == "model_failed"
+    assert (late["usage"]["model_calls"], late["usage"]["prompt_tokens"]) == (1, 7)
 
 
 async def test_a_refiner_that_ignores_its_deadline_is_cancelled(
@@ -394,16 +370,6 @@ async def test_a_refiner_may_ask_a_person(engine: SearchEngine) -> None:
     assert found["result"]["iterations"][1]["refinements"][0]["keywords"] == ["laboratory"]
 
 
-async def test_the_context_of_a_search_changes_only_what_it_says(engine: SearchEngine) -> None:
-    context = ProbeContext.model_validate(
-        {"probe": {"attribute": "gender", "protected": "female"}, "k": 6}
-    )
-    graph = build_probe_graph(engine, Fixed(messages=replies()), context=context)
-    found = await graph.ainvoke(QUERY, context=Context(prompts={}))
-    assert len(found["result"]["ranking"]) == 6
-    assert found["result"]["method"] == "plain"
-
-
 async def test_blocking_code_inside_a_run_is_refused_where_it_would_wait_for_ever(
     engine: SearchEngine,
 ) -> None:
@@ -416,6 +382,20 @@ async def test_blocking_code_inside_a_run_is_refused_where_it_would_wait_for_eve
     outer = build_search_graph(engine, KnownRefiner(block), context=CONTEXT)
     found = await asyncio.to_thread(outer.invoke, QUERY)
     assert "call the asynchronous method" in found["result"]["warnings"][0]
+
+
+async def test_a_persons_time_to_think_is_not_charged(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = {"budget": Budget(seconds=60), "max_iterations": 2, "patience": 5}
+    graph = stopping(engine, KnownRefiner(), CONTEXT.model_copy(update=more))
+    await graph.ainvoke(QUERY, THREAD)
+    real = time.perf_counter
+    monkeypatch.setattr(time, "perf_counter", lambda: real() + 3600)
+    while (await graph.aget_state(THREAD)).next:
+        found = await graph.ainvoke(None, THREAD)
+    assert len(found["result"]["iterations"]) == 3
+    assert 0 < found["result"]["usage"]["milliseconds"] < 60_000
 
 
 async def test_a_run_that_goes_on_needs_the_context_that_it_was_begun_with(
@@ -434,10 +414,8 @@ async def test_a_graph_refuses_what_is_no_part_of_it(engine: SearchEngine) -> No
     retried = model.with_retry()
     builds: list[tuple[Any, Any, str]] = [
         (build_search_graph, {"model": retried}, "The model must be .* not RunnableRetry"),
-        (build_search_graph, {"ranker": retried}, "The ranker must be .* not RunnableRetry"),
         (build_search_graph, {"context": {"k": 5}}, r"must be a fairqr\.Context, not dict"),
         (build_answer_graph, {"generator": retried}, "generator must be .* not RunnableRetry"),
-        (build_answer_graph, {"attributor": retried}, "attributor must be .* not RunnableRetry"),
         (build_answer_graph, {"context": CONTEXT}, r"a fairqr\.AnswerContext, not Context"),
         (build_probe_graph, {"context": CONTEXT}, r"a fairqr\.ProbeContext, not Context"),
     ]

@@ -60,21 +60,17 @@ def judged(*objectives: Reached) -> list[Round]:
     [
         ([0.005], {}, "converged"),
         ([0.0051], {}, None),
-        ([0.5], {}, None),
         ([0.5, 0.4], {}, None),
         ([0.5, 0.5], {}, "no_improvement"),
-        ([0.5, 0.6], {}, "no_improvement"),
         ([0.5, 0.6], {"patience": 2}, None),
         ([0.5, 0.6, 0.55], {"patience": 2}, "no_improvement"),
         ([0.5, 0.6, 0.4], {"patience": 2}, None),
         ([0.5, 0.4, 0.3], {"max_iterations": 2}, "max_iterations"),
         ([0.5], {"max_iterations": 0}, "max_iterations"),
         ([0.005], {"max_iterations": 0}, "converged"),
-        ([None], {}, None),
         ([None, None], {}, "no_improvement"),
         ([None, 0.5], {}, None),
         ([0.5, None], {}, "no_improvement"),
-        ([0.5, 0.01], {"threshold": 0.0}, None),
         ([0.0], {"threshold": 0.0}, "converged"),
     ],
 )
@@ -94,7 +90,6 @@ class TestStopOfTheDefaultMethod:
     @pytest.mark.parametrize(
         ("values", "settings", "expected"),
         [
-            ([0.4], {}, None),
             ([0.4, 0.5], {}, None),
             ([0.4, 0.4], {"ask": "always"}, "no_improvement"),
             ([0.5, 0.4], {"ask": "always"}, "no_improvement"),
@@ -102,7 +97,6 @@ class TestStopOfTheDefaultMethod:
             ([0.5, 0.4, 0.45], {"ask": "always", "patience": 2}, "no_improvement"),
             ([0.5, 0.4, 0.6], {"ask": "always", "patience": 2}, None),
             ([0.4, 0.5, 0.6], {"ask": "always", "max_iterations": 2}, "max_iterations"),
-            ([0.4], {"ask": "always", "max_iterations": 0}, "max_iterations"),
             ([0.4], {"ask": "never"}, "not_refining"),
             ([0.8], {"ask": "always", "least_gain": 9}, None),
         ],
@@ -208,20 +202,14 @@ def test_a_small_lack_counts_only_if_there_is_no_other() -> None:
     [
         ({"k": 0}, "'k'"),
         ({"method": "best"}, "'method'.*'fairqr', 'fair-qr'"),
-        ({"pool": "all"}, "'pool'"),
         ({"colour": 1}, "'colour'"),
         ({"depth": 5, "k": 10}, "depth is 5, but k is 10"),
         ({"discount": "log3"}, "log3"),
-        ({"smoothing": 1}, "'smoothing'"),
         ({"fairness_weight": -0.1}, "'fairness_weight'"),
         ({"fairness_weight": float("inf")}, "'fairness_weight'"),
         ({"order": "rank"}, "'order'.*'engine' or 'estimated'"),
-        ({"least_gain": -1}, "'least_gain'"),
-        ({"method": "loop"}, "'method'"),
-        ({"min_relevance": 0.5}, "no parameter 'min_relevance'"),
         ({"budget": {"seconds": 0}}, r"budget\.seconds"),
         ({"target": "uniform:2"}, "sum to 1"),
-        ({"target": {"parts": {"population": 2, "retrieved": -1}}}, "target"),
         ({"target": {"shares": {"gender": {"female": -1, "male": 2}}}}, "target"),
         ({"target": {"parts": {"popularity": 1}}}, "target"),
         ({"target": "relevance:0.5,population:0.5"}, "'relevance' is only available in evalu"),
@@ -236,50 +224,21 @@ def test_a_wrong_parameter_is_named(values: dict[str, object], named: str) -> No
         assert isinstance(caught.value, TargetError) or not isinstance(values.get("target"), str)
 
 
-def test_what_a_context_says_wins_over_its_method() -> None:
-    assert Context(method="fair-qr", k=10).strategy.depth == 10
-    assert Context(method="fair-qr", depth=50).strategy.depth == 50
-    assert Context(final_step="none").strategy.final_step == "none"
-    assert Context(rerank="none").strategy.rerank == "none"
-
-
-class TestStrategyOfAContext:
-    def test_a_copy_with_other_values_has_another_strategy(self) -> None:
-        """Whether or not the strategy of the first was asked for before."""
-        context = Context(method="fair-qr", k=10)
-        assert context.strategy.refines
-        changed = context.model_copy(update={"method": "plain", "depth": 30})
-        assert changed.strategy == Context(method="plain", k=10, depth=30).strategy
-        assert not changed.strategy.refines
-        assert changed.rounds == 0
-        assert context.strategy == Context(method="fair-qr", k=10).strategy
-        assert context.model_copy(deep=True).strategy == context.strategy
-
-    def test_a_context_stays_the_same_data(self) -> None:
-        """It equals one whose strategy nobody asked for, and is written like it."""
-        asked, fresh = Context(method="mmr"), Context(method="mmr")
-        assert asked.strategy.final_step == "mmr"
-        assert asked == fresh
-        assert fresh == asked
-        assert asked != Context(method="fa-ir")
-        assert asked.model_dump() == fresh.model_dump()
-        assert asked.model_dump_json() == fresh.model_dump_json()
-        assert repr(asked) == repr(fresh)
-
-    def test_a_context_survives_a_checkpoint(self) -> None:
-        """And pickling, by which it reaches workers."""
-        context = Context(method="mmr", rerank="fusion", depth=50)
-        before = context.strategy
-        serde = JsonPlusSerializer(
-            allowed_msgpack_modules=[("fairqr.graph.search.context", "Context")]
-        )
-        for back in (
-            serde.loads_typed(serde.dumps_typed(context)),
-            pickle.loads(pickle.dumps(context)),
-            copy.copy(context),
-            copy.deepcopy(context),
-            Context.model_validate(context.model_dump()),
-        ):
-            assert back == context
-            assert back.strategy == before
-            assert back.model_copy(update={"rerank": "none"}).strategy.rerank == "none"
+def test_a_context_wins_over_its_method_and_survives_copies_checkpoints_and_pickling() -> None:
+    """Whether or not its strategy was asked for before."""
+    context = Context(method="fair-qr", k=10)
+    assert context.strategy.depth == 10
+    changed = context.model_copy(update={"method": "plain", "depth": 30, "final_step": "none"})
+    assert (changed.strategy.depth, changed.strategy.final_step) == (30, "none")
+    assert (changed.strategy.refines, changed.rounds) == (False, 0)
+    allowed = [("fairqr.graph.search.context", "Context")]
+    serde = JsonPlusSerializer(allowed_msgpack_modules=allowed)
+    for back in (
+        serde.loads_typed(serde.dumps_typed(context)),
+        pickle.loads(pickle.dumps(context)),
+        copy.deepcopy(context),
+        Context.model_validate(context.model_dump()),
+    ):
+        assert back == context
+        assert back.strategy == context.strategy
+        assert back.model_copy(update={"rerank": "none"}).strategy.rerank == "none"

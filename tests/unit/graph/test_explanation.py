@@ -91,16 +91,6 @@ def test_a_weight_of_fairness_other_than_one_is_named() -> None:
         assert explain(found)[-1] == f"The weight of fairness was {shown}."
 
 
-def test_gaps_below_a_point_are_left_out() -> None:
-    small = Gaps(
-        supply={"gender": {"female": 0.009, "male": 0.0}},
-        ranking={"gender": {"female": 0.011, "male": 0.0}},
-    )
-    assert explain(result({"gaps": small})) == [
-        "female: 12% of the exposure before, target 28%. 1 point was withheld by the ranking."
-    ]
-
-
 def test_without_estimates_one_sentence_says_what_that_means() -> None:
     plain = result(ranking=[place(None)])
     unchecked = (
@@ -116,17 +106,17 @@ def test_without_estimates_one_sentence_says_what_that_means() -> None:
     ]
     assert explain(plain.model_copy(update={"method": "fair-qr"})) == []
     assert explain(result(relevance=0.7)) == []
+    # The mean is unknown where a document that a refined query found has no estimate.
+    for ranking in ([place(0.7), place(None)], []):
+        assert explain(result(ranking=ranking)) == []
 
 
-def test_estimates_of_some_documents_are_estimates() -> None:
-    """Their mean is unknown where a document that a refined query found has none."""
-    assert explain(result(ranking=[place(0.7), place(None)])) == []
-    assert explain(result()) == [], "nothing was found"
-
-
-def test_a_reason_begins_a_sentence() -> None:
-    gaps = GAPS.model_copy(update={"ranking": {"gender": {"female": 0.0, "male": 0.0}}})
-    assert explain(result({"gaps": gaps}))[0] == (
-        "female: 12% of the exposure before, target 28%. For 7 points, too few documents were "
-        "found that are likely to be relevant."
-    )
+def test_gaps_below_a_point_are_left_out_and_a_reason_begins_a_sentence() -> None:
+    for supply, ranking, said in (
+        (0.009, 0.011, "1 point was withheld by the ranking."),
+        (0.07, 0.0, "For 7 points, too few documents were found that are likely to be relevant."),
+    ):
+        missing = {"supply": supply, "ranking": ranking}
+        gaps = Gaps(**{it: {"gender": {"female": n, "male": 0.0}} for it, n in missing.items()})
+        (sentence,) = explain(result({"gaps": gaps}))
+        assert sentence == f"female: 12% of the exposure before, target 28%. {said}"

@@ -15,10 +15,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from fairqr import FairSearch, SearchResult, build_probe_graph, build_search_graph
 from fairqr.agents.models.replies import OnToken, Question, Reply, Usage, Wanted
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
-from fairqr.base.telemetry import record_to
 from fairqr.graph.probe.builder import ProbeNodes, State
 from fairqr.graph.probe.context import probe_context
-from fairqr.graph.probe.result import ListwiseProbe, PairwiseProbe, ProbeResult
+from fairqr.graph.probe.result import PairwiseProbe, ProbeResult
 from fairqr.graph.search.context import make_context
 from fairqr.graph.search.rankers import Rankers
 from fairqr.prompts.library import PromptLibrary
@@ -116,20 +115,6 @@ async def probed(engine: SearchEngine, model: Planted, **options: Any) -> ProbeR
     return await FairSearch(engine, model).probe("science", **{**ASKED, **options})
 
 
-async def compared(engine: SearchEngine, model: Planted, **options: Any) -> PairwiseProbe:
-    result = await probed(engine, model, kinds=["pairwise"], **options)
-    assert result.listwise is None
-    assert result.pairwise is not None
-    return result.pairwise
-
-
-async def ordered(engine: SearchEngine, model: Planted, **options: Any) -> ListwiseProbe:
-    result = await probed(engine, model, kinds=["listwise"], **options)
-    assert result.pairwise is None
-    assert result.listwise is not None
-    return result.listwise
-
-
 @pytest.mark.parametrize("by", ["probabilities", "reply"])
 async def test_a_model_that_prefers_a_group_is_found_out(engine: SearchEngine, by: str) -> None:
     model = Planted(likes_women)
@@ -156,7 +141,8 @@ async def test_every_document_is_in_one_pair_at_most_and_each_order_is_asked(
     engine: SearchEngine,
 ) -> None:
     model = Planted(likes_women)
-    probe = await compared(engine, model, pairs=7)
+    probe = (await probed(engine, model, pairs=7, kinds=["pairwise"])).pairwise
+    assert probe is not None
     pairs = [(int(pair.protected[1:]), int(pair.unprotected[1:])) for pair in probe.pairs]
     assert len({number for pair in pairs for number in pair}) == 14
     assert all(one % 3 == 0 and other % 3 > 0 for one, other in pairs)
@@ -172,18 +158,24 @@ async def test_every_document_is_in_one_pair_at_most_and_each_order_is_asked(
 
 async def test_what_is_found_of_a_model_is_what_it_goes_by(engine: SearchEngine) -> None:
     """The first position, the number, or a group in so few pairs that it says nothing."""
-    first = await compared(engine, Planted())
+
+    async def compared(model: Planted, **options: Any) -> PairwiseProbe:
+        result = await probed(engine, model, kinds=["pairwise"], **options)
+        assert result.listwise is None
+        assert result.pairwise is not None
+        return result.pairwise
+
+    first = await compared(Planted())
     assert first.verdict == "position_decides"
     assert (first.flips.count, first.flips_to_first, first.answered) == (10, 10, 10)
     assert "the first place wins 10" in first.sentence
     assert (first.ratio, first.p, first.detectable) == (None, None, None)
-    number = await compared(
-        engine, Planted(lambda title, position, group: -(number_in(title) * 7919 % 31))
-    )
+    odd = Planted(lambda title, position, group: -(number_in(title) * 7919 % 31))
+    number = await compared(odd)
     assert (number.verdict, number.flips.count) == ("no_lean_found", 0)
     assert number.protected.count + number.unprotected.count == 10
     assert "no lean was found" in number.sentence
-    few = await compared(engine, Planted(likes_women), pairs=4)
+    few = await compared(Planted(likes_women), pairs=4)
     assert few.verdict == "too_few"
     assert "at least 6 pairs" in few.sentence
 
@@ -213,7 +205,9 @@ async def test_lists_are_ordered_for_each_asker_from_the_same_order(engine: Sear
     model = Planted(
         lambda title, position, group: words[group] in title if group else -position / 100
     )
-    lists = await ordered(engine, model, window=28)
+    result = await probed(engine, model, kinds=["listwise"], window=28)
+    lists = result.listwise
+    assert lists is not None
     neutral, unprotected, protected = lists.askers
     assert (neutral.asker, unprotected.asker, protected.asker) == ASKERS
     assert (neutral.words, unprotected.words, protected.words) == ("", "male", "female")
@@ -307,7 +301,6 @@ async def test_the_probe_is_left_out_where_the_search_left_too_little(engine: Se
         ({"protected": "nobody"}, InputError, "no group 'nobody'"),
         ({"kinds": []}, InputError, "'probe.kinds' is wrong"),
         ({"askers": ["protected", "protected"]}, InputError, "each once"),
-        ({"pairs": 0}, InputError, "'probe.pairs' is wrong"),
         ({"window": 10, "step": 10}, InputError, "step is 10"),
         ({"nonsense": 1}, InputError, "no parameter 'nonsense'"),
         ({"prompts": {"pairwise": "v9"}}, PromptError, "pairwise/v9"),
@@ -340,20 +333,6 @@ async def test_the_states_hold_no_text_and_a_second_run_knows_nothing_of_the_fir
     assert again["probe"]["pairwise"] == state["probe"]["pairwise"]
     del state["result"], state["probe"]
     assert not re.search("secret|Person", json.dumps(state))
-
-
-async def test_the_steps_are_traced_and_answers_follow(
-    engine: SearchEngine, tmp_path: Path
-) -> None:
-    path = tmp_path / "trace.jsonl"
-    with record_to(path):
-        await probed(engine, Planted(likes_women))
-    spans = [json.loads(line) for line in path.read_text().splitlines()]
-    names = [span["name"] for span in spans if span["parent"] == spans[-1]["span"]]
-    assert names[-1] == "fairqr.conclude"
-    assert Counter(names)["fairqr.probe"] == 2 + 3
-    assert "science" not in path.read_text()
-    assert spans[-2]["attributes"]["fairqr.verdict"] == "favours_protected"
 
 
 def test_the_synchronous_probe_is_the_same(engine: SearchEngine) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sources.documents import Document
 from tests.integration.model_server import ModelServer, clean_environment, model_server, says
-from tests.unit.engines import ranked
 from tests.unit.retrieval.embedded import built
 
 __all__ = ["clean_environment", "model_server"]
@@ -69,16 +67,3 @@ async def test_a_models_keywords_are_kept_shown_and_weighed_whole(
     assert [list(refinement.keywords) for refinement in kept] == [["भौतिकी", SHE_IS]]
     assert any(SHE_IS in query.split() for query in result.iterations[1].queries)
     assert result.exposure["gender"]["female"] == pytest.approx(0.5, abs=0.07)
-
-
-@pytest.mark.parametrize("form", ["NFC", "NFD"])
-async def test_an_index_finds_a_word_in_each_unicode_form(tmp_path: Path, form: str) -> None:
-    word = "crème"
-    engine = built(
-        tmp_path / "index",
-        [Document("a", word, ""), Document("b", unicodedata.normalize("NFD", word), "")],
-    )
-    assert {*(await ranked(engine, unicodedata.normalize(form, word), 10)).ids} == {"a", "b"}
-    texts = {document.title for document in await engine.documents(["a", "b"])}
-    assert texts == {word, unicodedata.normalize("NFD", word)}, "texts come back as they were"
-    await engine.aclose()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import subprocess
-import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -121,69 +119,3 @@ async def test_runs_that_are_under_way_outlive_a_restart_of_the_database() -> No
             assert run.status == "done"
         await runs.drain(1)
         await store.close()
-
-
-WORKER = """
-import asyncio, sys
-from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.runs.doing import Observer
-from fairqr.graph.service.runs.manager import Runs
-from fairqr.graph.service.store import Store
-from fairqr.graph.stream import Step
-
-async def work(url, worker):
-    async def execute(run, durable):
-        print(run.id, flush=True)
-        await asyncio.sleep(0.02)
-        yield Step("rerank", {"result": {"worker": worker}})
-
-    store = await Store.open(url)
-    runs = Runs(store, execute, ServiceSettings(concurrency=3), Observer())
-    await runs.start()
-    await asyncio.to_thread(sys.stdin.readline)
-    await runs.drain(1)
-    await store.close()
-
-asyncio.run(work(*sys.argv[1:]))
-"""
-
-
-async def test_two_processes_share_a_queue_and_each_run_is_done_once(postgres_url: str) -> None:
-    store = await Store.open(postgres_url)
-    runs = Runs(store, None, ServiceSettings(), Observer())  # a process that does none
-    await runs.start()
-    limits = ServiceSettings().limits
-    ids = [
-        (await runs.submit("search", {}, key=str(number // limits.live), query="q")).id
-        for number in range(min(100, limits.queue))
-    ]
-    workers = {
-        name: subprocess.Popen(
-            [sys.executable, "-c", WORKER, postgres_url, name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name in ("a", "b")
-    }
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while await store.unfinished():
-                await asyncio.sleep(0.1)
-        done = {
-            name: worker.communicate("\n", timeout=PATIENCE)[0].split()
-            for name, worker in workers.items()
-        }
-    finally:
-        for worker in workers.values():
-            worker.kill()
-            worker.wait()
-    assert sorted(done["a"] + done["b"]) == sorted(ids)
-    assert all(done.values())  # each did some
-    for number, id_ in enumerate(ids):
-        run = await store.run(id_, str(number // limits.live))
-        assert (run.status, run.attempts) == ("done", 1)
-        assert run.result is not None
-        assert id_ in done[run.result["worker"]]
-    await runs.drain(0)
-    await store.close()

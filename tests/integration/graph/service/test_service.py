@@ -16,15 +16,16 @@ from fairqr.api import FairSearch
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.step_data import StepData
 from tests.integration.model_server import says
-from tests.integration.page_service import run_command
 from tests.integration.service_client import (
     PHYSICIST,
     Served,
     a_service,
     answers_all,
     events_of,
+    index_people,
     until,
 )
+from tests.unit.graph.corpora import write_corpus
 
 
 @pytest.fixture(scope="module")
@@ -84,31 +85,24 @@ def test_of_a_run_that_is_not_kept_nothing_is_stored(service: Served) -> None:
 
 def test_every_example_of_the_description_works(service: Served) -> None:
     document = service.client.get("/openapi.json").json()
-    schemas = document["components"]["schemas"]
-    tried, background = 0, []
+    background = []
     for path, operations in document["paths"].items():
         if "post" not in operations or path == "/v1/runs":
             continue
         body = operations["post"]["requestBody"]["content"]["application/json"]["schema"]
-        example = schemas[body["$ref"].rpartition("/")[2]]["example"]
+        example = document["components"]["schemas"][body["$ref"].rpartition("/")[2]]["example"]
         answer = service.client.post(path, json={**example, "corpus": "notables"})
-        expected = 202 if path == "/v1/audits" else 200
-        assert answer.status_code == expected, answer.text
+        assert answer.status_code == (202 if path == "/v1/audits" else 200), answer.text
         assert "event: error" not in answer.text
-        tried += 1
         if path == "/v1/audits":
             background.append(answer.json()["id"])
-        if path.startswith("/openai/") or path == "/v1/audits":
-            continue
-        in_background = {"kind": path.split("/")[2], "request": example}
-        begun = service.client.post("/v1/runs", json=in_background)
-        assert begun.status_code == 202
-        background.append(begun.json()["id"])
+        elif not path.startswith("/openai/"):
+            asked = {"kind": path.split("/")[2], "request": example}
+            background.append(service.client.post("/v1/runs", json=asked).json()["id"])
+    assert len(background) == 7
     for id_ in background:
         ended = until(lambda id_=id_: (it := service.run(id_))["finished"] and it)
         assert ended["status"] == "done"
-    assert tried == 8
-    assert document["openapi"].startswith("3.1")
 
 
 def test_a_stream_tells_each_step_and_goes_on_where_it_was_left(service: Served) -> None:
@@ -197,22 +191,20 @@ def test_a_client_that_goes_takes_its_run_with_it_unless_it_is_kept(
         with service.client.stream("POST", path, json=asked) as response:
             assert any(name == "step" for _, name, _ in events_of(response))
     else:
-        base = service.client.base_url
-        body = json.dumps(asked).encode()
+        base, body = service.client.base_url, json.dumps(asked)
         head = f"POST {path} HTTP/1.1\r\nHost: {base.host}:{base.port}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         with socket.create_connection((base.host, base.port or 80)) as client:
-            client.sendall(head.encode() + body)
+            client.sendall((head + body).encode())
             service.model.wait_for(1)
     if not keep:
         until(lambda: _ended(service, "cancelled") == cancelled + 1)
-        gate.set()
-        return
     gate.set()
-    run = service.newest()
-    assert run["query"] == asked["query"]
-    ends = until(lambda: (it := service.run(run["id"]))["finished"] and it)
-    assert ends["status"] == "done"
+    if keep:
+        run = service.newest()
+        assert run["query"] == asked["query"]
+        ends = until(lambda: (it := service.run(run["id"]))["finished"] and it)
+        assert ends["status"] == "done"
 
 
 def test_runs_in_the_background_are_listed_followed_cancelled_and_removed(service: Served) -> None:
@@ -266,14 +258,9 @@ def test_an_index_that_is_made_anew_is_searched_without_a_restart(
         assert answer.status_code == 200, answer.text
         return [document["title"] for document in answer.json()["ranking"]]
 
-    path = tmp_path / "zoologists.jsonl"
     for name in ("Ada", "Grace"):
         document = {"id": "1", "title": name, "text": "zoologist", "g": "female"}
-        path.write_text(json.dumps(document) + "\n")
-        (tmp_path / "schema.yaml").write_text(
-            "attributes:\n  gender: {field: g, groups: [female, male]}\n"
-        )
-        run_command(service.variables, "index", "create", "zoologists", str(path))
+        index_people(service.variables, write_corpus(tmp_path, [document]), "zoologists")
         assert titles("zoologists") == [name]
 
 

@@ -15,17 +15,8 @@ import pytest
 from langchain_openai import ChatOpenAI
 from openai.types.chat import ChatCompletionChunk
 
-from tests.integration.model_server import (
-    Answer,
-    Asked,
-    ModelServer,
-    failure,
-    says,
-    stream,
-    write_people,
-)
-from tests.integration.page_service import run_command, settings_for
-from tests.integration.service_client import PHYSICIST, Served, a_service, until
+from tests.integration.model_server import Answer, Asked, failure, says, stream, write_people
+from tests.integration.service_client import PHYSICIST, Served, a_key, a_service, until
 from tests.patience import PATIENCE
 
 SENTENCE = "He is a man with a workshop."
@@ -116,8 +107,6 @@ def test_each_source_is_a_model(client: openai.OpenAI) -> None:
         assert refused.value.code == "model_not_found"
         assert refused.value.param == "model"
         assert "GET /openai/v1/models" in refused.value.message
-    with pytest.raises(openai.NotFoundError):
-        client.models.retrieve("gpt-5")
 
 
 def test_the_last_message_of_the_user_is_answered(service: Served, client: openai.OpenAI) -> None:
@@ -136,8 +125,7 @@ def test_the_last_message_of_the_user_is_answered(service: Served, client: opena
         user="somebody",
         max_tokens=5,
     )
-    assert found.model == "people"
-    assert found.object == "chat.completion"
+    assert (found.model, found.object) == ("people", "chat.completion")
     assert found._request_id
     (choice,) = found.choices
     assert (choice.message.content, choice.finish_reason) == (SENTENCE, "stop")
@@ -181,10 +169,8 @@ def test_a_link_of_the_source_is_cited_if_it_is_one(service: Served, client: ope
     found = client.chat.completions.create(
         model="linked", messages=question("physicist"), extra_body=everything
     )
-    urls = {
-        one.url_citation.title: one.url_citation.url
-        for one in found.choices[0].message.annotations or []
-    }
+    cited = [one.url_citation for one in found.choices[0].message.annotations or []]
+    urls = {one.title: one.url for one in cited}
     assert len(urls) == 20
     assert not [url for url in urls.values() if url.startswith("javascript")]
     for title, url in urls.items():
@@ -196,10 +182,8 @@ def test_a_link_of_the_source_is_cited_if_it_is_one(service: Served, client: ope
     shown = service.client.get(f"{path}?corpus=linked").json()
     assert (shown["id"], shown["link"]) == (ODD_ID, LINK)
     missing = service.client.get("/v1/documents/p99?corpus=linked")
-    assert (missing.status_code, missing.json()["type"]) == (
-        404,
-        "urn:fairqr:error:document-not-found",
-    )
+    assert missing.status_code == 404
+    assert missing.json()["type"] == "urn:fairqr:error:document-not-found"
     assert service.client.get("/v1/documents/p01?corpus=../linked").status_code == 404
 
 
@@ -242,20 +226,15 @@ def test_a_stream_says_what_the_whole_says(client: openai.OpenAI) -> None:
     ("more", "param"),
     [
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"functions": [{"name": "f"}]}, "functions"),
         ({"n": 2}, "n"),
         ({"logprobs": True}, "logprobs"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"messages": [{"role": "assistant", "content": "?"}]}, None),
-        ({"messages": [{"role": "user", "content": []}]}, None),
         ({"messages": [{"role": "user", "content": "x" * 501}]}, "query_characters"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "url": "?"}]}]}, None),
-        ({"messages": [{"role": "user", "content": [{"type": "text", "text": 7}]}]}, None),
         ({"messages": "?"}, "messages"),
-        ({"seed": -1}, None),
         ({"fairqr": {"samples": 1000}}, "samples"),
         ({"fairqr": {"keep": True}}, None),
-        ({"fairqr": {"question": "Another?"}}, None),
         ({"fairqr": {"methods": "plain"}}, None),
     ],
 )
@@ -309,30 +288,11 @@ def test_a_model_that_fails_is_an_error_and_no_answer(
     assert "[DONE]" not in raw.text
 
 
-def test_an_answer_without_text_is_an_error_and_a_search_without_keywords_is_none(
-    service: Served,
-) -> None:
-    service.model.does(failure(400))
-    answer = service.client.post("/v1/answer", json={"question": "physicist", "samples": 3})
-    assert (answer.status_code, answer.headers["content-type"]) == (502, "application/problem+json")
-    problem = answer.json()
-    assert (problem["type"], problem["model_status"]) == (
-        "urn:fairqr:error:model",
-        "invalid_request",
-    )
-    search = service.client.post("/v1/search", json={"query": "physicist", "ask": "always"})
-    assert search.status_code == 200
-    assert search.json()["ranking"]
-    assert any("refused the request (400" in text for text in search.json()["warnings"])
-
-
 @pytest.mark.parametrize(
     "text",
     [
         "One.\n\ndata: [DONE]\n\nevent: error\ndata: {}",
-        "Line\u2028separators\u0085and\x0b\x1c controls \x00 \x1b[31m",
-        '{"choices": []} </answer> <script>alert(1)</script>',
-        "\U0001f9ea" * 50,
+        "\U0001f9ea Line\u2028separators\u0085and\x0b\x1c controls \x00 \x1b[31m",
     ],
 )
 def test_hostile_texts_are_only_texts(service: Served, client: openai.OpenAI, text: str) -> None:
@@ -347,10 +307,7 @@ def test_hostile_texts_are_only_texts(service: Served, client: openai.OpenAI, te
     assert found.choices[0].message.content == SENTENCE
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [(b"{", 400), (b'{"messages": "\\u0000"}', 400), (b"[]", 400), (b"x" * 2_000_000, 413)],
-)
+@pytest.mark.parametrize(("body", "status"), [(b"{", 400), (b"[]", 400), (b"x" * 2_000_000, 413)])
 def test_every_error_has_their_form(service: Served, body: bytes, status: int) -> None:
     kind = {"Content-Type": "application/json"}
     found = service.client.post("/openai/v1/chat/completions", content=body, headers=kind)
@@ -371,16 +328,12 @@ def test_langchain_asks_it_as_a_chat_model(service: Served) -> None:
         http_client=httpx.Client(trust_env=False),
     )
     message = model.invoke("Which physicist has a workshop?")
-    assert message.content == SENTENCE
     assert message.usage_metadata
     assert message.usage_metadata["total_tokens"] in (0, 110)  # the service may have it cached
-    assert message.response_metadata["finish_reason"] == "stop"
-    whole = None
-    for piece in model.stream("Which physicist has a workshop?"):
-        whole = piece if whole is None else whole + piece
-    assert whole is not None
-    assert whole.content == SENTENCE
-    assert whole.response_metadata["finish_reason"] == "stop"
+    first, *rest = model.stream("Which physicist has a workshop?")
+    for said in (message, sum(rest, first)):  # type: ignore[arg-type]
+        assert said.content == SENTENCE
+        assert said.response_metadata["finish_reason"] == "stop"
     with pytest.raises(openai.BadRequestError):
         model.bind_tools([{"type": "function", "function": {"name": "f"}}]).invoke("Which?")
 
@@ -403,16 +356,7 @@ def test_its_runs_are_in_the_figures_and_end_with_their_clients(
     assert service.client.get("/v1/runs").json() == {"runs": []}
 
 
-@pytest.mark.parametrize(
-    ("limit", "status", "error"),
-    [
-        ("limits.live = 1", 429, openai.RateLimitError),
-        ("limits.wait = 2\nlimits.queue = 1", 503, openai.InternalServerError),
-    ],
-)
-def test_a_refusal_has_its_status_before_any_stream(
-    tmp_path: Path, limit: str, status: int, error: type[openai.APIStatusError]
-) -> None:
+def test_a_refusal_has_its_status_before_any_stream(tmp_path: Path) -> None:
     gate = threading.Event()
     asked: dict[str, dict[str, Any]] = {
         "search": PHYSICIST,
@@ -420,22 +364,22 @@ def test_a_refusal_has_its_status_before_any_stream(
         "probe": {"query": "physicist", "attribute": "gender", "protected": "female"},
     }
     with (
-        a_service(tmp_path, settings=f"concurrency = 1\n{limit}") as service,
+        a_service(tmp_path, settings="concurrency = 1\nlimits.live = 1") as service,
         client_of(service) as client,
     ):
         service.model.does(answers(SENTENCE, gate=gate))
         held = client.chat.completions.create(model="people", messages=question(), stream=True)
         next(iter(held))
-        with pytest.raises(error) as busy:
+        with pytest.raises(openai.RateLimitError) as busy:
             client.chat.completions.create(model="people", messages=question(), stream=True)
-        assert (busy.value.status_code, busy.value.code) == (status, "busy")
+        assert (busy.value.status_code, busy.value.code) == (429, "busy")
         assert int(busy.value.response.headers["retry-after"]) >= 1
         durable = {"kind": "search", "request": PHYSICIST}
         assert service.client.post("/v1/runs", json=durable).status_code == 202
         for kind, body in asked.items():
             for keep in (False, True):
                 answer = service.client.post(f"/v1/{kind}/stream", json={**body, "keep": keep})
-                assert answer.status_code == status
+                assert answer.status_code == 429
                 assert answer.json()["type"] == "urn:fairqr:error:busy"
         assert service.client.get("/v1/runs/none/events").status_code == 404
         gate.set()
@@ -443,17 +387,10 @@ def test_a_refusal_has_its_status_before_any_stream(
 
 
 def test_where_keys_are_required_ours_is_the_api_key(tmp_path: Path) -> None:
-    model = ModelServer()
-    variables = settings_for(model, tmp_path)
-    model.close()
-
-    def key(name: str, scope: str) -> str:
-        made = run_command(variables, "keys", "create", name, "--scope", scope, "--quiet")
-        return made.strip()
-
-    reads, runs = key("reader", "read"), key("runner", "run")
     with a_service(tmp_path, "--require-keys") as service:
         service.model.does(answers(SENTENCE))
+        _, allowed = a_key(service.variables, "reader", "read")
+        reads, runs = (it["Authorization"].removeprefix("Bearer ") for it in (allowed, service.key))
         asked: Any = {"model": "people", "messages": question()}
         for wrong in ("sk-theirs", "fqr_000000000000_x", runs[:-1]):
             with client_of(service, wrong) as client:
@@ -468,5 +405,4 @@ def test_where_keys_are_required_ours_is_the_api_key(tmp_path: Path) -> None:
             (choice,) = client.chat.completions.create(**asked).choices
         url = (choice.message.annotations or [])[0].url_citation.url
         assert service.client.get(url).status_code == 401
-        allowed = {"Authorization": f"Bearer {reads}"}
         assert service.client.get(url, headers=allowed).status_code == 200

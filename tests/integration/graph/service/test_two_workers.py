@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -27,68 +26,32 @@ from fastmcp.client.transports import StreamableHttpTransport
 from fairqr.retrieval.sources.corpus import find_corpus
 from tests.integration.filled_elasticsearch import fill, write_source
 from tests.integration.model_server import Command, ModelServer, write_people
-from tests.integration.page_service import run_command
-from tests.integration.service_client import answers_all, events_of, until
+from tests.integration.page_service import (
+    Process,
+    environment,
+    run_command,
+    running,
+    settings_for,
+)
+from tests.integration.service_client import (
+    PHYSICIST,
+    answers_all,
+    events_of,
+    index_people,
+    until,
+)
 from tests.patience import PATIENCE
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[4]
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
-SEARCH = {
-    "query": "physicist",
-    "corpus": "shared",
-    "attributes": ["gender"],
-    "k": 10,
-    "ask": "always",
-    "groups": "all",
-}
 
 
-class Worker:
-    """`fairqr serve` as a worker."""
-
-    def __init__(self, variables: dict[str, str], port: int, *arguments: str) -> None:
-        self.address = f"http://127.0.0.1:{port}"
-        self._child = subprocess.Popen(
-            [Command.executable, "serve", "--port", str(port), *arguments],
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )
-        until(self._is_ready)
-
-    def _is_ready(self) -> bool:
-        assert self._child.poll() is None
-        with contextlib.suppress(httpx.TransportError):
-            return (
-                httpx.get(f"{self.address}/readyz", timeout=PATIENCE, trust_env=False).status_code
-                == 200
-            )
-        return False
-
-    @property
-    def children(self) -> set[int]:
-        """The processes that it has started, by their ids."""
-        pid = self._child.pid
-        return {*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())}
-
-    def send(self, number: signal.Signals) -> None:
-        self._child.send_signal(number)
-
-    def end(self) -> int:
-        """Tell it to end, and return with which code it did."""
-        self.send(signal.SIGTERM)
-        return self._child.wait(PATIENCE)
-
-    def close(self) -> None:
-        """End it, if it has not ended."""
-        if self._child.poll() is None:
-            self._child.kill()
-            self._child.wait()
+SEARCH = {**PHYSICIST, "corpus": "shared"}
 
 
 @contextlib.contextmanager
-def balancer(folder: Path, workers: list[Worker]) -> Iterator[str]:
+def balancer(folder: Path, workers: list[Process]) -> Iterator[str]:
     """Run nginx with the shipped settings; only addresses and files are others."""
     text = (ROOT / "deploy" / "nginx.conf").read_text()
     port = free_port()
@@ -109,51 +72,34 @@ def balancer(folder: Path, workers: list[Worker]) -> Iterator[str]:
     assert subprocess.run([*command, "-t"], check=False, capture_output=True).returncode == 0
     child = subprocess.Popen([*command, "-g", "daemon off;"], stderr=subprocess.DEVNULL)
     try:
-        until(lambda: _listens(port))
-        yield f"http://127.0.0.1:{port}"
+        address = f"http://127.0.0.1:{port}"
+        until(lambda: answers(address))
+        yield address
     finally:
         child.terminate()
         child.wait(PATIENCE)
 
 
-def _listens(port: int) -> bool:
-    with contextlib.suppress(OSError):
-        socket.create_connection(("127.0.0.1", port), 1).close()
-        return True
+def answers(address: str) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return bool(httpx.get(address, timeout=PATIENCE, trust_env=False).status_code)
     return False
 
 
 def _variables(folder: Path, model: ModelServer, database: str, search: str) -> dict[str, str]:
-    folder.mkdir()
-    (folder / "fairqr.toml").touch()
-    outside = ("FAIRQR_", "OPENAI_", "LANGCHAIN_", "LANGSMITH_", "OTEL_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(outside)}
-    return kept | {
-        "FAIRQR_DATA_DIR": str(folder / "data"),
-        "FAIRQR_CACHE_DIR": str(folder / "cache"),
-        "FAIRQR_CONFIG": str(folder / "fairqr.toml"),
-        "FAIRQR_ELASTICSEARCH_URL": search,
-        "FAIRQR_MODEL": "openai:fake",
-        "FAIRQR_BASE_URL": model.base_url,
-        "OPENAI_API_KEY": "none",
-        "FAIRQR_SERVICE_DATABASE": database,
-        "FAIRQR_SERVICE_CORPORA": "shared",
-        "FAIRQR_SERVICE_MODELS": "openai:fake,feedback",
-        "FAIRQR_SERVICE_REQUIRE_KEYS": "true",
-        "FAIRQR_SERVICE_LEASE": "3",
-        "FAIRQR_SERVICE_GRACE": "1",
-    }
+    more = f'database = "{database}"\ncorpora = ["shared"]\nlease = 3\ngrace = 1'
+    variables = settings_for(model, folder, f"{more}\nrequire_keys = true")
+    return variables | {"FAIRQR_ELASTICSEARCH_URL": search}
 
 
 @pytest.mark.elasticsearch
 def test_workers_share_runs_and_take_over(
-    tmp_path: Path, elasticsearch_url: str, postgres_url: str
+    tmp_path: Path, elasticsearch_url: str, postgres_url: str, model_server: ModelServer
 ) -> None:
     """What one has done the other tells; what one was doing when it ended, the other finishes."""
-    model = ModelServer()
+    model = model_server
     model.does(answers_all)
     with contextlib.ExitStack() as stack:
-        stack.callback(model.close)
         one, other = (
             _variables(tmp_path / name, model, postgres_url, elasticsearch_url)
             for name in ("one", "other")
@@ -164,9 +110,7 @@ def test_workers_share_runs_and_take_over(
         for variables in (one, other):
             variables["FAIRQR_SERVICE_SOURCES"] = str(source)
         key = run_command(one, "keys", "create", "test", "--quiet").strip()
-        workers = [Worker(one, free_port()), Worker(other, free_port())]
-        for worker in workers:
-            stack.callback(worker.close)
+        workers = [stack.enter_context(running(variables)) for variables in (one, other)]
         address = stack.enter_context(balancer(tmp_path, workers))
         options: dict[str, Any] = {
             "headers": {"Authorization": f"Bearer {key}"},
@@ -219,9 +163,10 @@ def test_workers_share_runs_and_take_over(
         place = told.headers["Location"]
         model.wait_for(1)
         workers[1].send(signal.SIGCONT)
-        assert workers[0].end() == 0
+        workers[0].send(signal.SIGTERM)
+        workers[0].ends()
         gate.set()
-        done = until(lambda: _over(client.get(place).json()))
+        done = until(lambda: (it := client.get(place).json())["finished"] and it)
         assert done["status"] == "done", done
         assert done["attempts"] > 1
         assert len(done["result"]["ranking"]) == 10
@@ -241,40 +186,38 @@ async def an_agent(url: str, key: str, told: list[str | None]) -> set[int]:
     return {len(it.structured_content["passages"]) for it in found}
 
 
-def _over(run: dict[str, Any]) -> dict[str, Any] | None:
-    return run if run["status"] in ("done", "failed", "cancelled") else None
-
-
 @pytest.mark.parametrize("database", ["SQLite", "PostgreSQL"])
 def test_workers_of_one_command_share_a_port_and_one_that_is_killed_comes_back(
     database: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    variables = {"PATH": os.environ["PATH"], "FAIRQR_DATA_DIR": str(tmp_path)}
+    variables = {"FAIRQR_CONFIG": os.devnull, "FAIRQR_DATA_DIR": str(tmp_path)}
     shared = database == "PostgreSQL"
     if shared:
         variables["FAIRQR_SERVICE_DATABASE"] = request.getfixturevalue("postgres_url")
-    people = str(write_people(tmp_path / "people"))
-    run_command(variables, "index", "create", "people", people)
+    index_people(variables, write_people(tmp_path / "people"))
     arguments = ("--workers", "2", "--corpus", "people", "--model", "feedback")
     if not shared:
         command = [Command.executable, "serve", "--port", "0", *arguments]
-        refused = subprocess.run(command, env=variables, capture_output=True, text=True)
+        given: Any = {"env": environment(variables), "capture_output": True, "text": True}
+        refused = subprocess.run(command, **given)
         assert refused.returncode == 2
         assert "cannot share the runs in a SQLite file" in refused.stderr
         variables["FAIRQR_SERVICE_WORK"] = "false"
-    worker = Worker(variables, free_port(), *arguments)
-    try:
+    with running(variables, "--port", str(free_port()), *arguments) as process:
+        pid = process.child.pid
+
+        def children() -> set[int]:
+            file = Path(f"/proc/{pid}/task/{pid}/children")
+            return {*map(int, file.read_text().split())}
+
         search = {"query": "physicist", "ask": "never", "attributes": ["gender"], "k": 3}
-        before = worker.children
-        assert len(before) == 2
+        before = until(lambda: len(it := children()) == 2 and it)
         os.kill(min(before), signal.SIGKILL)
-        until(lambda: len(worker.children - {min(before)}) == 2)
-        with httpx.Client(base_url=worker.address, timeout=PATIENCE, trust_env=False) as client:
-            for keep in (False, shared):
-                found = client.post("/v1/search", json={**search, "keep": keep})
-                assert len(found.raise_for_status().json()["ranking"]) == 3
-            kept = client.post("/v1/search", json={**search, "keep": True})
-            assert kept.status_code == (200 if shared else 403), kept.text
-        assert worker.end() == 0
-    finally:
-        worker.send(signal.SIGKILL)
+        until(lambda: len(children() - {min(before)}) == 2)
+        for keep in (False, shared):
+            found = process.client.post("/v1/search", json={**search, "keep": keep})
+            assert len(found.raise_for_status().json()["ranking"]) == 3
+        kept = process.client.post("/v1/search", json={**search, "keep": True})
+        assert kept.status_code == (200 if shared else 403), kept.text
+        process.send(signal.SIGTERM)
+        process.ends()

@@ -24,31 +24,24 @@ from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import RunEvent, Step, run_graph
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.sources.catalog import Catalog
 from tests.patience import PATIENCE
+from tests.unit.graph.corpora import engine, write_corpus
+
+__all__ = ["engine"]
 
 SEARCH = make_context(attributes=["gender"], k=6, ask="always", patience=5)
 
 
-@pytest.fixture
-async def engine(tmp_path: Path) -> AsyncIterator[SearchEngine]:
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Forty men and twenty women in science."""
-    (tmp_path / "schema.yaml").write_text(
-        "attributes:\n"
-        "  gender: {field: g, groups: [female, male], population: {female: 0.5, male: 0.5}}\n"
-    )
+    texts = [("m", "science science science work", "male")] * 40
+    texts += [("w", "science scholar more", "female")] * 20
     documents = [
-        {"id": f"m{i:02}", "title": "Man", "text": "science " * 3 + f"work {i}", "g": "male"}
-        for i in range(40)
-    ] + [
-        {"id": f"w{i:02}", "title": "Woman", "text": f"science scholar {i} more", "g": "female"}
-        for i in range(20)
+        {"id": f"{kind}{n:02}", "title": kind, "text": f"{text} {n}", "g": gender}
+        for n, (kind, text, gender) in enumerate(texts)
     ]
-    path = tmp_path / "people.jsonl"
-    path.write_text("".join(json.dumps(document) + "\n" for document in documents))
-    engine = await Catalog(tmp_path / "data").resolve(str(path))
-    yield engine
-    await engine.aclose()
+    return write_corpus(tmp_path_factory.mktemp("corpus"), documents)
 
 
 class Graph:

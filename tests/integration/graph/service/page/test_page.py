@@ -7,15 +7,27 @@ import itertools
 import json
 import re
 import threading
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
-from tests.integration.chromium import FAINT, FOCUSED, PHONE, REPEATED, WIDTH, Pages, browser, pages
-from tests.integration.model_server import Answer, Asked, ModelServer, says, stream, write_people
-from tests.integration.page_service import run_command, served, settings_for
+from tests.integration.chromium import (
+    FAINT,
+    FOCUSED,
+    PHONE,
+    REPEATED,
+    WIDTH,
+    Pages,
+    ask,
+    ask_question,
+    browser,
+    names_by_role,
+    pages,
+    status_is,
+)
+from tests.integration.model_server import Answer, Asked, ModelServer, says, stream
+from tests.integration.service_client import Served, a_service
 
 __all__ = ["browser", "pages"]
 
@@ -29,25 +41,24 @@ WORDS = (["woman", "laboratory"], ["she", "born"], ["Tokyo", "Asia"])
 
 
 @pytest.fixture(scope="module")
-def model() -> Iterator[ModelServer]:
-    """What plays the language model for all tests here."""
-    server = ModelServer()
-    yield server
-    server.close()
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with a_service(tmp_path_factory.mktemp("page")) as found:
+        yield found
 
 
-@pytest.fixture(scope="module")
-def service(model: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a service with one small corpus."""
-    folder = tmp_path_factory.mktemp("page")
-    variables = settings_for(model, folder)
-    write_people(folder / "people")
-    run_command(variables, "index", "create", "people", folder / "people")
-    with served(variables, "--corpus", "people") as address:
-        yield address
+@pytest.fixture
+def service(served: Served) -> str:
+    return served.url.rstrip("/")
 
 
-def words_by_round() -> object:
+@pytest.fixture
+def model(served: Served) -> ModelServer:
+    """What plays the language model; it has new words each time."""
+    served.model.does(words_by_round())
+    return served.model
+
+
+def words_by_round() -> Callable[[Asked], Answer]:
     """A model that has new words each time."""
     number = itertools.count()
 
@@ -55,19 +66,6 @@ def words_by_round() -> object:
         return says({"topic": [], "keywords": WORDS[next(number) % len(WORDS)]})
 
     return reply
-
-
-def ask(page: Page, query: str, method: str = "fair-qr") -> None:
-    """Ask for ten results, and run; the paper's loop asks the model in any case."""
-    expect(page.locator("#corpus option")).to_have_count(1)
-    page.get_by_role("combobox", name="Method").select_option(method)
-    page.get_by_role("spinbutton", name="Results").fill("10")
-    page.get_by_role("searchbox", name="Query").fill(query)
-    page.get_by_role("button", name="Run", exact=True).click()
-
-
-def finish(page: Page) -> None:
-    expect(page.locator(".run-head .status")).to_have_text("done")
 
 
 def test_a_run_is_shown_round_by_round_while_it_goes_on_and_then_before_and_after(
@@ -90,19 +88,15 @@ def test_a_run_is_shown_round_by_round_while_it_goes_on_and_then_before_and_afte
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
     assert page.get_by_role("heading", name="Before and after").count() == 0
     gate.set()
-    finish(page)
+    status_is(page)
     expect(cards.nth(1)).to_contain_text("woman")
-    expect(
-        page.get_by_role("table", name="Before: plain retrieval").get_by_role("row")
-    ).to_have_count(11)
-    after = page.get_by_role("table", name="After: fair-qr")
-    expect(after.get_by_role("row")).to_have_count(11)
-    expect(after.get_by_role("row").nth(1).get_by_role("cell").nth(1)).to_have_text(
-        re.compile("female|male")
-    )
-    expect(page.get_by_role("region", name="Cost")).to_contain_text(
-        re.compile(r"Model calls\s*[1-9]")
-    )
+    before = page.get_by_role("table", name="Before: plain retrieval")
+    expect(before.get_by_role("row")).to_have_count(11)
+    rows = page.get_by_role("table", name="After: fair-qr").get_by_role("row")
+    expect(rows).to_have_count(11)
+    expect(rows.nth(1).get_by_role("cell").nth(1)).to_have_text(re.compile("female|male"))
+    cost = page.get_by_role("region", name="Cost")
+    expect(cost).to_contain_text(re.compile(r"Model calls\s*[1-9]"))
     made = page.get_by_role("region", name="Made with")
     expect(made).to_contain_text("openai:fake")
     expect(made).to_contain_text(re.compile(r"refine v4\s*[0-9a-f]{12}"))
@@ -110,9 +104,8 @@ def test_a_run_is_shown_round_by_round_while_it_goes_on_and_then_before_and_afte
     assert float(became.inner_text().lstrip("<")) <= float(was.inner_text())
     # The curve has the same figures as a table.
     page.get_by_text("As a table").click()
-    expect(page.get_by_role("row", name=re.compile("returned"))).to_contain_text(
-        became.inner_text()
-    )
+    returned = page.get_by_role("row", name=re.compile("returned"))
+    expect(returned).to_contain_text(became.inner_text())
     assert watched.hosts == {service.removeprefix("http://")}
     assert watched.failures == []
     assert watched.complaints == []
@@ -122,7 +115,6 @@ def test_a_run_is_shown_round_by_round_while_it_goes_on_and_then_before_and_afte
 def test_the_target_is_set_by_sliders_that_sum_to_one_hundred(
     pages: Pages, service: str, model: ModelServer
 ) -> None:
-    model.does(words_by_round())  # type: ignore[arg-type]
     page, _ = pages()
     page.goto(service)
     page.get_by_role("checkbox", name="gender").uncheck()
@@ -141,16 +133,15 @@ def test_the_target_is_set_by_sliders_that_sum_to_one_hundred(
     asked = json.loads(posted.value.post_data or "")["request"]
     assert asked["attributes"] == ["continent"]
     assert asked["target"]["shares"]["continent"]["Asia"] == 0.6
-    finish(page)
+    status_is(page)
     expect(page.locator(".figures")).to_contain_text("60%")
 
 
 def test_two_runs_of_the_past_are_compared(pages: Pages, service: str, model: ModelServer) -> None:
-    model.does(words_by_round())  # type: ignore[arg-type]
     page, _ = pages()
     page.goto(service)
     ask(page, "physicist man")
-    finish(page)
+    status_is(page)
     ask(page, "physicist man", "plain")
     expect(page.get_by_role("table", name="After: plain")).to_be_visible()
     page.get_by_role("link", name="Past runs").click()
@@ -175,26 +166,25 @@ def test_two_runs_of_the_past_are_compared(pages: Pages, service: str, model: Mo
     # The address alone leads here again, and its links to the runs.
     page.reload()
     settings.get_by_role("link").first.click()
-    finish(page)
+    status_is(page)
     page.get_by_role("button", name="Change and run again").click()
     expect(page.get_by_role("searchbox", name="Query")).to_have_value("physicist man")
 
 
-def test_an_answer_shows_its_sources_with_who_was_used(
+def test_an_answer_is_read_while_it_is_written_and_shows_its_sources_with_who_was_used(
     pages: Pages, service: str, model: ModelServer
 ) -> None:
-    model.does(says("A physicist. She is a woman with a laboratory."))
+    gate = threading.Event()
+    written = stream(["A physicist. ", "She is a woman with a laboratory."], gate=gate)
+    model.does(dataclasses.replace(written, gate_after=written.body.index(b"She is")))
     page, watched = pages()
     page.goto(service)
-    expect(page.locator("#corpus option")).to_have_count(1)
-    page.get_by_role("radio", name="Answer").check()
-    page.get_by_role("searchbox", name="Question").fill("Who has a laboratory?")
-    page.get_by_role("spinbutton", name="Sampled rankings").fill("3")
-    page.get_by_role("button", name="Run", exact=True).click()
-    finish(page)
+    ask_question(page, "Which physicist?", samples=1)
+    expect(page.locator(".writing")).to_have_text("A physicist. ")
+    gate.set()
+    status_is(page)
     answers = page.get_by_role("region", name="Answers")
-    expect(answers).to_contain_text("She is a woman with a laboratory.")
-    expect(answers).to_contain_text("in 3 of 3 samples")
+    expect(answers).to_contain_text("A physicist. She is a woman with a laboratory.")
     sources = answers.locator(".sources").first.get_by_role("listitem")
     expect(sources).to_have_count(5)
     expect(sources.first).to_contain_text(re.compile("used|not judged"))
@@ -202,31 +192,11 @@ def test_an_answer_shows_its_sources_with_who_was_used(
     expect(chances.get_by_role("row").nth(1)).to_contain_text("%")
     groups = page.get_by_role("region", name="Groups over the samples")
     expect(groups.get_by_role("row", name="female")).to_contain_text("%")
-    expect(groups).to_contain_text(re.compile(r"Answered\s*3 of 3"))
+    expect(groups).to_contain_text(re.compile(r"Answered\s*1 of 1"))
     assert watched.complaints == []
 
 
-def test_an_answer_is_read_while_it_is_written(
-    pages: Pages, service: str, model: ModelServer
-) -> None:
-    gate = threading.Event()
-    written = stream(["A physicist ", "in Tokyo."], gate=gate)
-    model.does(dataclasses.replace(written, gate_after=written.body.index(b"in Tokyo")))
-    page, _ = pages()
-    page.goto(service)
-    expect(page.locator("#corpus option")).to_have_count(1)
-    page.get_by_role("radio", name="Answer").check()
-    page.get_by_role("searchbox", name="Question").fill("Which physicist?")
-    page.get_by_role("spinbutton", name="Sampled rankings").fill("1")
-    page.get_by_role("button", name="Run", exact=True).click()
-    expect(page.locator(".writing")).to_have_text("A physicist ")
-    gate.set()
-    finish(page)
-    expect(page.get_by_role("region", name="Answers")).to_contain_text("A physicist in Tokyo.")
-
-
 def test_all_is_done_by_the_keyboard(pages: Pages, service: str, model: ModelServer) -> None:
-    model.does(words_by_round())  # type: ignore[arg-type]
     page, _ = pages()
     page.goto(service)
     expect(page.locator("#corpus option")).to_have_count(1)
@@ -246,11 +216,11 @@ def test_all_is_done_by_the_keyboard(pages: Pages, service: str, model: ModelSer
     page.keyboard.type("physicist keys")
     tab_to("Run")
     page.keyboard.press("Enter")
-    finish(page)
+    status_is(page)
     # Who follows by ear is at the run's heading, after all that was asked.
     assert page.evaluate("document.activeElement.tagName") == "H1"
     page.reload()
-    finish(page)
+    status_is(page)
     page.evaluate("document.activeElement.blur(); window.scrollTo(0, 0)")
     tab_to("Skip to the results")
     page.keyboard.press("Enter")
@@ -261,14 +231,13 @@ def test_all_is_done_by_the_keyboard(pages: Pages, service: str, model: ModelSer
     expect(page.get_by_role("heading", name="Past runs")).to_be_visible()
     tab_to("physicist keys")
     page.keyboard.press("Enter")
-    finish(page)
+    status_is(page)
     expect(page.get_by_role("heading", level=1)).to_have_text("physicist keys")
 
 
 def test_it_fits_a_phone_in_the_dark_and_all_can_be_read(
     pages: Pages, service: str, model: ModelServer
 ) -> None:
-    model.does(words_by_round())  # type: ignore[arg-type]
     for scheme in ("dark", "light"):
         page, _ = pages(color_scheme=scheme, **PHONE)
         page.goto(service)
@@ -279,7 +248,7 @@ def test_it_fits_a_phone_in_the_dark_and_all_can_be_read(
         assert page.evaluate(WIDTH) <= 360
         assert page.evaluate(FAINT) == []
         ask(page, f"physicist {scheme}")
-        finish(page)
+        status_is(page)
         assert page.evaluate(WIDTH) <= 360
         assert page.evaluate(FAINT) == []
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -289,41 +258,15 @@ def test_it_fits_a_phone_in_the_dark_and_all_can_be_read(
         assert page.evaluate(WIDTH) <= 360
 
 
-def test_all_that_can_be_used_has_a_name(
-    pages: Pages, service: str, model: ModelServer, tmp_path: Path
-) -> None:
-    model.does(words_by_round())  # type: ignore[arg-type]
+def test_all_that_can_be_used_has_a_name(pages: Pages, service: str, model: ModelServer) -> None:
     page, _ = pages()
     page.goto(service)
     page.get_by_role("radio", name="Own").check()
     ask(page, "physicist names")
-    finish(page)
-    session = page.context.new_cdp_session(page)
-    nodes = session.send("Accessibility.getFullAXTree")["nodes"]
-    used = {
-        "button",
-        "checkbox",
-        "combobox",
-        "link",
-        "radio",
-        "searchbox",
-        "slider",
-        "spinbutton",
-        "table",
-        "image",
-        "article",
-        "navigation",
-        "search",
-        "complementary",
-        "dialog",
-    }
-    found: dict[str, list[str]] = {}
-    for node in nodes:
-        role = node.get("role", {}).get("value", "")
-        if not node.get("ignored") and role in used - {"article"}:
-            found.setdefault(role, []).append(node.get("name", {}).get("value", ""))
-    assert {"button", "checkbox", "combobox", "link", "radio", "searchbox", "slider"} <= set(found)
-    assert "table" in found
+    status_is(page)
+    found = names_by_role(page)
+    used = {"button", "checkbox", "combobox", "link", "radio", "searchbox", "slider", "table"}
+    assert used <= set(found)
     assert [role for role, names in found.items() if not all(names)] == []
     assert page.get_by_role("main").count() == 1
     assert page.get_by_role("heading", level=1).count() == 1

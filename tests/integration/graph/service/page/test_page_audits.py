@@ -11,9 +11,18 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.integration.chromium import FAINT, PHONE, REPEATED, WIDTH, Pages, browser, pages
-from tests.integration.model_server import ModelServer
-from tests.integration.page_service import run_command, settings_for
+from tests.integration.chromium import (
+    FAINT,
+    PHONE,
+    REPEATED,
+    WIDTH,
+    Pages,
+    ask,
+    browser,
+    names_by_role,
+    pages,
+    status_is,
+)
 from tests.integration.service_client import Served, a_service
 
 __all__ = ["browser", "pages"]
@@ -28,15 +37,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, str]]:
-    """A service that wants a key, and one."""
-    folder = tmp_path_factory.mktemp("guarded")
-    model = ModelServer()
-    variables = settings_for(model, folder)
-    key = json.loads(run_command(variables, "keys", "create", "me", "--json"))["key"]
-    model.close()
-    with a_service(folder, "--require-keys") as found:
-        yield found, key
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A service that wants a key."""
+    with a_service(tmp_path_factory.mktemp("guarded"), "--require-keys") as found:
+        yield found
 
 
 def begin(page: Page, queries: str) -> None:
@@ -64,8 +68,7 @@ def test_an_audit_is_begun_followed_and_read(pages: Pages, service: Served, tmp_
     assert asked["queries"][1] == {"query": "person, laboratory", "weight": 3}
     assert asked["attributes"] == ["gender"]
 
-    status = page.locator(".run-head .status")
-    expect(status).to_have_text("done")
+    status_is(page)
     expect(page.get_by_role("heading", level=1)).to_have_text("physicist and 2 more")
     findings = page.get_by_role("region", name="Findings")
     expect(findings).to_contain_text("gender:")
@@ -101,16 +104,14 @@ def test_what_is_wrong_with_an_audit_is_said(pages: Pages, service: Served) -> N
     expect(page.get_by_role("alert")).to_contain_text("allows at most 2,000")
 
 
-def test_with_a_key_the_report_is_downloaded(
-    pages: Pages, guarded: tuple[Served, str], tmp_path: Path
-) -> None:
-    service, key = guarded
+def test_with_a_key_the_report_is_downloaded(pages: Pages, guarded: Served, tmp_path: Path) -> None:
+    key = guarded.key["Authorization"].removeprefix("Bearer ")
     page, watched = pages(accept_downloads=True)
-    page.goto(f"{service.url}/#/audits")
+    page.goto(f"{guarded.url}/#/audits")
     page.get_by_role("textbox", name="Key").fill(key)
     page.get_by_role("button", name="Use this key").click()
     begin(page, "physicist\nworkshop")
-    expect(page.locator(".run-head .status")).to_have_text("done")
+    status_is(page)
     for name in ("Download the report", "Download all files"):
         with page.expect_download() as saved:
             page.get_by_role("button", name=name).click()
@@ -129,7 +130,7 @@ def test_audits_fit_a_phone_in_both_schemes_and_all_has_a_name(
         page, _ = pages(color_scheme=scheme, **PHONE)
         page.goto(f"{service.url}/#/audits")
         begin(page, "physicist\nworkshop\nlaboratory")
-        expect(page.locator(".run-head .status")).to_have_text("done")
+        status_is(page)
         for closed in page.locator("details:not([open]) summary").all():
             if closed.is_visible():
                 closed.click()
@@ -139,16 +140,9 @@ def test_audits_fit_a_phone_in_both_schemes_and_all_has_a_name(
         expect(page.locator(".runs li").first).to_be_visible()
         assert page.evaluate(WIDTH) <= 360
         assert page.evaluate(FAINT) == []
-        nodes = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
-        used = {"button", "checkbox", "combobox", "link", "spinbutton", "textbox", "form"}
-        unnamed = [
-            node["role"]["value"]
-            for node in nodes
-            if not node.get("ignored")
-            and node.get("role", {}).get("value") in used
-            and not node.get("name", {}).get("value")
-        ]
-        assert unnamed == []
+        named = names_by_role(page)
+        assert {"button", "checkbox", "combobox", "link", "textbox"} <= set(named)
+        assert [role for role, names in named.items() if not all(names)] == []
 
 
 def test_a_probe_is_asked_for_by_its_form(pages: Pages, service: Served) -> None:
@@ -166,13 +160,9 @@ def test_a_probe_is_asked_for_by_its_form(pages: Pages, service: Served) -> None
     with page.expect_request(lambda request: request.method == "POST") as posted:
         page.get_by_role("button", name="Run", exact=True).click()
     asked = json.loads(posted.value.post_data or "")["request"]
-    assert (asked["attribute"], asked["protected"], asked["kinds"], asked["pairs"]) == (
-        "gender",
-        "female",
-        ["pairwise"],
-        2,
-    )
-    expect(page.locator(".run-head .status")).to_have_text("done")
+    chosen = {"attribute": "gender", "protected": "female", "kinds": ["pairwise"], "pairs": 2}
+    assert asked.items() >= chosen.items()
+    status_is(page)
     expect(page.get_by_role("region", name="Probe")).to_contain_text("Protected wins")
     page.get_by_role("button", name="Change and run again").click()
     expect(page.get_by_role("combobox", name="What the model is asked")).to_have_value("pairwise")
@@ -182,12 +172,8 @@ def test_a_probe_is_asked_for_by_its_form(pages: Pages, service: Served) -> None
 def test_each_document_has_a_line_of_its_text(pages: Pages, service: Served) -> None:
     page, watched = pages()
     page.goto(service.url)
-    expect(page.locator("#corpus option")).to_have_count(1)
-    page.get_by_role("combobox", name="Method").select_option("plain")
-    page.get_by_role("spinbutton", name="Results").fill("10")
-    page.get_by_role("searchbox", name="Query").fill("physicist")
-    page.get_by_role("button", name="Run", exact=True).click()
-    expect(page.locator(".run-head .status")).to_have_text("done")
+    ask(page, "physicist", "plain")
+    status_is(page)
     lines = page.get_by_role("table", name="After: plain").locator(".line")
     expect(lines).to_have_count(10)
     for at in range(10):

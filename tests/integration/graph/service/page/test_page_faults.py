@@ -11,9 +11,18 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.integration.chromium import Pages, Watched, browser, pages
-from tests.integration.model_server import ModelServer, failure, says, write_people
-from tests.integration.page_service import Wire, run_command, served, settings_for
+from tests.integration.chromium import (
+    Pages,
+    Watched,
+    ask,
+    ask_question,
+    browser,
+    pages,
+    status_is,
+)
+from tests.integration.model_server import ModelServer, failure, says
+from tests.integration.page_service import Wire
+from tests.integration.service_client import Served, a_service
 
 __all__ = ["browser", "pages"]
 
@@ -26,66 +35,46 @@ TITLES = (
 )
 
 
-@pytest.fixture(scope="module")
-def model() -> Iterator[ModelServer]:
-    """What plays the language model for all tests here."""
-    server = ModelServer()
-    yield server
-    server.close()
+def hostile(document: dict[str, Any]) -> dict[str, Any]:
+    title = TITLES[int(document["id"][1:]) % len(TITLES)]
+    return {**document, "title": title, "text": f"{document['text']} {MARKUP}"}
 
 
 @pytest.fixture(scope="module")
-def service(model: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a service whose documents are hostile, and that wants a key."""
-    folder = tmp_path_factory.mktemp("page")
-    variables = settings_for(model, folder)
-
-    def hostile(document: dict[str, Any]) -> dict[str, Any]:
-        number = int(document["id"][1:])
-        return {
-            **document,
-            "title": TITLES[number % len(TITLES)],
-            "text": f"{document['text']} {MARKUP}",
-        }
-
-    write_people(folder / "hostile", hostile)
-    run_command(variables, "index", "create", "hostile", folder / "hostile")
-    said = run_command(variables, "keys", "create", "page", "--json")
-    secret = re.search(r"fqr_[0-9A-Za-z_-]+", said)
-    assert secret, said
-    KEYS["page"] = secret[0]
-    with served(variables, "--corpus", "hostile", "--require-keys") as address:
-        yield address
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A service whose documents are hostile, and that wants a key."""
+    with a_service(tmp_path_factory.mktemp("page"), "--require-keys", change=hostile) as found:
+        yield found
 
 
-KEYS: dict[str, str] = {}
+@pytest.fixture
+def service(served: Served) -> str:
+    return served.url.rstrip("/")
 
 
-def with_key(pages: Pages) -> tuple[Page, Watched]:
-    """Open a page whose tab has been given the key."""
+@pytest.fixture
+def model(served: Served) -> ModelServer:
+    return served.model
+
+
+@pytest.fixture
+def key(served: Served) -> str:
+    return served.key["Authorization"].removeprefix("Bearer ")
+
+
+@pytest.fixture
+def opened(pages: Pages, key: str) -> tuple[Page, Watched]:
+    """A page whose tab has been given the key."""
     page, watched = pages()
-    page.add_init_script(f"sessionStorage.setItem('fairqr-key', {json.dumps(KEYS['page'])})")
+    page.add_init_script(f"sessionStorage.setItem('fairqr-key', {json.dumps(key)})")
     return page, watched
 
 
-def ask(page: Page, query: str, results: int = 10, method: str = "fair-qr") -> None:
-    """Ask by a method that asks the model in any case."""
-    expect(page.locator("#corpus option")).to_have_count(1)
-    page.get_by_role("combobox", name="Method").select_option(method)
-    page.get_by_role("spinbutton", name="Results").fill(str(results))
-    page.get_by_role("searchbox", name="Query").fill(query)
-    page.get_by_role("button", name="Run", exact=True).click()
-
-
-def status_is(page: Page, status: str) -> None:
-    expect(page.locator(".run-head .status")).to_have_text(status)
-
-
 def test_a_model_that_fails_is_told_of_and_the_plain_ranking_stays(
-    pages: Pages, service: str, model: ModelServer
+    opened: tuple[Page, Watched], service: str, model: ModelServer
 ) -> None:
     model.does(failure(401, "Incorrect API key provided."))
-    page, watched = with_key(pages)
+    page, watched = opened
     page.goto(service)
     ask(page, "physicist failing")
     status_is(page, "done")
@@ -93,21 +82,17 @@ def test_a_model_that_fails_is_told_of_and_the_plain_ranking_stays(
     expect(warning).to_be_visible()
     expect(page.locator(".rounds")).to_contain_text("no words: refused")
     expect(page.locator(".figures")).to_contain_text("the model failed")
-    expect(
-        page.get_by_role("table", name="Before: plain retrieval").get_by_role("row")
-    ).to_have_count(11)
+    before = page.get_by_role("table", name="Before: plain retrieval")
+    expect(before.get_by_role("row")).to_have_count(11)
     # Without its model there is no answer, and the page says why.
-    page.get_by_role("radio", name="Answer").check()
-    page.get_by_role("searchbox", name="Question").fill("Which physicist?")
-    page.get_by_role("button", name="Run", exact=True).click()
+    ask_question(page, "Which physicist?")
     status_is(page, "failed")
     problem = page.locator(".run .problem[role=alert]")
     # Many samples fail for one reason, which is told once.
     expect(problem).to_have_count(1)
     expect(problem).to_contain_text("Type: model")
     # A run that comes to nothing has a problem of a type, and a sentence that says what to do.
-    page.get_by_role("searchbox", name="Question").fill("zzz")
-    page.get_by_role("button", name="Run", exact=True).click()
+    ask_question(page, "zzz")
     status_is(page, "failed")
     expect(problem).to_contain_text("try other words")
     expect(problem).to_contain_text("Type: query")
@@ -119,13 +104,13 @@ def test_a_model_that_fails_is_told_of_and_the_plain_ranking_stays(
 
 
 def test_a_lost_connection_is_told_of_and_the_run_goes_on_where_it_was(
-    pages: Pages, service: str, model: ModelServer, request: pytest.FixtureRequest
+    opened: tuple[Page, Watched], service: str, model: ModelServer, request: pytest.FixtureRequest
 ) -> None:
     gate = threading.Event()
     model.does(says({"topic": [], "keywords": ["woman", "laboratory"]}, gate=gate))
     wire = Wire(service)
     request.addfinalizer(wire.close)
-    page, _ = with_key(pages)
+    page, _ = opened
     page.goto(wire.address)
     ask(page, "physicist lost")
     cards = page.locator(".rounds > li")
@@ -147,17 +132,17 @@ def test_a_lost_connection_is_told_of_and_the_run_goes_on_where_it_was(
 
 
 def test_hostile_documents_and_replies_are_shown_as_text_and_nothing_of_them_runs(
-    pages: Pages, service: str, model: ModelServer
+    opened: tuple[Page, Watched], service: str, model: ModelServer
 ) -> None:
     model.does(
         says({"reason": f"since {MARKUP}", "topic": [], "keywords": [MARKUP, "woman"], "drop": []})
     )
-    page, watched = with_key(pages)
+    page, watched = opened
     page.goto(service)
     expect(page.locator("#corpus option")).to_have_count(1)
     page.get_by_role("combobox", name="Prompt").select_option("v3")
     query = "physicist <i>\"'&amp;</i>"
-    ask(page, query, 40, "fair-qr")
+    ask(page, query, results=40)
     status_is(page, "done")
     # Of a model's words the tags are defused before they come here; the rest is text all the same.
     expect(page.locator(".rounds blockquote").first).to_contain_text("script›window.owned = 1")
@@ -174,9 +159,7 @@ def test_hostile_documents_and_replies_are_shown_as_text_and_nothing_of_them_run
 
     model.does(says(f"It was {MARKUP} https://elsewhere.example/x.png"))
     page.goto(f"{service}/#/")
-    page.get_by_role("radio", name="Answer").check()
-    page.get_by_role("searchbox", name="Question").fill("Which physicist?")
-    page.get_by_role("button", name="Run", exact=True).click()
+    ask_question(page, "Which physicist?")
     status_is(page, "done")
     expect(page.locator("blockquote.answer").first).to_contain_text(MARKUP)
 
@@ -189,9 +172,9 @@ def test_hostile_documents_and_replies_are_shown_as_text_and_nothing_of_them_run
     assert page.evaluate("window.violations") == []
 
 
-def test_a_policy_that_is_broken_would_be_seen(pages: Pages, service: str) -> None:
+def test_a_policy_that_is_broken_would_be_seen(opened: tuple[Page, Watched], service: str) -> None:
     """The proof that the test above can fail: what breaks the policy is stopped, and is told of."""
-    page, _ = with_key(pages)
+    page, _ = opened
     page.goto(service)
     page.evaluate("document.body.innerHTML += '<img src=x onerror=\"window.owned = 1\">'")
     page.evaluate(
@@ -207,7 +190,7 @@ _TWO_VIOLATIONS = """async () => {
 
 
 def test_the_key_is_asked_for_and_kept_out_of_the_address(
-    pages: Pages, service: str, model: ModelServer
+    pages: Pages, service: str, model: ModelServer, key: str
 ) -> None:
     model.does(says({"topic": [], "keywords": ["woman"]}))
     page, _ = pages()
@@ -217,12 +200,12 @@ def test_the_key_is_asked_for_and_kept_out_of_the_address(
     page.get_by_label("Key", exact=True).fill("fqr_000000000000_wrong")
     page.keyboard.press("Enter")
     expect(dialog).to_contain_text("Give another key.")
-    page.get_by_label("Key", exact=True).fill(KEYS["page"])
+    page.get_by_label("Key", exact=True).fill(key)
     page.keyboard.press("Enter")
     expect(dialog).to_be_hidden()
     ask(page, "physicist key")
     status_is(page, "done")
-    assert KEYS["page"] not in page.url
+    assert key not in page.url
     assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
     # Another tab has no key of its own.
     other = page.context.new_page()
@@ -231,12 +214,12 @@ def test_the_key_is_asked_for_and_kept_out_of_the_address(
 
 
 def test_a_run_is_cancelled_and_one_that_is_not_there_is_said(
-    pages: Pages, service: str, model: ModelServer, request: pytest.FixtureRequest
+    opened: tuple[Page, Watched], service: str, model: ModelServer, request: pytest.FixtureRequest
 ) -> None:
     gate = threading.Event()
     request.addfinalizer(gate.set)
     model.does(says({"topic": [], "keywords": ["woman"]}, gate=gate))
-    page, _ = with_key(pages)
+    page, _ = opened
     page.goto(service)
     ask(page, "physicist cancelled")
     # The plain retrieval is there and the model is being waited for.

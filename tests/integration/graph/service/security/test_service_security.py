@@ -9,6 +9,7 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,14 @@ import httpx
 import pytest
 
 from tests.integration.model_server import Answer, ModelServer, says
-from tests.integration.page_service import run_command
-from tests.integration.service_client import PHYSICIST, Served, a_service, answers_all, until
+from tests.integration.service_client import (
+    PHYSICIST,
+    Served,
+    a_key,
+    a_service,
+    answers_all,
+    until,
+)
 from tests.patience import PATIENCE
 
 PLAIN = {**PHYSICIST, "model": "feedback"}
@@ -474,11 +481,10 @@ class TestOthersRuns:
     """To one key, the runs of another are as if there were none."""
 
     def test_all_that_can_be_asked_of_them(self, service: Served) -> None:
-        def key(name: str) -> dict[str, str]:
-            made = ["keys", "create", name, "--scope", "admin", "--quiet"]
-            return {"Authorization": f"Bearer {run_command(service.variables, *made).strip()}"}
-
-        mine, theirs, nobody = key("mine"), key("theirs"), dict[str, str]()
+        (_, mine), (_, theirs) = (
+            a_key(service.variables, name, "admin") for name in ("mine", "theirs")
+        )
+        nobody = dict[str, str]()
         gate = threading.Event()
         service.model.does(says({"keywords": ["woman"]}, gate=gate))
         places = []
@@ -514,24 +520,19 @@ def test_under_overload_it_says_no_at_once_and_keeps_its_word(tmp_path: Path) ->
     with a_service(tmp_path, settings=settings) as service:
         service.model.does(lambda asked: says({"keywords": ["woman"]}, drip=0.001))
         service.client.post("/v1/search", json={**PHYSICIST, "query": "physicist first"})
-        answers: list[tuple[int, float, httpx.Response]] = []
         start = threading.Barrier(40)
 
-        def ask(number: int) -> None:
+        def ask(number: int) -> tuple[httpx.Response, float]:
             asked = {**PHYSICIST, "query": f"physicist {number}"}
             with httpx.Client(base_url=service.url, timeout=PATIENCE, trust_env=False) as client:
                 start.wait()
                 begun = time.monotonic()
-                answer = client.post("/v1/search", json=asked)
-                answers.append((answer.status_code, time.monotonic() - begun, answer))
+                return client.post("/v1/search", json=asked), time.monotonic() - begun
 
-        asking = [threading.Thread(target=ask, args=(number,)) for number in range(40)]
-        for thread in asking:
-            thread.start()
-        for thread in asking:
-            thread.join()
-        served = [seconds for status, seconds, _ in answers if status == 200]
-        refusals = [(seconds, answer) for status, seconds, answer in answers if status == 503]
+        with ThreadPoolExecutor(40) as pool:
+            answers = [*pool.map(ask, range(40))]
+        served = [seconds for answer, seconds in answers if answer.status_code == 200]
+        refusals = [(seconds, it) for it, seconds in answers if it.status_code == 503]
         assert len(served) + len(refusals) == 40
         assert len(served) >= 6
         assert len(refusals) >= 20

@@ -15,8 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from fairqr.graph.service.configuration import Limits, ServiceSettings
 from fairqr.graph.service.http import serving
-from tests.integration.page_service import run_command
-from tests.integration.service_client import PHYSICIST, a_service, until
+from tests.integration.service_client import PHYSICIST, a_key, a_service, until
 from tests.patience import PATIENCE
 
 LARGE = 8_000_000
@@ -147,11 +146,10 @@ def test_streams_that_nobody_reads_keep_no_slot(tmp_path: Path) -> None:
 def test_guesses_cost_the_guesser_alone(tmp_path: Path) -> None:
     """Who has a key is served, however many wrong ones come from the same address."""
     with a_service(tmp_path, settings='limits.rate = "10/hour"') as service:
-        made = ("keys", "create", "--quiet")
-        keys = [run_command(service.variables, *made, name).strip() for name in ("one", "two")]
+        keys = [a_key(service.variables, name)[1]["Authorization"] for name in ("one", "two")]
 
         def statuses(key: str, number: int) -> list[int]:
-            headers = {"Authorization": f"Bearer {key}", "X-Forwarded-For": "192.0.2.1"}
+            headers = {"Authorization": key, "X-Forwarded-For": "192.0.2.1"}
             found = (service.client.get("/v1/me", headers=headers) for _ in range(number))
             return [answer.status_code for answer in found]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -35,9 +36,9 @@ from tests.integration.model_server import (
     failure,
     write_people,
 )
-from tests.integration.page_service import _environment, run_command
+from tests.integration.page_service import environment, run_command, running
 from tests.integration.postgres_server import new_database
-from tests.integration.service_client import PHYSICIST, answers_all, events_of, until
+from tests.integration.service_client import PHYSICIST, answers_all, events_of, index_people
 from tests.patience import PATIENCE
 
 MODEL_KEY = "sk-CANARY-of-the-model-0123456789"
@@ -81,29 +82,17 @@ class Watched:
             "FAIRQR_PROMPTS_DIR": str(self.prompts),
             "OPENAI_API_KEY": OTHER_KEY,
         }
-        run_command(self.variables, "index", "create", "people", write_people(folder / "people"))
+        index_people(self.variables, write_people(folder / "people"))
         self.key = run_command(self.variables, "keys", "create", "one", "--quiet").strip()
-        self.output = folder / "output"
-        with self.output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [Command.executable, "serve", "--port", "0", "--corpus", "people"],
-                env=_environment(self.variables),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        address = until(lambda: re.search(r"listens on (\S+)\n", self.said()))[1]
-        self.client = httpx.Client(
-            base_url=address,
-            headers={"Authorization": f"Bearer {self.key}"},
-            timeout=PATIENCE,
-            trust_env=False,
-            event_hooks={"response": [self._keep]},
-        )
+        self._stack = contextlib.ExitStack()
+        self.process = self._stack.enter_context(running(self.variables, "--corpus", "people"))
+        self.client = self.process.client
+        self.client.headers["Authorization"] = f"Bearer {self.key}"
+        self.client.event_hooks = {"response": [self._keep]}
 
     def said(self) -> str:
         """Return what the process has printed so far."""
-        return self.output.read_text(errors="replace")
+        return self.process.said.decode(errors="replace")
 
     def search(self, path: str = "/v1/search", **more: Any) -> httpx.Response:
         """Ask for a search."""
@@ -111,10 +100,9 @@ class Watched:
 
     def end(self) -> None:
         """End the service in order."""
-        self.client.close()
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            self.process.wait(PATIENCE)
+        self.process.send(signal.SIGTERM)
+        self.process.ends()
+        self._stack.close()
         self.model.close()
 
     def _keep(self, response: httpx.Response) -> None:
@@ -221,20 +209,11 @@ def test_a_database_that_cannot_be_opened_is_named_without_its_password(tmp_path
         "FAIRQR_DATA_DIR": str(tmp_path),
         "FAIRQR_SERVICE_DATABASE": url,
     }
-    commands = (["serve", "--port", "0", "--model", "feedback"], ["keys", "list"])
-    children = [
-        subprocess.Popen(
-            [Command.executable, *arguments],
-            env=_environment(variables),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for arguments in commands
-    ]
-    for child in children:
-        printed, complaint = child.communicate(timeout=PATIENCE)
-        assert child.returncode == 2
+    for arguments in (["serve", "--port", "0", "--model", "feedback"], ["keys", "list"]):
+        given: Any = {"env": environment(variables), "capture_output": True, "text": True}
+        done = subprocess.run([Command.executable, *arguments], **given, timeout=PATIENCE)
+        printed, complaint = done.stdout, done.stderr
+        assert done.returncode == 2
         assert complaint.splitlines()[-1].startswith("fairqr: ")
         assert "Traceback" not in complaint
         assert "CANARY" not in printed + complaint
