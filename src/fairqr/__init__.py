@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from fairqr.agents.models.opening import open_model as open_model
     from fairqr.api import (
         FairSearch as FairSearch,
-        Progress as Progress,
-        StepData as StepData,
         SyncFairSearch as SyncFairSearch,
         open_engine as open_engine,
     )
@@ -34,6 +32,8 @@ if TYPE_CHECKING:
     from fairqr.graph.search.builder import build_search_graph as build_search_graph
     from fairqr.graph.search.context import Budget as Budget, Context as Context
     from fairqr.graph.search.result import SearchResult as SearchResult
+    from fairqr.graph.step_data import StepData as StepData
+    from fairqr.graph.stream import Progress as Progress
     from fairqr.parts import (
         FairReranker as FairReranker,
         FairRetriever as FairRetriever,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "agents.models.opening": "open_model",
-    "api": "FairSearch Progress StepData SyncFairSearch open_engine",
+    "api": "FairSearch SyncFairSearch open_engine",
     "auditing": "audit",
     "base.errors": "FairqrError",
     "evaluation.audit.finishing": "Audit",
@@ -59,6 +59,8 @@ _HOMES = {
     "graph.search.builder": "build_search_graph",
     "graph.search.context": "Budget Context",
     "graph.search.result": "SearchResult",
+    "graph.step_data": "StepData",
+    "graph.stream": "Progress",
     "parts": "FairReranker FairRetriever search_tool",
     "retrieval.engines.langchain": "from_langchain",
     "retrieval.sources.source": "Source",

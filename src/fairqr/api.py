@@ -46,15 +46,6 @@ if TYPE_CHECKING:
 
     from fairqr.parts import FairRetriever
 
-__all__ = [
-    "FairSearch",
-    "Progress",
-    "StepData",
-    "StreamEvent",
-    "SyncFairSearch",
-    "open_engine",
-]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 C = TypeVar("C", bound=Context)

@@ -39,8 +39,6 @@ from fairqr.retrieval.engines.langchain import LangChainEngine
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import Schema, load_schema
 
-__all__ = ["FairReranker", "FairRetriever", "search_tool"]
-
 _OF_SEARCH = frozenset(Context.model_fields)
 
 

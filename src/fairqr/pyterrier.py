@@ -18,8 +18,6 @@ from fairqr.graph.search.context import Context
 from fairqr.parts import FairReranker
 from fairqr.retrieval.engines.engine import SearchEngine
 
-__all__ = ["FairRerank", "FairRetriever"]
-
 COLUMNS = ["qid", "query", "docno", "score", "rank"]
 
 

@@ -13,19 +13,10 @@ import typer
 from pydantic import Field
 
 from fairqr.base.errors import InputError, ModelError, one_line
+from fairqr.cli import output as out
 from fairqr.cli.common import NOTABLES, RUN, CostlyRunSettings, agree, run
 from fairqr.cli.options import Fields, checked, command
-from fairqr.cli.output import (
-    Printed,
-    Progress,
-    counted,
-    frame_table,
-    interval,
-    literal,
-    number,
-    table,
-    warn,
-)
+from fairqr.cli.output import Printed, Progress, warn
 from fairqr.evaluation.probes import specification as specs
 from fairqr.graph.documented import Documented
 from fairqr.graph.probe.context import ProbeContext
@@ -280,7 +271,7 @@ def measured_lines(measured: Any) -> Iterator[RenderableType]:
     yield from (_pairwise if is_pairwise else _listwise)(measured)
     what = "pair" if is_pairwise else "list"
     if measured.missing:
-        yield f"{counted(measured.missing, what)} not asked about yet"
+        yield f"{out.counted(measured.missing, what)} not asked about yet"
 
 
 def _pairwise(measured: Any) -> Iterator[RenderableType]:
@@ -294,7 +285,7 @@ def _pairwise(measured: Any) -> Iterator[RenderableType]:
         words = {"protected": entries[name].protected, "unprotected": entries[name].unprotected}
         shown = ("kind", "pairs", *words.values(), "ratio", "ratio_low", "ratio_high", "flips")
         figures = figures.assign(kind=figures.kind.replace("both", "together"))
-        yield frame_table(figures.rename(columns=words), *shown)
+        yield out.frame_table(figures.rename(columns=words), *shown)
         for row in figures[figures.kind != "relevance"].itertuples():
             yield f"{row.kind}: {row.sentence}"
             if row.without_pairs and row.kind != "together":
@@ -310,18 +301,18 @@ def _listwise(measured: Any) -> Iterator[RenderableType]:
     """Yield how relevant lists are, how they expose the groups by who asks, and what failed."""
     shown = ("ranker", "window", "asker", "measure", "mean", "low", "high", "n")
     for entry in measured.manifest.collections:
-        yield literal(f"{entry.name}, {_queries(entry.built.queries)}", "bold")
+        yield out.literal(f"{entry.name}, {_queries(entry.built.queries)}", "bold")
         means, tests, events = (
             frame[frame.collection == entry.name]
             for frame in (measured.means_once, measured.tests, measured.events)
         )
-        yield frame_table(means, *shown)
+        yield out.frame_table(means, *shown)
         if len(events):
             failed = events.groupby(["ranker", "event", "kind"], sort=False)["count"].sum()
             yield from (f"{' '.join(key)}: {count}" for key, count in failed.items())
         if len(tests := tests[tests.test == "askers"]):
             yield f"for {entry.built.protected} less for {entry.built.unprotected} askers:"
-            yield frame_table(tests, "ranker", "measure", "difference", "n", "p", "p_holm")
+            yield out.frame_table(tests, "ranker", "measure", "difference", "n", "p", "p_holm")
 
 
 def probe_lines(result: ProbeResult) -> Iterator[RenderableType]:
@@ -332,8 +323,8 @@ def probe_lines(result: ProbeResult) -> Iterator[RenderableType]:
     undecided = f", {sides['undecided']} undecided" if sides["undecided"] else ""
     yield (
         f"{result.model} on {result.corpus}, '{result.query}', "
-        f"{counted(len(result.documents), 'document')}: {sides['protected']} {result.words[0]}, "
-        f"{sides['unprotected']} {result.words[1]}{undecided}"
+        f"{out.counted(len(result.documents), 'document')}: {sides['protected']} "
+        f"{result.words[0]}, {sides['unprotected']} {result.words[1]}{undecided}"
     )
     if result.message:
         yield result.message
@@ -341,20 +332,20 @@ def probe_lines(result: ProbeResult) -> Iterator[RenderableType]:
     if (pairs := result.pairwise) is not None:
         shares = (pairs.protected, pairs.unprotected, pairs.flips, pairs.votes)
         told = [it.count / it.of if it.of else None for it in shares]
-        heads = ("pairs", *result.words, "flips", "votes", "ratio", number("95 %"))
-        ends = interval(*(pairs.ratio_interval or (None, None)))
-        yield table(heads, [(len(pairs.pairs), *told, pairs.ratio, ends)], digits=3)
+        heads = ("pairs", *result.words, "flips", "votes", "ratio", out.number("95 %"))
+        ends = out.interval(*(pairs.ratio_interval or (None, None)))
+        yield out.table(heads, [(len(pairs.pairs), *told, pairs.ratio, ends)], digits=3)
         yield pairs.sentence
     if (lists := result.listwise) is not None:
         rows: list[Any] = [("as given", lists.initial_ratio, "")]
         for order in lists.askers:
             failed = f"{sum(order.failures.values())} of {order.asked}"
             rows.append((order.words or "nobody", order.exposure_ratio, failed))
-        yield table(["list for", "exposure", number("failed")], rows, digits=3)
+        yield out.table(["list for", "exposure", out.number("failed")], rows, digits=3)
     yield result.note
     prompts = ", ".join(f"{prompt.id}={prompt.version}" for prompt in result.prompts)
     yield origin(f"{prompts}; seed {result.seed}", result.usage)
 
 
 def _queries(count: int) -> str:
-    return counted(count, "query", "queries")
+    return out.counted(count, "query", "queries")

@@ -11,18 +11,8 @@ from langchain_core.messages import AIMessageChunk
 from rich.padding import Padding
 from rich.text import Text
 
+from fairqr.cli import output as out
 from fairqr.cli.common import agree
-from fairqr.cli.output import (
-    console,
-    counted,
-    decimal,
-    literal,
-    number,
-    percent,
-    printable,
-    shortened,
-    table,
-)
 from fairqr.graph.step_data import StepData
 from fairqr.graph.stream import Progress
 
@@ -85,7 +75,8 @@ async def follow(
     Raises:
         InputError: The run is large, and nobody agreed.
     """
-    out, status = console(), console(stderr=True, quiet=quiet).status("searching")
+    screen = out.console()
+    status = out.console(stderr=True, quiet=quiet).status("searching")
     written = False
     try:
         with status:
@@ -94,9 +85,9 @@ async def follow(
                     if isinstance(event, AIMessageChunk):
                         status.stop()
                         if not written:
-                            out.print(literal(query, "bold"))
+                            screen.print(out.literal(query, "bold"))
                         written = True
-                        out.print(literal(event.text, lines=True), end="", soft_wrap=True)
+                        screen.print(out.literal(event.text, lines=True), end="", soft_wrap=True)
                     elif isinstance(event, Progress) and event.replies > 1:
                         status.update(f"{event.replies} replies")
                     elif isinstance(event, StepData):
@@ -105,7 +96,7 @@ async def follow(
                             _say_cost(event.cost, model, context.budget, yes)
     finally:
         if written:
-            out.print()
+            screen.print()
     return event, written
 
 
@@ -113,8 +104,8 @@ def _say_cost(cost: RankingCost, model: str, budget: Budget, yes: bool) -> None:
     """Say what a model may cost at most, and go on only if that is little or agreed to."""
     calls, tokens = cost.calls * cost.lists, cost.tokens * cost.lists
     instead = "lower ranking.depth, set budget.model_calls or budget.tokens"
-    line = f"at most {counted(calls, 'call')} of {model} to re-rank "
-    line += counted(cost.documents, "document")
+    line = f"at most {out.counted(calls, 'call')} of {model} to re-rank "
+    line += out.counted(cost.documents, "document")
     if cost.lists > 1:
         line += f", {cost.calls} for each of up to {cost.lists} rounds"
     if not calls:  # a probe
@@ -122,7 +113,7 @@ def _say_cost(cost: RankingCost, model: str, budget: Budget, yes: bool) -> None:
         line = f"at most {calls:,} questions to {model}"
     asked = min(calls, budget.model_calls or calls)
     agree(asked, min(tokens, budget.tokens or tokens), yes=yes, instead=instead)
-    typer.echo(printable(f"{line}; about {tokens:,} tokens"), err=True)
+    typer.echo(out.printable(f"{line}; about {tokens:,} tokens"), err=True)
 
 
 def exposure_bars(
@@ -135,7 +126,7 @@ def exposure_bars(
         target: The same for the target.
     """
     # In a narrow terminal bars and names are shorter, and figures whole from 40 columns.
-    width = console().width
+    width = out.console().width
     bar = BAR if width >= 80 else 6
     space = min(NAME, max(width - bar - 30, 4))
     rows = []
@@ -150,8 +141,8 @@ def exposure_bars(
                 else:
                     line.append(*(("█", style) if cell < round(share * bar) else ("·", "dim")))
             figure, aim = Text(f"{share:.1%}", style), Text(f"target {wanted:.1%}", "dim")
-            rows.append((f"  {shortened(group, space)}", line, figure, aim))
-    return table(("", number(), number(), number()), rows, gap=1)
+            rows.append((f"  {out.shortened(group, space)}", line, figure, aim))
+    return out.table(("", out.number(), out.number(), out.number()), rows, gap=1)
 
 
 def result_lines(result: SearchResult, passages: Mapping[str, str]) -> Iterator[RenderableType]:
@@ -161,26 +152,26 @@ def result_lines(result: SearchResult, passages: Mapping[str, str]) -> Iterator[
         result: The result of a search.
         passages: How the texts of its documents begin, by id; those of some may be missing.
     """
-    title = literal(result.query, "bold")
-    yield title.append(printable(f"  in {result.corpus}, method {result.method}"), "not bold")
+    title = out.literal(result.query, "bold")
+    yield title.append(out.printable(f"  in {result.corpus}, method {result.method}"), "not bold")
     for record in result.iterations:
         retrieved = "" if record.index else "  plain retrieval"
         yield Text(f"\nround {record.index}{retrieved}", "bold")
         for each in record.refinements:
             none = _NO_WORDS.get(each.status, f"none ({each.status.replace('_', ' ')})")
             words = ", ".join(each.keywords) or none
-            yield literal(f"  words for {shortened(each.group, NAME)}: {words}")
+            yield out.literal(f"  words for {out.shortened(each.group, NAME)}: {words}")
         yield exposure_bars(record.exposure, result.target)
         if record.divergence is not None:
             yield f"  divergence from the target {record.divergence:.4f}"
     yield Text("\nre-ranked", "bold")
     for sentence in result.explanation:
-        yield Padding(literal(sentence), (0, 0, 0, 2))
+        yield Padding(out.literal(sentence), (0, 0, 0, 2))
     yield exposure_bars(result.exposure, result.target)
     for attribute, share in result.unknown.items():
         if share >= 0.0005:  # below that it would read 0.0%
             unknown = f"{share:.1%} of the exposure has no label for '{attribute}'"
-            yield Padding(literal(unknown, "dim"), (0, 0, 0, 2))
+            yield Padding(out.literal(unknown, "dim"), (0, 0, 0, 2))
     if result.divergence is not None:
         before = result.baseline.divergence
         was = "" if before is None else f", before {before:.4f}"
@@ -190,8 +181,8 @@ def result_lines(result: SearchResult, passages: Mapping[str, str]) -> Iterator[
     befores, afters = ([_document(it, passages) for it in ranking] for ranking in (old, new))
     moves = [(_move(document, places),) for document in new]
     rows = zip_longest(befores, afters, moves, fillvalue=("", ""))
-    yield table(
-        ("", "plain retrieval", "", "re-ranked", "", number("was")),
+    yield out.table(
+        ("", "plain retrieval", "", "re-ranked", "", out.number("was")),
         ((rank, *before, *after, move[0]) for rank, (before, after, move) in enumerate(rows, 1)),
         gap=1,
     )
@@ -203,17 +194,17 @@ def result_lines(result: SearchResult, passages: Mapping[str, str]) -> Iterator[
     if result.ranker:
         by += f"re-ranked by {result.ranker}; "
     rounds = len(result.iterations) - 1
-    ended = f"stopped after {counted(rounds, 'round')}" if rounds else "no refinement"
+    ended = f"stopped after {out.counted(rounds, 'round')}" if rounds else "no refinement"
     yield origin(f"{by}{ended}: {_STOPPED[result.stop_reason]}", result.usage)
 
 
 def origin(how: str, usage: UsageReport) -> Text:
     """Return the last line of a result: how it was made, and what models cost."""
-    asked = counted(usage.model_calls, "model call")
+    asked = out.counted(usage.model_calls, "model call")
     if usage.cached_calls:
         asked += f" and {usage.cached_calls} from the cache"
     tokens = f"{usage.prompt_tokens} + {usage.completion_tokens} tokens"
-    return literal(f"{how}; {asked}, {tokens}, {usage.milliseconds / 1000:.2f} s", "dim")
+    return out.literal(f"{how}; {asked}, {tokens}, {usage.milliseconds / 1000:.2f} s", "dim")
 
 
 def _move(document: RankedDocument, places: Mapping[str, int]) -> Text:
@@ -236,20 +227,20 @@ def answer_lines(
         written: The answer itself stands there already.
     """
     if not written:
-        yield literal(result.question, "bold")
+        yield out.literal(result.question, "bold")
     counts = result.counts
     if counts.samples > 1:
         yield from _samples(result, passages)
     else:
         if not written:
-            yield literal(result.answers[0].text, lines=True)
+            yield out.literal(result.answers[0].text, lines=True)
         yield from _sources(result, passages)
     judged = f", judged by {result.attributor}" if result.attributor else ""
     yield ""
     yield origin(
         f"answered by {result.generator} with {result.prompt.id}={result.prompt.version}{judged}; "
-        f"{counted(counts.rankings, 'ranking')} of {counted(counts.samples, 'sample')} "
-        f"at alpha {result.alpha:g} of {counted(result.pool, 'document')} by {result.method}, "
+        f"{out.counted(counts.rankings, 'ranking')} of {out.counted(counts.samples, 'sample')} "
+        f"at alpha {result.alpha:g} of {out.counted(result.pool, 'document')} by {result.method}, "
         f"seed {result.seed}",
         result.usage,
     )
@@ -262,7 +253,7 @@ def _sources(result: AnswerResult, passages: Mapping[str, str]) -> Iterator[Rend
     used = answer.used or [False] * len(answer.ids)
     title = "sources" if result.attributor is None else "sources, ✓ used"
     yield ""
-    yield table(
+    yield out.table(
         ("", "", title, "groups"),
         (
             (place, _USED[is_used], *_document(documents[id_], passages))
@@ -279,35 +270,38 @@ def _samples(result: AnswerResult, passages: Mapping[str, str]) -> Iterator[Rend
     ]
     answers += [(n, f"none ({why.replace('_', ' ')})", "") for why, n in counts.failed.items()]
     yield ""
-    yield table(
-        (number("samples"), "answer", "rankings"),
+    yield out.table(
+        (out.number("samples"), "answer", "rankings"),
         ((f"{n} of {counts.samples}", *cells) for n, *cells in answers),
     )
     read = [document for document in result.ranking if document.exposure]
     yield ""
-    yield table(
+    yield out.table(
         ("rank", "document", "groups", "exposure", "attributed"),
         ((it.rank, *_document(it, passages), it.exposure, it.attributed) for it in read),
     )
-    yield f"{counted(len(result.ranking) - len(read), 'document')} in no sample"
+    yield f"{out.counted(len(result.ranking) - len(read), 'document')} in no sample"
     rows = [
-        (f"{part.attribute}: {it.group}", *map(percent, (it.exposure, it.attributed, it.target)))
+        (
+            f"{part.attribute}: {it.group}",
+            *map(out.percent, (it.exposure, it.attributed, it.target)),
+        )
         for part in result.groups
         for it in part.groups
     ]
     rows += [
-        (f"{it.attribute}: unknown", *map(percent, (it.unknown, it.attributed_unknown)), "")
+        (f"{it.attribute}: unknown", *map(out.percent, (it.unknown, it.attributed_unknown)), "")
         for it in result.groups
     ]
     yield ""
-    yield table(("", *map(number, ("exposure", "attributed", "target"))), rows)
+    yield out.table(("", *map(out.number, ("exposure", "attributed", "target"))), rows)
     yield ""
     yield f"disparity of exposure: {result.disparity:.3f} (EE-D/k; 1 is one ranking)"
     if result.attribution_rate is None:
         yield "attribution: not judged"
     else:
-        yield f"disparity of attribution: {decimal(result.attributed_disparity, 3)}"
-        judged = counted(counts.judged, "sample")
+        yield f"disparity of attribution: {out.decimal(result.attributed_disparity, 3)}"
+        judged = out.counted(counts.judged, "sample")
         yield f"attribution rate: {result.attribution_rate:.3f} (used of read, over {judged})"
 
 
@@ -315,11 +309,11 @@ def _document(
     document: RankedDocument | ExposedDocument, passages: Mapping[str, str]
 ) -> tuple[Text, Text]:
     """Return the title of a document, below it how its text begins, and its groups."""
-    cell = literal(shortened(document.title or document.id, 2 * TITLE))
-    if passage := shortened(passages.get(document.id, ""), 2 * TITLE):
+    cell = out.literal(out.shortened(document.title or document.id, 2 * TITLE))
+    if passage := out.shortened(passages.get(document.id, ""), 2 * TITLE):
         cell.append(f"\n{passage}", style="dim")
     groups = ", ".join("+".join(shares) or "unknown" for shares in document.groups.values())
-    labels = literal(shortened(groups, 2 * NAME), "dim")
+    labels = out.literal(out.shortened(groups, 2 * NAME), "dim")
     for each in (cell, labels):
         each.no_wrap, each.overflow = True, "ellipsis"
     return cell, labels

@@ -14,20 +14,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fairqr.base.errors import CorpusError, InputError, SourceError, one_line
+from fairqr.cli import output as out
 from fairqr.cli.common import open_to_search, run
 from fairqr.cli.options import command
-from fairqr.cli.output import (
-    Printed,
-    Progress,
-    counted,
-    fact_lines,
-    listing,
-    number,
-    percent,
-    row_lines,
-    say,
-    table,
-)
+from fairqr.cli.output import Printed, Progress
 from fairqr.retrieval.sources.source import Source, is_source_file, load_source
 
 if TYPE_CHECKING:
@@ -128,7 +118,7 @@ def list_sources() -> Printed:
             row["error"] = str(error)
         rows.append(row)
     shown = [(row["name"], row["engine"], row.get("error") or row["file"]) for row in rows]
-    return Printed({"sources": rows}, row_lines(shown))
+    return Printed({"sources": rows}, out.row_lines(shown))
 
 
 @command(source, "check")
@@ -168,7 +158,7 @@ def report_lines(report: SourceReport) -> Iterator[RenderableType]:
         version = "(version not visible)"
     yield " ".join(f"{report.name}: {report.engine} {version} at {report.location}".split())
     can = ", ".join(report.capabilities).replace("_", " ")
-    yield from fact_lines(
+    yield from out.fact_lines(
         {
             "documents": report.documents,
             "besides searching, the engine offers": can or "nothing",
@@ -184,7 +174,7 @@ def report_lines(report: SourceReport) -> Iterator[RenderableType]:
             (one_line(it.value, LONGEST_VALUE), it.documents, it.group or "belongs to no group")
             for it in found.values[:VALUES]
         )
-        yield table(("", "", ""), rows)
+        yield out.table(("", "", ""), rows)
         if found.more_values or len(found.values) > VALUES:
             yield "  and more values"
     if report.sample_query:
@@ -277,7 +267,7 @@ def list_indexes() -> Printed:
     taken = {row["name"] for row in rows}
     later = "indexed when it is first searched"
     shown += [(name, "built in", "", later) for name in BUILT_IN if name not in taken]
-    return Printed(rows, row_lines(shown))
+    return Printed(rows, out.row_lines(shown))
 
 
 @command(index)
@@ -289,7 +279,7 @@ def info(name: str) -> Printed:
     """
     found = run(_described(name))
     told = {**found, "attributes": {key: _shares(it) for key, it in found["attributes"].items()}}
-    return Printed(found, fact_lines(told))
+    return Printed(found, out.fact_lines(told))
 
 
 async def _described(name: str) -> dict[str, Any]:
@@ -350,11 +340,11 @@ def check(path: Path, *, schema: Path | None = None) -> Printed:
     }
     error = None
     if report.problem_count:
-        wrong = counted(report.problem_count, "line")
+        wrong = out.counted(report.problem_count, "line")
         error = CorpusError(f"{wrong} of {found.path} must be fixed before it can be indexed.")
     elif not report.documents:
         error = CorpusError(f"The corpus {found.path} is empty; it needs a document.")
-    lines += fact_lines({"documents": report.documents, **told})
+    lines += out.fact_lines({"documents": report.documents, **told})
     return Printed(data, lines, error=error)
 
 
@@ -365,7 +355,7 @@ def list_collections() -> Printed:
 
     rows = [dataclasses.asdict(listed) for listed in finding.list_collections()]
     columns = ("name", "kind", "documents", "splits", "problem")
-    return Printed(rows, [listing(rows, *columns)])
+    return Printed(rows, [out.listing(rows, *columns)])
 
 
 @command(dataset, "info")
@@ -387,7 +377,7 @@ def describe(name: str, *, split: str | None = None) -> Printed:
     low, middle, high = found.relevant
     without, total = found.topics_without_relevant, found.relevant_documents
     lines: list[Any] = [f"{found.name}: {found.title}"]
-    lines += fact_lines(
+    lines += out.fact_lines(
         {
             "folder": data["folder"],
             **{field: about.get(field) for field in ("source", "licence", "note")},
@@ -413,10 +403,10 @@ def describe(name: str, *, split: str | None = None) -> Printed:
             "target": it.target or {},
         }
         rows = (
-            (f"  {group}", *(percent(shares.get(group), 2) for shares in columns.values()))
+            (f"  {group}", *(out.percent(shares.get(group), 2) for shares in columns.values()))
             for group in it.corpus
         )
-        lines.append(table(["", *map(number, columns)], rows))
+        lines.append(out.table(["", *map(out.number, columns)], rows))
         of_topics = f"target: the mean over {it.target_topics} topics"
         lines.append(f"  {of_topics if it.target else f'no target: {it.no_target}'}")
     return Printed(data, lines)
@@ -438,4 +428,4 @@ def import_(loader: str, paths: list[Path], *, name: str, replace: bool = False)
     with Progress() as progress:
         counter = progress.count(f"importing {name}")
         folder, report = import_collection(chosen, paths, name, replace=replace, progress=counter)
-    say([f"{name}: imported into {folder}", *(f"  {line}" for line in report.lines())])
+    out.say([f"{name}: imported into {folder}", *(f"  {line}" for line in report.lines())])
