@@ -129,14 +129,9 @@ class Caps(_Section):
         Raises:
             CapError: The value exceeds its cap.
         """
-        limit = getattr(self, cap)
-        if value is not None and value > limit:
-            raise CapError(
-                cap,
-                limit,
-                f"{what} is {value:,}, and this service allows at most {limit:,} ({cap}); ask for "
-                "less.",
-            )
+        if value is not None and value > (limit := getattr(self, cap)):
+            allowed = f"this service allows at most {limit:,} ({cap})"
+            raise CapError(cap, limit, f"{what} is {value:,}, and {allowed}; ask for less.")
 
 
 class Limits(_Section):

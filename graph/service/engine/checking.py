@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -14,7 +14,6 @@ from fairqr.agents.generators import INPUT_TOKENS
 from fairqr.agents.models.opening import CAUSAL, SEQ2SEQ
 from fairqr.agents.refiner import FeedbackRefiner
 from fairqr.base import errors
-from fairqr.base.errors import one_line
 from fairqr.base.settings import DEFAULT_POOL, default_corpus, default_model
 from fairqr.graph.answer.builder import PROMPT as ANSWER
 from fairqr.graph.answer.context import AnswerContext, answer_context
@@ -55,13 +54,13 @@ class Offers:
     Args:
         settings: The settings of the service.
         catalog: What can be searched.
-        prompts: The prompts.
         model: The model for requests that name none. Defaults to the configured model if it is
             offered, and otherwise to the first offered model.
 
     Attributes:
         sources: The sources whose files the configuration lists, by name.
         default_model: The model for requests that name none.
+        prompts: The prompts.
 
     Raises:
         SourceError: The file of a source is wrong.
@@ -70,13 +69,9 @@ class Offers:
     """
 
     def __init__(
-        self,
-        settings: ServiceSettings,
-        catalog: Catalog,
-        prompts: PromptLibrary,
-        model: str | None = None,
+        self, settings: ServiceSettings, catalog: Catalog, model: str | None = None
     ) -> None:
-        self._settings, self._catalog, self._prompts = settings, catalog, prompts
+        self._settings, self._catalog, self.prompts = settings, catalog, PromptLibrary()
         usual = (default_model(), FeedbackRefiner.name)
         self._models = settings.models or {name: ModelEntry() for name in usual}
         exact = [name for name in self._models if "*" not in name]
@@ -124,7 +119,7 @@ class Offers:
         # Last, since it reads folders and happens twice in each run.
         if not self._is_known(name):
             raise errors.IndexNotFoundError(
-                f"There is no index '{one_line(name, 60)}'; GET /v1/indexes lists all."
+                f"There is no index '{errors.one_line(name, 60)}'; GET /v1/indexes lists all."
             )
         return name
 
@@ -186,14 +181,6 @@ class Offers:
                 self.model(parsed.model)
         return name
 
-    def answer_tokens(self, versions: Mapping[str, str]) -> int:
-        """Return the most tokens of an answer, as the chosen version of its prompt says.
-
-        Raises:
-            PromptError: The file of the prompt is wrong.
-        """
-        return self._prompts.get(ANSWER, versions.get(ANSWER)).defaults.max_tokens
-
     def methods(self) -> list[Method]:
         """Return the offered methods; a request cannot name a file of weights."""
         own = [name for name in NEURAL if _named_by(self._models, name)]
@@ -208,7 +195,7 @@ class Offers:
             NotAllowedError: A step, or the ranker's weights, is not offered.
         """
         for prompt in context.prompts.items():
-            self._prompts.get(*prompt)
+            self.prompts.get(*prompt)
         strategy, weights = context.strategy, context.ranking.weights
         if strategy.final_step in TRAINED:
             raise errors.NotAllowedError(
@@ -245,7 +232,7 @@ def _require(kind: str, listed: str, offered: Collection[str], name: str) -> str
     if found := _named_by(offered, name):
         return found
     raise errors.NotAllowedError(
-        f"The {kind} '{one_line(name, 60)}' is not offered; GET /v1/{listed} lists all that are."
+        f"The {kind} '{errors.one_line(name, 60)}' is not offered; GET /v1/{listed} lists all."
     )
 
 
@@ -313,7 +300,8 @@ def check_request(kind: Kind, asked: RunRequest, caps: Caps, offers: Offers) -> 
     offers.check_steps(context)
     if isinstance(context, AnswerContext):
         is_judged = AttributorName.parse(values["attributor"]).kind == "llm"
-        tokens = INPUT_TOKENS + offers.answer_tokens(context.prompts)
+        prompt = offers.prompts.get(ANSWER, context.prompts.get(ANSWER))
+        tokens = INPUT_TOKENS + prompt.defaults.max_tokens
         context = _with_answers(context, is_judged, tokens, caps)
     _check_model(kind, values["model"], values["base_url"], context)
     return Request(kind, query, context, values)
@@ -405,7 +393,7 @@ def _check_model(kind: Kind, name: str, base_url: str | None, context: Context) 
     Raises:
         InputError: It cannot.
     """
-    provider, shown = name.partition(":")[0], one_line(name, 60)
+    provider, shown = name.partition(":")[0], errors.one_line(name, 60)
     refine, rank, write = "refine queries", "rank", "write answers"
     only = {FeedbackRefiner.name: refine, CAUSAL: rank, SEQ2SEQ: write}.get(provider)
     if base_url is not None and (only or provider == "local"):

@@ -35,7 +35,6 @@ from fairqr.graph.service.engine.requests import AuditRequest, RunRequest, parse
 from fairqr.graph.service.records import Kind, Run, RunSummary
 from fairqr.graph.steps import RunJournal
 from fairqr.graph.stream import RunEvent, Step, result_of, run_graph
-from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
 from fairqr.retrieval.engines.tantivy.store import Announce
@@ -137,14 +136,14 @@ class Engine:
         default_model: str | None = None,
         auditor: Auditor | None = None,
     ) -> None:
-        self.settings, self.auditor, self.prompts = settings, auditor, PromptLibrary()
-        catalog = catalog or Catalog()
-        self.offers = checking.Offers(settings, catalog, self.prompts, default_model)
+        self.settings, self.auditor, catalog = settings, auditor, catalog or Catalog()
+        self.offers = checking.Offers(settings, catalog, default_model)
         self._engines = Engines(catalog, self.offers.sources)
         # No model is asked the same twice, and what is large is loaded once.
         self._replies = ReplyCache(settings.replies)
         self._model = lru_cache(MODELS)(self._open_model)
-        self._attributor = lru_cache(MODELS)(partial(open_attributor, prompts=self.prompts))
+        prompts = self.offers.prompts
+        self._attributor = lru_cache(MODELS)(partial(open_attributor, prompts=prompts))
         self._graph: Callable[..., Any] = lru_cache(GRAPHS)(self._build_graph)
         # One client for all checks, since it takes long to make. Each check opens a new connection.
         self._http = httpx.AsyncClient(
@@ -352,7 +351,7 @@ class Engine:
             more["attributor"] = self._judge(judge, name, base_url)
             more["generator"] = model if writes_only else None
         refines = None if writes_only else model
-        return _BUILD[kind](engine, refines, prompts=self.prompts, **more)
+        return _BUILD[kind](engine, refines, prompts=self.offers.prompts, **more)
 
     def _judge(self, judge: str, name: str, base_url: str | None) -> Attributor | None:
         """Return what judges answers; a chat model that is not named is the one that writes.

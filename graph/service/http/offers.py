@@ -219,10 +219,10 @@ async def get_document(
 @router.get("/prompts")
 async def list_prompts(request: Request) -> PromptList:
     """List the current prompts to choose from."""
-    engine, found = parts_of(request).engine, []
-    for id_, version in engine.prompts.names():
+    prompts, found = parts_of(request).engine.offers.prompts, []
+    for id_, version in prompts.names():
         with suppress(PromptError):  # its file is wrong
-            sha256, usual = engine.prompts.get(id_, version).sha256, DEFAULT_VERSIONS.get(id_, "v1")
+            sha256, usual = prompts.get(id_, version).sha256, DEFAULT_VERSIONS.get(id_, "v1")
             info = PromptInfo(id=id_, version=version, default=version == usual, sha256=sha256)
             found.append(info)
     return PromptList(prompts=found)

@@ -21,7 +21,6 @@ from fairqr.graph.service.configuration import Caps, ModelEntry, ServiceSettings
 from fairqr.graph.service.engine.checking import Offers, Request, check_request
 from fairqr.graph.service.engine.requests import REQUESTS, parsed
 from fairqr.graph.service.records import Kind
-from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.sources.catalog import Catalog
 
 
@@ -31,7 +30,7 @@ def offers(tmp_path: Path) -> Offers:
 
 
 def make_offers(folder: Path, default: str | None = None, **settings: Any) -> Offers:
-    return Offers(ServiceSettings(**settings), Catalog(folder), PromptLibrary(), default)
+    return Offers(ServiceSettings(**settings), Catalog(folder), default)
 
 
 def check(offers: Offers, kind: Kind, caps: Caps | None = None, **body: Any) -> Request:
