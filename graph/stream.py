@@ -1,4 +1,4 @@
-"""Runs one of the graphs, and yields its steps and its progress as they happen."""
+"""Runs one of the graphs, yields its steps and its progress, and says what streams tell of them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from typing import Any, Literal
 
 from langchain_core.messages import AIMessageChunk
 from langchain_core.runnables.config import var_child_runnable_config
+from pydantic import ConfigDict
 
 from fairqr.agents.models.cache import asking_with
 from fairqr.base.telemetry import span
 from fairqr.graph.answer.context import AnswerContext
+from fairqr.graph.answer.result import RankingAnswer, SampledRanking
+from fairqr.graph.documented import Documented
+from fairqr.graph.search import result as results
 from fairqr.graph.search.context import Context
 from fairqr.graph.steps import RunJournal, followed
 
@@ -51,6 +55,88 @@ class Progress:
 
 RunEvent = Step | Progress | AIMessageChunk
 """What happens in a run: a step, progress within one, or a piece of an answer."""
+
+
+class AuditProgress(Documented):
+    """How far an audit is.
+
+    Attributes:
+        stage: What is being done, such as ``queries``.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    stage: str
+    done: int
+    of: int
+
+
+class StepData(Documented):
+    """A step that has just ended. A field that does not apply to the step is left out, or None.
+
+    Attributes:
+        step: Its name. A search has ``begin``, ``retrieve``, ``measure``, ``choose_group``,
+            ``refine`` and ``rerank``, perhaps several times; an answer has ``prepare`` before it
+            and ``sample``, ``generate``, ``collect``, ``attribute`` and ``summarise`` after it; a
+            probe has ``prepare`` before it and ``plan``, ``probe`` and ``conclude`` after it; an
+            audit has ``progress``, and at last ``audit``.
+        iteration: The number of the round that begins; 0 is the plain retrieval.
+        target: After ``begin``: the target, by attribute and group.
+        cost: After ``begin``: what re-ranking by a model, or a probe, costs at most.
+        round: After ``measure``: the round that was measured.
+        chosen: After ``choose_group``: the attributes and groups to ask the model about.
+        lacking: After ``choose_group``: the attributes and groups that lack exposure.
+        refinements: After ``refine``: the keywords that the model proposed.
+        stop_reason: Why the loop ended.
+        search: After ``rerank`` in an answer or a probe: the result of its search. A plain search
+            gives its result at the end of the stream.
+        sampled: After ``sample``: the rankings to answer from.
+        generated: After ``generate``: what was answered from one ranking.
+        judged: After ``attribute``: the same answer, with the documents that it used.
+        progress: After ``progress``: how far an audit is.
+        usage: What models have cost so far; after ``generate``, ``attribute`` and ``probe``, what
+            this step has cost.
+        warnings: Sentences for people.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    step: str
+    iteration: int | None = None
+    target: dict[str, dict[str, float]] | None = None
+    cost: results.RankingCost | None = None
+    round: results.Round | None = None
+    chosen: list[results.GroupKey] | None = None
+    lacking: list[results.GroupKey] | None = None
+    refinements: list[results.RefinedGroup] | None = None
+    stop_reason: results.StopReason | None = None
+    search: results.SearchResult | None = None
+    sampled: list[SampledRanking] | None = None
+    generated: RankingAnswer | None = None
+    judged: RankingAnswer | None = None
+    progress: AuditProgress | None = None
+    usage: dict[str, int | float] | None = None
+    warnings: list[str] | None = None
+
+
+_FIRST = {"iterations": "round", "generated": "generated", "judged": "judged", "spent": "usage"}
+"""Lists of the state to which a step adds one entry, and the field for this entry."""
+
+
+def step_data(kind: str, step: Step) -> dict[str, Any]:
+    """Return a step as plain data of :class:`StepData`.
+
+    Args:
+        kind: What the run does: ``search``, ``answer``, ``probe`` or ``audit``.
+        step: The step.
+    """
+    update = step.update
+    data = {name: update.get(name) for name in StepData.model_fields}
+    data |= {name: update[key][0] for key, name in _FIRST.items() if update.get(key)}
+    if kind != "search":
+        data["search"] = update.get("result")
+    told = {name: value for name, value in data.items() if value is not None and value != []}
+    return {"step": step.name} | told
 
 
 async def run_graph(

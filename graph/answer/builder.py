@@ -41,9 +41,8 @@ from fairqr.graph.answer.result import RankingAnswer
 from fairqr.graph.search.builder import RECURSION_LIMIT, build_search_graph
 from fairqr.graph.search.context import require_context
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_of, require_method
-from fairqr.graph.search.result import RankedDocument, memberships_of
-from fairqr.graph.search.state import InputState
-from fairqr.graph.search.state import OutputState as SearchOutput
+from fairqr.graph.search.result import InputState, RankedDocument, memberships_of
+from fairqr.graph.search.result import OutputState as SearchOutput
 from fairqr.graph.steps import CONCURRENCY, SEARCH, Node, longest
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate

@@ -33,10 +33,9 @@ from fairqr.graph.probe.context import ProbeContext, ProbeSettings
 from fairqr.graph.search.builder import RECURSION_LIMIT, build_search_graph
 from fairqr.graph.search.context import Context, require_context
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, items_of, model_of
-from fairqr.graph.search.result import RankedDocument, memberships_of
+from fairqr.graph.search.result import InputState, RankedDocument, memberships_of
+from fairqr.graph.search.result import OutputState as SearchOutput
 from fairqr.graph.search.rounds import shortage
-from fairqr.graph.search.state import InputState
-from fairqr.graph.search.state import OutputState as SearchOutput
 from fairqr.graph.steps import CONCURRENCY, SEARCH, Node, longest
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine

@@ -7,20 +7,14 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from fairqr.agents.ranking.rankers import Asker, Shown
-from fairqr.graph.search.context import (
-    Context,
-    Method,
-    WindowSettings,
-    WrittenTarget,
-    checked_context,
-)
+from fairqr.graph.search import context as search
 from fairqr.retrieval.fairness.dimension import factors_of
 from fairqr.retrieval.fairness.target import Target
 
 ProbeKind = Literal["pairwise", "listwise"]
 
 
-class ProbeSettings(WindowSettings):
+class ProbeSettings(search.WindowSettings):
     """How the model is probed on the documents of a result.
 
     All of these documents count as equally relevant, because nobody has judged them for the query.
@@ -62,7 +56,7 @@ class ProbeSettings(WindowSettings):
         return listed
 
 
-class ProbeContext(Context):
+class ProbeContext(search.Context):
     """What a run that probes is asked to do: the search, and the questions about its ranking.
 
     The method is ``plain`` by default, and exposure is measured by the attribute of the probe. A
@@ -74,8 +68,8 @@ class ProbeContext(Context):
         probe: What to ask the model.
     """
 
-    method: Method = "plain"
-    target: WrittenTarget = Target.parse("uniform:1")
+    method: search.Method = "plain"
+    target: search.WrittenTarget = Target.parse("uniform:1")
     probe: ProbeSettings
 
     @model_validator(mode="after")
@@ -103,4 +97,4 @@ def probe_context(**values: object) -> ProbeContext:
     Raises:
         InputError: A name or a value is wrong; the message names it and what is allowed.
     """
-    return checked_context(ProbeContext, values, "probe")
+    return search.checked_context(ProbeContext, values, "probe")

@@ -20,13 +20,12 @@ from fairqr.base.telemetry import Kind, Span, span
 from fairqr.graph import steps
 from fairqr.graph.search import rankers as ranking
 from fairqr.graph.search import refinement as refining
+from fairqr.graph.search import result as results
 from fairqr.graph.search import rounds as deciding
-from fairqr.graph.search import state as states
 from fairqr.graph.search.context import Context, require_context
 from fairqr.graph.search.final_ranking import assemble, final_step, search_given
-from fairqr.graph.search.result import Measured, Round, SearchResult, Shares
+from fairqr.graph.search.result import Measured, Round, SearchResult, Shares, State
 from fairqr.graph.search.rounds import Rounds, groups_to_ask_about
-from fairqr.graph.search.state import State
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines import engine as engines
 from fairqr.retrieval.fairness.exposure import FloatArray
@@ -104,7 +103,7 @@ class SearchNodes(steps.Nodes[Context]):
         await final_step(context)
         if (ranker := self.rankers.ranker_for(context)) is not None:
             await ranker.start()
-        original = states.QueryRecord(text=query, boost="", attribute=None, group=None)
+        original = results.QueryRecord(text=query, boost="", attribute=None, group=None)
         n = max(context.strategy.depth or context.k, deciding.TARGET_DEPTH)
         records, reported, (*_, last) = await self._retrieved(rounds, [original], n)
         size = last.total if "document_frequencies" in engine.capabilities else None
@@ -174,8 +173,8 @@ class SearchNodes(steps.Nodes[Context]):
         }
 
     async def _retrieved(
-        self, rounds: Rounds, pending: Sequence[states.QueryRecord], n: int
-    ) -> tuple[list[states.RankingRecord], list[str], list[engines.Hits]]:
+        self, rounds: Rounds, pending: Sequence[results.QueryRecord], n: int
+    ) -> tuple[list[results.RankingRecord], list[str], list[engines.Hits]]:
         """Run queries.
 
         Returns:
@@ -199,7 +198,7 @@ class SearchNodes(steps.Nodes[Context]):
             search.set("fairqr.documents", [len(hits) for hits in found[: len(queries)]])
         are_read = not iteration or rounds.context.strategy.rerank in ("none", "original_query")
         records = [
-            states.RankingRecord(
+            results.RankingRecord(
                 iteration=iteration,
                 query=query,
                 ids=hits.ids,
@@ -216,7 +215,7 @@ class SearchNodes(steps.Nodes[Context]):
         return records, list(reported), found
 
     async def _given(
-        self, rounds: Rounds, found: Sequence[states.RankingRecord], unboosted: Mapping[str, float]
+        self, rounds: Rounds, found: Sequence[results.RankingRecord], unboosted: Mapping[str, float]
     ) -> Any:
         """Return what the original query says of the documents that refined queries sought.
 
@@ -287,7 +286,7 @@ class SearchNodes(steps.Nodes[Context]):
             ids=found.ids[: context.k],
             objective=objective,
         )
-        reason: states.StopReason | None = "no_hits"
+        reason: results.StopReason | None = "no_hits"
         if plain.ids:
             reason = deciding.decide_stop(
                 [*rounds.measured_rounds, record],
@@ -456,7 +455,7 @@ def build_search_graph(
     prompts: PromptLibrary | None = None,
     reserve: ranking.Reserve | None = None,
     checkpointer: Checkpointer = None,
-) -> CompiledStateGraph[State, Context, states.InputState, states.OutputState]:
+) -> CompiledStateGraph[State, Context, results.InputState, results.OutputState]:
     """Build the graph that searches fairly.
 
     ``begin → measure → [over: rerank | refine → retrieve → measure]``
@@ -491,8 +490,8 @@ def build_search_graph(
     graph = StateGraph(
         State,
         context_schema=Context,
-        input_schema=states.InputState,
-        output_schema=states.OutputState,
+        input_schema=results.InputState,
+        output_schema=results.OutputState,
     )
     graph.add_node("begin", nodes.node(nodes.begin, grows=("rankings", "warnings", "iterations")))
     graph.add_node("measure", nodes.node(nodes.measure_and_choose, "measure"))

@@ -9,14 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, cast
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from fairqr.agents.ranking.rankers import RANKERS, RankerName, RankerOptions, Shown
 from fairqr.base.errors import InputError, TargetError, one_line, parameter_error
@@ -353,45 +346,36 @@ class Context(SearchParameters):
                 raise parameter_error(error) from None
 
     @model_validator(mode="after")
-    def _depth_reaches_k(self) -> Context:
-        if self.depth is not None and self.depth < self.k:
-            raise ValueError(f"depth is {self.depth}, but k is {self.k}; retrieve at least as many")
-        return self
-
-    @field_validator("target")
-    @classmethod
-    def _needs_no_judgements(cls, target: Target | None) -> Target | None:
-        if target is not None and "relevance" in target.parts:
+    def _fits_together(self) -> Self:
+        if self.target is not None and "relevance" in self.target.parts:
             raise TargetError(
                 "The target part 'relevance' is only available in evaluation; a search knows no "
                 "judgements, so use 'retrieved' instead."
             )
-        return target
-
-    @model_validator(mode="after")
-    def _ranking_is_for_a_ranker(self) -> Context:
-        if self.ranking != RankingSettings() and self.strategy.ranker is None:
-            raise ValueError(
-                "ranking says how a model re-ranks, but no model re-ranks here; leave it out, or "
-                f"name a ranker as method or rerank: {', '.join(READS)}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _options_are_read(self) -> Context:
-        final_step = self.strategy.final_step
-        if final_step == "fair" and self.options:
-            raise ValueError(
-                "the fair step has no options of this kind; set fairness_weight and order instead"
-            )
-        if final_step == "none" and self.options:
-            raise ValueError("options are for a final step, but there is none; leave them out")
-        by_objective = ("fairness_weight", "order", "least_gain")
-        for name in ("threshold",) if final_step == "fair" else by_objective:
-            if getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(
-                    f"nothing reads {name} where the final step is '{final_step}'; leave it out"
-                )
+        ranker, step = self.strategy.ranker, self.strategy.final_step
+        names = ("threshold",) if step == "fair" else ("fairness_weight", "order", "least_gain")
+        defaults = {name: type(self).model_fields[name].default for name in names}
+        unread = [name for name, usual in defaults.items() if getattr(self, name) != usual]
+        wrong = {
+            f"depth is {self.depth}, but k is {self.k}; retrieve at least as many": (
+                self.depth is not None and self.depth < self.k
+            ),
+            "ranking says how a model re-ranks, but no model re-ranks here; leave it out, or name "
+            f"a ranker as method or rerank: {', '.join(READS)}": (
+                ranker is None and self.ranking != RankingSettings()
+            ),
+            "the fair step has no options of this kind; set fairness_weight and order instead": (
+                step == "fair" and self.options
+            ),
+            "options are for a final step, but there is none; leave them out": (
+                step == "none" and self.options
+            ),
+            f"nothing reads {', '.join(unread)} where the final step is '{step}'; leave it out": (
+                unread
+            ),
+        }
+        for sentence in (sentence for sentence, is_so in wrong.items() if is_so):
+            raise ValueError(sentence)
         return self
 
     @functools.cached_property
@@ -465,15 +449,10 @@ def checked_context(kind: type[C], values: Mapping[str, object], inner: str = ""
     given = {name: value for name, value in values.items() if value is not None}
     own_kind: Any = kind.model_fields[inner].annotation if inner else None
     settings: Collection[str] = own_kind.model_fields if inner else ()
-    if inner and inner in given:
-        raise InputError(
-            f"Give the parameters of '{inner}' one by one, without '{inner}': "
-            f"{', '.join(settings)}."
-        )
-    known = {**kind.model_fields, **dict.fromkeys(settings)}
+    known = [name for name in dict.fromkeys([*kind.model_fields, *settings]) if name != inner]
     for name in given:
         if name not in known and name != "attribute":
-            raise unknown_parameter(name, [name for name in known if name != inner])
+            raise unknown_parameter(name, known)
     if inner:
         own = {name: given.pop(name) for name in settings if name in given}
         if own or kind.model_fields[inner].is_required():

@@ -13,14 +13,7 @@ from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.opening import open_language_model, open_model
 from fairqr.agents.models.replies import Usage
-from fairqr.agents.ranking.rankers import (
-    Cost,
-    ItemRanker,
-    ItemRanking,
-    RankerName,
-    RankItem,
-    open_ranker,
-)
+from fairqr.agents.ranking import rankers
 from fairqr.agents.refiner import Refiner
 from fairqr.base.errors import BudgetError, InputError, ModelUnavailableError
 from fairqr.base.telemetry import span
@@ -33,7 +26,7 @@ from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import by_rank
 
-ASKED: tuple[RankerName, ...] = ("listwise", "pairwise")
+ASKED: tuple[rankers.RankerName, ...] = ("listwise", "pairwise")
 """The rankers that ask a language model with a prompt; the others have their own model."""
 
 
@@ -59,7 +52,7 @@ class Rankers:
 
     def __init__(
         self,
-        ranker: LanguageModel | ItemRanker | BaseChatModel | str | None = None,
+        ranker: LanguageModel | rankers.ItemRanker | BaseChatModel | str | None = None,
         model: object = None,
         prompts: PromptLibrary | None = None,
     ) -> None:
@@ -69,7 +62,7 @@ class Rankers:
         self._model = model
         self.prompts = prompts or PromptLibrary()
         # Weights are loaded once for all runs.
-        self._neural: dict[str, ItemRanker] = {}
+        self._neural: dict[str, rankers.ItemRanker] = {}
 
     @classmethod
     def of(
@@ -91,7 +84,7 @@ class Rankers:
                 return cast("LanguageModel", each)
         return None
 
-    def ranker_for(self, context: Context) -> ItemRanker | None:
+    def ranker_for(self, context: Context) -> rankers.ItemRanker | None:
         """Return the ranker for a run with this context, or None if nothing re-ranks.
 
         Raises:
@@ -103,17 +96,17 @@ class Rankers:
         if name is None:
             return None
         if hasattr(self._given, "rank"):
-            return cast("ItemRanker", self._given)
+            return cast("rankers.ItemRanker", self._given)
         options = context.ranking.ranker_options(context.prompts)
         if name in ASKED:
-            return open_ranker(name, self.language_model(), self.prompts, options)
+            return rankers.open_ranker(name, self.language_model(), self.prompts, options)
         key = f"{name} {context.ranking.model_dump_json()}"
         if key not in self._neural:
-            self._neural[key] = open_ranker(name, None, self.prompts, options)
+            self._neural[key] = rankers.open_ranker(name, None, self.prompts, options)
         return self._neural[key]
 
 
-GivenRanker = Rankers | LanguageModel | ItemRanker | BaseChatModel | str
+GivenRanker = Rankers | LanguageModel | rankers.ItemRanker | BaseChatModel | str
 """A ranker as callers give it."""
 
 
@@ -165,17 +158,17 @@ def require_method(role: str, given: object, *methods: str) -> None:
         )
 
 
-async def items_of(engine: SearchEngine, ids: Sequence[str]) -> list[RankItem]:
+async def items_of(engine: SearchEngine, ids: Sequence[str]) -> list[rankers.RankItem]:
     """Return these documents for a ranker; deleted documents are left out."""
-    return [RankItem(d.id, d.title, d.text) for d in await engine.documents(ids)]
+    return [rankers.RankItem(d.id, d.title, d.text) for d in await engine.documents(ids)]
 
 
-Reserve = Callable[[str, Sequence[str], Context], Awaitable[Cost]]
+Reserve = Callable[[str, Sequence[str], Context], Awaitable[rankers.Cost]]
 """Returns the largest cost of the steps after a search, from the query and the ids it found."""
 
 
 async def expected_cost(
-    rounds: Rounds, ranker: ItemRanker | None, reserve: Reserve | None
+    rounds: Rounds, ranker: rankers.ItemRanker | None, reserve: Reserve | None
 ) -> RankingCost | None:
     """Return the largest cost of asking models, and check that the budget has room for it.
 
@@ -195,14 +188,15 @@ async def expected_cost(
         return None
     context, strategy, query = rounds.context, rounds.context.strategy, rounds.state["query"]
     found = rounds.own_ranking.ids
-    documents, lists, ranking, later, tasks = 0, 0, Cost(), Cost(), []
+    documents, lists, ranking, later, tasks = 0, 0, rankers.Cost(), rankers.Cost(), []
     if ranker is not None:
         items = await items_of(rounds.engine, found[: min(strategy.reads, strategy.depth or 0)])
         if context.rounds and items:
             # The lists of refined queries may be longer, but never than what the ranker reads.
             lacking = range(len(items), strategy.reads)
-            items += [RankItem(f"\0{at}", items[0].title, items[0].text) for at in lacking]
-        documents, ranking = len(items), ranker.cost(query, items) if len(items) > 1 else Cost()
+            items += [rankers.RankItem(f"\0{at}", items[0].title, items[0].text) for at in lacking]
+        documents = len(items)
+        ranking = ranker.cost(query, items) if documents > 1 else ranking
         # The exposure-aware step may try the list of each round, until one reaches the target.
         lists = context.rounds + 1 if strategy.final_step == "exposure-aware" else 1
         tasks.append(f"to re-rank {documents} documents")
@@ -240,10 +234,10 @@ class ModelRanking:
         tried: Whether there was a list to re-rank.
     """
 
-    def __init__(self, rounds: Rounds, ranker: ItemRanker) -> None:
+    def __init__(self, rounds: Rounds, ranker: rankers.ItemRanker) -> None:
         self.name = ranker.name
         self.usage = Usage(**rounds.state["usage"])
-        self.lists: list[tuple[int, ItemRanking]] = []
+        self.lists: list[tuple[int, rankers.ItemRanking]] = []
         self.tried = False
         self._rounds, self._ranker = rounds, ranker
 

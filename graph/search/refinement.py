@@ -11,9 +11,8 @@ import numpy as np
 
 from fairqr.agents.refiner import Refinement
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.result import RefinedGroup
+from fairqr.graph.search.result import GroupKey, QueryRecord, RefinedGroup, State
 from fairqr.graph.search.rounds import Rounds
-from fairqr.graph.search.state import GroupKey, QueryRecord, State
 from fairqr.graph.steps import Update
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.table import decoded

@@ -17,9 +17,9 @@ import numpy as np
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.rankers import Cost
 from fairqr.base.errors import InputError, TargetError
+from fairqr.graph.search import result as results
 from fairqr.graph.search.context import Budget, Context, Groups
-from fairqr.graph.search.result import FairList, Measured, RankingCost, Reached, Round, Shares
-from fairqr.graph.search.state import GroupKey, QueryRecord, RankingRecord, State, StopReason
+from fairqr.graph.search.result import Measured, Round, Shares, State
 from fairqr.graph.steps import running_seconds
 from fairqr.retrieval.engines.engine import Hits, SearchEngine
 from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
@@ -89,14 +89,14 @@ class Rounds:
         return best_of(self.measured_rounds)
 
     @cached_property
-    def best_fair(self) -> FairList | None:
+    def best_fair(self) -> results.FairList | None:
         """The best list of the fair step so far; None if the method has another final step."""
-        return FairList(**found) if (found := self.state.get("best_fair")) else None
+        return results.FairList(**found) if (found := self.state.get("best_fair")) else None
 
     @cached_property
-    def cost(self) -> RankingCost:
+    def cost(self) -> results.RankingCost:
         """What models may cost after the loop."""
-        return RankingCost(**(self.state.get("cost") or {}))
+        return results.RankingCost(**(self.state.get("cost") or {}))
 
     @property
     def usage(self) -> Usage:
@@ -191,7 +191,7 @@ class Rounds:
             self.table, order, self.dimensions, targets, discount, relevance=relevance
         )
 
-    def fair_list(self, number: int) -> FairList:
+    def fair_list(self, number: int) -> results.FairList:
         """Apply the fair step to all documents that were found up to a round."""
         context, order = self.context, self.retrieved(number)
         fair_step = FairStep(
@@ -202,13 +202,15 @@ class Rounds:
         if candidates.relevance is not None:
             relevance = discounted_mean(candidates.relevance[step.positions], context.discount)
         taken = [order.ids[place] for place in step.positions]
-        return FairList(
+        return results.FairList(
             **dict(self.measured(taken)),
             iteration=number,
             ids=taken,
             scores=[order.scores[place] for place in step.positions],
             relevance=relevance,
-            objective=Reached(**asdict(step.quality), missed=step.missed, weight=step.weight),
+            objective=results.Reached(
+                **asdict(step.quality), missed=step.missed, weight=step.weight
+            ),
         )
 
     def retrieved(self, iteration: int) -> Ranking:
@@ -233,7 +235,7 @@ class Rounds:
         if order not in ("relevance", "fusion"):
             return self._fused([it for it in rankings if it["iteration"] == iteration])
         # Refined queries grow, so a newer one contains the words of the older ones of its group.
-        newest: dict[tuple[object, ...], RankingRecord] = {}
+        newest: dict[tuple[object, ...], results.RankingRecord] = {}
         for record in rankings:
             if record["iteration"] <= iteration:
                 query = record["query"]
@@ -262,13 +264,13 @@ class Rounds:
                 pool.update(dict.fromkeys(best[:quota]))
         return list(pool)
 
-    def _ranking_of(self, record: RankingRecord) -> Ranking:
+    def _ranking_of(self, record: results.RankingRecord) -> Ranking:
         """Return the engine's own ranking, cut to the depth, and then what similarity found."""
         ids, scores, own = record["ids"], record["scores"], record["own"]
         depth = self.context.strategy.depth
         return Ranking(ids[:own][:depth] + ids[own:], scores[:own][:depth] + scores[own:])
 
-    def _fused(self, records: Sequence[RankingRecord]) -> Ranking:
+    def _fused(self, records: Sequence[results.RankingRecord]) -> Ranking:
         """Fuse the original ranking with the refined ones.
 
         A query that was refined toward a group also finds documents of other groups, but says
@@ -287,7 +289,7 @@ class Rounds:
         ]
         return reciprocal_rank_fusion(rankings, weights, rrf_k, shares=shares)
 
-    def sought(self, record: RankingRecord) -> list[str]:
+    def sought(self, record: results.RankingRecord) -> list[str]:
         """Return the documents of its group that a refined query found; all without a group."""
         ids = record["ids"]
         shares = self._shares_of_group(record["query"], ids)
@@ -295,7 +297,7 @@ class Rounds:
             return ids
         return [id_ for id_, share in zip(ids, shares, strict=True) if share > 0]
 
-    def _shares_of_group(self, query: QueryRecord, ids: Sequence[str]) -> FloatArray | None:
+    def _shares_of_group(self, query: results.QueryRecord, ids: Sequence[str]) -> FloatArray | None:
         """Return each document's share of the group that a query was refined toward, or None."""
         if query["group"] is None:
             return None
@@ -303,7 +305,7 @@ class Rounds:
         return self.table.memberships(dimension, ids)[:, dimension.groups.index(query["group"])]
 
 
-def hits_of(record: RankingRecord) -> Hits:
+def hits_of(record: results.RankingRecord) -> Hits:
     """Return the hits of a query, with the groups of the run's attributes."""
     memberships = {name: decoded(members) for name, members in record["memberships"].items()}
     return Hits(record["ids"], record["scores"], memberships)
@@ -422,7 +424,7 @@ def shortage(budget: Budget, spent: Usage, needed: Cost) -> Shortage | None:
 
 def decide_stop(
     rounds: Sequence[Round], context: Context, *, is_spent: bool = False, by_vectors: bool = False
-) -> StopReason | None:
+) -> results.StopReason | None:
     """Return why the loop ends after these rounds, or None if it goes on.
 
     Args:
@@ -450,7 +452,7 @@ def decide_stop(
 
 def groups_to_ask_about(
     target: Shares, exposure: Shares, which: Groups, limit: int
-) -> list[GroupKey]:
+) -> list[results.GroupKey]:
     """Return the groups to ask about, sorted by ε* − ε with the largest first.
 
     ``unknown`` is left out, since a query cannot be refined toward documents without a label. If no

@@ -86,7 +86,7 @@ class Event(Frozen):
         number: From 1, in order; 0 for pieces of text, which we send once and do not keep.
         name: ``run``, ``step``, ``token``, and in the end ``end`` or ``error``.
         data: For ``run``, its summary; for ``step``, see
-            :class:`fairqr.graph.step_data.StepData`; for ``token``, its ``text``; for ``end``,
+            :class:`fairqr.graph.stream.StepData`; for ``token``, its ``text``; for ``end``,
             ``run`` and ``result``; for ``error``, the problem.
         step: The key of the step, the same in each attempt; never sent to clients.
     """

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from fairqr.graph.search.builder import build_search_graph as build_search_graph
     from fairqr.graph.search.context import Budget as Budget, Context as Context
     from fairqr.graph.search.result import SearchResult as SearchResult
-    from fairqr.graph.step_data import StepData as StepData
-    from fairqr.graph.stream import Progress as Progress
+    from fairqr.graph.stream import Progress as Progress, StepData as StepData
     from fairqr.parts import (
         FairReranker as FairReranker,
         FairRetriever as FairRetriever,
@@ -59,8 +58,7 @@ _HOMES = {
     "graph.search.builder": "build_search_graph",
     "graph.search.context": "Budget Context",
     "graph.search.result": "SearchResult",
-    "graph.step_data": "StepData",
-    "graph.stream": "Progress",
+    "graph.stream": "Progress StepData",
     "parts": "FairReranker FairRetriever search_tool",
     "retrieval.engines.langchain": "from_langchain",
     "retrieval.sources.source": "Source",

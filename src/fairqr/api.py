@@ -29,9 +29,8 @@ from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context, checked_context, require_context
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_of
 from fairqr.graph.search.result import SearchResult
-from fairqr.graph.step_data import StepData, step_data
 from fairqr.graph.steps import CONCURRENCY
-from fairqr.graph.stream import Progress, Step, result_of, run_graph
+from fairqr.graph.stream import Progress, Step, StepData, result_of, run_graph, step_data
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.opening import AUTO, as_encoder

@@ -36,7 +36,7 @@ from fairqr.graph.search.result import SearchResult
 from fairqr.graph.service.configuration import Caps, Limits, ServiceSettings
 from fairqr.graph.service.http.app import create_app
 from fairqr.graph.service.http.parts import Parts
-from fairqr.graph.step_data import StepData
+from fairqr.graph.stream import StepData
 from fairqr.retrieval.rerankers.registry import ABOUT, RERANKERS
 from fairqr.retrieval.sources.schema import Attribute
 from fairqr.retrieval.sources.source import (

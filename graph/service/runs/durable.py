@@ -21,9 +21,8 @@ from fairqr.graph.service.records import Event, Run, path_of
 from fairqr.graph.service.runs.doing import LiveRun, failed
 from fairqr.graph.service.store import Attempt, Store
 from fairqr.graph.service.store.checkpoints import lasting
-from fairqr.graph.step_data import step_data
 from fairqr.graph.steps import RunJournal, Write
-from fairqr.graph.stream import RunEvent, Step
+from fairqr.graph.stream import RunEvent, Step, step_data
 
 T = TypeVar("T")
 

@@ -22,8 +22,7 @@ from fairqr.graph.service.runs.doing import (
     last_event,
     wait_for,
 )
-from fairqr.graph.step_data import step_data
-from fairqr.graph.stream import RunEvent, Step
+from fairqr.graph.stream import RunEvent, Step, step_data
 
 
 class Slots(asyncio.Semaphore):

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from fairqr.cli import output as out
 from fairqr.cli.common import agree
-from fairqr.graph.step_data import StepData
-from fairqr.graph.stream import Progress
+from fairqr.graph.stream import Progress, StepData
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

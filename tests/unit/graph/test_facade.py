@@ -108,7 +108,7 @@ WRONG_CALLS: list[tuple[str, dict[str, Any], str]] = [
     ("search", {"context": {"k": 5}}, r"must be a fairqr\.Context, not dict"),
     ("search", {"context": AnswerContext()}, "answer takes the AnswerContext"),
     ("answer", {"sample": 2}, "did you mean 'samples'?"),
-    ("answer", {"answer": {"samples": 2}}, "one by one, without 'answer': alpha,"),
+    ("answer", {"answer": {"samples": 2}}, "no parameter 'answer'"),
     ("answer", {"context": CONTEXT}, r"must be a fairqr\.AnswerContext, not Context"),
     ("probe", {"context": CONTEXT}, r"must be a fairqr\.ProbeContext, not Context"),
     ("probe", {"protected": "female"}, "'probe.attribute' is wrong: Field required"),

@@ -11,7 +11,7 @@ from fairqr.graph.search.refinement import (
     refined_queries,
     shown,
 )
-from fairqr.graph.search.state import QueryRecord, State
+from fairqr.graph.search.result import QueryRecord, State
 
 FEMALE, MALE = ("gender", "female"), ("gender", "male")
 ALL_WHO_LACK = Context(groups="lacking")

@@ -14,7 +14,7 @@ import pytest
 
 from fairqr.api import FairSearch
 from fairqr.graph.search.result import SearchResult
-from fairqr.graph.step_data import StepData
+from fairqr.graph.stream import StepData
 from tests.integration.model_server import says
 from tests.integration.service_client import (
     PHYSICIST,
