@@ -61,7 +61,6 @@ def measure(
     fail_if: list[str] | None = None,
     sure: bool = False,
     output: Path | None = None,
-    sign: Path | None = None,
 ) -> Printed:
     """Audit a search engine: who gets seen in its results, and how sure that is.
 
@@ -83,21 +82,17 @@ def measure(
             4 if nobody can tell. Repeatable.
         sure: The whole interval must meet a condition.
         output: The folder; an interrupted audit resumes there.
-        sign: Sign it by this SSH key.
     """
     if ctx.invoked_subcommand is not None:
         return None  # type: ignore[return-value]
     from fairqr.auditing import audit
     from fairqr.cli.output import Progress
-    from fairqr.evaluation.audit import bundle, conditions, outcomes
-    from fairqr.evaluation.experiments import signing
+    from fairqr.evaluation.audit import conditions, outcomes
     from fairqr.evaluation.experiments.kinds import check_pandas
 
     if output is None:
         raise InputError("An audit needs a folder for its results; name one with -o.")
     check_pandas()
-    if sign is not None:
-        signing.check_key(sign)
     limits = [conditions.parse_condition(text) for text in fail_if or []]
 
     async def work() -> Audit:
@@ -123,8 +118,6 @@ def measure(
 
     with Progress() as progress:
         found = run(work(), "audit")
-    if sign is not None:
-        signing.sign_folder(bundle.AuditFolder(output), sign)
     broken, doubtful = conditions.check(limits, found.figures, sure=sure)
     for sentence in [*broken, *doubtful]:
         warn(sentence)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import Field
 
 from fairqr.base.errors import FairqrError, InputError
-from fairqr.cli.output import warn
+from fairqr.cli.output import Progress, warn
 from fairqr.graph.documented import Documented
 
 if TYPE_CHECKING:
@@ -54,19 +54,22 @@ class Searched(Documented):
 
     @contextlib.asynccontextmanager
     async def opened(self, context: Context | None = None) -> AsyncIterator[SearchEngine]:
-        """Open what is searched, and close it at the end.
+        """Open what is searched, and close it at the end; a bar shows what is indexed first.
 
         Args:
             context: The context whose method chooses the retriever that ``auto`` means.
         """
         from fairqr.base.settings import default_corpus
         from fairqr.retrieval.encoders.opening import AUTO
+        from fairqr.retrieval.sources.catalog import Catalog
 
         corpus = default_corpus() if self.corpus is None else self.corpus
         retriever = self.retriever or AUTO
         if context is not None:
             retriever = context.strategy.searched_by(retriever)
-        engine = await open_to_search(corpus, schema=self.corpus_schema, retriever=retriever)
+        how: dict[str, Any] = {"schema": self.corpus_schema, "retriever": retriever}
+        with Progress() as progress:
+            engine = await Catalog().resolve(corpus, **how, progress=progress.prepare)
         async with contextlib.aclosing(engine):
             yield engine
 
@@ -202,26 +205,6 @@ def _new_trace(folder: Path, what: str) -> Path:
             "correct the setting trace_dir."
         ) from None
     return folder / f"{datetime.now():%Y%m%d-%H%M%S}-{what}-{token_hex(3)}.jsonl"
-
-
-async def open_to_search(
-    corpus: str, *, schema: Path | None = None, retriever: str | None = None
-) -> SearchEngine:
-    """Open a search engine; a bar shows what has to be indexed first.
-
-    Args:
-        corpus: A source, an index, a built-in corpus, or a path.
-        schema: The schema of a corpus that is a path.
-        retriever: How to find documents, as :func:`fairqr.open_engine` takes it.
-    """
-    from fairqr.cli.output import Progress
-    from fairqr.retrieval.encoders.opening import AUTO
-    from fairqr.retrieval.sources.catalog import Catalog
-
-    with Progress() as progress:
-        return await Catalog().resolve(
-            corpus, retriever=retriever or AUTO, schema=schema, progress=progress.prepare
-        )
 
 
 def agree(calls: int, tokens: int, *, yes: bool, instead: str = "make it smaller") -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import typer
 
 from fairqr.base.errors import InputError, ModelError
-from fairqr.cli.common import NOTABLES, agree, open_to_search, run
+from fairqr.cli.common import NOTABLES, Searched, agree, run
 from fairqr.cli.options import Count, command, explain, read_parameters
 from fairqr.cli.output import Printed, Progress, fact_lines, print_file, warn
 from fairqr.prompts.library import PromptLibrary
@@ -166,8 +165,7 @@ def train(
     context = make_context(attributes=factors, intersect=len(factors) > 1, target=target)
 
     async def work() -> None:
-        opened = await open_to_search(found.corpus_name, retriever=retriever)
-        async with contextlib.aclosing(opened) as engine:
+        async with Searched(corpus=found.corpus_name, retriever=retriever).opened() as engine:
             topics = {topic.id: topic.text(0) for topic in found.topics}
             examples = await training.gather(engine, topics, found.qrels, context, depth=depth)
             model = await training.train(method, examples, list(topics), options)

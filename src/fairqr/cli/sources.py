@@ -5,7 +5,6 @@ An attached source is a search engine that the user already runs.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ import typer
 
 from fairqr.base.errors import CorpusError, InputError, SourceError, one_line
 from fairqr.cli import output as out
-from fairqr.cli.common import open_to_search, run
+from fairqr.cli.common import Searched, run
 from fairqr.cli.options import command
 from fairqr.cli.output import Printed, Progress
 from fairqr.retrieval.sources.source import Source, is_source_file, load_source
@@ -284,7 +283,7 @@ def info(name: str) -> Printed:
 
 async def _described(name: str) -> dict[str, Any]:
     """Describe an index; shares are None if its engine cannot count them."""
-    async with contextlib.aclosing(await open_to_search(name, retriever="bm25")) as engine:
+    async with Searched(corpus=name, retriever="bm25").opened() as engine:
         found = dataclasses.asdict(await engine.info())
         counts = "corpus_shares" in engine.capabilities
         shares = await engine.corpus_shares() if counts else {}
