@@ -64,10 +64,7 @@ OPENING = 0.01
 
 
 async def open_engine(
-    source: Named,
-    *,
-    retriever: str | Encoder | Embeddings = AUTO,
-    schema: Path | None = None,
+    source: Named, *, retriever: str | Encoder | Embeddings = AUTO, schema: Path | None = None
 ) -> SearchEngine:
     """Open a search engine. Close it with ``await engine.aclose()`` when you are done.
 

@@ -177,11 +177,7 @@ def train(
 
 @command(attribution)
 def check(
-    pairs: str,
-    *,
-    attributor: str = "overlap",
-    base_url: str | None = None,
-    no_cache: bool = False,
+    pairs: str, *, attributor: str = "overlap", base_url: str | None = None, no_cache: bool = False
 ) -> Printed:
     """Measure an attributor on labelled pairs: its accuracy and its mistakes.
 

@@ -37,8 +37,7 @@ def search(
     query: str,
     *,
     asked: Annotated[
-        Context,
-        Fields("target", "k", "method", "max_iterations", "seed", attribute="attributes"),
+        Context, Fields("target", "k", "method", "max_iterations", "seed", attribute="attributes")
     ],
     settings: Annotated[SearchRunSettings, Fields(*RUN, "yes")],
     as_json: bool = False,

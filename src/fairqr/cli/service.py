@@ -127,8 +127,7 @@ async def _serve(
 def work(
     *,
     changes: Annotated[
-        Mapping[str, Any],
-        Fields("database", "concurrency", "traces", model=ServiceSettings),
+        Mapping[str, Any], Fields("database", "concurrency", "traces", model=ServiceSettings)
     ],
 ) -> None:
     """Do the durable runs that 'fairqr serve' accepts, as one of any number of processes.
@@ -259,11 +258,7 @@ async def _offering(
 
 @command(keys)
 def create(
-    name: str,
-    *,
-    scope: list[str] | None = None,
-    database: str | None = None,
-    quiet: bool = False,
+    name: str, *, scope: list[str] | None = None, database: str | None = None, quiet: bool = False
 ) -> Printed:
     """Make an access key and print it. It cannot be shown again.
 

@@ -14,16 +14,7 @@ from pydantic import SecretStr
 from fairqr.base import settings as base
 from fairqr.base.errors import InputError, PromptError, nearest_names
 from fairqr.cli.options import command
-from fairqr.cli.output import (
-    Printed,
-    Progress,
-    listing,
-    number,
-    print_file,
-    say,
-    table,
-    warn,
-)
+from fairqr.cli.output import Printed, Progress, listing, number, print_file, say, table, warn
 from fairqr.graph.service.configuration import gather, service_variables, source_of
 from fairqr.prompts.library import DEFAULT_VERSIONS, SHIPPED, PromptLibrary
 from fairqr.retrieval.sources.credentials import named_credentials

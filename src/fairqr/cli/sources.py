@@ -158,10 +158,7 @@ def report_lines(report: SourceReport) -> Iterator[RenderableType]:
     yield " ".join(f"{report.name}: {report.engine} {version} at {report.location}".split())
     can = ", ".join(report.capabilities).replace("_", " ")
     yield from out.fact_lines(
-        {
-            "documents": report.documents,
-            "besides searching, the engine offers": can or "nothing",
-        }
+        {"documents": report.documents, "besides searching, the engine offers": can or "nothing"}
     )
     for found in report.attributes:
         share = f" ({found.labelled / found.documents:.1%})" if found.documents else ""
