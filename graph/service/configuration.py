@@ -19,9 +19,8 @@ from fairqr.base.errors import CapError, ConfigError, first_problem, one_line
 from fairqr.base.settings import SERVICE, ValueSource, variable_of
 from fairqr.graph.documented import Documented
 
-_RATE = re.compile(
-    r"[1-9][0-9]*\s*(/|per)\s*([1-9][0-9]*)?\s*(second|minute|hour|day|month|year)s?", re.I
-)
+_LIMIT = r"\s*[1-9][0-9]*\s*(/|per)\s*([1-9][0-9]*)?\s*(second|minute|hour|day|month|year)s?\s*"
+_RATE = re.compile(f"({_LIMIT}(;{_LIMIT})*)?", re.IGNORECASE)
 
 
 def _written(fits: Callable[[str], object], form: str) -> AfterValidator:
@@ -35,10 +34,6 @@ def _written(fits: Callable[[str], object], form: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _is_rate(text: str) -> bool:
-    return not text or all(_RATE.fullmatch(part.strip()) for part in text.split(";"))
-
-
 def _split(value: Any) -> Any:
     """Split a text at its commas, as variables write lists."""
     if not isinstance(value, str):
@@ -50,9 +45,8 @@ _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Address = Annotated[str, _written(general.is_web_address, "it like http://127.0.0.1:8000/v1")]
 _Variable = Annotated[str, _written(os.environ.get, "the name of a variable that is set")]
-_Rate = Annotated[
-    str, AfterValidator(str.strip), _written(_is_rate, "a number and a time, such as 600/minute")
-]
+_as_rate = _written(_RATE.fullmatch, "a number and a time, such as 600/minute")
+_Rate = Annotated[str, AfterValidator(str.strip), _as_rate]
 _Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 
 _PATHS = ("sources", "replies", "traces", "audits")

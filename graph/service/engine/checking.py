@@ -42,10 +42,8 @@ _CAPPED = ("k", "depth", "max_iterations", "samples", "documents", "pairs")
 """Parameters with a cap of their name."""
 
 _CONTEXTS = {"search": make_context, "answer": answer_context, "probe": probe_context}
-_NOT_OF_CONTEXTS = (
-    *("corpus", "retriever", "model", "base_url", "keep"),
-    *("query", "question", "attributor"),
-)
+_OWN = ("corpus", "retriever", "model", "base_url", "keep", "query", "question", "attributor")
+"""Parameters of requests that contexts do not have."""
 
 
 class Offers:
@@ -291,7 +289,7 @@ def check_request(kind: Kind, asked: RunRequest, caps: Caps, offers: Offers) -> 
     values["corpus"] = offers.corpus(values["corpus"])
     values["model"], entry = offers.model(values["model"])
     values["base_url"] = offers.base_url(values["base_url"], entry)
-    given = {name: value for name, value in values.items() if name not in _NOT_OF_CONTEXTS}
+    given = {name: value for name, value in values.items() if name not in _OWN}
     if kind == "answer":
         values["attributor"] = offers.attributor(values["attributor"])
         given["k"] = given["k"] or max(DEFAULT_POOL, given["documents"])

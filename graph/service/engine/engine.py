@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -139,11 +139,9 @@ class Engine:
         self.settings, self.auditor, catalog = settings, auditor, catalog or Catalog()
         self.offers = checking.Offers(settings, catalog, default_model)
         self._engines = Engines(catalog, self.offers.sources)
-        # No model is asked the same twice, and what is large is loaded once.
+        # No model is asked the same twice, or opened twice.
         self._replies = ReplyCache(settings.replies)
         self._model = lru_cache(MODELS)(self._open_model)
-        prompts = self.offers.prompts
-        self._attributor = lru_cache(MODELS)(partial(open_attributor, prompts=prompts))
         self._graph: Callable[..., Any] = lru_cache(GRAPHS)(self._build_graph)
         # One client for all checks, since it takes long to make. Each check opens a new connection.
         self._http = httpx.AsyncClient(
@@ -353,7 +351,7 @@ class Engine:
         refines = None if writes_only else model
         return _BUILD[kind](engine, refines, prompts=self.offers.prompts, **more)
 
-    def _judge(self, judge: str, name: str, base_url: str | None) -> Attributor | None:
+    def _judge(self, judge: str, name: str, base_url: str | None) -> Attributor | str | None:
         """Return what judges answers; a chat model that is not named is the one that writes.
 
         Raises:
@@ -361,12 +359,12 @@ class Engine:
         """
         parts = AttributorName.parse(judge)
         if parts.kind != "llm":
-            return None if judge == checking.NOTHING else self._attributor(judge)
+            return None if judge == checking.NOTHING else judge
         judging = parts.model or name
         chat = self._model(judging, base_url if judging == name else None)
         if not isinstance(chat, ChatModel):
             raise errors.InputError(f"The model '{judging}' cannot judge; choose another one.")
-        return self._attributor(judge, chat=chat)
+        return open_attributor(judge, chat=chat, prompts=self.offers.prompts)
 
     @contextmanager
     def _recorded(self, id_: str) -> Iterator[None]:
