@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx
 import pytest
@@ -185,6 +183,10 @@ def test_an_index_is_attached_searched_everywhere_and_left_as_it_was(
         assert described["engine"] == "elasticsearch"
         assert described["documents"] == 60
         assert described["attributes"]["continent"]["groups"] == ["Africa", "Asia", "Europe"]
+        # No request names a file or an engine that the service was not given.
+        for corpus, codes in (("notables", {403, 404}), (str(source), {403, 404}), ({}, {422})):
+            answer = httpx.post(f"{address}/v1/search", json={**asked, "corpus": corpus})
+            assert answer.status_code in codes, answer.text
         assert httpx.get(f"{address}/readyz", timeout=PATIENCE, trust_env=False).status_code == 200
     assert state(index) == before
 
@@ -211,43 +213,6 @@ def test_the_check_says_what_is_there(quick: Main, source: Path) -> None:
         "X": (1, None),
     }
     assert report["sample"]
-
-
-def test_sources_are_listed_and_removed(quick: Main, source: Path, index: httpx.Client) -> None:
-    """Only the name is forgotten; the file and the index stay."""
-    assert quick("source", "list").stdout == ""
-    assert quick("attach", source, "--json").result["name"] == "people"
-    assert quick("source", "list").stdout == f"people\telasticsearch\t{source}\n"
-    listed = quick("source", "list", "--json").result
-    assert listed == {
-        "sources": [{"name": "people", "file": str(source), "engine": "elasticsearch"}]
-    }
-    assert "people\telasticsearch\t60 documents" in quick("index", "list").stdout
-    info = quick("index", "info", "people").stdout
-    assert "gender: female 3" in info
-    refused = quick("index", "delete", "people").complaint()
-    assert "fairqr source remove people" in refused
-    assert quick("source", "remove", "people").stdout == "people: no longer attached\n"
-    assert source.exists()
-    assert index.get(f"/{INDEX}/_count").json()["count"] == 61
-    assert "'people'" in quick("search", "x", "--corpus", "people", *SEARCH).complaint()
-    assert "'people'" in quick("source", "remove", "people").complaint()
-
-
-def test_edits_of_the_file_take_effect_and_a_file_that_is_gone_is_one_sentence(
-    quick: Main, source: Path, index: httpx.Client
-) -> None:
-    """The file stays where it is."""
-    assert quick("attach", source).code == 0
-    source.write_text(source_text(str(index.base_url), filter="{range: {born: {gte: 1930}}}"))
-    result = quick("search", "physicist", "--corpus", "people", *SEARCH).result
-    assert all(int(document["id"][1:]) >= 30 for document in result["ranking"])
-    source.unlink()
-    complaint = quick("search", "physicist", "--corpus", "people", *SEARCH).complaint()
-    assert "people.source.yaml" in complaint
-    assert "fairqr source remove people" in complaint
-    assert "people" in quick("source", "list").stdout
-    assert quick("source", "remove", "people").code == 0
 
 
 def test_a_draft_can_be_attached(command: Command, source: Path, index: httpx.Client) -> None:
@@ -319,134 +284,6 @@ def test_what_is_wrong_is_one_sentence_and_registers_nothing(
     source.write_text(source_text(**{"url": str(index.base_url), **changes}))
     assert said in quick("attach", source).complaint()
     assert Catalog().sources() == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("name: [", "not valid YAML"),
-        ("- a\n", "mapping"),
-        ("", "mapping"),
-        ("name: people\nname: people\n", "twice"),
-    ],
-)
-def test_a_file_that_is_no_source_is_refused(
-    quick: Main, source: Path, text: str, said: str
-) -> None:
-    """As is one that is not there."""
-    source.write_text(text)
-    assert said in quick("attach", source).complaint()
-    assert "missing.yaml" in quick("attach", "missing.yaml").complaint()
-    assert "missing.yaml" in quick("search", "x", "--corpus", "missing.yaml", *SEARCH).complaint()
-
-
-def test_a_name_stands_for_one_thing(
-    quick: Main, source: Path, index: httpx.Client, clean_environment: Path
-) -> None:
-    """A source cannot take the name of an index, nor an index that of a source."""
-    corpus = write_people(clean_environment / "corpus")
-    assert quick("index", "create", "people", corpus).code == 0
-    assert "'people'" in quick("attach", source).complaint()
-    assert quick("index", "delete", "people").code == 0
-    assert quick("attach", source).code == 0
-    assert quick("attach", source).code == 0, "attaching the same file again is no clash"
-    assert "'people'" in quick("index", "create", "people", corpus).complaint()
-    other = source.with_name("other.source.yaml")
-    other.write_text(source.read_text())
-    assert "'people'" in quick("attach", other).complaint()
-
-
-class _Endpoint(BaseHTTPRequestHandler):
-    """A search endpoint over the people: it counts the words of the query in the texts."""
-
-    people: ClassVar[list[dict[str, Any]]] = []
-
-    def do_POST(self) -> None:
-        """Answer a search."""
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        words = asked["q"].lower().split()
-
-        def score(person: dict[str, Any]) -> int:
-            return sum(person["text"].lower().count(word) for word in words)
-
-        found = sorted((one for one in self.people if score(one)), key=score, reverse=True)
-        hits = [{"key": one["id"], "score": score(one), "doc": one} for one in found[: asked["n"]]]
-        body = json.dumps({"results": hits}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def endpoint(clean_environment: Path) -> Iterator[Path]:
-    """A source file of an HTTP endpoint."""
-    _Endpoint.people = _people()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Endpoint)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    path = clean_environment / "web.source.yaml"
-    path.write_text(
-        f"name: web\nengine: http\nurl: http://127.0.0.1:{server.server_port}/search\n"
-        'body: {q: "{{query}}", n: "{{size}}"}\n'
-        "hits: results\nid: key\nscore: score\ntitle: doc.title\ntext: doc.text\n"
-        "attributes:\n  gender: {field: doc.gender, groups: [female, male],"
-        " population: {female: 0.5, male: 0.5}}\n"
-    )
-    yield path
-    server.shutdown()
-    server.server_close()
-
-
-def test_an_http_endpoint_is_attached_and_searched(
-    command: Command, endpoint: Path, model_server: ModelServer
-) -> None:
-    """By command, and by a service that was given the file, which no request can name."""
-    attached = command("attach", endpoint)
-    assert attached.code == 0, attached
-    model_server.does(answers_all)
-    asked = ("--attribute", "gender", "-k", "10", "--json")
-    model = ("--model", "openai:fake", "--base-url", model_server.base_url)
-    found = command("search", "physicist", "--corpus", "web", *asked, *model)
-    assert found.code == 0, found
-    assert len(found.result["ranking"]) == 10
-
-    variables = settings_for(model_server, endpoint.parent / "service")
-    with (
-        served(variables, "--corpus", endpoint) as address,
-        httpx.Client(base_url=address, timeout=PATIENCE, trust_env=False) as client,
-    ):
-        request = {"query": "physicist", "attributes": ["gender"], "k": 10}
-        for corpus in (None, "web"):
-            body = request | ({"corpus": corpus} if corpus else {})
-            answer = client.post("/v1/search", json=body, timeout=PATIENCE)
-            assert answer.status_code == 200, answer.text
-            assert len(answer.json()["ranking"]) == 10
-        for corpus in (str(endpoint), endpoint.name, "../web", "notables"):
-            answer = client.post("/v1/search", json={**request, "corpus": corpus}, timeout=PATIENCE)
-            assert answer.status_code in (403, 404), answer.text
-        inline = client.post("/v1/search", json={**request, "corpus": {"engine": "http"}})
-        assert inline.status_code == 422
-
-
-def test_groups_of_a_run_come_from_a_source(
-    quick: Main, source: Path, clean_environment: Path
-) -> None:
-    """``evaluate --corpus`` asks the engine for the labels of the documents that a run ranks."""
-    run_file = clean_environment / "some.run"
-    run_file.write_text(
-        "".join(f"q1 Q0 p{number:02} {number + 1} {60 - number} some\n" for number in range(20))
-    )
-    assert quick("attach", source).code == 0
-    measured = ("--measures", "AWRF@20", "--attribute", "gender", "--target", "population:1")
-    for corpus in ("people", source):
-        run = quick("evaluate", run_file, "--corpus", corpus, *measured, "--json")
-        assert run.code == 0, run
-        (one,) = run.result["runs"]
-        assert "AWRF@20" in json.dumps(one)
 
 
 def test_an_index_with_vectors_is_estimated_by_them(

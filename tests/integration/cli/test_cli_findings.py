@@ -7,7 +7,6 @@ import gc
 import json
 import logging
 import threading
-import warnings
 from contextlib import aclosing, closing
 from pathlib import Path
 
@@ -173,28 +172,3 @@ async def test_who_waits_for_an_index_opens_it_where_the_first_failed(openings: 
     assert not any(isinstance(other, BaseException) for other in others)
     assert isinstance(last, asyncio.CancelledError)
     assert len(openings) == 2
-
-
-@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
-def test_closing_ends_the_thread_and_its_loop() -> None:
-    """Nothing is left for the garbage collector to complain of; and it may be used again."""
-
-    async def indexed() -> None:
-        await (await open_engine("notables")).aclose()
-
-    asyncio.run(indexed())
-    gc.collect()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        search = FairSearch("notables", "feedback")
-        for _ in range(2):
-            search.sync.search("physicist", attribute="gender", k=5)
-            background = search._background
-            assert background is not None
-            assert background._thread in threading.enumerate()
-            search.sync.close()
-            assert background._thread not in threading.enumerate()
-            assert background.loop.is_closed()
-        search.sync.close()
-        del search, background
-        gc.collect()

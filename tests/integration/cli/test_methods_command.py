@@ -85,24 +85,3 @@ def test_weights_that_were_trained_on_topics_rank_others(
         *("--method", method, "--set", f"options.weights={weights}"),
     )
     assert "does not contain weights" in refused.complaint()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--method", "deltr"], "weights"),
-        (["--method", "mmr", "--set", "options.lambda=1"], "has no option 'lambda'"),
-        (["--method", "mmr", "--set", "options.trade_off=2"], "'trade_off' of mmr is wrong"),
-        (["--method", "pm2", "--set", "options.focus=much"], "'focus' of pm2 is wrong"),
-        (["--method", "fa-ir", "--set", "options.protected=nobody"], "nobody"),
-        (["--method", "plain", "--set", "options.x=1"], "there is none"),
-        (["--set", "options.trade_off"], "'options.trade_off' has no value"),
-        (["--method", "plain", "--retriever", "magic"], "no retriever 'magic'"),
-        (["--method", "plain", "--retriever", "dense:magic"], "no encoder 'magic'"),
-    ],
-)
-def test_what_does_not_fit_is_refused(
-    quick: Main, people: Path, arguments: list[str], sentence: str
-) -> None:
-    run = quick("search", "physicist", "--corpus", people, *GENDER, *arguments)
-    assert sentence in run.complaint()

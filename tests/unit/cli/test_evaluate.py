@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fairqr.cli.main import main
-
-Fairqr = Callable[..., tuple[object, str, str]]
+Fairqr = Callable[..., Any]
 
 SCHEMA = """attributes:
   gender:
@@ -23,13 +21,9 @@ SCHEMA = """attributes:
 """
 
 
-@pytest.fixture
-def fairqr(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> Fairqr:
+@pytest.fixture(autouse=True)
+def evaluate(monkeypatch: pytest.MonkeyPatch, fairqr: Fairqr) -> Fairqr:
     """Runs the command in a folder with two runs, judgements and documents."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("COLUMNS", "120")
     people = [("f", "female"), ("g", "female"), ("m", "male"), ("n", "male"), ("u", None)]
     lines = [json.dumps({"id": id_, "title": id_, "gender": gender}) for id_, gender in people]
@@ -46,22 +40,15 @@ def fairqr(
         )
     Path("qrels").write_text("".join(f"{q} 0 f 1\n{q} 0 m 1\n{q} 0 n 0\n" for q in queries))
 
-    def call(*arguments: str) -> tuple[object, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fairqr", "evaluate", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        stdout, stderr = capfd.readouterr()
-        return ended.value.code, stdout, stderr
-
-    return call
+    return partial(fairqr, "evaluate")
 
 
 ASKED = ("low.run", "--qrels", "qrels", "--corpus", "people.jsonl", "--attribute", "gender")
 
 
-def test_it_prints_means_and_what_they_are_over(fairqr: Fairqr) -> None:
-    code, stdout, stderr = fairqr(*ASKED, "--measures", "nDCG@20,AWRF@20", "--measures", "P@2")
-    assert code in (0, None)
+def test_it_prints_means_and_what_they_are_over(evaluate: Fairqr) -> None:
+    code, stdout, stderr = evaluate(*ASKED, "--measures", "nDCG@20,AWRF@20", "--measures", "P@2")
+    assert code == 0
     lines = stdout.splitlines()
     assert lines[0] == "low  8 queries"
     assert "interval" in lines[1]
@@ -74,27 +61,27 @@ def test_it_prints_means_and_what_they_are_over(fairqr: Fairqr) -> None:
     assert stderr == "fairqr: 1 of 5 documents ranked by low have no known gender.\n"
 
 
-def test_who_gets_seen_is_told_of_each_run(fairqr: Fairqr) -> None:
-    _, stdout, _ = fairqr(*ASKED, "--measures", "AWRF@2", "--compare", "high.run")
+def test_who_gets_seen_is_told_of_each_run(evaluate: Fairqr) -> None:
+    _, stdout, _ = evaluate(*ASKED, "--measures", "AWRF@2", "--compare", "high.run")
     low, high = (line.split() for line in stdout.splitlines() if line.startswith("gender: f"))
     assert low[2] != high[2]
     assert low[3] == high[3]
-    _, stdout, _ = fairqr(*ASKED, "--measures", "AWRF@2", "--compare", "high.run", "--json")
+    _, stdout, _ = evaluate(*ASKED, "--measures", "AWRF@2", "--compare", "high.run", "--json")
     shares = [run["by_group"][0]["exposure"] for run in json.loads(stdout)["runs"]]
     assert [f"{share:.4f}" for share in shares] == [low[2], high[2]]
 
 
-def test_without_measures_the_usual_ones_are_computed(fairqr: Fairqr) -> None:
-    _, stdout, _ = fairqr(*ASKED)
+def test_without_measures_the_usual_ones_are_computed(evaluate: Fairqr) -> None:
+    _, stdout, _ = evaluate(*ASKED)
     for text in ("nDCG@20 ", "P@20", "AP ", "AWRF@20(attribute=gender)", "nDCG@20×AWRF@20"):
         assert text in stdout
-    _, stdout, _ = fairqr("low.run", "--qrels", "qrels")
+    _, stdout, _ = evaluate("low.run", "--qrels", "qrels")
     assert "nDCG@20 " in stdout
     assert "AWRF" not in stdout
 
 
-def test_json_is_one_object_with_values_by_query(fairqr: Fairqr) -> None:
-    _, stdout, _ = fairqr(*ASKED, "--measures", "AP,AWRF@2", "--json", "--by-query")
+def test_json_is_one_object_with_values_by_query(evaluate: Fairqr) -> None:
+    _, stdout, _ = evaluate(*ASKED, "--measures", "AP,AWRF@2", "--json", "--by-query")
     found = json.loads(stdout)
     assert found["comparisons"] is None
     (run,) = found["runs"]
@@ -106,9 +93,9 @@ def test_json_is_one_object_with_values_by_query(fairqr: Fairqr) -> None:
     assert run["notes"][0]["kind"] == "unlabelled_documents"
 
 
-def test_csv_has_every_value(fairqr: Fairqr, tmp_path: Path) -> None:
-    code, _, _ = fairqr(*ASKED, "--measures", "AP", "--csv", "out/values.csv")
-    assert code in (0, None)
+def test_csv_has_every_value(evaluate: Fairqr, tmp_path: Path) -> None:
+    code, _, _ = evaluate(*ASKED, "--measures", "AP", "--csv", "out/values.csv")
+    assert code == 0
     with (tmp_path / "out/values.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 8
@@ -116,13 +103,13 @@ def test_csv_has_every_value(fairqr: Fairqr, tmp_path: Path) -> None:
     assert float(rows[0]["value"]) == pytest.approx((1 / 3 + 2 / 5) / 2)
 
 
-def test_a_comparison_says_which_differences_hold(fairqr: Fairqr) -> None:
+def test_a_comparison_says_which_differences_hold(evaluate: Fairqr) -> None:
     arguments = (*ASKED, "--measures", "nDCG@2,AWRF@2", "--compare", "high.run")
-    _, stdout, _ = fairqr(*arguments)
+    _, stdout, _ = evaluate(*arguments)
     flat = " ".join(stdout.split())
     assert "nDCG@2: high is 1.0000 above low (better) over 8 queries; the difference holds" in flat
     assert "Holm-corrected for 2" in flat
-    _, stdout, _ = fairqr(*arguments, "--json")
+    _, stdout, _ = evaluate(*arguments, "--json")
     found = json.loads(stdout)
     assert [run["run"] for run in found["runs"]] == ["low", "high"]
     row = found["comparisons"]["rows"][0]
@@ -130,17 +117,17 @@ def test_a_comparison_says_which_differences_hold(fairqr: Fairqr) -> None:
     assert row["holds"] is True
 
 
-def test_runs_of_one_name_are_told_apart_by_their_files(fairqr: Fairqr) -> None:
+def test_runs_of_one_name_are_told_apart_by_their_files(evaluate: Fairqr) -> None:
     Path("again.run").write_text(Path("low.run").read_text())
     others = ("--compare", "again.run", "--compare", "high.run", "--json")
-    _, stdout, _ = fairqr("low.run", "--qrels", "qrels", "--measures", "AP", *others)
+    _, stdout, _ = evaluate("low.run", "--qrels", "qrels", "--measures", "AP", *others)
     names = [run["run"] for run in json.loads(stdout)["runs"]]
     assert names == ["low (low.run)", "low (again.run)", "high"]
 
 
-def test_by_query_shows_values_and_reasons(fairqr: Fairqr) -> None:
+def test_by_query_shows_values_and_reasons(evaluate: Fairqr) -> None:
     Path("qrels").write_text("q0 0 f 1\nq1 0 f 0\n")
-    _, stdout, stderr = fairqr("low.run", "--qrels", "qrels", "--measures", "AP", "--by-query")
+    _, stdout, stderr = evaluate("low.run", "--qrels", "qrels", "--measures", "AP", "--by-query")
     rows = [line.split() for line in stdout.splitlines()]
     assert ["q0", "AP", "0.2000"] in rows
     assert ["q1", "AP", "–", "no", "relevant"] in rows
@@ -148,26 +135,19 @@ def test_by_query_shows_values_and_reasons(fairqr: Fairqr) -> None:
     assert "1 query without a relevant document" in stderr
 
 
-def test_groups_may_come_from_an_index(fairqr: Fairqr, tmp_path: Path) -> None:
+def test_groups_may_come_from_an_index(evaluate: Fairqr, fairqr: Fairqr) -> None:
     """Both ways to the groups give the same."""
-    made = subprocess.run(
-        [Path(sys.executable).with_name("fairqr"), "index", "create", "people", "people.jsonl"],
-        env={"FAIRQR_DATA_DIR": str(tmp_path / "data"), "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert made.returncode == 0, made.stderr
-    by_file = fairqr(*ASKED, "--measures", "AWRF@20", "--json", "--schema", "people.schema.yaml")
-    by_index = fairqr(
+    assert fairqr("index", "create", "people", "people.jsonl").code == 0
+    by_file = evaluate(*ASKED, "--measures", "AWRF@20", "--json", "--schema", "people.schema.yaml")
+    by_index = evaluate(
         "low.run", "--qrels", "qrels", "--corpus", "people", "--measures", "AWRF@20", "--json"
     )
     assert by_index[1:] == by_file[1:]
 
 
-def test_the_list_of_measures(fairqr: Fairqr) -> None:
-    code, stdout, _ = fairqr("--measures", "help")
-    assert code in (0, None)
+def test_the_list_of_measures(evaluate: Fairqr) -> None:
+    code, stdout, _ = evaluate("--measures", "help")
+    assert code == 0
     for text in ("nDCG@20", "EE-D@5(normalization=fair-rag)", "1 is fair", "unit=nats|bits"):
         assert text in stdout
 
@@ -176,13 +156,10 @@ def test_the_list_of_measures(fairqr: Fairqr) -> None:
     ("arguments", "words"),
     [
         ((), "An evaluation needs a run"),
-        (("none.run", "--measures", "AP"), "none.run cannot be read"),
         (("low.run", "--measures", "AP"), "AP needs judgements; pass qrels in Python, or --qrels"),
         (("low.run", "--qrels", "qrels", "--measures", "nDGC@20"), "did you mean nDCG?"),
         (("low.run", "--qrels", "qrels", "--measures", "AWRF@20"), "--corpus"),
         ((*ASKED, "--target", "retrieved:1"), "write relevance instead"),
-        ((*ASKED, "--target", "gender=female:0.5,x:0.5"), "names the group 'x'"),
-        ((*ASKED, "--attribute", "colour"), "no attribute 'colour'; it has gender"),
         (("low.run", "--qrels", "qrels", "--schema", "x"), "needs --corpus"),
         ((*ASKED[:3], "--corpus", "nothing"), "nothing"),
         ((*ASKED, "--ties", "coin"), "cannot be ordered by 'coin'"),
@@ -190,22 +167,19 @@ def test_the_list_of_measures(fairqr: Fairqr) -> None:
         ((*ASKED, "--alpha", "2"), "between 0 and 1"),
         ((*ASKED, "--corpus", "absent.jsonl"), "There is no corpus at absent.jsonl"),
         (("qrels", "--qrels", "qrels"), "qrels, line 1: it has 4 fields instead of the 6"),
-        (("low.run", "--qrels", "low.run"), "low.run, line 1: it has 6 fields instead of the 4"),
         ((*ASKED, "--measures", "AP", "--csv", "people.jsonl/x.csv"), "check the path"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(
-    fairqr: Fairqr, arguments: tuple[str, ...], words: str
+    evaluate: Fairqr, arguments: tuple[str, ...], words: str
 ) -> None:
-    code, stdout, stderr = fairqr(*arguments)
+    code, stdout, stderr = evaluate(*arguments)
     assert (code, stdout) == (2, "")
-    assert words in stderr
-    assert stderr.splitlines()[-1].startswith("fairqr: ")
-    assert "Traceback" not in stderr
+    assert words in stderr.splitlines()[-1]
 
 
-def test_names_in_files_cannot_steer_the_terminal(fairqr: Fairqr) -> None:
+def test_names_in_files_cannot_steer_the_terminal(evaluate: Fairqr) -> None:
     Path("odd.run").write_text("q0 Q0 f 1 1 \x1b[2Jred\nq0\x1b[3m Q0 f 1 1 \x1b[2Jred\n")
-    _, stdout, stderr = fairqr("odd.run", "--qrels", "qrels", "--measures", "AP", "--by-query")
+    _, stdout, stderr = evaluate("odd.run", "--qrels", "qrels", "--measures", "AP", "--by-query")
     assert "\x1b" not in stdout + stderr
     assert "red" in stdout

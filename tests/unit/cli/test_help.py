@@ -6,19 +6,21 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
-from fairqr.cli.main import SECTIONS, app, main
+from fairqr.cli.main import SECTIONS, app
 from fairqr.cli.options import parameters_of
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.search.context import METHODS, Context
 from fairqr.retrieval.rerankers.registry import RERANKERS
 
+Fairqr = Callable[..., Any]
 HEAVY = {
     "elasticsearch",
     "fastmcp",
@@ -43,12 +45,6 @@ print(*sorted({name.split(".")[0] for name in sys.modules}))
 """
 
 
-@pytest.fixture(autouse=True)
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
-
-
 def commands() -> list[str]:
     """Every command, and every command below another."""
     found: Any = typer.main.get_command(app)
@@ -56,10 +52,8 @@ def commands() -> list[str]:
     return ["", *below, *(f"{name} {it}" for name, names in below.items() for it in names)]
 
 
-def test_the_help_lists_each_command_in_one_line_of_its_section(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    _, shown, _ = run(monkeypatch, capfd, "--help")
+def test_the_help_lists_each_command_in_one_line_of_its_section(fairqr: Fairqr) -> None:
+    _, shown, _ = fairqr("--help")
     assert max(map(len, shown.splitlines())) <= 80
     for title, entries in SECTIONS.items():
         section = shown.partition(f"\n{title}:\n")[2].partition("\n\n")[0].splitlines()
@@ -88,13 +82,12 @@ def test_the_help_of_no_command_loads_what_is_slow(explain: bool) -> None:
     [("search", Context), ("answer", AnswerContext), ("probe query", ProbeContext)],
 )
 def test_help_has_the_common_options_and_reads_what_they_mean(
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    fairqr: Fairqr,
     command: str,
     context: type[Context],
 ) -> None:
     """All other parameters are set by name."""
-    code, shown, _ = run(monkeypatch, capfd, *command.split(), "--help")
+    code, shown, _ = fairqr(*command.split(), "--help")
     assert code == 0
     assert {"--attribute", "-k", "--corpus", "--model", "--json", "--set"} <= {*shown.split()}
     described = {each.name: each.field.description for each in parameters_of([context])}
@@ -102,10 +95,10 @@ def test_help_has_the_common_options_and_reads_what_they_mean(
 
 
 def test_each_method_is_explained_in_one_line_without_an_index(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, fairqr: Fairqr, tmp_path: Path
 ) -> None:
     """Nothing is opened or made for it, and every method of the literature names its paper."""
-    code, shown, errors = run(monkeypatch, capfd, "search", "--method", "help")
+    code, shown, errors = fairqr("search", "--method", "help")
     assert (code, errors) == (0, "")
     lines = shown.partition("Methods (--method):\n")[2].partition("\n\n")[0].splitlines()
     explained = [line.strip() for line in lines if not line.startswith("      ")]
@@ -117,16 +110,6 @@ def test_each_method_is_explained_in_one_line_without_an_index(
     assert all(f"  {name}: " in shown for name in RERANKERS)
     assert {"trade_off:", "diversity:", "pursue:", "weights:"} <= {*shown.split()}
     assert list(tmp_path.iterdir()) == []
-
-
-def run(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *arguments: str
-) -> tuple[object, str, str]:
-    monkeypatch.setattr(sys, "argv", ["fairqr", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    stdout, stderr = capfd.readouterr()
-    return ended.value.code, stdout, stderr
 
 
 @pytest.mark.parametrize(
@@ -144,32 +127,25 @@ def run(
     ],
 )
 def test_wrong_arguments_are_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    fairqr: Fairqr,
     arguments: list[str],
     words: str,
 ) -> None:
     """Like every error: one sentence on stderr, and exit code 2."""
-    code, stdout, stderr = run(monkeypatch, capfd, *arguments)
-    assert (code, stdout) == (2, "")
-    assert words in stderr
-    assert stderr.startswith("fairqr: ")
-    assert stderr.count("\n") == 1
+    assert words in fairqr(*arguments).complaint()
 
 
 @pytest.mark.parametrize("arguments", [[], ["index"]])
-def test_no_arguments_show_the_help(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
+def test_no_arguments_show_the_help(fairqr: Fairqr, arguments: list[str]) -> None:
     """Who asks nothing is shown what there is to ask."""
-    code, stdout, _ = run(monkeypatch, capfd, *arguments)
+    code, stdout, _ = fairqr(*arguments)
     assert code in (0, 2)
     assert "Usage: fairqr" in stdout
 
 
-def test_the_version(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_version(fairqr: Fairqr) -> None:
     """One line, and nothing else."""
-    code, stdout, stderr = run(monkeypatch, capfd, "--version")
+    code, stdout, stderr = fairqr("--version")
     assert (code, stderr) == (0, "")
     assert stdout.startswith("fairqr ")
 
@@ -190,10 +166,10 @@ def test_a_terminal_that_cannot_show_a_character_gets_its_escape(tmp_path: Path)
 
 
 def test_the_demo_says_what_is_missing_before_it_fetches_anything(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, fairqr: Fairqr, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
-    code, stdout, stderr = run(monkeypatch, capfd, "demo")
+    code, stdout, stderr = fairqr("demo")
     assert (code, stdout) == (2, "")
     assert "The demo needs xllamacpp; install it with: pip install 'fairqr[local]'" in stderr
     assert list(tmp_path.iterdir()) == []

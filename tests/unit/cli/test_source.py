@@ -6,15 +6,13 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fairqr.base.errors import IndexUnavailableError
-from fairqr.cli.main import main
 from fairqr.cli.output import say
 from fairqr.cli.sources import report_lines
 from fairqr.retrieval.engines.report import AttributeReport, SampleHit, SourceReport, ValueCount
-from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.sources.catalog import Catalog
 
 Fairqr = Callable[..., tuple[str, str]]
@@ -35,12 +33,8 @@ attributes:
 
 
 @pytest.fixture
-def fairqr(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> Fairqr:
+def fairqr(fairqr: Callable[..., Any]) -> Fairqr:
     """Runs the command in a folder with two sources, and checks the code with which it ends."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
     people = [("1", "Ada", "F"), ("2", "Alan", "M"), ("3", "Grace", "F"), ("4", "Nobody", "X")]
     lines = [json.dumps({"id": id_, "title": name, "sex": sex}) for id_, name, sex in people]
     Path("people.jsonl").write_text("\n".join(lines) + "\n")
@@ -52,15 +46,9 @@ def fairqr(
     Path("embedded.source.yaml").write_text(EMBEDDED)
 
     def call(*arguments: str, code: int = 0) -> tuple[str, str]:
-        monkeypatch.setattr(sys, "argv", ["fairqr", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        stdout, stderr = capfd.readouterr()
-        assert (ended.value.code or 0) == code, stdout + stderr
-        if code:
-            assert stdout == ""
-            assert stderr.count("\n") == 1
-        return stdout, stderr
+        done = fairqr(*arguments)
+        assert done.code == code, done
+        return ("", done.complaint()) if code else done[1:]
 
     return call
 
@@ -142,25 +130,6 @@ def test_a_file_cannot_steer_the_terminal(fairqr: Fairqr, monkeypatch: pytest.Mo
     assert fairqr("experiment", "show", "mine.yaml")[0] == foreign
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert fairqr("experiment", "show", "mine.yaml")[0] == foreign.replace("\u202e", " ")
-
-
-def test_an_engine_is_closed_where_it_says_nothing_of_itself(
-    fairqr: Fairqr, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    closed: list[object] = []
-
-    async def fail(engine: TantivyEngine) -> None:
-        raise IndexUnavailableError("It does not answer.")
-
-    async def close(engine: TantivyEngine) -> None:
-        closed.append(engine)
-
-    monkeypatch.setattr(TantivyEngine, "info", fail)
-    monkeypatch.setattr(TantivyEngine, "aclose", close)
-    schema = ("--schema", "people.schema.yaml")
-    said = fairqr("index", "create", "mine", "people.jsonl", *schema, code=2)[1]
-    assert "It does not answer." in said
-    assert len(closed) == 1
 
 
 def test_a_source_whose_file_is_gone_is_listed_with_the_reason(fairqr: Fairqr) -> None:
