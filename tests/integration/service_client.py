@@ -20,8 +20,7 @@ from fairqr.graph.service.configuration import Limits, ServiceSettings
 from fairqr.graph.service.engine.engine import Engine
 from fairqr.graph.service.http.agents import McpDoor
 from fairqr.graph.service.http.app import create_app
-from fairqr.graph.service.http.metrics import Metrics
-from fairqr.graph.service.http.parts import Parts
+from fairqr.graph.service.http.parts import Metrics, Parts
 from fairqr.graph.service.records import Scope
 from fairqr.graph.service.runs.doing import Observer
 from fairqr.graph.service.runs.ephemeral import EphemeralRuns

@@ -1,15 +1,19 @@
-"""Access control: keys, scopes, and the checks without keys."""
+"""The guard: keys, scopes, rates, the checks without keys, and the bodies of requests."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
+import json
 import re
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
+from fastapi import HTTPException
 from limits import parse_many
 from limits.aio import storage, strategies
+from pydantic_core import from_json
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Send
@@ -17,40 +21,33 @@ from starlette.types import Scope as Connection
 
 from fairqr.base import errors
 from fairqr.graph.service.configuration import Limits, ServiceSettings
-from fairqr.graph.service.http.answers import OPENAI, Refused, answer_error
-from fairqr.graph.service.http.bodies import lingering, read_body
-from fairqr.graph.service.records import KEY_START, NOBODY, SCOPES, Scope
+from fairqr.graph.service.http.answers import CLOSES, OPENAI, answer_error
+from fairqr.graph.service.records import KEY_START, NOBODY, SCOPES, AccessKey, Scope
 from fairqr.graph.service.store import Store
 
 # Paths that need no key; nor do the files of the page.
 OPEN = ("/", "/healthz", "/readyz", "/openapi.json", "/docs")
 
 MCP_PATH = "/mcp"
+
+# The most values in a body, if audits need no more: each takes memory, and time to check.
+MOST_VALUES = 10_000
+
+OF_A_QUERY = 4  # the most values that a query of an audit has: an object, with its weight
+
+# How long, and for how many bytes, a refused client may go on sending before its connection closes.
+_LINGERS, _DISCARDED = 2.0, 2**25
+
 _HOST = re.compile(r"(?:(?P<six>\[[0-9a-fA-F:.]+\])|(?P<name>[A-Za-z0-9.-]+))(?::\d{1,5})?")
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The sender of a request.
-
-    Attributes:
-        id: The id of the key; empty if no key is required.
-        name: The name of the key; None if no key is required.
-        scopes: What the caller may do.
-    """
-
-    id: str = NOBODY
-    name: str | None = None
-    scopes: tuple[Scope, ...] = SCOPES
-
-    def may(self, scope: Scope) -> bool:
-        """Return whether the caller has this scope, or one that includes it."""
-        return any(SCOPES.index(own) >= SCOPES.index(scope) for own in self.scopes)
+# Who asks if no key is required.
+ANYBODY = AccessKey(id=NOBODY, name="", scopes=SCOPES, created=0, sha256="")
 
 
-def caller_of(connection: Connection) -> Caller:
-    """Return the caller of a request, as the guard found it."""
-    caller: Caller = connection["state"]["caller"]
+def caller_of(connection: Connection) -> AccessKey:
+    """Return whose key a request has, as the guard found it."""
+    caller: AccessKey = connection["state"]["caller"]
     return caller
 
 
@@ -94,6 +91,11 @@ def needed(method: str, path: str) -> Scope | None:
     return "read" if method in ("GET", "HEAD", "OPTIONS") else "run"
 
 
+def may(scopes: Collection[Scope], wanted: Scope) -> bool:
+    """Return whether these scopes have this one, or one that includes it."""
+    return any(SCOPES.index(own) >= SCOPES.index(wanted) for own in scopes)
+
+
 class Throttle:
     """Counts the requests of each key, or of each address without a key.
 
@@ -128,7 +130,7 @@ class Throttle:
 
 
 class Guard:
-    """Refuses requests without the right key, those above the rate, and wrong bodies.
+    """Refuses requests without the right key, those above the limits, and wrong bodies.
 
     Args:
         app: The guarded application.
@@ -139,10 +141,10 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: ServiceSettings, store: Store) -> None:
         self._app = app
         self._store = store
-        self._throttle = Throttle(settings.limits)
         self._settings = settings
+        self._throttle = Throttle(settings.limits)
         self._needs_keys = needs_keys(settings)
-        self._origins = settings.cors_origins
+        self._under_way = 0
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Serve a request, or refuse it."""
@@ -153,32 +155,49 @@ class Guard:
         async def replay() -> Message:
             return messages.pop() if messages else await receive()
 
+        self._under_way += 1
         try:
-            scope.setdefault("state", {})["caller"] = await self._admit(scope)
-            if scope["method"] == "POST":
-                body = await read_body(request, self._settings)
-                messages.append({"type": "http.request", "body": body, "more_body": False})
-        except ClientDisconnect:
-            return None
-        except (errors.FairqrError, Refused) as error:
-            response = await answer_error(request, error)
-            closes = response.headers.get("connection") == "close"
-            return await response(scope, receive, lingering(receive, send) if closes else send)
-        return await self._app(scope, replay, send)
+            try:
+                scope.setdefault("state", {})["caller"] = await self._admit(scope)
+                if scope["method"] == "POST":
+                    body = await read_body(request, self._settings)
+                    messages.append({"type": "http.request", "body": body, "more_body": False})
+            except ClientDisconnect:
+                return None
+            except (errors.FairqrError, HTTPException) as error:
+                response = await answer_error(request, error)
+                closes = "connection" in response.headers
+                return await response(scope, receive, lingering(receive, send) if closes else send)
+            return await self._app(scope, replay, send)
+        finally:
+            self._under_way -= 1
 
-    async def _admit(self, scope: Connection) -> Caller:
-        headers = Headers(scope=scope)
-        wanted = needed(scope["method"], scope["path"])
+    async def _admit(self, scope: Connection) -> AccessKey:
+        """Return the caller of a request that may be served.
+
+        Raises:
+            FairqrError: It may not.
+            HTTPException: It is ambiguous.
+        """
+        headers, most = Headers(scope=scope), self._settings.limits.requests
+        if {"content-length", "transfer-encoding"} <= {*headers}:
+            # A proxy might believe the other length, and take the rest for somebody else's.
+            one = "Send either Content-Length or Transfer-Encoding, not both."
+            raise HTTPException(400, {"detail": one}, CLOSES)
+        if self._under_way > most and scope["path"] != "/healthz":
+            many = f"The service has {most:,} requests under way; try again later."
+            raise errors.BusyError(many, retry_after=2.0, own=False)
+        wanted, pages = needed(scope["method"], scope["path"]), self._settings.cors_origins
         if scope["path"] == MCP_PATH:  # even with a key, as MCP requires
-            _check_origin(headers, self._origins)
+            _check_origin(headers, pages)
         given = headers.get("authorization")
         if wanted is None or (given and not self._needs_keys and _is_foreign(given, scope["path"])):
             given = None
         if given is None and not self._needs_keys:
             _check_host(headers)
-            _check_origin(headers, self._origins)
+            _check_origin(headers, pages)
         if wanted is None:
-            return Caller()
+            return ANYBODY
         if given is not None:
             caller = await self._caller(given, scope)
         elif self._needs_keys:
@@ -186,8 +205,8 @@ class Guard:
                 "An access key is needed; send it as 'Authorization: Bearer fqr_…'."
             )
         else:
-            caller = Caller()
-        if not caller.may(wanted):
+            caller = ANYBODY
+        if not may(caller.scopes, wanted):
             own = ", ".join(caller.scopes) or "no scope"
             raise errors.ScopeError(
                 f"This needs an access key with the scope '{wanted}'; yours has {own}."
@@ -195,7 +214,7 @@ class Guard:
         await self._throttle.count(f"key {caller.id}" if caller.id else _address(scope))
         return caller
 
-    async def _caller(self, given: str, scope: Connection) -> Caller:
+    async def _caller(self, given: str, scope: Connection) -> AccessKey:
         kind, _, secret = given.partition(" ")
         key = await self._store.key_for(secret.strip()) if kind.lower() == "bearer" else None
         if key is None:
@@ -204,7 +223,7 @@ class Guard:
             raise errors.AccessError(
                 "This access key does not exist or was revoked; send another one."
             )
-        return Caller(key.id, key.name, key.scopes)
+        return key
 
 
 def _is_foreign(authorization: str, path: str) -> bool:
@@ -250,3 +269,84 @@ def _check_origin(headers: Mapping[str, str], allowed: Collection[str]) -> None:
 
 def _address(scope: Connection) -> str:
     return f"address {scope['client'][0] if scope.get('client') else ''}"
+
+
+async def read_body(request: Request, settings: ServiceSettings) -> bytes:
+    """Return the body of a request, checked before anything else happens.
+
+    Raises:
+        HTTPException: It is no JSON, too large, or too slow.
+        InputError: It has too many values.
+        ClientDisconnect: The client left.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        # Web pages of other origins can send other types without the browser's check.
+        wanted = "Send JSON with the header 'Content-Type: application/json'."
+        raise HTTPException(415, {"detail": wanted}, CLOSES)
+    most, seconds, body = settings.caps.body_bytes, settings.limits.body_seconds, bytearray()
+    length = request.headers.get("content-length", "")
+    size = int(length) if length.isdecimal() and len(length) < 20 else 0
+    try:
+        async with asyncio.timeout(seconds):
+            if size <= most:
+                async for piece in request.stream():
+                    body += piece
+                    if (size := len(body)) > most:
+                        break
+    except TimeoutError:
+        late = f"The body did not arrive within {seconds:g} s; send it faster."
+        raise HTTPException(408, {"detail": late}, CLOSES) from None
+    if size > most:
+        large = f"The body has more than {most:,} bytes, the limit (body_bytes); send less."
+        more = {"cap": "body_bytes", "limit": most}
+        raise HTTPException(413, {"detail": large, **more}, CLOSES)
+    check_json(bytes(body), max(MOST_VALUES, OF_A_QUERY * settings.caps.audit_queries))
+    return bytes(body)
+
+
+def check_json(body: bytes, most: int = MOST_VALUES) -> None:
+    """Check a body. We count its values before we parse it.
+
+    Raises:
+        HTTPException: It is no JSON, or holds NaN or infinity, a lone surrogate, or NUL, which
+            databases refuse.
+        InputError: It holds too many values.
+    """
+    # Every second part between quotes that are not escaped is outside of strings.
+    unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    values = unescaped.count(b'"') // 4  # a name and its value
+    if values <= most:
+        outside = b"".join(unescaped.split(b'"')[::2])
+        values = sum(map(outside.count, (b",", b"[", b"{")))
+    if values > most:
+        raise errors.InputError(f"The body has more than {most:,} values; send fewer.")
+    wrong = "Leave the character NUL out of the body."
+    try:
+        text = json.dumps(from_json(body), allow_nan=False)
+    except ValueError:
+        wrong, text = "Send one JSON object in UTF-8.", "\\u0000"
+    if "\\u0000" in text.replace("\\\\", ""):
+        raise HTTPException(400, {"detail": wrong})
+
+
+def lingering(receive: Receive, send: Send) -> Send:
+    """Return a `send` that ends a response only when its client has stopped sending.
+
+    Where a connection closes on bytes that nobody read, the client's system throws the response
+    away, and the client sees a broken connection instead of what is wrong with its request.
+    """
+
+    async def sending(message: Message) -> None:
+        if message["type"] != "http.response.body" or message.get("more_body"):
+            await send(message)
+            return
+        await send({**message, "more_body": True})
+        left = _DISCARDED
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGERS):
+                while left > 0 and (piece := await receive()).get("more_body"):
+                    left -= len(piece["body"])
+        await send({"type": "http.response.body"})
+
+    return sending

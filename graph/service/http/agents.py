@@ -54,7 +54,7 @@ class McpDoor:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
-        caller, gone = caller_of(scope), asyncio.Event()
+        caller, gone = caller_of(scope), asyncio.get_running_loop().create_future()
         # A session only answers the key that opened it.
         token = AccessToken(token="", client_id=caller.id, scopes=[*caller.scopes])
         scope.update(user=AuthenticatedUser(token), route=self.route)
@@ -62,8 +62,8 @@ class McpDoor:
 
         async def receiving() -> Message:
             message = await receive()
-            if message["type"] == "http.disconnect":
-                gone.set()
+            if message["type"] == "http.disconnect" and not gone.done():
+                gone.set_result(None)
             return message
 
         await self._app(scope, receiving, send)

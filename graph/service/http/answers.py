@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic_core import to_json, to_jsonable_python
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
 from fairqr.base.errors import FairqrError, one_line
 from fairqr.graph.documented import Documented
@@ -32,23 +32,17 @@ OPENAI = "/openai/"  # below this path everything has the form of OpenAI's API, 
 # OpenAI's codes for the errors that its clients recognise.
 _OPENAI_CODES = {"access": "invalid_api_key", "index-not-found": "model_not_found"}
 
+# The last part of the type, and the title, of problems that no error of ours stands for.
 _HTTP = {
-    404: ("not-found", "Not found", "There is nothing at this path"),
-    405: ("method-not-allowed", "Method not allowed", "This path has no such method"),
+    400: ("malformed", "The request cannot be read"),
+    404: ("not-found", "There is nothing at this path"),
+    405: ("method-not-allowed", "This path has no such method"),
+    408: ("slow-body", "The body did not arrive in time"),
+    413: ("over-cap", "The body is too large"),
+    415: ("media-type", "The media type is not supported"),
 }
+CLOSES = {"Connection": "close"}  # headers if we do not wait for the rest of a request
 _LINE_BREAKS = {ord(each): f"\\u{ord(each):04x}" for each in "\u0085\u2028\u2029"}
-
-
-class FieldError(Documented):
-    """What is wrong with one parameter.
-
-    Attributes:
-        field: Its name, with dots; empty for the whole request.
-        reason: Why it is wrong.
-    """
-
-    field: str
-    reason: str
 
 
 class Problem(Documented, extra="allow"):
@@ -58,7 +52,8 @@ class Problem(Documented, extra="allow"):
         type: ``urn:fairqr:error:`` and the name of a class of errors, such as ``over-cap``.
         detail: One sentence that says what is wrong and what to do.
         instance: The path of the request or the run.
-        errors: All wrong parameters of a request.
+        errors: All wrong parameters of a request: for each, its ``field``, with dots and empty for
+            the whole request, and the ``reason``.
         cap: The exceeded cap.
         limit: The value of the cap.
         retry_after: Seconds to wait before the next try.
@@ -70,7 +65,7 @@ class Problem(Documented, extra="allow"):
     status: int
     detail: str
     instance: str | None = None
-    errors: list[FieldError] | None = None
+    errors: list[dict[Literal["field", "reason"], str]] | None = None
     cap: str | None = None
     limit: float | None = None
     retry_after: float | None = None
@@ -104,37 +99,28 @@ class Json(JSONResponse):
         return text.encode(errors="replace")
 
 
-class ProblemResponse(Json):
-    """A problem document; on OpenAI's paths, an error in their form.
+def refusal(
+    scope: Scope, document: Mapping[str, Any], headers: Mapping[str, str] | None = None
+) -> Json:
+    """Return a problem document as a response; on OpenAI's paths, an error in their form.
 
-    It leaves its type in the connection's state, for the metrics.
+    Its type is left in the connection's state, for the metrics.
 
     Args:
+        scope: The connection.
         document: The problem, as :func:`problem_of` makes it.
         headers: Further headers; Retry-After and WWW-Authenticate are added where they belong.
     """
-
-    media_type = MEDIA_TYPE
-
-    def __init__(
-        self, document: Mapping[str, Any], headers: Mapping[str, str] | None = None
-    ) -> None:
-        self._document, self._sent = document, dict(headers or {})
-        if "retry_after" in document:
-            self._sent["Retry-After"] = str(max(1, math.ceil(document["retry_after"])))
-        if document["status"] == 401:
-            self._sent["WWW-Authenticate"] = 'Bearer realm="fairqr"'
-        super().__init__(document, document["status"], self._sent)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response."""
-        scope.setdefault("state", {})["problem"] = _slug_of(self._document)
-        if not scope.get("path", "").startswith(OPENAI):
-            return await super().__call__(scope, receive, send)
-        # OpenAI's clients expect this status for every wrong request.
-        status = 400 if self.status_code == 422 else self.status_code
-        response = Json(openai_error(self._document), status, self._sent)
-        return await response(scope, receive, send)
+    status, sent = document["status"], dict(headers or {})
+    if "retry_after" in document:
+        sent["Retry-After"] = str(max(1, math.ceil(document["retry_after"])))
+    if status == 401:
+        sent["WWW-Authenticate"] = 'Bearer realm="fairqr"'
+    scope.setdefault("state", {})["problem"] = _slug_of(document)
+    if not scope["path"].startswith(OPENAI):
+        return Json(document, status, sent, MEDIA_TYPE)
+    # OpenAI's clients expect this status for every wrong request.
+    return Json(openai_error(document), 400 if status == 422 else status, sent)
 
 
 def openai_error(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,42 +142,29 @@ def _slug_of(document: Mapping[str, Any]) -> str:
     return slug
 
 
-class Refused(Exception):  # noqa: N818
-    """A request is refused before it reaches a route.
+async def answer_error(request: Request, error: Any) -> Json:
+    """Return the problem document of an error.
 
-    Args:
-        document: The problem.
-        closes: Whether to close the connection, and not wait for the rest of the request.
+    The detail of an HTTPException of ours has members of the document.
     """
-
-    def __init__(self, document: dict[str, Any], closes: bool = False) -> None:
-        super().__init__(document["detail"])
-        self.document = document
-        self.headers = {"Connection": "close"} if closes else {}
-
-
-async def answer_error(request: Request, error: Any) -> ProblemResponse:
-    """Return the problem document of an error."""
-    path = request.scope["path"]
-    if isinstance(error, Refused):
-        return ProblemResponse(error.document, error.headers)
+    path, headers = request.scope["path"], None
     if isinstance(error, HTTPException):
-        other = ("request", "The request cannot be served", "Correct the request")
-        slug, title, why = _HTTP.get(error.status_code, other)
-        document = problem(slug, error.status_code, title, f"{why}; see /openapi.json.")
-        return ProblemResponse(document, error.headers)
-    if not isinstance(error, RequestValidationError):
-        return ProblemResponse(problem_of(error, path))
-    errors = [
-        {"field": _place(each["loc"]), "reason": _reason(each)}
-        for each in error.errors()[:MANY_ERRORS]
-    ]
-    field, reason = errors[0].values()
-    named = f"The parameter '{field}' is wrong" if field else "The body is wrong"
-    detail = f"{named}: {reason}."
-    return ProblemResponse(
-        problem("input", 422, "A parameter is wrong", detail, path, errors=errors)
-    )
+        slug, title = _HTTP.get(error.status_code, ("request", "The request cannot be served"))
+        document = problem(slug, error.status_code, title, f"{title}; see /openapi.json.")
+        own: Any = error.detail
+        document, headers = document | (own if isinstance(own, dict) else {}), error.headers
+    elif isinstance(error, RequestValidationError):
+        errors = [
+            {"field": _place(each["loc"]), "reason": _reason(each)}
+            for each in error.errors()[:MANY_ERRORS]
+        ]
+        field, reason = errors[0].values()
+        named = f"The parameter '{field}' is wrong" if field else "The body is wrong"
+        told = f"{named}: {reason}."
+        document = problem("input", 422, "A parameter is wrong", told, path, errors=errors)
+    else:
+        document = problem_of(error, path)
+    return refusal(request.scope, document, headers)
 
 
 _ERRORS = (FairqrError, RequestValidationError, HTTPException)

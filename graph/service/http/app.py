@@ -23,10 +23,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairqr.graph.service.http import offers, openai, runs
 from fairqr.graph.service.http.access import Guard
-from fairqr.graph.service.http.answers import HANDLERS, PROBLEMS, ProblemResponse
-from fairqr.graph.service.http.metrics import Metrics
-from fairqr.graph.service.http.parts import Parts
-from fairqr.graph.service.problems import problem, problem_of, told_in_log
+from fairqr.graph.service.http.answers import HANDLERS, PROBLEMS, refusal
+from fairqr.graph.service.http.parts import Metrics, Parts
+from fairqr.graph.service.problems import problem_of, told_in_log
 
 # Seconds that a client has to read what we send; after that we close its connection.
 READ_WITHIN = 60.0
@@ -72,9 +71,6 @@ _HEADERS = {
     # Browsers check each time, so that a new version of the service brings its page at once.
     "cache-control": "no-cache",
 }
-
-_ONE_LENGTH = "Send either Content-Length or Transfer-Encoding, not both."
-_AMBIGUOUS = problem("malformed", 400, "The request cannot be read", _ONE_LENGTH)
 
 # FastAPI's own spans of requests; :mod:`fairqr.base.exporting` says where they go. Its logs would
 # contain the texts of errors, which may quote the request.
@@ -201,11 +197,7 @@ class Edge:
 
         try:
             try:
-                app = self._app
-                if {b"content-length", b"transfer-encoding"} <= {it for it, _ in scope["headers"]}:
-                    # A proxy might believe the other length, and take the rest for somebody else's.
-                    app = ProblemResponse(_AMBIGUOUS, {"Connection": "close"})
-                await app(scope, receive, sending)
+                await self._app(scope, receive, sending)
             except* BrokenResourceError:
                 pass  # FastAPI's stream ends so if its client leaves while an event waits
         except Exception as error:
@@ -214,7 +206,7 @@ class Edge:
             log.debug("The request failed", exc_info=error)
             if status:
                 raise ConnectionAbortedError from None  # the response has started already
-            await ProblemResponse(problem_of(error))(scope, receive, sending)
+            await refusal(scope, problem_of(error))(scope, receive, sending)
         finally:
             seconds = time.perf_counter() - begun
             problem_kind = scope.get("state", {}).get("problem")

@@ -97,6 +97,17 @@ class ModelDescription(Documented, extra="forbid"):
     default: bool
 
 
+class RetrieverInfo(ModelDescription):
+    """A way to find documents.
+
+    Attributes:
+        name: As in requests.
+        about: One line.
+    """
+
+    about: str
+
+
 class MethodInfo(Documented):
     """A method.
 
@@ -110,19 +121,6 @@ class MethodInfo(Documented):
     about: str
     refines: bool
     default_for: list[Kind]
-
-
-class RetrieverInfo(Documented):
-    """A way to find documents.
-
-    Attributes:
-        about: One line.
-        default: Whether it is used where none is named.
-    """
-
-    name: str
-    about: str
-    default: bool
 
 
 class ModelList(Documented):
@@ -178,9 +176,7 @@ async def list_indexes(request: Request) -> IndexList:
     found = []
     for engine, info in await parts_of(request).engine.infos():
         attributes = {
-            name: AttributeInfo(
-                groups=[*it.universe], population=it.population and {**it.population}
-            )
+            name: AttributeInfo(groups=[*it.universe], population=it.population)
             for name, it in engine.schema.attributes.items()
         }
         told = {"name": info.name, "engine": info.engine, "documents": info.documents}
@@ -232,34 +228,29 @@ async def list_prompts(request: Request) -> PromptList:
 async def list_models(request: Request) -> ModelList:
     """List the models, methods, retrievers and judges of answers."""
     offers = parts_of(request).engine.offers
-    usual = RunRequest.model_fields["retriever"].default
+    first, usual = offers.default_model, RunRequest.model_fields["retriever"].default
     used = [(kind, asked.model_fields["method"].default) for kind, asked in REQUESTS.items()]
-    models = [
-        ModelDescription(name=name, default=name == offers.default_model)
-        for name in offers.models()
-    ]
-    methods = [
-        MethodInfo(
-            name=name,
-            about=METHODS[name].about,
-            refines=METHODS[name].refines,
-            default_for=[kind for kind, method in used if method == name],
-        )
-        for name in offers.methods()
-    ]
-    retrievers = [
-        RetrieverInfo(name=name, about=about, default=name == usual)
-        for name, about in RETRIEVERS.items()
-    ]
-    judges = [*parts_of(request).settings.attributors]
-    return ModelList(models=models, methods=methods, retrievers=retrievers, attributors=judges)
+    methods = []
+    for name in offers.methods():
+        about, refines = METHODS[name].about, METHODS[name].refines
+        kinds = [kind for kind, method in used if method == name]
+        methods.append(MethodInfo(name=name, about=about, refines=refines, default_for=kinds))
+    return ModelList(
+        models=[ModelDescription(name=it, default=it == first) for it in offers.models()],
+        methods=methods,
+        retrievers=[
+            RetrieverInfo(name=name, about=about, default=name == usual)
+            for name, about in RETRIEVERS.items()
+        ],
+        attributors=[*parts_of(request).settings.attributors],
+    )
 
 
 @router.get("/me")
 async def me(request: Request) -> Me:
     """Return whose key this is, and what it may do."""
     caller = caller_of(request.scope)
-    return Me(key=caller.name, scopes=[*caller.scopes])
+    return Me(key=caller.name or None, scopes=[*caller.scopes])
 
 
 @operation.get("/healthz")

@@ -19,16 +19,9 @@ from starlette.responses import Response, StreamingResponse
 from fairqr.base.errors import FairqrError, IndexNotFoundError, one_line
 from fairqr.graph.service.engine.engines import links_of
 from fairqr.graph.service.engine.requests import ChatRequest
-from fairqr.graph.service.http.answers import (
-    OPENAI_PROBLEMS,
-    Json,
-    ProblemResponse,
-    compact,
-    openai_error,
-)
+from fairqr.graph.service.http.answers import OPENAI_PROBLEMS, Json, compact, openai_error
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.http.runs import Begun, begin, ended, unless_gone
-from fairqr.graph.service.problems import problem_of
 from fairqr.graph.service.records import Run
 
 router = APIRouter(prefix="/openai/v1", tags=["openai"], responses=OPENAI_PROBLEMS)
@@ -74,13 +67,12 @@ async def complete_chat(asked: ChatRequest, request: Request) -> Response:
         headers = {**begun.headers, "X-Accel-Buffering": "no"}
         chunks = _chunks(request, asked, begun)
         return StreamingResponse(chunks, headers=headers, media_type="text/event-stream")
-    run, headers = await unless_gone(request, ended(request, "answer", asked.as_answer()))
-    if run.result is None:
-        return ProblemResponse(run.problem or problem_of(LookupError()), headers)
-    message = await _message(request, asked.model, run.result)
-    message |= {"role": "assistant", "refusal": None}
-    usage = _usage_of(run.result)
-    return Json({**_piece(run, asked, message, "stop"), "usage": usage}, headers=headers)
+    begun = await ended(request, "answer", asked.as_answer())
+    result = begun.run.result or {}
+    message = {"role": "assistant", "refusal": None}
+    message |= await _message(request, asked.model, result)
+    whole = {**_piece(begun.run, asked, message, "stop"), "usage": _usage_of(result)}
+    return Json(whole, headers=begun.headers)
 
 
 def _card(name: str) -> Model:
@@ -162,15 +154,15 @@ async def _message(request: Request, corpus: str, result: Mapping[str, Any]) -> 
         async with engine.searched(corpus) as searched:
             links = await links_of(searched, [*used], engine.offers.link(corpus))
     place, source = {"start_index": 0, "end_index": len(text)}, urlencode({"corpus": corpus})
-    citations = []
-    for id_, title in used.items():
-        own = f"{request.base_url}v1/documents/{quote(id_, safe='')}?{source}"
-        cited = {"url": links.get(id_, own), "title": title, **place}
-        citations.append({"type": "url_citation", "url_citation": cited})
-    return {"content": text, "annotations": citations}
+    own = f"{request.base_url}v1/documents/"
+    citations = [
+        {"url": links.get(id_, f"{own}{quote(id_, safe='')}?{source}"), "title": title, **place}
+        for id_, title in used.items()
+    ]
+    annotations = [{"type": "url_citation", "url_citation": cited} for cited in citations]
+    return {"content": text, "annotations": annotations}
 
 
 def _usage_of(result: Mapping[str, Any]) -> dict[str, int]:
-    read, written = result["usage"]["prompt_tokens"], result["usage"]["completion_tokens"]
-    total = read + written
-    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": total}
+    kinds, usage = ("prompt_tokens", "completion_tokens"), result["usage"]
+    return {**{kind: usage[kind] for kind in kinds}, "total_tokens": sum(map(usage.get, kinds))}

@@ -1,20 +1,24 @@
-"""The parts of the service that the routes use."""
+"""The parts of the service that the routes use, its readiness and its metrics among them."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Self
+from functools import partial
+from typing import Any, Self
 
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.requests import Request
 
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.engine.engine import Auditor, Engine
 from fairqr.graph.service.http.access import require_a_key
-from fairqr.graph.service.http.metrics import Metrics
+from fairqr.graph.service.records import LIVE, Run, Status
+from fairqr.graph.service.runs.doing import Observer
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.retrieval.sources.documents import ProgressFunction
@@ -53,6 +57,100 @@ async def _holds(check: Callable[[], Awaitable[object]]) -> bool:
     except Exception:  # any failure means that it cannot be reached
         return False
     return True
+
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_NATS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+_METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH")
+_TIMES, _DIVERGENCES = partial(Histogram, buckets=_SECONDS), partial(Histogram, buckets=_NATS)
+
+# The kind of each metric, its labels, and what it says.
+_METRICS: dict[str, tuple[Any, str, str]] = {
+    "http_requests": (Counter, "method route status", "Requests answered, by route and status."),
+    "http_request_seconds": (_TIMES, "method route", "Time to answer; of a stream, to its end."),
+    "http_problems": (Counter, "type", "Problem documents sent, by the last part of their type."),
+    "runs_accepted": (Counter, "kind", "Runs accepted."),
+    "runs_begun": (Counter, "kind", "Runs started, or resumed after a worker stopped."),
+    "runs_finished": (Counter, "kind status", "Runs that ended, by how they ended."),
+    "run_seconds": (_TIMES, "kind", "Time from accepting a run to its end."),
+    "model_calls": (Counter, "", "Requests to language models."),
+    "cached_calls": (Counter, "", "Questions to language models answered by the cache."),
+    "tokens": (Counter, "kind", "Tokens of language models, read and written."),
+    "divergence_nats": (_DIVERGENCES, "when", "Divergence before and after, from the target."),
+    "runs": (Gauge, "status", "Live durable runs in the database, of all workers."),
+    "ephemeral_runs": (Gauge, "status", "Live ephemeral runs of this process."),
+}
+
+
+class Metrics(Observer):
+    """The metrics of this process; queued runs are counted in the database."""
+
+    def __init__(self) -> None:
+        # It would add a second series for each, of when it began.
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry = CollectorRegistry()
+        self._of: dict[str, Any] = {
+            name: kind(f"fairqr_{name}", about, labels.split(), registry=self._registry)
+            for name, (kind, labels, about) in _METRICS.items()
+        }
+
+    def answered(
+        self, method: str, route: str, status: int, seconds: float, problem: str | None
+    ) -> None:
+        """Count an answered request.
+
+        Args:
+            method: The HTTP method.
+            route: The template of its path.
+            status: The HTTP status.
+            seconds: How long it took.
+            problem: The last part of the type of the problem document that was sent, if any.
+        """
+        method = method if method in _METHODS else "other"
+        self._of["http_requests"].labels(method, route, str(status)).inc()
+        self._of["http_request_seconds"].labels(method, route).observe(seconds)
+        if problem:
+            self._of["http_problems"].labels(problem).inc()
+
+    def accepted(self, run: Run) -> None:
+        """Count an accepted run."""
+        self._of["runs_accepted"].labels(run.kind).inc()
+
+    def begun(self, run: Run) -> None:
+        """Count a run that was started or resumed."""
+        self._of["runs_begun"].labels(run.kind).inc()
+
+    def finished(self, run: Run) -> None:
+        """Count a run that ended."""
+        self._of["runs_finished"].labels(run.kind, run.status).inc()
+        if run.finished is not None:
+            seconds = max(0.0, run.finished - run.created)
+            self._of["run_seconds"].labels(run.kind).observe(seconds)
+        result = run.result or {}
+        for usage in filter(None, (result.get("usage"), (result.get("probe") or {}).get("usage"))):
+            self._of["model_calls"].inc(usage["model_calls"])
+            self._of["cached_calls"].inc(usage["cached_calls"])
+            for kind in ("prompt", "completion"):
+                self._of["tokens"].labels(kind).inc(usage[f"{kind}_tokens"])
+        for when, found in (("before", result.get("baseline") or {}), ("after", result)):
+            if (divergence := found.get("divergence")) is not None:
+                self._of["divergence_nats"].labels(when).observe(divergence)
+
+    def text(self, counts: Mapping[Status, int] | None, waiting: int, running: int) -> bytes:
+        """Return all metrics in Prometheus' format.
+
+        Args:
+            counts: The numbers of live runs in the database; None if it cannot be reached.
+            waiting: The number of ephemeral runs that wait for a slot.
+            running: The number of ephemeral runs under way.
+        """
+        self._of["ephemeral_runs"].labels("queued").set(waiting)
+        self._of["ephemeral_runs"].labels("running").set(running)
+        self._of["runs"].clear()
+        if counts is not None:
+            for status in LIVE:
+                self._of["runs"].labels(status).set(counts.get(status, 0))
+        return prometheus_client.generate_latest(self._registry)
 
 
 @dataclass(frozen=True, slots=True)

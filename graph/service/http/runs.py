@@ -4,18 +4,18 @@
 import asyncio
 import shutil
 import zipfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, aclosing
+from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-from fastapi import APIRouter, Depends, Header, Query
+from fastapi import APIRouter, Depends, Header, HTTPException, Query
 from fastapi import Path as InPath
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel
 from starlette.background import BackgroundTask
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
@@ -27,7 +27,7 @@ from fairqr.graph.search.result import SearchResult
 from fairqr.graph.service.engine.engine import AuditRun
 from fairqr.graph.service.engine.requests import REQUESTS, AuditRequest, BackgroundRun, RunRequest
 from fairqr.graph.service.http.access import caller_of
-from fairqr.graph.service.http.answers import Events, Json, ProblemResponse, sent
+from fairqr.graph.service.http.answers import Events, Json, sent
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.problems import problem_of
 from fairqr.graph.service.records import Kind, Run, RunSummary, Status, path_of
@@ -88,7 +88,7 @@ class Begun(NamedTuple):
 
     run: Run
     events: AbstractAsyncContextManager[Events]
-    end: Callable[[], Awaitable[Run]]
+    end: Callable[[], Coroutine[Any, Any, Run]]
     headers: dict[str, str]
 
 
@@ -111,12 +111,9 @@ async def begin(request: Request, kind: Kind, asked: RunRequest, *, steps: bool 
         run = await asyncio.shield(submit(request, kind, checked.body, checked.query))
         events = aclosing(parts.runs.events(run.id, key))
         return Begun(run, events, lambda: parts.runs.result(run.id, key), _place(run))
+    execute = partial(parts.engine.execute, checked, steps=steps)
     begun = await parts.runs.ephemeral.begin(
-        kind,
-        checked.query,
-        lambda id_: parts.engine.execute(checked, id_, steps=steps),
-        key=key,
-        carrier=carrier_of(request),
+        kind, checked.query, execute, key=key, carrier=carrier_of(request)
     )
     return Begun(begun.run, begun, begun.end, {"X-Request-ID": begun.run.id})
 
@@ -131,10 +128,19 @@ def _place(run: Run) -> dict[str, str]:
     return {"Location": path_of(run.id)}
 
 
-async def ended(request: Request, kind: Kind, asked: RunRequest) -> tuple[Run, dict[str, str]]:
-    """Start a run, and return it when it is over, with its headers; see :func:`begin`."""
-    begun = await begin(request, kind, asked, steps=False)
-    return await begun.end(), begun.headers
+async def ended(request: Request, kind: Kind, asked: RunRequest) -> Begun:
+    """Do a run to its end, unless the client disconnects; see :func:`begin`.
+
+    Raises:
+        FairqrError: As of :func:`begin`.
+        HTTPException: The run failed, or the client disconnected.
+    """
+    begun = await unless_gone(request, begin(request, kind, asked, steps=False))
+    run = await unless_gone(request, begun.end())
+    if run.result is None:
+        problem = run.problem or problem_of(LookupError())
+        raise HTTPException(problem["status"], problem, begun.headers)
+    return begun._replace(run=run)
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -184,10 +190,8 @@ def _add_routes(kind: Kind, about: str, result: type[BaseModel]) -> None:
     shared: dict[str, Any] = {"tags": ["ask"], "responses": {200: _LOCATED}}
 
     async def wait(asked: RunRequest, request: Request) -> Response:
-        run, headers = await unless_gone(request, ended(request, kind, asked))
-        if run.result is not None:
-            return Json(run.result, headers=headers)
-        return ProblemResponse(run.problem or problem_of(LookupError()), headers)
+        found = await ended(request, kind, asked)
+        return Json(found.run.result, headers=found.headers)
 
     async def follow(
         asked: RunRequest, request: Request, response: Response

@@ -16,15 +16,13 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 from uvicorn.server import HANDLED_SIGNALS as SIGNALS
 
-from fairqr.base.errors import BusyError, ConfigError
+from fairqr.base.errors import ConfigError
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.http.answers import ProblemResponse
 from fairqr.graph.service.http.app import create_app
 from fairqr.graph.service.http.parts import Parts
-from fairqr.graph.service.problems import problem_of
 
 KEPT_ALIVE = 30  # seconds that a connection may be idle after a request
 LONGEST_HEADERS = 64 * 1024  # bytes of the headers of a request
@@ -66,15 +64,12 @@ class Server(uvicorn.Server):
 
     Args:
         app: The application.
-        settings: The settings of the service.
         drain: Awaited before the server stops listening.
     """
 
-    def __init__(
-        self, app: ASGIApp, settings: ServiceSettings, drain: Callable[[], Awaitable[None]]
-    ) -> None:
+    def __init__(self, app: ASGIApp, drain: Callable[[], Awaitable[None]]) -> None:
         config = uvicorn.Config(
-            self._within_limit,
+            app,
             interface="asgi3",
             http="h11",  # strict about where a request ends
             ws="none",
@@ -87,24 +82,8 @@ class Server(uvicorn.Server):
             h11_max_incomplete_event_size=LONGEST_HEADERS,
         )
         super().__init__(config)
-        self._app = app
-        self._most = settings.limits.requests
-        self._under_way = 0
         self._drain = drain
         self._ending: asyncio.Task[None] | None = None
-
-    async def _within_limit(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or refuse it if too many are under way."""
-        if self._under_way >= self._most and scope["path"] != "/healthz":
-            many = f"The service has {self._most:,} requests under way; try again later."
-            document = problem_of(BusyError(many, retry_after=2.0, own=False), scope["path"])
-            answer = ProblemResponse(document, {"Connection": "close"})
-            return await answer(scope, receive, send)
-        self._under_way += 1
-        try:
-            return await self._app(scope, receive, send)
-        finally:
-            self._under_way -= 1
 
     async def run_on(self, listener: socket.socket, started: Callable[[], None]) -> None:
         """Serve on a socket until SIGTERM or SIGINT; a second signal stops at once.
@@ -144,7 +123,7 @@ class Server(uvicorn.Server):
         try:
             await self._drain()
         finally:
-            self.should_exit = True
+            self.should_exit = True  # only now: MCP's streams end with it
 
 
 def new_loop() -> asyncio.AbstractEventLoop:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any
 
 from fastmcp import Context, FastMCP
@@ -22,12 +23,12 @@ from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.documented import documented
 from fairqr.graph.search.explanation import exposure_lines, passage_lines
 from fairqr.graph.search.result import Place, SearchResult
+from fairqr.graph.service.engine.checking import Request
 from fairqr.graph.service.engine.engine import Engine
 from fairqr.graph.service.engine.requests import AuditRequest, parsed
 from fairqr.graph.service.problems import INTERNAL, problem_of, told_in_log
 from fairqr.graph.service.records import NOBODY, Kind
-from fairqr.graph.service.runs.ephemeral import EphemeralRun, EphemeralRuns
-from fairqr.graph.stream import RunEvent
+from fairqr.graph.service.runs.ephemeral import EphemeralRuns
 from fairqr.prompts.template import fence
 
 SHOWN, READ = 10, 5  # how many documents a tool shows, and an answer rests on, by default
@@ -52,12 +53,12 @@ class Origin:
     Attributes:
         key: The id of the access key.
         carrier: The headers of the caller's trace.
-        gone: Set when the client disconnects.
+    gone: Done when the client disconnects.
     """
 
     key: str = NOBODY
     carrier: Mapping[str, str] = field(default_factory=dict)
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    gone: asyncio.Future[None] = field(default_factory=asyncio.Future)
 
 
 def _listed(value: object) -> object:
@@ -91,34 +92,26 @@ def make_server(
     async def run(kind: Kind, asked: dict[str, Any], seconds: float, context: Context) -> Any:
         """Run the graph, and return the result."""
         asked["budget"] = {"seconds": min(seconds, caps.seconds)}
-        checked = engine.checked(kind, parsed(kind, asked))
-        return await follow(kind, checked.query, lambda id_: engine.execute(checked, id_), context)
+        return await follow(engine.checked(kind, parsed(kind, asked)), context)
 
     async def follow(
-        kind: Kind,
-        query: str,
-        execute: Callable[[str], AsyncGenerator[RunEvent, None]],
-        context: Context,
-        total: int | None = None,
-        seconds: float | None = None,
-    ) -> Any:
-        """Run something, report each step to the client, and return the result."""
+        asked: Request, context: Context, total: int | None = None, seconds: float | None = None
+    ) -> dict[str, Any]:
+        """Run a checked request, report each step to the client, and return the result."""
         caller, steps = origin(), 0
-        begun = await runs.begin(
-            kind, query, execute, key=caller.key, carrier=caller.carrier, seconds=seconds
-        )
-        leaving = asyncio.create_task(_stop_when_gone(caller.gone, begun))
-        try:
-            async with begun as events:
-                async for event in events:
-                    if event.name == "step":
-                        steps += 1
-                        await context.report_progress(steps, total, event.data["step"])
-        finally:
-            leaving.cancel()
+        whose: dict[str, Any] = {"key": caller.key, "carrier": caller.carrier}
+        execute = partial(engine.execute, asked)
+        begun = await runs.begin(asked.kind, asked.query, execute, seconds=seconds, **whose)
+        caller.gone.add_done_callback(lambda _: begun.stop())
+        async with begun as events:
+            async for event in events:
+                if event.name == "step":
+                    steps += 1
+                    await context.report_progress(steps, total, event.data["step"])
         if event.name == "error":
             raise ToolError(_detail(event.data))
-        return event.data["result"]
+        result: dict[str, Any] = event.data["result"]
+        return result
 
     async def passages(corpus: str, places: Sequence[Place]) -> list[str]:
         """Return what is shown of documents, numbered, and without markup."""
@@ -217,12 +210,7 @@ def make_server(
         asked = {"corpus": source or None, "queries": queries, "attributes": attributes, "k": k}
         asked["intersections"] = False
         checked = await engine.checked_audit(AuditRequest.model_validate(asked))
-
-        def execute(id_: str) -> AsyncGenerator[RunEvent, None]:
-            return engine.execute(checked, id_)
-
-        total = len(queries) + 1
-        result = await follow("audit", checked.query, execute, context, total, seconds)
+        result = await follow(checked, context, len(queries) + 1, seconds)
         figures = {name: result["figures"][name] for name in ("queries", "groups")}
         lines = [
             f"{figures['queries']['answered']} of {len(queries)} queries were answered.",
@@ -303,22 +291,11 @@ def _tells_nothing_asked(record: logging.LogRecord) -> bool:
 
 async def _sources(engine: Engine) -> list[dict[str, Any]]:
     """Return the sources that can be searched now, the default first, with their groups."""
-    return [
-        {
-            "name": info.name,
-            "documents": info.documents,
-            "attributes": {
-                name: [*attribute.universe]
-                for name, attribute in searched.schema.attributes.items()
-            },
-        }
-        for searched, info in await engine.infos()
-    ]
-
-
-async def _stop_when_gone(gone: asyncio.Event, run: EphemeralRun) -> None:
-    await gone.wait()
-    run.stop()
+    found = []
+    for searched, info in await engine.infos():
+        groups = {name: [*it.universe] for name, it in searched.schema.attributes.items()}
+        found.append({"name": info.name, "documents": info.documents, "attributes": groups})
+    return found
 
 
 def _percent(share: float | None) -> str:
@@ -331,18 +308,12 @@ def _quoted(passages: Iterable[str]) -> list[str]:
 
 def _reply(lines: Iterable[str], result: BaseModel, passages: list[str]) -> ToolResult:
     """Return the text for a model, and the result for programs, with the same passages."""
-    return _content(lines, {**result.model_dump(mode="json", exclude=_LONG), "passages": passages})
+    content = result.model_dump(mode="json", exclude=_LONG, exclude_none=True)
+    return _content(lines, {**content, "passages": passages})
 
 
-def _content(lines: Iterable[str], content: Mapping[str, Any]) -> ToolResult:
-    return ToolResult("\n".join(lines), structured_content=_known(content))
-
-
-def _known(value: Any) -> Any:
-    """Leave out what is None, at any depth."""
-    if isinstance(value, Mapping):
-        return {name: _known(it) for name, it in value.items() if it is not None}
-    return [*map(_known, value)] if isinstance(value, list) else value
+def _content(lines: Iterable[str], content: dict[str, Any]) -> ToolResult:
+    return ToolResult("\n".join(lines), structured_content=content)
 
 
 def _sentence(error: FastMCPError) -> str:

@@ -121,7 +121,7 @@ async def _serve(
         gc.collect()
         gc.freeze()
         gc.set_threshold(YOUNG_OBJECTS)
-        await Server(app, settings, drain).run_on(listener, started)
+        await Server(app, drain).run_on(listener, started)
 
 
 def work(

@@ -17,8 +17,7 @@ from fairqr.graph.service.http import agents
 from fairqr.graph.service.http.access import Throttle
 from fairqr.graph.service.http.agents import McpDoor
 from fairqr.graph.service.http.app import create_app
-from fairqr.graph.service.http.metrics import Metrics
-from fairqr.graph.service.http.parts import Parts
+from fairqr.graph.service.http.parts import Metrics, Parts
 from fairqr.graph.service.store import Store
 from tests.integration.service_client import ACCEPT, INITIALIZE, in_process
 

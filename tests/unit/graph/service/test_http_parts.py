@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.responses import PlainTextResponse
 from starlette.types import Message
@@ -20,10 +20,9 @@ from fairqr.base.errors import BusyError, CapError, FairqrError, ModelError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.engine.engines import Engines
 from fairqr.graph.service.http import app, serving
-from fairqr.graph.service.http.access import is_loopback
-from fairqr.graph.service.http.answers import Refused, sent
-from fairqr.graph.service.http.bodies import check_json
-from fairqr.graph.service.http.metrics import Metrics
+from fairqr.graph.service.http.access import check_json, is_loopback
+from fairqr.graph.service.http.answers import sent
+from fairqr.graph.service.http.parts import Metrics
 from fairqr.graph.service.problems import problem_of, told_in_log
 from fairqr.graph.service.records import Event
 from tests.patience import PATIENCE
@@ -68,7 +67,7 @@ def test_what_was_sent_is_not_sent_back_and_nothing_of_another_exception_is_told
     ],
 )
 def test_what_is_json(body: bytes, good: bool) -> None:
-    with contextlib.nullcontext() if good else pytest.raises(Refused):
+    with contextlib.nullcontext() if good else pytest.raises((HTTPException, errors.InputError)):
         check_json(body)
 
 
