@@ -13,14 +13,15 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessageChunk
-from langgraph.graph import START, StateGraph
+from langgraph.graph import START
 from langgraph.graph.message import push_message
-from langgraph.types import Send
+from langgraph.graph.state import CompiledStateGraph, StateGraph
+from langgraph.types import Checkpointer, Send
 
 # Before Python 3.12, pydantic cannot make a JSON schema, which Studio needs, of typing's TypedDict.
 from typing_extensions import TypedDict
@@ -50,10 +51,6 @@ from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.dimension import dimensions_of
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sampling.plackett_luce import sample_plackett_luce, stream_of
-
-if TYPE_CHECKING:
-    from langgraph.graph.state import CompiledStateGraph
-    from langgraph.types import Checkpointer
 
 
 class RankingTask(TypedDict):

@@ -11,10 +11,11 @@ import operator
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired
+from typing import Annotated, Any, NotRequired
 
-from langgraph.graph import START, StateGraph
-from langgraph.types import Send
+from langgraph.graph import START
+from langgraph.graph.state import CompiledStateGraph, StateGraph
+from langgraph.types import Checkpointer, Send
 
 # Before Python 3.12, pydantic cannot make a JSON schema, which Studio needs, of typing's TypedDict.
 from typing_extensions import TypedDict
@@ -42,10 +43,6 @@ from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import exposure_ratio
 from fairqr.retrieval.fairness.protected import ProtectedGroup
-
-if TYPE_CHECKING:
-    from langgraph.graph.state import CompiledStateGraph
-    from langgraph.types import Checkpointer
 
 
 class ProbeTask(TypedDict):

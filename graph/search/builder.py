@@ -6,10 +6,12 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from langgraph.errors import GraphBubbleUp
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import END, START
+from langgraph.graph.state import CompiledStateGraph, StateGraph
+from langgraph.types import Checkpointer
 
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.replies import Usage, no_answer_within
@@ -32,10 +34,6 @@ from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.table import coded
 from fairqr.retrieval.fairness.target import can_be_weights
 from fairqr.retrieval.texts.sendable import sendable
-
-if TYPE_CHECKING:
-    from langgraph.graph.state import CompiledStateGraph
-    from langgraph.types import Checkpointer
 
 # Each round is three nodes, of at most 100 rounds; anything beyond is a fault.
 RECURSION_LIMIT = 3 * 100 + 20
