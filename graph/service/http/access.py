@@ -91,11 +91,6 @@ def needed(method: str, path: str) -> Scope | None:
     return "read" if method in ("GET", "HEAD", "OPTIONS") else "run"
 
 
-def may(scopes: Collection[Scope], wanted: Scope) -> bool:
-    """Return whether these scopes have this one, or one that includes it."""
-    return any(SCOPES.index(own) >= SCOPES.index(wanted) for own in scopes)
-
-
 class Throttle:
     """Counts the requests of each key, or of each address without a key.
 
@@ -206,7 +201,7 @@ class Guard:
             )
         else:
             caller = ANYBODY
-        if not may(caller.scopes, wanted):
+        if all(SCOPES.index(own) < SCOPES.index(wanted) for own in caller.scopes):
             own = ", ".join(caller.scopes) or "no scope"
             raise errors.ScopeError(
                 f"This needs an access key with the scope '{wanted}'; yours has {own}."

@@ -152,15 +152,14 @@ def _described(document: dict[str, Any]) -> str:
         for path, operations in document["paths"].items()
         for method, operation in operations.items()
     }
-    named |= document["components"]["schemas"]
-    folded = [
-        f"<details><summary>{escape(name)}</summary><p>{escape(it.get('description', ''))}</p>"
+    folded = "".join(
+        f"<details><summary>{escape(name)}</summary>"
         f"<pre>{escape(json.dumps(it, indent=2, ensure_ascii=False))}</pre></details>"
-        for name, it in named.items()
-    ]
+        for name, it in (named | document["components"]["schemas"]).items()
+    )
     head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>API</title>'
     style = '<link rel="stylesheet" href="/page/base.css">'
-    return f"{head}{style}<main><h1>API</h1><p>{escape(_DESCRIPTION)}</p>{''.join(folded)}</main>"
+    return f"{head}{style}<main><h1>API</h1><p>{escape(_DESCRIPTION)}</p>{folded}</main>"
 
 
 class Edge:
