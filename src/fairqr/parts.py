@@ -17,8 +17,7 @@ from langchain_core.documents import Document as Passage
 from langchain_core.language_models import BaseChatModel
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
-from pydantic.v1 import ValidationError as ValidationErrorV1
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.refiner import Refiner
@@ -128,7 +127,7 @@ def search_tool(
     )
 
 
-def _wrong_argument(error: ValidationError | ValidationErrorV1) -> str:
+def _wrong_argument(error: Any) -> str:
     """Return one sentence that says what is wrong with a call."""
     problem = error.errors()[0]
     return f"The argument '{'.'.join(map(str, problem['loc']))}' is wrong: {problem['msg']}."

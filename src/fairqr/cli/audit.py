@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -178,7 +179,7 @@ def verify(folder: Path, *, digest: str | None = None, signed_by: Path | None = 
         told = f"All {found.files:,} files match the manifest{fits}."
         lines = [told, "All that is checked follows from raw/.", *lines]
     lines.append(f"digest: {found.digest}")
-    return Printed(found, lines, FAILED if found.problems else 0)
+    return Printed(dataclasses.asdict(found), lines, FAILED if found.problems else 0)
 
 
 @command(app)

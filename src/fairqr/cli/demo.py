@@ -12,15 +12,11 @@ from fairqr.cli.settings import fetch
 QUERY, CORPUS, ATTRIBUTE = "mathematician", "notables", "gender"
 
 NEXT = """
-What to try next:
+What to try next: a search that asks the model if it finds too few documents; a description of your
+own Elasticsearch or OpenSearch, which is only read; its audit, which needs 'fairqr[evaluation]'.
 
-  This search asks the model if it finds too few documents:
   fairqr search "football player" --attribute gender -k 10
-
-  Describe your own Elasticsearch or OpenSearch; nothing is written to it:
   fairqr attach --draft --url http://localhost:9200 --index INDEX -o my.source.yaml
-
-  Audit it with your users' queries (needs 'fairqr[evaluation]'):
   fairqr audit --corpus my.source.yaml --queries queries.txt -o audit"""
 
 

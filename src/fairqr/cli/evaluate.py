@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,9 +92,8 @@ def evaluate(
         level=1 - alpha,
         by_group=attribute or (tuple(groups.schema.attributes) if groups else ()),
     )
-    found = None
-    if len(runs) > 1:
-        found = results.compare(evaluations[0], evaluations[1:], alpha=alpha, seed=seed)
+    first, *others = evaluations
+    found = results.compare(first, others, alpha=alpha, seed=seed) if others else None
     if csv is not None:
         from fairqr.base.files import write_beside
 
@@ -114,18 +113,16 @@ def evaluate(
     return Printed(data, lines)
 
 
-def _read_runs(paths: Iterable[Path], ties: str) -> list[SystemRun]:
+def _read_runs(paths: Sequence[Path], ties: str) -> list[SystemRun]:
     """Read runs; those of one name get the names of their files, too."""
     from fairqr.retrieval.sources.runs import read_run
 
-    runs = {path: read_run(path, ties=ties) for path in paths}  # type: ignore[arg-type]
-    names = Counter(found.name for found in runs.values())
-    return [
-        dataclasses.replace(run, name=f"{run.name} ({one_line(path)})")
-        if names[run.name] > 1
-        else run
-        for path, run in runs.items()
-    ]
+    runs = [read_run(path, ties=ties) for path in paths]  # type: ignore[arg-type]
+    names = Counter(run.name for run in runs)
+    for place, path in enumerate(paths):
+        if names[name := runs[place].name] > 1:
+            runs[place] = dataclasses.replace(runs[place], name=f"{name} ({one_line(path)})")
+    return runs
 
 
 def _lines(evaluation: Evaluation, *, by_query: bool) -> Iterator[RenderableType]:
@@ -174,4 +171,3 @@ def _measure_lines() -> Iterator[str]:
         yield f"  range {kind.range}; {kind.best}; needs {needs}"
         for name in sorted({it.name for it in dataclasses.fields(kind)} - {"k", "factors"}):
             yield f"  takes {name}={'|'.join(kind.choices.get(name, ()))}".rstrip("=")
-    yield "docs/explanation/measures.md has formulas and conventions."

@@ -197,8 +197,7 @@ def check(
     options: dict[str, Any] = {"base_url": base_url} if base_url else {}
     judge = open_attributor(attributor, cache=not no_cache, **options)
     file = BUILT_IN[NOTABLES] / "pairs.jsonl" if pairs == NOTABLES else Path(pairs)
-    source = NOTABLES if pairs == NOTABLES else file.name
-    outcome = run(check_attributor(judge, read_pairs(file), source=source))
+    outcome = run(check_attributor(judge, read_pairs(file), source=Path(pairs).name))
     if not outcome.judged:
         raise ModelError(next(iter(outcome.failures)), outcome.sentence)
     remember(outcome)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 import time
@@ -31,7 +30,7 @@ class Printed(NamedTuple):
     """The outcome of a command.
 
     Attributes:
-        data: What ``--json`` prints: a JSON text, a pydantic model, a dataclass, or anything that
+        data: What ``--json`` prints: a JSON text, a pydantic model, or anything that
             ``json`` can write; or a function that returns it.
         lines: What people see. A text is shown literally: it has no markup and cannot steer the
             terminal.
@@ -90,8 +89,6 @@ def print_json(data: Any) -> None:
     """Print JSON on one line, as UTF-8 on any terminal; see :class:`Printed`."""
     if hasattr(data, "model_dump_json"):
         data = data.model_dump_json()
-    elif dataclasses.is_dataclass(data) and not isinstance(data, type):
-        data = dataclasses.asdict(data)
     if not isinstance(data, str):
         data = json.dumps(data, ensure_ascii=False, allow_nan=False, default=str)
     sys.stdout.buffer.write(data.encode() + b"\n")

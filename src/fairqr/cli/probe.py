@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import Field
 
-from fairqr.base.errors import InputError, ModelError, one_line
+from fairqr.base.errors import ModelError
+from fairqr.base.settings import cache_dir, default_model
 from fairqr.cli import output as out
 from fairqr.cli.common import NOTABLES, RUN, CostlyRunSettings, agree, run
 from fairqr.cli.options import Fields, checked, command
@@ -84,18 +85,11 @@ class Probed(Documented):
         from fairqr.evaluation.collections.finding import find_collection
         from fairqr.retrieval.fairness.protected import default_protected
 
-        words = None if self.words is None else tuple(self.words.split("/"))
-        if words is not None and len(words) != 2:
-            raise InputError(
-                f"'{one_line(self.words, 100)}' is not a pair of words; write "
-                "PROTECTED/UNPROTECTED, such as women/men."
-            )
+        words = self.words.split("/") if self.words else None
         protected = self.protected
         if protected is None:
             schema = find_collection(collection, split).corpus.schema
             protected = default_protected(schema.attribute(self.attribute))
-        if not protected.strip():
-            raise InputError("The protected group has no name; write it as --protected female.")
         return {"attribute": self.attribute, "protected": protected, "words": words}
 
 
@@ -181,7 +175,7 @@ def pairwise(
         running: How the probe runs.
     """
     usual = {"kind": specs.PAIRWISE_KIND, "title": "A pairwise probe", "queries": 20, "pairs": 10}
-    values = {**usual, "models": model or _default(), **changes}
+    values = {**usual, "models": model or [default_model()], **changes}
     return _probe(specs.PairwiseExperiment, values, probed, running)
 
 
@@ -203,14 +197,8 @@ def listwise(
         running: How the probe runs.
     """
     usual = {"kind": specs.LISTWISE_KIND, "title": "A listwise probe", "queries": 10}
-    values = {**usual, "rankers": model or _default(), **changes}
+    values = {**usual, "rankers": model or [default_model()], **changes}
     return _probe(specs.ListwiseExperiment, values, probed, running)
-
-
-def _default() -> list[str]:
-    from fairqr.base.settings import default_model
-
-    return [default_model()]
 
 
 def _probe(
@@ -221,7 +209,6 @@ def _probe(
 ) -> Printed:
     """Run a probe of either kind, and measure it."""
     from fairqr.agents.models.cache import replies_file
-    from fairqr.base.settings import cache_dir
     from fairqr.evaluation.experiments import kinds
     from fairqr.evaluation.probes import running as probes
     from fairqr.evaluation.probes.store import ProbeStore

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from langchain_core.messages import AIMessageChunk
-from rich.padding import Padding
 from rich.text import Text
 
 from fairqr.cli import output as out
@@ -165,12 +164,12 @@ def result_lines(result: SearchResult, passages: Mapping[str, str]) -> Iterator[
             yield f"  divergence from the target {record.divergence:.4f}"
     yield Text("\nre-ranked", "bold")
     for sentence in result.explanation:
-        yield Padding(out.literal(sentence), (0, 0, 0, 2))
+        yield out.literal(f"  {sentence}")
     yield exposure_bars(result.exposure, result.target)
     for attribute, share in result.unknown.items():
         if share >= 0.0005:  # below that it would read 0.0%
             unknown = f"{share:.1%} of the exposure has no label for '{attribute}'"
-            yield Padding(out.literal(unknown, "dim"), (0, 0, 0, 2))
+            yield out.literal(f"  {unknown}", "dim")
     if result.divergence is not None:
         before = result.baseline.divergence
         was = "" if before is None else f", before {before:.4f}"

@@ -189,9 +189,9 @@ def pull(names: list[str] | None = None) -> None:
     Args:
         names: Names that 'fairqr models list' shows. [default: all]
     """
-    from fairqr.base.weights import WEIGHTS, verify, weights_path
+    from fairqr.base.weights import WEIGHTS, lookup, verify, weights_path
 
-    wanted = [_weights(name) for name in names or WEIGHTS]
+    wanted = [lookup(name.removeprefix("local:")) for name in names or WEIGHTS]
     missing = [weights for weights in wanted if not verify(weights.name)]
     fetch(missing)
     for weights in wanted:
@@ -219,15 +219,9 @@ def remove(name: str) -> None:
     """
     from fairqr.base import weights
 
-    model = _weights(name)
+    model = weights.lookup(name.removeprefix("local:"))
     removed = weights.remove(model.name)
     typer.echo(f"{model.full_name} {'is removed' if removed else 'was not there'}.")
-
-
-def _weights(name: str) -> Weights:
-    from fairqr.base.weights import lookup
-
-    return lookup(name.removeprefix("local:"))
 
 
 @command(trace, "show")
@@ -279,13 +273,7 @@ def _steps(file: Path) -> list[tuple[float, float, str, str, str]]:
 def _said(span: Mapping[str, Any]) -> Iterator[str]:
     """Yield the attributes and the events of a step."""
     for key, value in span["attributes"].items():
-        yield f"{key.removeprefix('fairqr.')}: {_value(value)}"
+        yield f"{key.removeprefix('fairqr.')}: {value}"
     for event in span["events"]:
-        told = " ".join(map(_value, event["attributes"].values()))
+        told = " ".join(map(str, event["attributes"].values()))
         yield f"{event['name'].removeprefix('fairqr.')}: {told}"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(_value, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

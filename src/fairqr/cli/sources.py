@@ -42,7 +42,6 @@ def attach(
     index: str | None = None,
     credentials: str | None = None,
     output: Path | None = None,
-    as_json: bool = False,
 ) -> Printed | None:
     """Attach a search engine as a source file describes it: check the file, and register its name.
 
@@ -56,17 +55,14 @@ def attach(
         index: With --draft: an index, an alias, or a pattern.
         credentials: With --draft: an entry [credentials.NAME] of the settings file.
         output: With --draft: the file to write. [default: stdout]
-        as_json: Print one JSON object.
     """
     if draft:
-        if file or as_json:
-            raise InputError("FILE and --json cannot be combined with --draft; leave them out.")
+        if file:
+            raise InputError("FILE cannot be combined with --draft; leave it out.")
         _draft(url, index, credentials, output)
         return None
-    of_draft = {"url": url, "index": index, "credentials": credentials, "output": output}
-    for name, value in of_draft.items():
-        if value is not None:
-            raise InputError(f"--{name} needs --draft; add --draft, or leave it out.")
+    if url or index or credentials or output:
+        raise InputError("--url, --index, --credentials and --output need --draft; add it.")
     if file is None:
         raise InputError("An attachment needs a source file; name one, or write one with --draft.")
     described, catalog = load_source(file), _catalog()
@@ -152,10 +148,8 @@ def _checked(source: Source) -> SourceReport:
 
 def report_lines(report: SourceReport) -> Iterator[RenderableType]:
     """Yield the lines of the check of a source; remarks come last, where users see them."""
-    version = report.version or ""
-    if not version and report.engine in ("elasticsearch", "opensearch"):
-        version = "(version not visible)"
-    yield " ".join(f"{report.name}: {report.engine} {version} at {report.location}".split())
+    version = f" {report.version}" if report.version else ""
+    yield f"{report.name}: {report.engine}{version} at {report.location}"
     can = ", ".join(report.capabilities).replace("_", " ")
     yield from out.fact_lines(
         {"documents": report.documents, "besides searching, the engine offers": can or "nothing"}
@@ -325,8 +319,6 @@ def check(path: Path, *, schema: Path | None = None) -> Printed:
         for name, known in shares.items()
     }
     lines = [f"line {line}: {what}" for line, what in report.problems]
-    if report.problem_count > len(lines):
-        lines.append(f"and {report.problem_count - len(lines)} more lines")
     data = {
         "path": str(found.path),
         "documents": report.documents,
@@ -340,7 +332,8 @@ def check(path: Path, *, schema: Path | None = None) -> Printed:
         error = CorpusError(f"{wrong} of {found.path} must be fixed before it can be indexed.")
     elif not report.documents:
         error = CorpusError(f"The corpus {found.path} is empty; it needs a document.")
-    lines += out.fact_lines({"documents": report.documents, **told})
+    more = report.problem_count - len(lines) or None
+    lines += out.fact_lines({"more wrong lines": more, "documents": report.documents, **told})
     return Printed(data, lines, error=error)
 
 

@@ -70,7 +70,7 @@ class TestShowing:
             ["3.00", "2.5", "later"],
         ]
         assert lines[0][3:] == ["k:", "20"]
-        assert " ".join(lines[1]).endswith("divergence 0.1235 above_threshold a has 1 %.")
+        assert " ".join(lines[1]).endswith("divergence 0.123456 above_threshold a has 1 %.")
         assert lines[2][3] == "TimeoutError"
 
     def test_a_killed_run_is_shown_as_far_as_it_got(self, file: Path) -> None:
