@@ -302,16 +302,11 @@ class ModelRanking:
         report, found = self.report, [ranking for _, ranking in self.lists]
         sentences = [warning for it in found for warning in it.warnings]
         if failed := sum(report.failures.values()):
-            kept = "documents stay there as they were before"
-            if self._gave_up:
-                kept = "a list of which all failed keeps its order by the query"
-            if self._gave_up and len(found) == 1:
-                kept = "the order by the query stays"
             last = next((it.message for it in reversed(found) if it.message), "")
             last = f" Lastly: {last}" if last and last not in sentences else ""
             sentences.append(
                 f"{self.name} failed on {failed} of {report.asked} questions "
-                f"({_in_words(report.failures)}); {kept}.{last}"
+                f"({_in_words(report.failures)}); there the order by the query stays.{last}"
             )
         if report.repairs:
             sentences.append(
