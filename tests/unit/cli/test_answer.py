@@ -11,17 +11,7 @@ from langchain_core.messages import AIMessageChunk
 from fairqr.cli.output import say
 from fairqr.cli.render import answer_lines, follow
 from fairqr.graph.answer.context import AnswerContext
-from fairqr.graph.answer.result import (
-    AnswerCounts,
-    AnswerResult,
-    AnswerText,
-    AttributeExposure,
-    ExposedDocument,
-    GroupExposure,
-    RankingAnswer,
-)
-from fairqr.graph.search.result import UsageReport
-from fairqr.prompts.template import PromptReference
+from fairqr.graph.answer.result import AnswerResult
 
 Fairqr = Callable[..., Any]
 HOSTILE = "\x1b[2J[red]Ma\rrie\u202e[/red]"
@@ -53,57 +43,42 @@ def test_what_is_wrong_is_one_sentence(
 
 def result(*, samples: int = 1, judged: bool = True, title: str = "Marie Curie") -> AnswerResult:
     """One ranking of two documents, of which the first was used."""
-    used: list[bool | None] = [True, None] if judged else []
-    return AnswerResult(
-        question="Who found radium?",
-        corpus="people",
-        method="plain",
-        retriever="bm25",
-        generator="openai:fake",
-        prompt=PromptReference(id="answer", version="v1", sha256="0"),
-        attributor="overlap" if judged else None,
-        hypothesis="{answer}",
-        alpha=2,
-        form="logits",
-        pool=3,
-        documents=2,
-        seed=7,
-        temperature=None,
-        answers=[
-            RankingAnswer(ids=["a", "b"], samples=samples, status="ok", text=title, used=used)
-        ],
-        distribution=[AnswerText(text=title, samples=samples, rankings=1)],
-        ranking=[
-            ExposedDocument(
-                rank=rank,
-                id=id_,
-                title=title if id_ == "a" else f"Person {id_}",
-                groups={"gender": {} if id_ == "c" else {"female": 1.0}},
-                exposure=float(id_ != "c"),
-                attributed=float(id_ == "a") if judged else None,
-            )
-            for rank, id_ in enumerate("abc", start=1)
-        ],
-        groups=[
-            AttributeExposure(
-                attribute="gender",
-                groups=[
-                    GroupExposure(group="female", target=0.5, exposure=1.0, attributed=None),
-                    GroupExposure(group="male", target=0.5, exposure=0.0, attributed=None),
-                ],
-                unknown=0.125,
-                attributed_unknown=None,
-            )
-        ],
-        disparity=1.0,
-        attributed_disparity=0.5 if judged else None,
-        attribution_rate=0.75 if judged else None,
-        counts=AnswerCounts(
-            samples=samples, rankings=1, answered=samples, failed={}, judged=samples, unjudged=0
-        ),
-        usage=UsageReport(
-            model_calls=1, cached_calls=0, prompt_tokens=9, completion_tokens=3, milliseconds=5.0
-        ),
+    asked = {"question": "Who found radium?", "corpus": "people", "method": "plain"}
+    asked |= {"retriever": "bm25", "generator": "openai:fake", "hypothesis": "{answer}"}
+    how = {"alpha": 2, "form": "logits", "pool": 3, "documents": 2, "seed": 7, "temperature": None}
+    told = {"samples": samples, "status": "ok", "text": title, "ids": ["a", "b"]}
+    ranking = [
+        {
+            **{"rank": rank, "id": id_, "title": title if id_ == "a" else f"Person {id_}"},
+            "groups": {"gender": {} if id_ == "c" else {"female": 1.0}},
+            "exposure": float(id_ != "c"),
+            "attributed": float(id_ == "a") if judged else None,
+        }
+        for rank, id_ in enumerate("abc", start=1)
+    ]
+    groups = [
+        {"group": group, "target": 0.5, "exposure": exposure, "attributed": None}
+        for group, exposure in (("female", 1.0), ("male", 0.0))
+    ]
+    of_gender = {"attribute": "gender", "unknown": 0.125, "attributed_unknown": None}
+    counts = {"samples": samples, "rankings": 1, "answered": samples, "failed": {}, "unjudged": 0}
+    usage = dict.fromkeys(("model_calls", "cached_calls", "prompt_tokens", "completion_tokens"), 0)
+    return AnswerResult.model_validate(
+        {
+            **asked,
+            **how,
+            "prompt": {"id": "answer", "version": "v1", "sha256": "0"},
+            "attributor": "overlap" if judged else None,
+            "answers": [{**told, "used": [True, None] if judged else []}],
+            "distribution": [{"text": title, "samples": samples, "rankings": 1}],
+            "ranking": ranking,
+            "groups": [{**of_gender, "groups": groups}],
+            "disparity": 1.0,
+            "attributed_disparity": 0.5 if judged else None,
+            "attribution_rate": 0.75 if judged else None,
+            "counts": {**counts, "judged": samples},
+            "usage": {**usage, "milliseconds": 5.0},
+        }
     )
 
 

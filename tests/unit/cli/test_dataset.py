@@ -96,14 +96,10 @@ def test_files_cannot_steer_the_terminal() -> None:
     ("arguments", "words"),
     [
         (("info", "nothing"), "There is no collection 'nothing'; there are notables"),
-        (("info", "people.jsonl"), "is a file; a collection is a folder"),
         (("info", "notables", "--split", "x"), "has no judgements 'x'; it has one set"),
         (("import", "nothing", "a", "--name", "b"), "There is no loader 'nothing'; there are"),
-        (("import", "jsonl", "a", "--name", "b"), "There is no file a; name documents"),
         (("import", "jsonl", "qrels.txt", "--name", "b"), "one file of documents"),
         (("import", "jsonl", *NAMES, "--name", "B"), "'B' cannot be the name of a collection"),
-        (("import", "trec-fair-2022", "qrels.txt", "--name", "b"), "not all files of TREC Fair"),
-        (("import", "trec2022-subset", ".", "--name", "b"), "imports one folder with"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments: tuple[str, ...], words: str) -> None:

@@ -6,44 +6,33 @@ import pytest
 
 from fairqr.cli.output import say
 from fairqr.cli.render import result_lines
-from fairqr.graph.search.result import (
-    Baseline,
-    Iteration,
-    RankedDocument,
-    SearchResult,
-    UsageReport,
-)
+from fairqr.graph.search.result import SearchResult
 
 EXPOSURE = {"gender": {"female": 0.25, "male": 0.75}}
 
 
 def result(title: str = "Marie Curie", divergence: float | None = 0.1) -> SearchResult:
-    place = RankedDocument(
-        rank=1, id="a", title=title, score=1.0, groups={"gender": {"female": 1.0}}
-    )
-    measured = {
-        "exposure": EXPOSURE,
-        "divergence": divergence,
-        "divergences": {"gender": divergence},
-    }
-    return SearchResult(
-        query="<b>physicist</b>",
-        corpus="people",
-        method="fairqr",
-        model="openai:fake",
-        prompt=None,
-        attributes=["gender"],
-        target={"gender": {"female": 0.5, "male": 0.5}},
-        iterations=[Iteration(index=0, queries=["physicist"], refinements=[], **measured)],
-        best_iteration=0,
-        stop_reason="converged",
-        ranking=[place],
-        unknown={"gender": 0.0},
-        baseline=Baseline(ranking=[place], **measured),
-        usage=UsageReport(
-            model_calls=0, cached_calls=0, prompt_tokens=0, completion_tokens=0, milliseconds=1.0
-        ),
-        **measured,
+    place = {"rank": 1, "id": "a", "title": title, "score": 1.0}
+    ranking = [{**place, "groups": {"gender": {"female": 1.0}}}]
+    measured = {"exposure": EXPOSURE, "divergence": divergence}
+    measured |= {"divergences": {"gender": divergence}}
+    asked = {"query": "<b>physicist</b>", "corpus": "people", "method": "fairqr"}
+    asked |= {"model": "openai:fake", "stop_reason": "converged"}
+    usage = dict.fromkeys(("model_calls", "cached_calls", "prompt_tokens", "completion_tokens"), 0)
+    return SearchResult.model_validate(
+        {
+            **asked,
+            **measured,
+            "prompt": None,
+            "attributes": ["gender"],
+            "target": {"gender": {"female": 0.5, "male": 0.5}},
+            "iterations": [{"index": 0, "queries": ["physicist"], "refinements": [], **measured}],
+            "best_iteration": 0,
+            "ranking": ranking,
+            "unknown": {"gender": 0.0},
+            "baseline": {"ranking": ranking, **measured},
+            "usage": {**usage, "milliseconds": 1.0},
+        }
     )
 
 
@@ -76,25 +65,22 @@ def test_a_result_shows_how_its_text_begins(
     assert end.startswith("found by bm25")
 
 
-def test_labels_that_are_missing_are_said(capsys: pytest.CaptureFixture[str]) -> None:
-    """The shares are of the other documents, so the reader must know how many these are."""
-    show(result().model_copy(update={"unknown": {"gender": 0.125}}), {})
-    assert "12.5% of the exposure has no label for 'gender'" in capsys.readouterr().out
-
-
-def test_a_document_without_a_title_is_shown_by_its_id(capsys: pytest.CaptureFixture[str]) -> None:
-    """In both rankings."""
-    plain = result(title="")
+def test_what_is_missing_is_said_or_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """A title, labels, a divergence; and an explanation cannot steer the terminal."""
+    plain = result(title="", divergence=None)
     place = plain.ranking[0].model_copy(update={"id": "doc-42"})
+    changes = {
+        "ranking": [place],
+        "unknown": {"gender": 0.125},
+        "explanation": ["fe\x1bmale: 12%."],
+    }
     baseline = plain.baseline.model_copy(update={"ranking": [place]})
-    show(plain.model_copy(update={"ranking": [place], "baseline": baseline}), {})
-    assert capsys.readouterr().out.count("doc-42") == 2
-
-
-def test_a_measure_that_is_undefined_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without any label there is no divergence, and no error either."""
-    show(result(divergence=None), {})
-    assert "Marie Curie" in capsys.readouterr().out
+    show(plain.model_copy(update={**changes, "baseline": baseline}), {})
+    shown = capsys.readouterr().out
+    assert shown.count("doc-42") == 2
+    assert "12.5% of the exposure has no label for 'gender'" in shown
+    assert "male: 12%." in shown
+    assert "\x1b" not in shown
 
 
 def grouped(names: list[str]) -> SearchResult:
@@ -154,11 +140,3 @@ def test_ranks_moves_and_a_part_of_each_label_are_shown(
     assert last.rstrip().endswith("new")
     assert "…" in last
     assert columns < 80 or ", f" in last
-
-
-def test_the_explanation_of_a_result_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Under the bars; what a group is called cannot steer the terminal."""
-    show(result().model_copy(update={"explanation": ["fe\x1bmale: 12%."]}), {})
-    shown = capsys.readouterr().out
-    assert "male: 12%." in shown
-    assert "\x1b" not in shown
