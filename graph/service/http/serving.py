@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.util import find_spec
@@ -175,7 +176,8 @@ def fork(number: int) -> bool:
     """Return in so many new processes, which share what is open; those that are killed come back.
 
     This process waits for them, hands SIGTERM and SIGINT on, and then exits: with 0, or with the
-    code of the first that ended by itself, whereupon the others are ended.
+    code of the first that ended by itself, whereupon the others are ended. If it is killed, they
+    end.
 
     Returns:
         Whether this is the first of them.
@@ -199,6 +201,7 @@ def fork(number: int) -> bool:
                 os.kill(child, signal.SIGTERM)
 
     is_first = True
+    ending, never_written = os.pipe()  # it ends with this process
     while code is None or children:
         while code is None and len(children) < number:
             signal.pthread_sigmask(signal.SIG_BLOCK, taken)  # it is not known yet whose child it is
@@ -209,6 +212,8 @@ def fork(number: int) -> bool:
                 children.add(child)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)
             if not child:
+                os.close(never_written)
+                threading.Thread(target=_end_after, args=(ending,), daemon=True).start()
                 os.setpgrp()  # a terminal's Ctrl-C comes by the parent alone, and so but once
                 return is_first
             is_first = False
@@ -223,6 +228,11 @@ def fork(number: int) -> bool:
             )
             time.sleep(AGAIN)
     raise SystemExit(code)
+
+
+def _end_after(pipe: int) -> None:
+    os.read(pipe, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def url_of(listener: socket.socket) -> str:
