@@ -178,7 +178,7 @@ def list_models() -> Printed:
         "All models of LangChain's init_chat_model and init_embeddings work too, such as "
         "openai:gpt-4o or dense:openai:text-embedding-3-small."
     )
-    columns = ("name", "kind", "bytes", "pulled", "licence", "title")
+    columns = ("name", "kind", "bytes", "pulled", "licence")
     return Printed(rows, [listing(rows, *columns), others])
 
 
