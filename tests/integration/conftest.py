@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.integration.chromium import browser, pages
 from tests.integration.collector import collector
 from tests.integration.elasticsearch_server import elasticsearch_url, secure_elasticsearch
 from tests.integration.local_model import (
@@ -23,6 +24,7 @@ from tests.integration.postgres_server import postgres_server, postgres_url
 from tests.integration.stores import store, store_url
 
 __all__ = [
+    "browser",
     "clean_environment",
     "collector",
     "command",
@@ -31,6 +33,7 @@ __all__ = [
     "model_cache",
     "model_server",
     "opensearch_url",
+    "pages",
     "people",
     "postgres_server",
     "postgres_url",

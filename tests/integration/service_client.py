@@ -176,7 +176,7 @@ async def in_process(store: Any = None, **given: Any) -> AsyncIterator[httpx.Asy
     app = create_app(Parts(settings, store, engine, runs, Metrics(), nothing))
     async with McpDoor.opened(engine, ephemeral) as door:
         app.router.routes.append(door.route)
-        transport = httpx.ASGITransport(app)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             yield client
     await engine.close()

@@ -9,7 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from langchain_core.messages import AIMessageChunk
 from langgraph.checkpoint.memory import InMemorySaver
 
@@ -18,16 +21,14 @@ from fairqr.agents.attribution.attributor import Entailment, Pair
 from fairqr.agents.generators import GenerationRequest, OnToken
 from fairqr.agents.models.replies import Reply, Usage
 from fairqr.base.errors import InputError, ModelError, ModelUnavailableError, PromptError
-from fairqr.base.telemetry import record_to
+from fairqr.graph.answer.builder import attribution_rate, group_shares, mean_exposure
 from fairqr.graph.answer.context import answer_context
-from fairqr.prompts.library import PromptLibrary
+from fairqr.graph.answer.result import RankingAnswer
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sampling.plackett_luce import sample_plackett_luce, stream_of
 from fairqr.retrieval.sources.catalog import Catalog
 from tests.unit.engines import ranked, remove
-from tests.unit.graph.corpora import engine, write_corpus
-
-__all__ = ["engine"]
+from tests.unit.graph.corpora import write_corpus
 
 
 class KnownGenerator:
@@ -356,20 +357,51 @@ def test_the_synchronous_answer_is_the_same(engine: SearchEngine) -> None:
     assert any("was never checked" in warning for warning in result.warnings)
 
 
-async def test_the_steps_are_traced_and_answers_only_as_content(
-    engine: SearchEngine, tmp_path: Path
-) -> None:
-    asked = answering(
-        engine, KnownGenerator(lambda titles: f"It is {titles[0]}"), KnownAttributor()
+IDS = list("abcdef")
+K = 3
+
+
+@st.composite
+def ranking_answers(draw: st.DrawFn) -> RankingAnswer:
+    """K of the documents in some order, read by some samples."""
+    verdicts = st.sampled_from([True, False, None])
+    return RankingAnswer(
+        ids=draw(st.permutations(IDS))[:K],
+        samples=draw(st.integers(1, 9)),
+        status="ok",
+        text="x",
+        used=draw(st.lists(verdicts, min_size=K, max_size=K)),
     )
-    plain, full = tmp_path / "plain.jsonl", tmp_path / "full.jsonl"
-    for path in (plain, full):
-        with record_to(path, content=path == full):
-            await asked.answer("science", k=8, documents=2, samples=10, alpha=0, seed=1)
-    spans = [json.loads(line) for line in plain.read_text().splitlines()]
-    times = Counter(span["name"] for span in spans if span["parent"] == spans[-1]["span"])
-    assert times["fairqr.generate"] == times["fairqr.attribute"] > times["fairqr.collect"] == 1
-    one = next(span["attributes"] for span in spans if span["name"] == "fairqr.generate")
-    assert one["fairqr.prompt.sha256"] == PromptLibrary().get("answer").sha256
-    assert "It is" not in plain.read_text()
-    assert "It is Person-" in full.read_text()
+
+
+@given(st.lists(ranking_answers(), min_size=1, max_size=6))
+def test_exposure_and_the_rate_are_those_of_the_samples_one_by_one(
+    several: list[RankingAnswer],
+) -> None:
+    samples = [answer for answer in several for _ in range(answer.samples)]
+    read, used = (mean_exposure(several, IDS, used=used) for used in (False, True))
+    for place, id_ in enumerate(IDS):
+        verdicts = [dict(zip(it.ids, it.used, strict=True)).get(id_, "unread") for it in samples]
+        assert read[place] == pytest.approx(1 - verdicts.count("unread") / len(samples))
+        assert used[place] == pytest.approx(verdicts.count(True) / len(samples))
+    assert read.sum() == pytest.approx(K)
+    known = [[used for used in it.used if used is not None] for it in samples]
+    rates = [verdicts.count(True) / len(verdicts) for verdicts in known if verdicts]
+    judged = [answer for answer in several if set(answer.used) != {None}]
+    assert attribution_rate(judged) == (pytest.approx(np.mean(rates)) if rates else None)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.integers(0, 5)), min_size=1))
+def test_the_shares_of_groups_are_summed_by_membership(
+    documents: list[tuple[float, float, int]],
+) -> None:
+    """A document may have a label for a part of itself, or for none."""
+    members = np.array([[label * a, label * (1 - a)] for label, a, _ in documents])
+    exposure = np.array([float(times) for _, _, times in documents])
+    shares, unknown = group_shares(members, exposure)
+    total = sum(exposure)
+    first = sum(m[0] * e for m, e in zip(members, exposure, strict=True))
+    second = sum(m[1] * e for m, e in zip(members, exposure, strict=True))
+    known = first + second
+    assert shares == pytest.approx([first / known, second / known] if known > 0 else [None, None])
+    assert unknown == (pytest.approx(max(0.0, 1 - known / total), abs=1e-12) if total else None)

@@ -33,9 +33,7 @@ from fairqr.graph.search.refinement import shown
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import write_people
 from tests.patience import PATIENCE
-from tests.unit.graph.corpora import KnownRefiner, engine
-
-__all__ = ["engine"]
+from tests.unit.graph.corpora import KnownRefiner
 
 QUERY: Any = {"query": "physicist"}
 THREAD: Any = {"configurable": {"thread_id": "1"}}

@@ -32,10 +32,8 @@ from fairqr.base.errors import (
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.golden.record import AlphabeticalModel, EchoingGenerator
 from tests.integration.model_server import write_people
-from tests.unit.graph.corpora import KnownRefiner, engine
+from tests.unit.graph.corpora import KnownRefiner
 from tests.unit.retrieval.vector_encoders import CountingEncoder
-
-__all__ = ["engine"]
 
 CONTEXT = Context(attributes=("gender",), k=5, max_iterations=2, ask="always", patience=5)
 PROBE = ProbeContext(k=10, probe=ProbeSettings(attribute="gender", protected="female", pairs=2))

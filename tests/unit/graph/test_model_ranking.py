@@ -18,9 +18,7 @@ from fairqr.graph.search.rankers import Rankers
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.unit.engines import ranked
-from tests.unit.graph.corpora import KnownRefiner, engine, write_corpus
-
-__all__ = ["engine"]
+from tests.unit.graph.corpora import KnownRefiner, write_corpus
 
 
 @pytest.fixture(scope="module")

@@ -23,9 +23,7 @@ from fairqr.graph.search.rankers import Rankers
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.exposure import exposure_ratio
-from tests.unit.graph.corpora import engine, write_corpus
-
-__all__ = ["engine"]
+from tests.unit.graph.corpora import write_corpus
 
 SCHEMA = """attributes:
   gender: {field: g, groups: [female, male], population: {female: 0.5, male: 0.5}}

@@ -14,9 +14,7 @@ from fairqr.agents.refiner import RefinementRequest
 from fairqr.base.errors import InputError, UnsupportedError
 from fairqr.retrieval.engines.engine import Capability, SearchEngine
 from tests.unit.engines import WatchedEngine
-from tests.unit.graph.corpora import GENDERS_AND_PLACES, KnownRefiner, engine, write_corpus
-
-__all__ = ["engine"]
+from tests.unit.graph.corpora import GENDERS_AND_PLACES, KnownRefiner, write_corpus
 
 NOTHING: tuple[Capability, ...] = ("rescore", "document_frequencies", "corpus_shares")
 BOTH = ("gender", "place")

@@ -25,9 +25,7 @@ from fairqr.retrieval.fairness.exposure import exposure
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.documents import Document
 from tests.unit.engines import WatchedEngine, hits_of, ranked, remove
-from tests.unit.graph.corpora import GENDERS_AND_PLACES, KnownRefiner, engine, indexed, write_corpus
-
-__all__ = ["engine"]
+from tests.unit.graph.corpora import GENDERS_AND_PLACES, KnownRefiner, indexed, write_corpus
 
 
 @pytest.fixture(scope="module")

@@ -9,15 +9,11 @@ from typing import Any, cast
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
-from fairqr.graph.service.configuration import Limits, ServiceSettings
+from fairqr.graph.service.configuration import Limits
 from fairqr.graph.service.http import agents
 from fairqr.graph.service.http.access import Throttle
-from fairqr.graph.service.http.agents import McpDoor
-from fairqr.graph.service.http.app import create_app
-from fairqr.graph.service.http.parts import Metrics, Parts
 from fairqr.graph.service.store import Store
 from tests.integration.service_client import ACCEPT, INITIALIZE, in_process
 
@@ -25,18 +21,9 @@ OPEN = {"/", "/docs", "/healthz", "/readyz", "/openapi.json"}
 """The page and its files, health, and the description of the API."""
 
 
-def an_app(store: Store, *, keys: bool) -> FastAPI:
-    """An application whose other parts must not be reached."""
-    nothing: Any = None
-    settings = ServiceSettings(require_keys=keys, limits=Limits(rate=""))
-    app = create_app(Parts(settings, store, nothing, nothing, Metrics(), nothing))
-    app.router.routes.append(McpDoor(nothing).route)
-    return app
-
-
-def asking(app: FastAPI) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="http://localhost:8080")
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path))
 
 
 @pytest.fixture
@@ -47,10 +34,10 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 
 async def test_every_route_refuses_a_request_without_a_key(store: Store) -> None:
-    app = an_app(store, keys=True)
     _, secret = await store.create_key("reader", ["read"])
     seen: dict[str, set[int]] = {}
-    async with asking(app) as client:
+    async with in_process(store, require_keys=True) as client:
+        app: Any = client._transport.app  # type: ignore[attr-defined]
         for route in iter_route_contexts(app.routes):
             template = cast("str", route.path)
             path = re.sub(r"{[^}]*}", "x", template)
@@ -74,29 +61,21 @@ async def test_only_openai_takes_the_keys_of_others(store: Store) -> None:
     async def status(client: httpx.AsyncClient, path: str, headers: dict[str, str]) -> int:
         return (await client.get(path, headers=headers)).status_code
 
-    async with asking(an_app(store, keys=False)) as client:
+    async with in_process(store) as client:
         assert await status(client, "/openai/v1/not/there", theirs) == 404
         assert await status(client, "/openai/v1/not/there", ours) == 401
         assert await status(client, "/v1/not/there", theirs) == 401
         for odd in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
             assert await status(client, "/openai/v1/not/there", {**theirs, **odd}) == 403
-    async with asking(an_app(store, keys=True)) as client:
+    async with in_process(store, require_keys=True) as client:
         assert await status(client, "/openai/v1/not/there", theirs) == 401
 
 
 async def test_open_paths_ask_for_no_key_and_no_database() -> None:
     """Not even a key that is wrong is looked up; the page and health answer HEAD, too."""
-    nothing: Any = None  # any use of the store fails
     wrong = {"Authorization": f"Bearer fqr_{'0' * 12}_{'x' * 43}"}
-    async with asking(an_app(nothing, keys=True)) as client:
-        for path in (
-            "/",
-            "/healthz",
-            "/docs",
-            "/openapi.json",
-            "/page/app.js",
-            "/page/glossary.md",
-        ):
+    async with in_process(require_keys=True) as client:  # any use of the store fails
+        for path in ("/", "/healthz", "/docs", "/openapi.json", "/page/app.js"):
             assert (await client.get(path, headers=wrong)).status_code == 200
         for path in ("/", "/healthz"):
             answer = await client.head(path)
@@ -106,12 +85,6 @@ async def test_open_paths_ask_for_no_key_and_no_database() -> None:
         assert re.findall(r"(?:src|href)=\"([^\"]*)", shown) == ["/page/base.css"]
 
 
-@pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path))
-
-
-@pytest.mark.usefixtures("data")
 async def test_sessions_of_agents_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "SESSIONS", 5)
     async with in_process() as client:
@@ -121,7 +94,6 @@ async def test_sessions_of_agents_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     assert "Too many open sessions" in answers[-1].text
 
 
-@pytest.mark.usefixtures("data")
 async def test_a_silent_stream_shows_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every 15 s, which are a millisecond here."""
     monkeypatch.setattr("fastapi.routing._PING_INTERVAL", 0.001)

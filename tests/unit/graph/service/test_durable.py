@@ -25,9 +25,7 @@ from fairqr.graph.service.store import Store
 from fairqr.graph.stream import RunEvent, Step, run_graph
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.patience import PATIENCE
-from tests.unit.graph.corpora import engine, write_corpus
-
-__all__ = ["engine"]
+from tests.unit.graph.corpora import write_corpus
 
 SEARCH = make_context(attributes=["gender"], k=6, ask="always", patience=5)
 

@@ -10,8 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from fastapi import FastAPI, HTTPException
-from fastapi.sse import EventSourceResponse, ServerSentEvent
+from fastapi import HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.types import Message
 
@@ -182,33 +181,6 @@ async def test_who_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> N
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(ConnectionAbortedError):
             await edge(scope, receive, send)
-
-
-async def test_a_client_that_leaves_while_an_event_waits_is_no_mistake() -> None:
-    api = FastAPI()
-
-    @api.get("/", response_class=EventSourceResponse)
-    async def endless() -> AsyncIterator[ServerSentEvent]:
-        while True:
-            await asyncio.sleep(0)
-            yield ServerSentEvent(raw_data="{}")
-
-    left, heard = asyncio.Event(), iter([{"type": "http.request"}])
-
-    async def receive() -> Message:
-        if (message := next(heard, None)) is None:
-            await left.wait()
-        return message or {"type": "http.disconnect"}
-
-    async def send(message: Message) -> None:
-        await asyncio.sleep(0.01)  # events wait meanwhile
-        if message["type"] == "http.response.body":
-            left.set()
-
-    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""}
-    async with asyncio.timeout(PATIENCE):
-        await app.Edge(api, Metrics(), open_to_others=False)(scope, receive, send)
-    assert left.is_set()
 
 
 def test_an_address_that_is_in_use_is_refused_in_one_sentence() -> None:

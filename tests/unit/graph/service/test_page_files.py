@@ -1,12 +1,16 @@
-"""The files of the page: what they may not have, and that the vendored one is as it was."""
+"""The files of the page: what they may not have, and that what they name and propose is there."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from importlib import resources
+from pathlib import Path
 
 import pytest
+
+from fairqr import FairSearch
+from tests.integration.model_server import clean_environment
 
 FOLDER = resources.files("fairqr.graph.service.page")
 FILES = {entry.name: entry for entry in FOLDER.iterdir() if entry.is_file()}
@@ -61,3 +65,18 @@ def test_the_chart_library_is_the_one_that_was_published() -> None:
     assert hashlib.sha256(vendor.joinpath("chart.umd.min.js").read_bytes()).hexdigest() == CHART
     assert CHART in vendor.joinpath("README.md").read_text()
     assert "MIT License" in vendor.joinpath("chart-LICENSE.md").read_text()
+
+
+__all__ = ["clean_environment"]
+
+
+def test_what_the_page_proposes_is_found(clean_environment: Path) -> None:
+    """Each word of an example that says what it is about is in documents of notables."""
+    examples = re.search(r"EXAMPLES = \{(.*?)\};", FILES["form.js"].read_text(), re.DOTALL)
+    assert examples
+    queries = re.findall(r'"(.+?)"', examples[1])
+    assert len(queries) > 3
+    with FairSearch.open("notables") as search:
+        for word in {word for query in queries for word in re.findall(r"\b[a-z]{5,}\b", query)}:
+            found = search.search(word, attribute="gender", method="plain", k=10)
+            assert found.ranking, word

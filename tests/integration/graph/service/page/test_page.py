@@ -21,15 +21,11 @@ from tests.integration.chromium import (
     Pages,
     ask,
     ask_question,
-    browser,
     names_by_role,
-    pages,
     status_is,
 )
 from tests.integration.model_server import Answer, Asked, ModelServer, says, stream
 from tests.integration.service_client import Served, a_service
-
-__all__ = ["browser", "pages"]
 
 ENDS = """() => {
   const { labels, datasets } = Chart.getChart(document.querySelector("#compare-page canvas")).data;

@@ -18,14 +18,10 @@ from tests.integration.chromium import (
     WIDTH,
     Pages,
     ask,
-    browser,
     names_by_role,
-    pages,
     status_is,
 )
 from tests.integration.service_client import Served, a_service
-
-__all__ = ["browser", "pages"]
 
 LOG = 'query,count\nphysicist,12\n"person, laboratory",3\nworkshop,1\n'
 

@@ -16,15 +16,11 @@ from tests.integration.chromium import (
     Watched,
     ask,
     ask_question,
-    browser,
-    pages,
     status_is,
 )
 from tests.integration.model_server import ModelServer, failure, says
 from tests.integration.page_service import Wire
 from tests.integration.service_client import Served, a_service
-
-__all__ = ["browser", "pages"]
 
 MARKUP = "<script>window.owned = 1; alert(1)</script><img src=x onerror='window.owned = 1'>"
 TITLES = (

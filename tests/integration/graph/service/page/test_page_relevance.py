@@ -12,13 +12,11 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.integration.chromium import FAINT, PHONE, WIDTH, Pages, ask, browser, pages, status_is
+from tests.integration.chromium import FAINT, PHONE, WIDTH, Pages, ask, status_is
 from tests.integration.local_model import ENCODER, linked
 from tests.integration.model_server import ModelServer, says
 from tests.integration.page_service import run_command, served, settings_for
 from tests.unit.graph.corpora import write_corpus
-
-__all__ = ["browser", "pages"]
 
 pytestmark = pytest.mark.model
 

@@ -1,0 +1,7 @@
+"""What tests of the graphs share."""
+
+from __future__ import annotations
+
+from tests.unit.graph.corpora import engine
+
+__all__ = ["engine"]
