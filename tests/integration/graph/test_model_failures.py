@@ -356,14 +356,11 @@ async def test_equal_searches_at_once_share_their_requests(
     """Ten searches for the same wait for one reply."""
     gate = threading.Event()
     model_server.does(says({"keywords": ["woman"]}, gate=gate))
-    engine = await open_engine(str(people))
     asking = ChatModel("openai:fake", base_url=model_server.base_url, cache=kept_in(True))
-    search = FairSearch(engine, asking)
+    search = FairSearch(await open_engine(str(people)), asking)
     asked: Any = {"attribute": "gender", "k": 10, "ask": "always", "groups": "lacking"}
-    searches = [
-        asyncio.create_task(search.search("physicist", **asked, max_iterations=1))
-        for _ in range(10)
-    ]
+    asked["max_iterations"] = 1
+    searches = [asyncio.create_task(search.search("physicist", **asked)) for _ in range(10)]
     await asyncio.to_thread(model_server.wait_for, 1)
     gate.set()
     results = await asyncio.gather(*searches)

@@ -106,19 +106,6 @@ async def test_a_parent_may_have_a_context_and_a_checkpointer_of_its_own(
     assert len(state["result"]["ranking"]) == 5
 
 
-async def test_the_context_of_an_answer_reaches_the_search_inside_a_stranger(
-    engine: SearchEngine,
-) -> None:
-    graph = build_answer_graph(engine, generator=saying("Marie."), context=ANSWER)
-    found = await desk_of(graph).compile().ainvoke(QUERY, context=Theirs("Ada"))
-    assert len(found["result"]["ranking"]) == 4
-    assert list(found["result"]["target"]) == ["gender"]
-    # A search's context is enough for a graph that answers.
-    state = await graph.ainvoke(QUERY, context=Context(k=3, method="plain"))
-    assert len(state["result"]["ranking"]) == 3
-    assert state["answer"]["pool"] == 3
-
-
 async def test_a_node_of_ones_own_stands_between_two_of_ours(engine: SearchEngine) -> None:
     """Here one that takes documents out before they are measured."""
     graph = build_search_graph(engine, context=Context(k=5, method="plain")).builder

@@ -114,21 +114,15 @@ async def test_what_an_engine_cannot_do_is_refused_in_one_sentence(
         assert watched.round_trips == 0
 
 
-@pytest.mark.parametrize("without", [(), NOTHING], ids=["all", "nothing"])
-async def test_warnings_of_an_engine_reach_the_result_once(
-    engine: SearchEngine, without: Sequence[Capability]
-) -> None:
+async def test_warnings_of_an_engine_reach_the_result_once(engine: SearchEngine) -> None:
     """Such as that a part of an index did not answer."""
 
     class Partial(WatchedEngine):
         async def search(self, queries: Sequence[Any]) -> list[Any]:
             found = await super().search(queries)
-            return [
-                dataclasses.replace(hits, warnings=("1 of 5 shards failed.",)) for hits in found
-            ]
+            said = ("1 of 5 shards failed.",)
+            return [dataclasses.replace(hits, warnings=said) for hits in found]
 
-    search = FairSearch(Partial(engine, without=without), KnownRefiner(words))
-    result = await search.search(
-        "science", attribute="gender", k=10, max_iterations=1, ask="always"
-    )
+    asked: Any = {"attribute": "gender", "k": 10, "max_iterations": 1, "ask": "always"}
+    result = await FairSearch(Partial(engine), KnownRefiner(words)).search("science", **asked)
     assert result.warnings.count("1 of 5 shards failed.") == 1

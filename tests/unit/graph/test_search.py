@@ -64,7 +64,6 @@ async def searched(
 
 async def test_the_loop_shows_the_group_that_was_missing(engine: SearchEngine) -> None:
     result = await searched(engine, **POPULATION)
-    assert [d.groups["gender"] for d in result.baseline.ranking] == [{"male": 1.0}] * 10
     assert result.baseline.exposure == {"gender": {"female": 0.0, "male": 1.0}}
     assert result.exposure["gender"]["female"] == pytest.approx(0.5, abs=0.07)
     assert result.divergence < 0.01

@@ -37,22 +37,15 @@ CHECKS = [
 OFFERED = {"corpus": "people", "retriever": "bm25", "model": "openai:fake"}
 """What every request to run something is given, so that most of them begin."""
 
+QUERY: str = PHYSICIST["query"]  # type: ignore[assignment]
+BY_GENDER = {"attributes": ["gender"]}
+PROBED = {"query": QUERY, "attribute": "gender", "protected": "female", "words": None}
+QUERIES = [QUERY, {"query": "workshop", "weight": 2}]
 OF_THE_RUN = {
-    "search": {**OFFERED, "query": PHYSICIST["query"], "attributes": ["gender"]},
-    "answer": {**OFFERED, "question": PHYSICIST["query"], "attributes": ["gender"]},
-    "probe": {
-        **OFFERED,
-        "query": PHYSICIST["query"],
-        "attribute": "gender",
-        "protected": "female",
-        "words": None,
-    },
-    "audits": {
-        "corpus": "people",
-        "retriever": "bm25",
-        "queries": [PHYSICIST["query"], {"query": "workshop", "weight": 2}],
-        "attributes": ["gender"],
-    },
+    "search": {**OFFERED, **BY_GENDER, "query": QUERY},
+    "answer": {**OFFERED, **BY_GENDER, "question": QUERY},
+    "probe": {**OFFERED, **PROBED},
+    "audits": {**BY_GENDER, "corpus": "people", "retriever": "bm25", "queries": QUERIES},
 }
 WITHIN = {"k": 60, "depth": 100, "max_iterations": 10, "samples": 20, "documents": 20, "pairs": 50}
 """The caps, and the size of the corpus; more than that is refused, as the other tests see."""

@@ -258,20 +258,6 @@ def test_what_asks_for_nothing_is_no_reason_to_refuse(client: openai.OpenAI) -> 
     assert found["choices"][0]["message"]["content"] == SENTENCE
 
 
-def test_parameters_of_an_answer_are_taken(service: Served, client: openai.OpenAI) -> None:
-    more = {"attributes": ["gender"], "documents": 2, "attributor": "none"}
-    found = client.chat.completions.create(
-        model="people", messages=question(), extra_body={"fairqr": more}
-    )
-    assert found.choices[0].message.annotations == []
-    assert service.model.asked[0].last_message.count("physicist") > 1
-    with pytest.raises(openai.PermissionDeniedError) as refused:
-        client.chat.completions.create(
-            model="people", messages=question(), extra_body={"fairqr": {"model": "openai:gpt-5"}}
-        )
-    assert refused.value.code == "not-allowed"
-
-
 def test_a_model_that_fails_is_an_error_and_no_answer(
     service: Served, client: openai.OpenAI
 ) -> None:

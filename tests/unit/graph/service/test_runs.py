@@ -526,6 +526,7 @@ async def test_a_client_that_goes_while_it_waits_leaves_no_run() -> None:
 
 async def test_who_asks_first_is_served_first() -> None:
     world = World(concurrency=1)
+    world.go.set()
     first = await world.begin()
     order: list[int] = []
 
@@ -534,11 +535,7 @@ async def test_who_asks_first_is_served_first() -> None:
         order.append(number)
         await run.end()
 
-    more = [asyncio.create_task(one_more(number)) for number in range(5)]
-    await asyncio.sleep(0)
-    world.go.set()
-    await first.end()
-    await asyncio.gather(*more)
+    await asyncio.gather(first.end(), *map(one_more, range(5)))
     assert order == [0, 1, 2, 3, 4]
 
 

@@ -29,12 +29,15 @@ def write_scientists(folder: Path) -> Path:
     singer = "A woman who sang in operas and on the stage from {year} on."
     documents = [
         {
-            "id": f"{kind}{number:03}",
+            "id": f"{kind[0].lower()}{number:03}",
             "title": f"{kind} {number}",
-            "text": text.format(field=FIELDS[number % 5], year=1700 + number),
-            "g": "female" if kind == "singer" or number == 29 else "male",
+            "text": text.format(field=FIELDS[number % 5], year=year + number),
+            "g": "female" if kind == "Singer" or number == 29 else "male",
         }
-        for kind, text, count in (("physicist", physicist, 30), ("singer", singer, 200))
+        for kind, text, year, count in (
+            ("Physicist", physicist, 1900, 30),
+            ("Singer", singer, 1700, 200),
+        )
         for number in range(count)
     ]
     folder.mkdir(parents=True)
