@@ -114,7 +114,7 @@ async def test_only_the_last_attempt_has_a_say(store: Store) -> None:
     assert not await store.add(first, [step(2)], {"1": {"text": "late"}})
     assert not await store.finish(done(first, {"whose": "first"}))
     assert not await store.release(first)
-    assert not await store.begin_over(first, "another")
+    assert not await store.begin_over(first)
     assert await store.finish(done(second, {"whose": "second"}))
     assert not await store.finish(done(first, {}))
     assert (await store.run(run, "k")).result == {"whose": "second"}
@@ -127,14 +127,14 @@ async def test_what_was_handed_over_is_not_lost(store: Store) -> None:
         attempt = await store.begin(run)
         assert attempt is not None
         assert (attempt.run.attempts, attempt.lost) == (number, 0)
-        assert await store.begin_over(attempt.run, "v1")
+        assert await store.begin_over(attempt.run)
         assert await store.release(attempt.run)
         assert not await store.release(attempt.run)
         assert (await store.run(run, "k")).status == "queued"
     await store.begin(run)
     last = await store.begin(run)
     assert last is not None
-    assert (last.run.attempts, last.lost, last.version) == (5, 1, "v1")
+    assert (last.run.attempts, last.lost) == (5, 1)
 
 
 async def test_cancelling(store: Store) -> None:
