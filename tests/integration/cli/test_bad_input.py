@@ -125,17 +125,6 @@ class TestWhatIsAsked:
         assert "matches the query" in refused.stderr
         assert "Traceback" not in refused.stderr
 
-    def test_an_old_trace_survives_a_search_that_is_refused(
-        self, quick: Main, people: Path, tmp_path: Path
-    ) -> None:
-        """Nothing that was recorded before is lost, and no empty file appears."""
-        old, new = tmp_path / "old", tmp_path / "new"
-        old.write_text("kept\n")
-        for file in (old, new):
-            search(quick, people, "-k", "0", "--trace", file)
-        assert old.read_text() == "kept\n"
-        assert not new.exists()
-
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
     def test_a_disk_that_fills_up_costs_the_trace_and_not_the_result(
         self, command: Command, people: Path

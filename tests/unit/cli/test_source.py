@@ -71,15 +71,6 @@ def test_a_source_is_checked_and_registered(fairqr: Fairqr, tmp_path: Path) -> N
     assert "exported" in fairqr("source", "check", "exported", code=2)[1]
 
 
-def test_a_search_takes_its_name_and_its_file(fairqr: Fairqr) -> None:
-    fairqr("attach", "exported.source.yaml")
-    plain = ("--attribute", "gender", "--method", "plain", "-k", "2", "--json")
-    by_name = json.loads(fairqr("search", "q1", "--corpus", "exported", *plain)[0])
-    by_file = json.loads(fairqr("search", "q1", "--corpus", "exported.source.yaml", *plain)[0])
-    assert [document["id"] for document in by_name["ranking"]] == ["1", "2"]
-    assert by_file["ranking"] == by_name["ranking"]
-
-
 def test_an_embedded_source_is_indexed_and_checked(fairqr: Fairqr) -> None:
     report = json.loads(fairqr("source", "check", "embedded.source.yaml", "--json")[0])
     assert report["documents"] == 4
