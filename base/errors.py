@@ -41,11 +41,7 @@ class InputError(FairqrError, ValueError, title="A parameter is wrong"):
 
 
 class QueryError(InputError):
-    """The query is empty, or no document contains any of its terms."""
-
-
-class NoMatchError(QueryError, slug="query"):
-    """No document matches the query."""
+    """The query is empty, or no document matches it."""
 
 
 class SchemaError(InputError):
@@ -128,14 +124,13 @@ class ScopeError(FairqrError, http_status=403, title="The access key does not al
 class BusyError(FairqrError, http_status=503, title="The service is busy"):
     """The service is full, or this key has reached its limit; try again later.
 
-    ``retry_after`` is in seconds. ``own`` is true if the key reached its own limit, and false if
+    ``retry_after`` is in seconds. ``own`` says that the key reached its own limit, and not that
     the whole service is full.
     """
 
     def __init__(self, message: str, *, retry_after: float, own: bool) -> None:
         super().__init__(message)
         self.retry_after = retry_after
-        self.own = own
         if own:
             self.http_status, self.title = 429, "Too many requests"
 

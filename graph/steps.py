@@ -22,7 +22,7 @@ from langgraph.types import Overwrite
 
 from fairqr.agents.models.cache import Journal, ReplyCache, asking_with, surroundings
 from fairqr.agents.models.replies import Usage
-from fairqr.base.errors import InputError, NoMatchError
+from fairqr.base.errors import InputError, QueryError
 from fairqr.base.loops import run_blocking
 from fairqr.base.telemetry import Span, span
 from fairqr.graph.search.context import Context, Frozen, checked_context
@@ -292,10 +292,10 @@ def require_hits(found: Sequence[object], engine: SearchEngine, query: str) -> N
     """Refuse to go on without documents: an answer or a probe needs some.
 
     Raises:
-        NoMatchError: Nothing was found.
+        QueryError: Nothing was found.
     """
     if not found:
-        raise NoMatchError(
+        raise QueryError(
             f"No document of '{engine.name}' matches the query '{query[:100]}'; try other words."
         )
 

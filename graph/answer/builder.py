@@ -150,7 +150,7 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
         """Draw rankings from the final one, and count equal ones.
 
         Raises:
-            NoMatchError: No document matches the question.
+            QueryError: No document matches the question.
         """
         settings, places = context.answer, state["result"]["ranking"]
         steps.require_hits(places, self.engine, state["query"])

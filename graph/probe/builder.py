@@ -193,7 +193,7 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
         """Choose the documents of both sides, the pairs and the lists.
 
         Raises:
-            NoMatchError: No document matches the query.
+            QueryError: No document matches the query.
         """
         settings, query, result = context.probe, state["query"], state["result"]
         steps.require_hits(result["ranking"], self.engine, query)

@@ -180,9 +180,8 @@ class _Pool:
             sequences[:, rank] = chosen
             placed[rows, chosen] += 1
             due += weight * owed_after[chosen]
-        return np.array(
-            sorted({*map(tuple, sequences.tolist()), tuple(self.by_relevance.tolist())})
-        )
+        found = {*map(tuple, sequences.tolist()), tuple(self.by_relevance.tolist())}
+        return np.array(sorted(found))
 
     def relevance_of(self, sequences: Patterns) -> FloatArray:
         """Return V of sequences of shape (…, length), shape (…)."""

@@ -33,8 +33,6 @@ DIGITS = 9
 """Values that are equal when rounded to this many digits count as equal. So all machines choose
 alike, although their logarithms and sums differ in the last bits."""
 
-_TINY = np.finfo(np.float64).tiny
-
 
 @dataclass(frozen=True, slots=True)
 class Quality:
@@ -140,4 +138,4 @@ def fairness(
 
 def _times_log(shares: FloatArray) -> FloatArray:
     """Return p·log2 p of each share, with 0·log 0 = 0."""
-    return np.asarray(shares * np.log2(np.maximum(shares, _TINY)))
+    return np.asarray(shares * np.log2(np.maximum(shares, 1e-300)))

@@ -33,7 +33,7 @@ from fairqr.retrieval.sources.corpus import BUILT_IN, Corpus, find_corpus, holds
 from fairqr.retrieval.sources.documents import ProgressFunction, read_documents
 from fairqr.retrieval.sources.source import Source, TantivySource, is_source_file, load_source
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 AnyRetriever = str | Encoder | Retriever
 
 
@@ -335,18 +335,13 @@ class Catalog:
         return (await info_of(await self.open(name))).documents or 0
 
 
-def is_name(name: str) -> bool:
-    """Return whether an index may have this name; none is a path."""
-    return _NAME.fullmatch(name) is not None
-
-
 def check_name(name: str) -> None:
     """Refuse a name that cannot be a folder.
 
     Raises:
         InputError: The name is not valid.
     """
-    if not is_name(name):
+    if not NAME.fullmatch(name):
         allowed = "lower-case letters, digits, dots, dashes and underscores"
         raise InputError(f"'{name}' cannot be the name of an index; use only {allowed}.")
 

@@ -25,7 +25,7 @@ from fairqr.graph.service.engine.requests import AuditRequest, RunRequest
 from fairqr.graph.service.records import Kind
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.rerankers.registry import TRAINED
-from fairqr.retrieval.sources.catalog import Catalog, is_name
+from fairqr.retrieval.sources.catalog import NAME, Catalog
 from fairqr.retrieval.sources.corpus import BUILT_IN
 from fairqr.retrieval.sources.source import Source, load_source
 
@@ -112,7 +112,7 @@ class Offers:
             raise errors.IndexNotFoundError(
                 "The service has no index yet; create one with 'fairqr index create'."
             )
-        if self._corpora and is_name(name):  # anything else could be a path
+        if self._corpora and NAME.fullmatch(name):  # anything else could be a path
             _require("index", "indexes", self._corpora, name)
         # Last, since it reads folders and happens twice in each run.
         if not self._is_known(name):
