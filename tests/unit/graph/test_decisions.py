@@ -332,12 +332,12 @@ def test_a_result_is_explained_in_sentences() -> None:
 
 
 def test_a_weight_of_fairness_other_than_one_is_named() -> None:
-    for weight, shown in ((4.0, "4"), (0.5, "0.5")):
+    for weight, said in ((4.0, "4"), (0.5, "0.5")):
         objective = AFTER.model_copy(update={"weight": weight})
         found = result(
             {"objective": BEFORE}, ranking=[place(0.7)], relevance=0.7, objective=objective
         )
-        assert explain(found)[-1] == f"The weight of fairness was {shown}."
+        assert explain(found)[-1] == f"The weight of fairness was {said}."
 
 
 def test_without_estimates_one_sentence_says_what_that_means() -> None:
