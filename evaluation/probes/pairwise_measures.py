@@ -14,7 +14,6 @@ from fairqr.agents.ranking.lean import (
     PairOutcome,
     Share,
     pair_figures,
-    verdict_in_words,
     verdicts,
 )
 from fairqr.agents.statistics import Interval, stream
@@ -22,6 +21,7 @@ from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.probes.collection import ProbeCollection
 from fairqr.evaluation.probes.pairs import planned_pairs
 from fairqr.evaluation.probes.store import PairRecord, ProbeRunManifest
+from fairqr.graph.probe.words import verdict_in_words
 
 if TYPE_CHECKING:
     from pandas import DataFrame

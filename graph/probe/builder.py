@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 
 from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.replies import Usage
-from fairqr.agents.ranking.lean import PairOutcome, pair_figures, verdict_in_words, verdicts
+from fairqr.agents.ranking.lean import PairOutcome, pair_figures, verdicts
 from fairqr.agents.ranking.pairwise import PairwiseJudge, Preference
 from fairqr.agents.ranking.rankers import Asker, Cost, ItemRanker, group_of, open_ranker
 from fairqr.agents.statistics import stream
@@ -31,6 +31,7 @@ from fairqr.base.telemetry import Span
 from fairqr.graph import steps
 from fairqr.graph.probe import result as results
 from fairqr.graph.probe.context import ProbeContext, ProbeSettings
+from fairqr.graph.probe.words import verdict_in_words
 from fairqr.graph.search.builder import RECURSION_LIMIT, build_search_graph
 from fairqr.graph.search.context import Context, require_context
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, items_of, model_of

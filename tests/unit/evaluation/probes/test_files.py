@@ -68,7 +68,7 @@ def test_what_a_kill_left_is_completed(built: ProbeCollection, tmp_path: Path) -
     """The manifest without its queries, or the half of the file that was to become it."""
     write_probe_collection(built, tmp_path / "one")
     (tmp_path / "one" / "queries.jsonl").unlink()
-    with pytest.raises(InputError, match=r"queries.jsonl cannot be read .*build the collection"):
+    with pytest.raises(InputError, match=r"queries.jsonl cannot be read .*run the probe"):
         read_probe_collection(tmp_path / "one")
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / ".probe.json.0123").write_text("{")
