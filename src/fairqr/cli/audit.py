@@ -62,6 +62,7 @@ def measure(
     fail_if: list[str] | None = None,
     sure: bool = False,
     output: Path | None = None,
+    sign: Path | None = None,
 ) -> Printed:
     """Audit a search engine: who gets seen in its results, and how sure that is.
 
@@ -83,17 +84,21 @@ def measure(
             4 if nobody can tell. Repeatable.
         sure: The whole interval must meet a condition.
         output: The folder; an interrupted audit resumes there.
+        sign: Sign it by this SSH key.
     """
     if ctx.invoked_subcommand is not None:
         return None  # type: ignore[return-value]
     from fairqr.auditing import audit
     from fairqr.cli.output import Progress
-    from fairqr.evaluation.audit import conditions, outcomes
+    from fairqr.evaluation.audit import bundle, conditions, outcomes
+    from fairqr.evaluation.experiments import signing
     from fairqr.evaluation.experiments.kinds import check_pandas
 
     if output is None:
         raise InputError("An audit needs a folder for its results; name one with -o.")
     check_pandas()
+    if sign is not None:
+        signing.check_key(sign)
     limits = [conditions.parse_condition(text) for text in fail_if or []]
 
     async def work() -> Audit:
@@ -119,6 +124,8 @@ def measure(
 
     with Progress() as progress:
         found = run(work(), "audit")
+    if sign is not None:
+        signing.sign_folder(bundle.AuditFolder(output), sign)
     broken, doubtful = conditions.check(limits, found.figures, sure=sure)
     for sentence in [*broken, *doubtful]:
         warn(sentence)
@@ -139,20 +146,6 @@ def _of_run(engine: SearchEngine) -> list[dict[str, str]]:
     if rankings is None:
         raise InputError("An audit needs queries; name their file with --queries.")
     return [{"id": id_, "query": id_} for id_ in rankings]
-
-
-@command(app)
-def sign(folder: Path, *, key: Path) -> None:
-    """Sign an audit by an SSH key, so that others can check who published it.
-
-    Args:
-        folder: The folder of a finished audit.
-        key: The SSH key.
-    """
-    from fairqr.evaluation.audit.bundle import AuditFolder
-    from fairqr.evaluation.experiments.signing import sign_folder
-
-    typer.echo(f"signature: {sign_folder(AuditFolder(folder), key)}")
 
 
 @command(app)

@@ -16,9 +16,6 @@ __all__ = ["clean_environment", "quick"]
 SIGNATURE = Path("out/manifest.json.sig")
 
 
-SIGN = ("audit", "sign", "out", "--key")
-
-
 def make_key(name: str, passphrase: str = "") -> None:
     """Make a key in this folder, and the file of signers that allows it."""
     command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "", "-f", name]
@@ -48,8 +45,7 @@ def checked(quick: Main, *arguments: str, code: int = 0) -> str:
 
 
 def test_a_signature_says_who_published_an_audit(asked: tuple[str, ...], quick: Main) -> None:
-    assert quick(*asked).code == 0
-    assert quick(*SIGN, "alice").code == 0
+    assert quick(*asked, "--sign", "alice").code == 0
     assert SIGNATURE.name not in json.loads(Path("out/manifest.json").read_text())["files"]
     assert "Not checked: The signature manifest.json.sig" in checked(quick)
     said = checked(quick, "--signed-by", "alice.signers")
@@ -69,8 +65,7 @@ def test_a_signature_says_who_published_an_audit(asked: tuple[str, ...], quick: 
 def test_a_changed_manifest_shows_by_the_signature_and_by_the_digest_alone(
     asked: tuple[str, ...], quick: Main
 ) -> None:
-    assert quick(*asked).code == 0
-    assert quick(*SIGN, "alice").code == 0
+    assert quick(*asked, "--sign", "alice").code == 0
     path = Path("out/manifest.json")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     path.write_text(path.read_text().replace('"uniform:1"', '"uniform:9"'))
@@ -90,7 +85,7 @@ def test_a_finished_audit_is_signed_with_a_key_that_has_a_passphrase(
     monkeypatch.setenv("SSH_ASKPASS", str(Path("answer").resolve()))
     monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")
     for key in ("careful", "alice"):  # Signing again replaces the signature.
-        assert quick(*SIGN, key).code == 0
+        assert quick(*asked, "--sign", key).code == 0
         said = checked(quick, "--signed-by", f"{key}.signers")
         assert f"signed by: {key}@example.org" in said
 
@@ -98,13 +93,12 @@ def test_a_finished_audit_is_signed_with_a_key_that_has_a_passphrase(
 def test_what_cannot_be_signed_or_checked_is_one_sentence(
     asked: tuple[str, ...], quick: Main
 ) -> None:
-    assert "out holds no audit" in quick(*SIGN, "alice").complaint()
+    for key in ("nobody", "labels.csv"):
+        assert f"There is no SSH key {key}" in quick(*asked, "--sign", key).complaint()
     assert not Path("out").exists()
     assert quick(*asked).code == 0
-    for key in ("nobody", "labels.csv"):
-        assert f"There is no SSH key {key}" in quick(*SIGN, key).complaint()
     verify = ("audit", "verify", "out", "--signed-by")
     assert "There is no file nobody" in quick(*verify, "nobody").complaint()
-    for arguments in ((*SIGN, "alice"), (*verify, "alice.signers")):
+    for arguments in ((*asked, "--sign", "alice"), (*verify, "alice.signers")):
         complaint = quick(*arguments, PATH="nowhere").complaint()
         assert complaint.startswith("Signatures need ssh-keygen; install OpenSSH")
