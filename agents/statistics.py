@@ -260,8 +260,6 @@ def detectable_share(trials: int, *, alpha: float = 0.05, power: float = 0.8) ->
     """
     wins = np.arange(trials // 2 + 1, trials + 1)
     enough = wins[2 * scipy.special.bdtrc(wins - 1, trials, 0.5) <= alpha]
-    return (
-        float(scipy.special.betaincinv(enough[0], trials - enough[0] + 1, power))
-        if enough.size
-        else None
-    )
+    if not enough.size:
+        return None
+    return float(scipy.special.betaincinv(enough[0], trials - enough[0] + 1, power))

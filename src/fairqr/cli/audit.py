@@ -184,12 +184,11 @@ def compare(first: Path, second: Path, *, output: Path | None = None) -> Printed
         second: The folder of the later audit.
         output: Write a report into this folder.
     """
-    from fairqr.evaluation.audit import comparing
-    from fairqr.evaluation.audit.bundle import AuditFolder
-    from fairqr.evaluation.audit.finishing import read_audit
+    from fairqr.evaluation.audit import bundle, comparing, finishing
     from fairqr.evaluation.estimates import as_data
 
-    found = comparing.compare(read_audit(AuditFolder(first)), read_audit(AuditFolder(second)))
+    audits = (finishing.read_audit(bundle.AuditFolder(folder)) for folder in (first, second))
+    found = comparing.compare(*audits)
     if output is not None:
         comparing.write_comparison(found, output)
     kept = [] if output is None else [f"kept: {output}"]
