@@ -150,11 +150,15 @@ class Worker(Process):
         name: Of its own cache and output.
         folder: For them.
         environment: Of the command.
+        arguments: More of the command.
     """
 
-    def __init__(self, name: str, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, folder: Path, environment: Mapping[str, str], *arguments: str
+    ) -> None:
         super().__init__(folder / f"{name}.txt")
         self.name = name
+        self._arguments = arguments
         # A cache of replies that workers shared would hide a question that is asked twice.
         self._environment = {**environment, "FAIRQR_CACHE_DIR": str(folder / name)}
 
@@ -165,6 +169,7 @@ class Worker(Process):
             ahead: Seconds that its clock is ahead of the others'.
         """
         command = [str(Path(sys.executable).with_name("fairqr")), "serve", "--port", str(self.port)]
+        command += self._arguments
         environment = dict(self._environment)
         if ahead:
             environment["LD_PRELOAD"] = str(wrong_clock())

@@ -36,7 +36,7 @@ SHOWN = 20
 ASKED = {"attributes": ["gender"], "ask": "never", "k": SHOWN}
 CLIENTS = 8
 WARM_UP = 40
-ALONE, SERVED, RATE, TAIL = 5.0, 6.5, 0.75, 2.5
+ALONE, SERVED, RATE, TAIL, PAIR = 5.0, 6.5, 0.75, 2.5, 1.5
 """What is to be reached, in times of the peer's."""
 
 TITLES = [topic.title for topic in find_collection(CORPUS).topics]
@@ -115,11 +115,15 @@ def speed(world: World, *, searches: int) -> list[Row]:
     world.command("search", "physicist", "--corpus", CORPUS, "--method", "plain")  # makes its index
     found: dict[str, list[dict[str, Any]]] = {}
     more = {"corpus": CORPUS, "retriever": "bm25", **ASKED}
+    file = f"sqlite:///{world.new_file()}"
+    two: Any = {"arguments": ("--workers", "2"), "work": False}
     with (
         world.workers(f"sqlite:///{world.new_file()}", corpus=CORPUS) as (worker,),
+        world.workers(file, corpus=CORPUS, **two) as (pair,),
         _started(world, "plain") as (process, address),
     ):
         servers = {"plain": (address, process.pid, {}), "served": (worker.url, worker.pid, more)}
+        servers["by two"] = (pair.url, pair.pid, more)
         for turn in range(-1, 3):
             measured: dict[str, dict[str, Any]] = {}
             for name, (url, pid, body) in servers.items():
@@ -148,6 +152,9 @@ def _rows(found: dict[str, list[dict[str, Any]]]) -> Iterator[Row]:
     rate, peers = (middle(f"{name} {CLIENTS}", "per_second") for name in ("served", "alone"))
     told, peer = f"results a second, {CLIENTS} clients", f"{CLIENTS} tasks in process"
     yield Row("speed", told, rate, "", peer, peers, f"≥ {RATE:g}×", rate >= RATE * peers)
+    pair = middle(f"by two {CLIENTS}", "per_second")
+    told = f"results a second by two workers, {CLIENTS} clients"
+    yield Row("speed", told, pair, "", "one worker", rate, f"≥ {PAIR:g}×", pair >= PAIR * rate)
     times = [each for turn in found[f"served {CLIENTS}"] for each in turn["times"]]
     tail, half = p95(times), median(times)
     told = f"p95, {CLIENTS} clients"

@@ -146,6 +146,7 @@ class World:
         corpus: str = EMBEDDED,
         *,
         model_seconds: float = MODEL_SECONDS,
+        arguments: tuple[str, ...] = (),
         **settings: Any,
     ) -> Iterator[list[Worker]]:
         """Start the service on a database, yield its processes once they are ready, and end them.
@@ -155,6 +156,7 @@ class World:
             number: How many processes share it.
             corpus: The index that they offer.
             model_seconds: The time limit of a request to the model.
+            arguments: More of each command.
             settings: Of the service, besides those of this module.
         """
         place = self.folder / secrets.token_hex(4)
@@ -174,7 +176,7 @@ class World:
         started: list[Worker] = []
         try:
             for index in range(number):
-                worker = Worker(f"worker{index + 1}", place, environment)
+                worker = Worker(f"worker{index + 1}", place, environment, *arguments)
                 started.append(worker)
                 worker.start()
             yield started
