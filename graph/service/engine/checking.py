@@ -112,10 +112,11 @@ class Offers:
             raise errors.IndexNotFoundError(
                 "The service has no index yet; create one with 'fairqr index create'."
             )
-        if self._corpora and NAME.fullmatch(name):  # anything else could be a path
+        is_name = NAME.fullmatch(name)  # anything else could be a path
+        if self._corpora and is_name:
             _require("index", "indexes", self._corpora, name)
         # Last, since it reads folders and happens twice in each run.
-        if not self._is_known(name):
+        if not is_name or not self._is_known(name):
             raise errors.IndexNotFoundError(
                 f"There is no index '{errors.one_line(name, 60)}'; GET /v1/indexes lists all."
             )

@@ -151,8 +151,12 @@ class Guard:
             return messages.pop() if messages else await receive()
 
         self._under_way += 1
+        is_full = self._under_way > (most := self._settings.limits.requests)
         try:
             try:
+                if is_full and scope["path"] != "/healthz":
+                    many = f"The service has {most:,} requests under way; try again later."
+                    raise errors.BusyError(many, retry_after=2.0, own=False)
                 scope.setdefault("state", {})["caller"] = await self._admit(scope)
                 if scope["method"] == "POST":
                     body = await read_body(request, self._settings)
@@ -161,8 +165,11 @@ class Guard:
                 return None
             except (errors.FairqrError, HTTPException) as error:
                 response = await answer_error(request, error)
-                closes = "connection" in response.headers
-                return await response(scope, receive, lingering(receive, send) if closes else send)
+                if is_full:  # it has no room for those who go on sending
+                    response.headers["connection"] = "close"
+                elif "connection" in response.headers:
+                    send = lingering(receive, send)
+                return await response(scope, receive, send)
             return await self._app(scope, replay, send)
         finally:
             self._under_way -= 1
@@ -172,16 +179,8 @@ class Guard:
 
         Raises:
             FairqrError: It may not.
-            HTTPException: It is ambiguous.
         """
-        headers, most = Headers(scope=scope), self._settings.limits.requests
-        if {"content-length", "transfer-encoding"} <= {*headers}:
-            # A proxy might believe the other length, and take the rest for somebody else's.
-            one = "Send either Content-Length or Transfer-Encoding, not both."
-            raise HTTPException(400, {"detail": one}, CLOSES)
-        if self._under_way > most and scope["path"] != "/healthz":
-            many = f"The service has {most:,} requests under way; try again later."
-            raise errors.BusyError(many, retry_after=2.0, own=False)
+        headers = Headers(scope=scope)
         wanted, pages = needed(scope["method"], scope["path"]), self._settings.cors_origins
         if scope["path"] == MCP_PATH:  # even with a key, as MCP requires
             _check_origin(headers, pages)

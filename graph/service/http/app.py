@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import Any
 
 from anyio import BrokenResourceError
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, HTTPException
 from fastapi.security import HTTPBearer
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairqr.graph.service.http import offers, openai, runs
 from fairqr.graph.service.http.access import Guard
-from fairqr.graph.service.http.answers import HANDLERS, PROBLEMS, refusal
+from fairqr.graph.service.http.answers import CLOSES, HANDLERS, PROBLEMS, answer_error, refusal
 from fairqr.graph.service.http.parts import Metrics, Parts
 from fairqr.graph.service.problems import problem_of, told_in_log
 
@@ -196,7 +196,13 @@ class Edge:
 
         try:
             try:
-                await self._app(scope, receive, sending)
+                app: ASGIApp = self._app
+                if {b"content-length", b"transfer-encoding"} <= {it for it, _ in scope["headers"]}:
+                    # A proxy might believe the other length, and take the rest for somebody else's.
+                    one = "Send either Content-Length or Transfer-Encoding, not both."
+                    refused = HTTPException(400, {"detail": one}, CLOSES)
+                    app = await answer_error(Request(scope), refused)
+                await app(scope, receive, sending)
             except* BrokenResourceError:
                 pass  # FastAPI's stream ends so if its client leaves while an event waits
         except Exception as error:

@@ -308,12 +308,19 @@ def _quoted(passages: Iterable[str]) -> list[str]:
 
 def _reply(lines: Iterable[str], result: BaseModel, passages: list[str]) -> ToolResult:
     """Return the text for a model, and the result for programs, with the same passages."""
-    content = result.model_dump(mode="json", exclude=_LONG, exclude_none=True)
+    content = result.model_dump(mode="json", exclude=_LONG)
     return _content(lines, {**content, "passages": passages})
 
 
 def _content(lines: Iterable[str], content: dict[str, Any]) -> ToolResult:
-    return ToolResult("\n".join(lines), structured_content=content)
+    return ToolResult("\n".join(lines), structured_content=_known(content))
+
+
+def _known(value: Any) -> Any:
+    """Leave out what is None, at any depth."""
+    if isinstance(value, dict):
+        return {name: _known(it) for name, it in value.items() if it is not None}
+    return [*map(_known, value)] if isinstance(value, list) else value
 
 
 def _sentence(error: FastMCPError) -> str:

@@ -46,8 +46,9 @@ async def lasting(call: Callable[[], Awaitable[T]]) -> T:
 class Checkpoints(BaseCheckpointSaver[Any]):
     """The checkpoints of durable runs, which LangGraph's own savers read and write.
 
-    A checkpoint is written in the transaction that stores what its steps have told. So nothing that
-    was done is never told, and whoever has lost a run writes no checkpoint of it any more.
+    A checkpoint is written in the transaction that stores what its steps have told; in SQLite, some
+    of its parts follow at once. So nothing that was done is never told, and whoever has lost a run
+    writes no checkpoint of it any more.
 
     Args:
         database: Where they are.

@@ -43,6 +43,13 @@ PREPARING, PUTTING_BACK, ACCEPTING = 0x6661_6972_0001, 0x6661_6972_0002, 0x6661_
 PREPARED_WITHIN = 120.0
 """Seconds to wait while another process prepares the database."""
 
+_BUGS = (
+    *(sa.exc.IntegrityError, sa.exc.DataError),
+    *(psycopg.IntegrityError, psycopg.DataError),
+    *(sqlite3.IntegrityError, sqlite3.DataError),
+)
+"""Failures that are not the database's, and have to look like what they are."""
+
 _FAILURES = (
     sa.exc.DBAPIError,
     sa.exc.TimeoutError,
@@ -102,8 +109,8 @@ class Database:
             sa.event.listen(self._engine.sync_engine, "checkin", _returned)
 
     def _ping(self, connection: Any, record: Any, _: object) -> None:
-        """Replace a connection that has ended while nobody used it."""
-        if time.monotonic() < record.info.get("returned", -math.inf) + FRESH:
+        """Replace a connection that has ended while nobody used it; a new one is taken as it is."""
+        if time.monotonic() < record.info.get("returned", math.inf) + FRESH:
             return
         try:
             self._engine.dialect.do_ping(connection)
@@ -135,7 +142,7 @@ class Database:
         """
         try:
             yield
-        except (sa.exc.IntegrityError, sa.exc.DataError):  # a bug, and has to look like one
+        except _BUGS:
             raise
         except _FAILURES as error:
             _log.warning("The database of runs: %s", _said(error))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import hmac
 import os
@@ -32,7 +34,7 @@ from fairqr.graph.service.records import (
     is_id,
     path_of,
 )
-from fairqr.graph.service.store.database import ACCEPTING, Database
+from fairqr.graph.service.store.database import ACCEPTING, CONNECTIONS, Database
 from fairqr.graph.service.store.tables import EVENTS, KEYS, LAYOUT, REPLIES, RUNS
 from fairqr.graph.steps import Write
 
@@ -82,6 +84,7 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self._checkpointing = asyncio.Semaphore(CONNECTIONS - 2)
         names = ["checkpoints", "writes"]
         if not database.file:
             names = ["checkpoints", "checkpoint_blobs", "checkpoint_writes"]
@@ -346,10 +349,12 @@ class Store:
         told = [{"run_id": run.id, **event.model_dump()} for event in events]
         kept = [{"run_id": run.id, "id": id_, "reply": it} for id_, it in (replies or {}).items()]
         insert = sqlite.insert if self.database.file else postgresql.insert
-        async with self.database.begin() as connection:
+        # To make a checkpoint plain data takes a thread. If none is free, keys are still checked.
+        few = self._checkpointing if writes else contextlib.nullcontext()
+        async with few, self.database.begin() as connection:
             driver = (await connection.get_raw_connection()).driver_connection
-            # In PostgreSQL, LangGraph's saver uses a pipeline, in which a process that is frozen
-            # keeps its locks: it comes before the row is locked. In SQLite, it commits.
+            # In PostgreSQL, before the row is locked: LangGraph's saver uses a pipeline, in which a
+            # process that is frozen keeps its locks.
             for write in () if self.database.file else writes:
                 await write(driver)
             if (written := (await connection.execute(mine)).first()) is None:
@@ -360,7 +365,10 @@ class Store:
                     # One statement: for several, psycopg would open a pipeline, too.
                     await connection.execute(insert(table).values(rows).on_conflict_do_nothing())
             await _delete(connection, [run.id], *deleted)
+            # In SQLite, last: the saver commits each of them.
             for write in writes if self.database.file else ():
+                if not driver.in_transaction:
+                    await driver.execute("BEGIN IMMEDIATE")
                 await write(driver)
             return written
 

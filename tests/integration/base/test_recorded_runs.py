@@ -22,7 +22,7 @@ def settings(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def test_runs_are_recorded_and_listed(
+def test_runs_are_recorded_in_the_folder_that_settings_name(
     quick: Main, model_server: ModelServer, people: Path, settings: Path
 ) -> None:
     """The file says what is searched, which model is asked, and where each run is recorded."""
@@ -41,21 +41,21 @@ def test_runs_are_recorded_and_listed(
     third = quick(*search, "--model", "openai:other")
     folder = settings.parent / "runs"
     assert folder.stat().st_mode & 0o077 == 0
-    listed = json.loads(quick("trace", "list", "--json").stdout)
-    assert [run["query"] for run in listed] == [None, "physicist", None]
-    assert [run["status"] for run in listed] == ["ok"] * 3
-    for run, done in zip(reversed(listed), (first, second, third), strict=True):
-        usage = done.result["usage"]
-        assert run["model_calls"] == usage["model_calls"]
-        assert run["input_tokens"] == usage["prompt_tokens"]
-        assert run["output_tokens"] == usage["completion_tokens"]
-        assert KEY not in (folder / f"{run['name']}.jsonl").read_text()
+    files = sorted(folder.glob("*.jsonl"), key=lambda it: it.stat().st_mtime)
+    for file, done in zip(files, (first, second, third), strict=True):
+        text, usage = file.read_text(), done.result["usage"]
+        spans = [json.loads(line) for line in text.splitlines()]
+        assert [it["status"] for it in spans if it["parent"] is None] == ["ok"]
+        (told,) = (it["attributes"] for it in spans if it["name"] == "fairqr.rerank")
+        assert told["fairqr.model_calls"] == usage["model_calls"]
+        assert told["fairqr.input_tokens"] == usage["prompt_tokens"]
+        assert told["fairqr.output_tokens"] == usage["completion_tokens"]
+        assert ("physicist" in text) is (file == files[1])  # content only when asked
+        assert KEY not in text
 
-    newest, oldest = listed[0]["name"], listed[-1]["name"]
-    shown = quick("trace", "show", oldest).stdout
+    shown = quick("trace", "show", str(files[0])).stdout
     assert "invoke_workflow fairqr" in shown
     assert "chat fake" in shown
-    assert newest in quick("trace", "list").stdout.split("\n")[1]
 
 
 def test_a_settings_file_in_the_current_folder_is_not_read(

@@ -82,11 +82,11 @@ async def test_more_is_refused_by_whose_limit_it_is(store: Store) -> None:
     await accepted(store, **limits)
     with pytest.raises(BusyError, match="This key already has 2 live runs") as refused:
         await accepted(store, **limits)
-    assert refused.value.own
+    assert refused.value.http_status == 429
     await accepted(store, "other", **limits)
     with pytest.raises(BusyError, match="too many runs waiting") as refused:
         await accepted(store, "third", **limits)
-    assert not refused.value.own
+    assert refused.value.http_status == 503
     assert refused.value.retry_after > 0
     await begun(store, one)
     await accepted(store, "third", **limits)  # one that is under way does not wait

@@ -546,10 +546,10 @@ async def test_more_than_the_limits_allow_is_refused() -> None:
     await asyncio.sleep(0)
     with pytest.raises(BusyError) as own:
         await world.begin()
-    assert own.value.own
+    assert own.value.http_status == 429
     with pytest.raises(BusyError) as all_of_them:
         await world.begin("another")
-    assert not all_of_them.value.own
+    assert all_of_them.value.http_status == 503
     world.go.set()
     await first.end()
     await (await waiting).end()

@@ -260,6 +260,7 @@ def test_all_that_can_be_used_has_a_name(pages: Pages, service: str, model: Mode
     page.get_by_role("radio", name="Own").check()
     ask(page, "physicist names")
     status_is(page)
+    expect(page.get_by_role("table").first).to_be_visible()
     found = names_by_role(page)
     used = {"button", "checkbox", "combobox", "link", "radio", "searchbox", "slider", "table"}
     assert used <= set(found)
