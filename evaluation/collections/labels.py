@@ -239,7 +239,7 @@ async def scan_engine(engine: SearchEngine, ids: Ids[str]) -> Groups:
     if documents is None:
         raise UnsupportedError(
             f"'{engine.name}' does not say how many documents it holds, which an evaluation needs; "
-            "name the documents with --documents."
+            "name a file of the documents with --corpus."
         )
     counted = await engine.corpus_shares() if "corpus_shares" in engine.capabilities else {}
     shares = {

@@ -87,6 +87,8 @@ async def audit(
     Raises:
         FairqrError: The audit cannot be carried out; the message says what to do.
     """
+    if spec is not None and options:
+        raise InputError(f"'{next(iter(options))}' is given beside a spec; put it into the spec.")
     spec = spec or audit_spec(options)
     if concurrency < 1:
         raise InputError(f"'concurrency' must be at least 1, not {concurrency}.")

@@ -12,6 +12,7 @@ import pytest
 
 import fairqr
 from fairqr.base.errors import InputError, TargetError
+from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.sources.documents import Document
 from tests.unit.retrieval.embedded import built
@@ -110,6 +111,7 @@ async def test_judgements_are_the_target(engine: TantivyEngine) -> None:
         (["apple"], {"rate": 0.0}, "The rate"),
         (["apple"], {"concurrency": 0}, "at least 1"),
         (["apple"], {"attribute": "age"}, "no attribute 'age'"),
+        (["apple"], {"spec": AuditSpec()}, "'attribute' is given beside a spec"),
         (["apple"], {"retriever": "dense"}, "An open engine has its own retriever"),
     ],
 )

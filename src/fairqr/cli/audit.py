@@ -84,7 +84,7 @@ def measure(
             4 if nobody can tell. Repeatable.
         sure: The whole interval must meet a condition.
         output: The folder; an interrupted audit resumes there.
-        sign: Sign it by this SSH key.
+        sign: Sign it by this SSH key. Without --queries, a finished audit is only signed.
     """
     if ctx.invoked_subcommand is not None:
         return None  # type: ignore[return-value]
@@ -97,8 +97,12 @@ def measure(
     if output is None:
         raise InputError("An audit needs a folder for its results; name one with -o.")
     check_pandas()
+    kept = bundle.AuditFolder(output)
     if sign is not None:
         signing.check_key(sign)
+        if queries is None and kept.exists() and kept.manifest().finished:
+            signature = str(signing.sign_folder(kept, sign))
+            return Printed({"signature": signature}, [f"signature: {signature}"])
     limits = [conditions.parse_condition(text) for text in fail_if or []]
 
     async def work() -> Audit:
@@ -125,7 +129,7 @@ def measure(
     with Progress() as progress:
         found = run(work(), "audit")
     if sign is not None:
-        signing.sign_folder(bundle.AuditFolder(output), sign)
+        signing.sign_folder(kept, sign)
     broken, doubtful = conditions.check(limits, found.figures, sure=sure)
     for sentence in [*broken, *doubtful]:
         warn(sentence)

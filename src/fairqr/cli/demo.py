@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+
 import typer
 
 from fairqr.base.errors import ModelUnavailableError
@@ -15,9 +18,9 @@ NEXT = """
 What to try next: a search that asks the model if it finds too few documents; a description of your
 own Elasticsearch or OpenSearch, which is only read; its audit, which needs 'fairqr[evaluation]'.
 
-  fairqr search "football player" --attribute gender -k 10
-  fairqr attach --draft --url http://localhost:9200 --index INDEX -o my.source.yaml
-  fairqr audit --corpus my.source.yaml --queries queries.txt -o audit"""
+  {0} search "football player" --attribute gender -k 10
+  {0} attach --draft --url http://localhost:9200 --index INDEX -o my.source.yaml
+  {0} audit --corpus my.source.yaml --queries queries.txt -o audit"""
 
 
 def demo() -> None:
@@ -32,8 +35,9 @@ def demo() -> None:
     for name in ("onnxruntime", "tokenizers", "xllamacpp"):
         library(name, "The demo", "local", ModelUnavailableError)
     fetch([weights for weights in WEIGHTS.values() if not is_pulled(weights.name)])
-    typer.echo(f'fairqr search "{QUERY}" --corpus {CORPUS} --attribute {ATTRIBUTE}\n')
+    called = "fairqr" if shutil.which("fairqr") else sys.argv[0]
+    typer.echo(f'{called} search "{QUERY}" --corpus {CORPUS} --attribute {ATTRIBUTE}\n')
     asked = Context(attributes=(ATTRIBUTE,))
     settings = SearchRunSettings(corpus=CORPUS, model=DEFAULT_MODEL)
     say(result_lines(*run(searched(QUERY, asked, settings))))
-    typer.echo(NEXT)
+    typer.echo(NEXT.format(called))

@@ -32,7 +32,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "Sources and indexes": {
         "attach": "Attach a search engine that you already run.",
-        "source": "List, show, check and remove attached search engines.",
+        "source": "List, check and remove attached search engines.",
         "index": "Create, change, list and delete indexes of your documents.",
         "corpus": "Check a corpus before you index it.",
         "dataset": "Import and list collections with topics and judgements.",

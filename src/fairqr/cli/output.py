@@ -171,6 +171,8 @@ def listing(rows: Iterable[Mapping[str, Any]], *columns: str) -> Table:
             return ", ".join(value)
         if isinstance(value, bool):
             return "yes" if value else "no"
+        if isinstance(value, float):
+            return f"{value:.10g}"
         return "" if value is None else value
 
     return table(columns, ([shown(row.get(each)) for each in columns] for row in rows))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import Field
 
-from fairqr.base.errors import ModelError
+from fairqr.base.errors import InputError, ModelError
 from fairqr.base.settings import cache_dir, default_model
 from fairqr.cli import output as out
 from fairqr.cli.common import NOTABLES, RUN, CostlyRunSettings, agree, run
@@ -85,8 +85,12 @@ class Probed(Documented):
         from fairqr.evaluation.collections.finding import find_collection
         from fairqr.retrieval.fairness.protected import default_protected
 
-        words = self.words.split("/") if self.words else None
+        words = None if self.words is None else self.words.split("/")
+        if words is not None and (len(words) != 2 or not all(words)):
+            raise InputError("--words takes two words with a slash between, such as women/men.")
         protected = self.protected
+        if protected == "":
+            raise InputError("--protected needs a group, such as female or 'female vs male'.")
         if protected is None:
             schema = find_collection(collection, split).corpus.schema
             protected = default_protected(schema.attribute(self.attribute))

@@ -42,7 +42,7 @@ def attach(
     index: str | None = None,
     credentials: str | None = None,
     output: Path | None = None,
-) -> Printed | None:
+) -> Printed:
     """Attach a search engine as a source file describes it: check the file, and register its name.
 
     Nothing is ever written to the engine. The file stays where it is, so that edits take effect.
@@ -59,8 +59,7 @@ def attach(
     if draft:
         if file:
             raise InputError("FILE cannot be combined with --draft; leave it out.")
-        _draft(url, index, credentials, output)
-        return None
+        return _draft(url, index, credentials, output)
     if url or index or credentials or output:
         raise InputError("--url, --index, --credentials and --output need --draft; add it.")
     if file is None:
@@ -84,7 +83,7 @@ def _catalog() -> Catalog:
 
 def _draft(
     url: str | None, index: str | None, credentials: str | None, output: Path | None
-) -> None:
+) -> Printed:
     """Write a source file for an index, or print it."""
     from fairqr.base.files import write_beside
     from fairqr.retrieval.engines.elasticsearch.attaching import draft
@@ -95,10 +94,10 @@ def _draft(
         raise InputError(f"{output} exists already; delete it, or name another file with --output.")
     text = run(draft(url, index, credentials))
     if output is None:
-        typer.echo(text, nl=False)
-        return
+        return Printed({"draft": text}, text.splitlines())
     write_beside(output, text)
-    typer.echo(f"written: {output}; read it, change what is wrong, then: fairqr attach {output}")
+    told = f"written: {output}; read it, change what is wrong, then: fairqr attach {output}"
+    return Printed({"written": str(output)}, [told])
 
 
 @command(source, "list")

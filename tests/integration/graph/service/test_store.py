@@ -457,3 +457,27 @@ async def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
     assert text.read_text() == "no database " * 100
     with pytest.raises(ConfigError, match="cannot be kept in"):
         await Store.open(f"sqlite:///{text}/runs.sqlite")
+
+
+async def test_a_part_of_a_checkpoint_is_whole_or_not_there(store: Store) -> None:
+    """LangGraph's saver commits each part in SQLite; one that is cut leaves no half of it."""
+    run = await begun(store, await accepted(store))
+    async with store.database.begin() as connection:
+        await connection.exec_driver_sql("CREATE TABLE parts (number INTEGER)")
+
+    async def first(driver: Any) -> None:
+        await driver.execute("INSERT INTO parts VALUES (1)")
+        if store.database.file:
+            await driver.commit()
+
+    async def cut(driver: Any) -> None:
+        await driver.execute("INSERT INTO parts VALUES (2)")
+        raise LookupError("cut")
+
+    with pytest.raises(LookupError):
+        await store.add(run, [step(1)], {}, None, [first, cut])
+    async with store.database.begin() as connection:
+        found = await connection.exec_driver_sql("SELECT number FROM parts")
+        kept = [number for (number,) in found]
+    assert kept == ([1] if store.database.file else [])
+    assert len(await store.events(run.id)) == len(kept)  # what a part follows is told

@@ -152,6 +152,19 @@ def test_the_corpus_where_none_is_named_is_the_configured_one(
     assert make_offers(tmp_path).corpus(None) == "notables"
 
 
+def test_a_folder_with_an_odd_name_is_no_index(tmp_path: Path) -> None:
+    """Those who copy a folder of an index beside it do not offer it."""
+    for name in ("people", "Private", "people (copy)"):
+        place = tmp_path / "indexes" / name / "v1"
+        place.mkdir(parents=True)
+        (place / "manifest.json").touch()
+    offers = make_offers(tmp_path, corpora=("people",))
+    assert offers.corpus("people") == "people"
+    for name in ("Private", "people (copy)"):
+        with pytest.raises(IndexNotFoundError):
+            offers.corpus(name)
+
+
 def test_sources_are_offered_by_name_and_never_by_path(tmp_path: Path) -> None:
     """Those that the configuration lists, whatever `corpora` says; a request brings none."""
     file = tmp_path / "web.source.yaml"

@@ -86,6 +86,7 @@ async def test_too_many_requests_are_told_so() -> None:
         refused = await client.get("/")
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
         assert refused.json()["type"] == "urn:fairqr:error:busy"
+        assert refused.headers["connection"] == "close"  # it may go on sending a body
         assert (await client.get("/healthz")).status_code == 200
         for task in slow:
             task.cancel()
