@@ -31,13 +31,12 @@ from fairqr.evaluation.collections.trec_fair import (
     import_trec_fair,
     is_trec_fair,
 )
+from fairqr.retrieval.sources.catalog import NAME
 from fairqr.retrieval.sources.corpus import BUILT_IN
 from fairqr.retrieval.sources.documents import ProgressFunction
 
 LAYOUT = 1
 """Raise it when the layout of imports changes, so that folders are imported again."""
-
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,7 @@ def find_collection(
         SchemaError: Its schema is wrong.
     """
     text, root = str(name), _root(data)
-    is_name = isinstance(name, str) and _NAME.fullmatch(name)
+    is_name = isinstance(name, str) and NAME.fullmatch(name)
     if is_name and text in BUILT_IN:
         return load_collection(BUILT_IN[text], text, split)
     if is_name and (root / text).is_dir():
@@ -177,7 +176,7 @@ def import_collection(
         CorpusError: A file is missing or wrong; nothing was changed.
         BuildInProgressError: Another process imports a collection of that name.
     """
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise InputError(
             f"'{one_line(name)}' cannot be the name of a collection; use lower-case letters, "
             "digits, dots, dashes and underscores."
@@ -270,7 +269,7 @@ def list_collections(data: Path | None = None) -> list[Listed]:
 def _listed(root: Path) -> Iterator[Listed]:
     folders = [(name, folder) for name, folder in BUILT_IN.items() if is_standard(folder)]
     found = sorted(root.iterdir()) if root.is_dir() else []
-    folders += [(p.name, p) for p in found if p.is_dir() and _NAME.fullmatch(p.name)]
+    folders += [(p.name, p) for p in found if p.is_dir() and NAME.fullmatch(p.name)]
     for name, folder in folders:
         try:
             about = read_about(folder)

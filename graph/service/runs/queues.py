@@ -151,7 +151,7 @@ class SharedQueue:
             "fairqr.run",
             queue="audits" if kind == "audit" else "runs",
             queueing_lock=id_,
-            connection=(await connection.get_raw_connection()).driver_connection,
+            connection=await self._store.database.driver_of(connection),
         ).defer_async(id_=id_)
 
     async def put_back(self) -> None:

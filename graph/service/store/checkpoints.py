@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import psycopg
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -24,13 +22,6 @@ PAUSE = 0.5
 MOMENT = 0.002
 """Seconds in which a checkpoint follows the changes of a step that had no others beside it."""
 
-_AWAY = (
-    StoreUnavailableError,
-    psycopg.OperationalError,
-    psycopg.InterfaceError,
-    sqlite3.OperationalError,
-)
-
 T = TypeVar("T")
 
 
@@ -39,7 +30,7 @@ async def lasting(call: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             return await call()
-        except _AWAY:
+        except StoreUnavailableError:
             await asyncio.sleep(PAUSE)
 
 
@@ -57,6 +48,7 @@ class Checkpoints(BaseCheckpointSaver[Any]):
     def __init__(self, database: Database) -> None:
         super().__init__()
         self._database = database
+        self._versions = self.saver()
 
     def saver(self, connection: Any = None) -> AsyncSqliteSaver | AsyncPostgresSaver:
         """Return LangGraph's saver on a connection of the driver, whose tables are there."""
@@ -68,7 +60,7 @@ class Checkpoints(BaseCheckpointSaver[Any]):
 
     def get_next_version(self, current: Any, channel: None) -> Any:
         """Return the next version of a channel."""
-        return self.saver().get_next_version(current, channel)
+        return self._versions.get_next_version(current, channel)
 
     async def aget_tuple(self, config: Any) -> Any:
         """Return the last checkpoint of a thread."""
@@ -95,7 +87,6 @@ class Checkpoints(BaseCheckpointSaver[Any]):
     async def _read(self, call: Callable[[Any], Awaitable[Any]]) -> Any:
         async def read() -> Any:
             async with self._database.begin() as connection:
-                driver = (await connection.get_raw_connection()).driver_connection
-                return await call(self.saver(driver))
+                return await call(self.saver(await self._database.driver_of(connection)))
 
         return await lasting(read)

@@ -132,6 +132,10 @@ class Database:
         async with self.told(), self._engine.begin() as connection:
             yield connection
 
+    async def driver_of(self, connection: AsyncConnection) -> Any:
+        """Return the driver's connection of a transaction, for LangGraph and procrastinate."""
+        return (await connection.get_raw_connection()).driver_connection
+
     @asynccontextmanager
     async def told(self) -> AsyncIterator[None]:
         """Turn the failures of drivers into one sentence for clients; log what they say.

@@ -352,7 +352,7 @@ class Store:
         # To make a checkpoint plain data takes a thread. If none is free, keys are still checked.
         few = self._checkpointing if writes else contextlib.nullcontext()
         async with few, self.database.begin() as connection:
-            driver: Any = (await connection.get_raw_connection()).driver_connection
+            driver: Any = await self.database.driver_of(connection) if writes else None
             # In PostgreSQL, before the row is locked: LangGraph's saver uses a pipeline, in which a
             # process that is frozen keeps its locks.
             for write in () if self.database.file else writes:
