@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, InitSettingsSource, SettingsConfigDict
 
 from fairqr.base import settings as general
 from fairqr.base.errors import CapError, ConfigError, first_problem, one_line
@@ -150,7 +151,7 @@ class Limits(_Section):
     requests: _Count = 1000
 
 
-class ServiceSettings(_Section):
+class ServiceSettings(_Section, BaseSettings):
     """How the service is set up.
 
     In the lists of names, ``*`` stands for any characters.
@@ -180,12 +181,20 @@ class ServiceSettings(_Section):
         audits: The folder of audits; defaults to service/audits in the data folder.
     """
 
+    model_config = SettingsConfigDict(
+        env_prefix="FAIRQR_SERVICE_",
+        env_nested_delimiter="_",
+        env_nested_max_split=1,
+        env_ignore_empty=True,
+        enable_decoding=False,  # lists are written with commas
+    )
+
     host: str = Field("127.0.0.1", min_length=1)
     port: int = Field(8080, ge=0, le=65_535)
     database: str = Field("", repr=False)  # may hold a password
     corpora: _Names = ()
     sources: Annotated[tuple[Path, ...], BeforeValidator(_split)] = ()
-    models: dict[str, ModelEntry] = Field({})
+    models: Annotated[dict[str, ModelEntry], BeforeValidator(lambda it: _of_the_file(it))] = {}
     base_urls: Annotated[tuple[_Address, ...], BeforeValidator(_split)] = ()
     attributors: _Names = ("overlap",)
     caps: Caps = Caps()
@@ -202,6 +211,18 @@ class ServiceSettings(_Section):
     traces: Path | None = None
     audits: Path | None = None
 
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: Any,
+        env_settings: Any,
+        *_: Any,
+        **__: Any,
+    ) -> tuple[Any, ...]:
+        """Return where values are from, the strongest first."""
+        return init_settings, env_settings, InitSettingsSource(settings_cls, _held())
+
     @property
     def audits_folder(self) -> Path:
         """The folder of audits."""
@@ -212,46 +233,20 @@ def service_settings(**given: Any) -> ServiceSettings:
     """Return how the service is set up.
 
     Args:
-        given: Explicit values of :class:`ServiceSettings`; None counts as not given, and a section
-            may be given in part, as a mapping.
+        given: Explicit values of :class:`ServiceSettings`; None counts as not given. A section may
+            be given in part, as a mapping.
 
     Raises:
         ConfigError: A value is wrong; the sentence says where it is from.
     """
-    return gather(**given)[0]
-
-
-def gather(**given: Any) -> tuple[ServiceSettings, dict[str, ValueSource]]:
-    """Return how the service is set up, and where the values are from that are no defaults.
-
-    Sources go by names with dots. The name of an entry of a table stands for all in it; see
-    :func:`source_of`, and :func:`service_settings` for the rest.
-    """
-    held, file = general.file_section(SERVICE)
-    values: dict[str, Any] = {}
-    sources: dict[str, ValueSource] = {}
-    for name, value, source in (
-        *_entries(held, ValueSource("file", str(file))),
-        *_of_variables(),
-        *_entries(given, ValueSource("argument")),
-    ):
-        section, _, key = name.partition(".")
-        known = values.get(section)
-        known = known if isinstance(known, dict) else {}
-        if source.kind == "file" and section in _PATHS:
-            value = _beside(file, _split(value) if section == "sources" else value)
-        if section == "models" and isinstance(value, str):
-            # A variable names the models that are offered; what the file says of them counts.
-            value = {each: known.get(each, {}) for each in _split(value)}
-        values[section] = {**known, key: value} if key else value
-        sources[name] = source
+    known = {name: it for name, it in given.items() if it is not None}
     try:
-        return ServiceSettings.model_validate(values), sources
+        return ServiceSettings(**known)
     except ValidationError as error:
         where, why = first_problem(error)
         if error.errors()[0]["type"] == "extra_forbidden":
             why = "there is no such setting"
-        source = source_of(where, sources)
+        source = source_of(where, known)
         said = {"file": f"In the settings file {source.place}, ", "variable": f"{source.place}: "}
         raise ConfigError(
             f"{said.get(source.kind, '')}{SERVICE}.{one_line(where, 120)} is wrong: "
@@ -259,11 +254,27 @@ def gather(**given: Any) -> tuple[ServiceSettings, dict[str, ValueSource]]:
         ) from None
 
 
-def source_of(name: str, sources: Mapping[str, ValueSource]) -> ValueSource:
-    """Return where a value is from: its own source, or that of what it is in."""
-    while name and name not in sources:
-        name = name.rpartition(".")[0]
-    return sources.get(name, ValueSource())
+def source_of(name: str, given: Mapping[str, Any]) -> ValueSource:
+    """Return where the value of a setting, or of something in it, is from.
+
+    Args:
+        name: The setting, with dots.
+        given: The explicit values.
+    """
+    held, file = general.file_section(SERVICE)
+    section, _, rest = name.partition(".")
+
+    def has(values: Mapping[str, Any]) -> bool:
+        value = values.get(section)
+        inner = value if rest and isinstance(value, Mapping) else {rest: value}
+        return value is not None and any(f"{rest}.".startswith(f"{key}.") for key in inner)
+
+    if has(given):
+        return ValueSource("argument")
+    for each in (name, section):
+        if os.environ.get(variable := variable_of(f"{SERVICE}.{each}")):
+            return ValueSource("variable", variable)
+    return ValueSource("file", str(file)) if has(held) else ValueSource()
 
 
 def setting_names() -> Iterator[str]:
@@ -278,24 +289,21 @@ def service_variables() -> list[str]:
     return [variable_of(f"{SERVICE}.{name}") for name in setting_names()]
 
 
-def _of_variables() -> Iterator[tuple[str, Any, ValueSource]]:
-    for name, variable in zip(setting_names(), service_variables(), strict=True):
-        if value := os.environ.get(variable):
-            yield name, value, ValueSource("variable", variable)
+def _held() -> dict[str, Any]:
+    """Return what the settings file says, with paths relative to its folder."""
+    held, file = general.file_section(SERVICE)
+
+    def beside(value: Any) -> Any:
+        if isinstance(value, list):
+            return [beside(each) for each in value]
+        return str(general.beside(file, value)) if isinstance(value, str) else value
+
+    return {name: beside(it) if name in _PATHS else it for name, it in held.items()}
 
 
-def _entries(
-    values: Mapping[str, Any], source: ValueSource
-) -> Iterator[tuple[str, Any, ValueSource]]:
-    """Yield values that are not None; those of sections, and entries of tables, one by one."""
-    for name, value in values.items():
-        for key, it in (value if isinstance(value, Mapping) else {"": value}).items():
-            if it is not None:
-                yield f"{name}.{key}" if key else name, it, source
-
-
-def _beside(file: Path, value: Any) -> Any:
-    """Return paths of the settings file, relative to its folder."""
-    if isinstance(value, list):
-        return [_beside(file, each) for each in value]
-    return str(general.beside(file, value)) if isinstance(value, str) else value
+def _of_the_file(value: Any) -> Any:
+    """Return the models that a variable names; what the settings file says of them counts."""
+    if not isinstance(value, str):
+        return value
+    known = general.file_section(SERVICE)[0].get("models", {})
+    return {name: known.get(name, {}) for name in _split(value)}

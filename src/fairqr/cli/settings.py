@@ -15,7 +15,7 @@ from fairqr.base import settings as base
 from fairqr.base.errors import InputError, PromptError, nearest_names
 from fairqr.cli.options import command
 from fairqr.cli.output import Printed, Progress, listing, number, print_file, say, table, warn
-from fairqr.graph.service.configuration import gather, service_variables, source_of
+from fairqr.graph.service.configuration import service_settings, service_variables, source_of
 from fairqr.prompts.library import DEFAULT_VERSIONS, SHIPPED, PromptLibrary
 from fairqr.retrieval.sources.credentials import named_credentials
 
@@ -72,11 +72,10 @@ def _settings() -> Iterator[tuple[str, Any, base.ValueSource]]:
     for entry, credentials in named_credentials().items():
         for name, value in _leaves(credentials.model_dump(exclude_defaults=True)):
             yield f"{base.CREDENTIALS}.{entry}.{name}", value, of_file
-    service, sources = gather()
-    for name, value in _leaves(service.model_dump()):
+    for name, value in _leaves(service_settings().model_dump()):
         # A text that is not a URL may be a list of words with the password among them.
         hides = name == "database" and value and "://" not in value
-        source = source_of(name, sources)
+        source = source_of(name, {})
         yield f"{base.SERVICE}.{name}", SecretStr(value) if hides else value, source
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from fairqr.base.errors import ConfigError
 from fairqr.base.settings import SETTINGS
 from fairqr.cli.main import app
-from fairqr.graph.service.configuration import setting_names
+from fairqr.graph.service.configuration import service_settings, setting_names
 
 SECRETS = ("hidden1", "hidden2", "hidden3", "hidden4", "hidden5", "hidden6", "hidden7", "hidden8")
 FILE = """
@@ -100,20 +101,20 @@ def test_people_read_a_line_for_each_setting() -> None:
 
 
 def test_a_variable_that_is_none_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAIRQR_SERVICE_CAPS_DEPHT", "secret")
+    monkeypatch.setenv("FAIRQR_SERVICE_PROT", "secret")
     monkeypatch.setenv("FAIRQR_\x1b[31m", "secret")
     odd, misspelt = shown()["warnings"]
-    assert misspelt.partition("did you mean 'FAIRQR_SERVICE_CAPS_DEPTH'")[1]
+    assert misspelt.partition("did you mean 'FAIRQR_SERVICE_PORT'")[1]
     assert odd.isprintable()
     assert "secret" not in odd + misspelt
     assert misspelt in run("show").stderr
 
 
-def test_the_service_warns_of_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelt_limit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever misspells a limit thinks that it holds."""
     monkeypatch.setenv("FAIRQR_SERVICE_LIMITS_LIFE", "1")
-    serve = ["serve", "--port", "0", "--database", "nowhere"]
-    assert "did you mean 'FAIRQR_SERVICE_LIMITS_LIVE'" in CliRunner().invoke(app, serve).stderr
+    with pytest.raises(ConfigError, match=r"^FAIRQR_SERVICE_LIMITS_LIFE: .* no such setting"):
+        service_settings()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have other rights")

@@ -15,7 +15,6 @@ from fairqr.graph.service.configuration import (
     Caps,
     Limits,
     ServiceSettings,
-    gather,
     service_settings,
     service_variables,
     setting_names,
@@ -53,15 +52,16 @@ def test_arguments_win_over_variables_over_the_file(
     monkeypatch.setenv("FAIRQR_SERVICE_PORT", "2")
     monkeypatch.setenv("FAIRQR_SERVICE_HOST", "b")
     monkeypatch.setenv("FAIRQR_SERVICE_CAPS_K", "2")
-    settings, sources = gather(port=3, caps={"pairs": 3, "tokens": None})
+    given: dict[str, Any] = {"port": 3, "caps": {"pairs": 3}}
+    settings = service_settings(**given)
     assert (settings.port, settings.host, settings.grace) == (3, "b", 3.0)
     assert settings.caps == Caps(k=2, depth=1, pairs=3)
     assert settings.traces == file.parent / "runs"
     assert settings.sources == (file.parent / "a.source.yaml", Path("/b.yaml"))
-    assert sources["port"] == ValueSource("argument")
-    assert sources["host"] == ValueSource("variable", "FAIRQR_SERVICE_HOST")
-    assert sources["grace"] == ValueSource("file", str(file))
-    assert "lease" not in sources
+    assert source_of("port", given) == ValueSource("argument")
+    assert source_of("host", given) == ValueSource("variable", "FAIRQR_SERVICE_HOST")
+    assert source_of("grace", given) == ValueSource("file", str(file))
+    assert source_of("lease", given) == ValueSource()
 
 
 def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,13 +95,13 @@ def test_models_and_their_keys(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
         '[service.models."openai:gpt-4.1"]\nbase_url = "https://one/v1"\ntimeout = 5\n'
         'api_key_env = "OUR_KEY"\n[service.models.feedback]\n'
     )
-    settings, sources = gather()
+    settings = service_settings()
     entry = settings.models["openai:gpt-4.1"]
     assert (entry.base_url, entry.timeout) == ("https://one/v1", 5)
     assert entry.key is not None
     assert entry.key.get_secret_value() == "sk-hidden"
     assert "sk-hidden" not in repr(settings)
-    source = source_of("models.openai:gpt-4.1.timeout", sources)
+    source = source_of("models.openai:gpt-4.1.timeout", {})
     assert source == ValueSource("file", str(file))
     monkeypatch.setenv("FAIRQR_SERVICE_MODELS", "openai:gpt-4.1,local:smollm2-135m")
     models = service_settings().models
