@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from fairqr.base.errors import ConfigError
 from fairqr.base.settings import SETTINGS
-from fairqr.cli.main import app
 from fairqr.graph.service.configuration import service_settings, setting_names
 
+Show = Callable[..., Any]
 SECRETS = ("hidden1", "hidden2", "hidden3", "hidden4", "hidden5", "hidden6", "hidden7", "hidden8")
 FILE = """
 model = "openai:mine"
@@ -49,24 +50,24 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return named
 
 
-def run(*arguments: str) -> Result:
-    result = CliRunner().invoke(app, ["config", *arguments], env={"COLUMNS": "200"})
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
+@pytest.fixture
+def show(fairqr: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Show:
+    """Runs ``fairqr config show`` in a wide terminal."""
+    monkeypatch.setenv("COLUMNS", "200")
+    return partial(fairqr, "config", "show")
 
 
-def shown() -> dict[str, Any]:
-    found = json.loads(run("show", "--json").stdout)
+def shown(show: Show) -> dict[str, Any]:
+    found = json.loads(show("--json").stdout)
     assert isinstance(found, dict)
     return found
 
 
 def test_every_setting_is_shown_with_its_source(
-    file: Path, monkeypatch: pytest.MonkeyPatch
+    show: Show, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAIRQR_SERVICE_PORT", "9")
-    settings = shown()["settings"]
+    settings = shown(show)["settings"]
     names = {setting.name for setting in SETTINGS}
     names |= {f"service.{name}" for name in setting_names() if name != "models"}
     names |= {f"credentials.production.{name}" for name in ("urls", "bearer", "headers.X-Key")}
@@ -80,8 +81,8 @@ def test_every_setting_is_shown_with_its_source(
     assert settings["service.caps.depth"] == {"value": 1000, "source": "default", "place": None}
 
 
-def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    text, as_json = run("show").output, run("show", "--json").output
+def test_no_secret_is_shown(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, as_json = ("".join(show(*how)[1:]) for how in ([], ["--json"]))
     for secret in (*SECRETS, "hid/", "den5"):
         assert secret not in text + as_json
     for part in ("https://…@server/v1?…", "https://…@host:9200", "postgresql://…@host/db?…"):
@@ -89,25 +90,25 @@ def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.search(r"^elasticsearch.api_key +\(hidden\)", text, re.MULTILINE)
     # PostgreSQL also takes an address in words.
     monkeypatch.setenv("FAIRQR_SERVICE_DATABASE", "host=db password=hidden1")
-    assert shown()["settings"]["service.database"]["value"] == "(hidden)"
-    assert "hidden1" not in run("show").output
+    assert shown(show)["settings"]["service.database"]["value"] == "(hidden)"
+    assert "hidden1" not in "".join(show()[1:])
 
 
-def test_people_read_a_line_for_each_setting() -> None:
-    lines = [line.split() for line in run("show").stdout.splitlines()]
+def test_people_read_a_line_for_each_setting(show: Show) -> None:
+    lines = [line.split() for line in show().stdout.splitlines()]
     assert ["service.caps.k", "7", "file"] in lines
     assert ["trace_content", "no", "default"] in lines
     assert lines[0][:2] == ["settings", "file:"]
 
 
-def test_a_variable_that_is_none_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_is_none_is_warned_of(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIRQR_SERVICE_PROT", "secret")
     monkeypatch.setenv("FAIRQR_\x1b[31m", "secret")
-    odd, misspelt = shown()["warnings"]
+    odd, misspelt = shown(show)["warnings"]
     assert misspelt.partition("did you mean 'FAIRQR_SERVICE_PORT'")[1]
     assert odd.isprintable()
     assert "secret" not in odd + misspelt
-    assert misspelt in run("show").stderr
+    assert misspelt in show().stderr
 
 
 def test_a_misspelt_limit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,15 +120,15 @@ def test_a_misspelt_limit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have other rights")
 def test_a_file_that_others_can_read_or_change_is_warned_of(
-    file: Path, monkeypatch: pytest.MonkeyPatch
+    show: Show, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert shown()["warnings"] == []
+    assert shown(show)["warnings"] == []
     file.chmod(0o664)
-    change, read = shown()["warnings"]
+    change, read = shown(show)["warnings"]
     assert change.startswith("Other users can change")
     assert "holds secrets" in read
     plain = file.with_name("plain.toml")
     plain.write_text('model = "openai:mine"\n')
     plain.chmod(0o644)
     monkeypatch.setenv("FAIRQR_CONFIG", str(plain))
-    assert shown()["warnings"] == []
+    assert shown(show)["warnings"] == []

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from fairqr.base.errors import PromptError
-from fairqr.cli.main import app
 from fairqr.prompts.library import DEFAULT_VERSIONS, SHIPPED
+
+Fairqr = Callable[..., Any]
+REFINE = SHIPPED / "refine" / "v1.yaml"
 
 
 @pytest.fixture(autouse=True)
@@ -17,21 +19,18 @@ def no_configured_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FAIRQR_PROMPTS_DIR", raising=False)
 
 
-def prompts(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, ["prompts", *map(str, arguments)])
+def own(folder: str, *change: str) -> Path:
+    """Copy a shipped prompt into a folder of our own, with a change; return the file."""
+    path = Path(folder, "refine", "v1.yaml")
+    path.parent.mkdir(parents=True)
+    text = REFINE.read_text()
+    path.write_text(text.replace(*change) if change else text)
+    return path
 
 
-def own(tmp_path: Path, change: tuple[str, str] = ("", "")) -> Path:
-    folder = tmp_path / "own"
-    (folder / "refine").mkdir(parents=True)
-    text = (SHIPPED / "refine" / "v1.yaml").read_text()
-    (folder / "refine" / "v1.yaml").write_text(text.replace(*change) if change[0] else text)
-    return folder
-
-
-def test_list_marks_the_default() -> None:
+def test_list_marks_the_default(fairqr: Fairqr) -> None:
     """One line for each version; of each prompt the one in use has an asterisk."""
-    lines = prompts("list").stdout.splitlines()
+    lines = fairqr("prompts", "list").stdout.splitlines()
     marked = [line.split()[1] for line in lines if line.startswith("*")]
     ids = {line.removeprefix("*").split()[0].split("=")[0] for line in lines}
     assert len(lines) > len(ids) == len(marked)
@@ -39,29 +38,22 @@ def test_list_marks_the_default() -> None:
     assert f"refine={DEFAULT_VERSIONS['refine']}" in marked
 
 
-def test_show_prints_the_file_ready_to_copy(tmp_path: Path) -> None:
-    shipped = (SHIPPED / "refine" / "v1.yaml").read_bytes()
-    assert prompts("show", "refine=v1").stdout_bytes == shipped
-    mine = own(tmp_path, ("<query>", "<question>"))
-    shown = prompts("show", "refine=v1", "--prompts", mine).stdout_bytes
-    assert shown == (mine / "refine" / "v1.yaml").read_bytes() != shipped
+def test_show_prints_the_file_ready_to_copy_or_says_what_there_is(fairqr: Fairqr) -> None:
+    assert fairqr("prompts", "show", "refine=v1").stdout == REFINE.read_text()
+    mine = own("own", "<query>", "<question>")
+    shown = fairqr("prompts", "show", "refine=v1", "--prompts", "own").stdout
+    assert shown == mine.read_text() != REFINE.read_text()
+    assert "refine/v1, refine/v2" in fairqr("prompts", "show", "refine=v99").complaint()
 
 
-def test_show_says_what_there_is() -> None:
-    """A version that does not exist is answered with those that do."""
-    result = prompts("show", "refine=v99")
-    assert isinstance(result.exception, PromptError)
-    assert "refine/v1, refine/v2" in str(result.exception)
-
-
-def test_list_names_each_file_that_is_wrong_and_lists_the_others(tmp_path: Path) -> None:
+def test_list_names_each_file_that_is_wrong_and_lists_the_others(fairqr: Fairqr) -> None:
     """All are read; the fault stands in the list, the verdict is the error."""
-    good = prompts("list", "--prompts", own(tmp_path))
-    assert good.exception is None
-    wrong = own(tmp_path / "wrong", ("{query}", "{mood}"))
-    result = prompts("list", "--prompts", wrong)
-    assert isinstance(result.exception, PromptError)
-    assert "1 of " in str(result.exception)
-    assert str(wrong / "refine" / "v1.yaml") in result.stdout
-    assert "mood" in result.stdout
-    assert result.stdout.count("\n") == good.stdout.count("\n")
+    own("good")
+    good = fairqr("prompts", "list", "--prompts", "good")
+    assert good.code == 0
+    wrong = own("wrong", "{query}", "{mood}")
+    code, stdout, stderr = fairqr("prompts", "list", "--prompts", "wrong")
+    assert (code, "1 of " in stderr) == (2, True)
+    assert str(wrong) in stdout
+    assert "mood" in stdout
+    assert stdout.count("\n") == good.stdout.count("\n")

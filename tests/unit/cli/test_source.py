@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 
-from fairqr.cli.output import say
-from fairqr.cli.sources import report_lines
-from fairqr.retrieval.engines.report import AttributeReport, SampleHit, SourceReport, ValueCount
 from fairqr.retrieval.sources.catalog import Catalog
 
 Fairqr = Callable[..., tuple[str, str]]
@@ -132,31 +129,3 @@ def test_a_source_whose_file_is_gone_is_listed_with_the_reason(fairqr: Fairqr) -
     assert "exported.source.yaml" in row["error"]
     said = fairqr("source", "check", "exported", code=2)[1]
     assert "fairqr source remove exported" in said
-
-
-def test_a_report_is_short_and_says_what_is_hidden(capsys: pytest.CaptureFixture[str]) -> None:
-    """However many values there are, and whatever they hold."""
-    values = [ValueCount(value=f"v{n}", documents=1, group=None) for n in range(30)]
-    values[0] = ValueCount(value="x" * 200, documents=7, group="g")
-    attribute = AttributeReport(
-        name="a", origin="f", documents=40, labelled=7, values=values, more_values=True
-    )
-    hit = SampleHit(id="1", title="", score=1, groups={"a": {"g": 0.5, "h": 0.5}, "b": {}})
-    report = SourceReport(
-        name="s",
-        engine="elasticsearch",
-        location="http://x/y",
-        attributes=[attribute],
-        capabilities=["rescore"],
-        sample_query="q",
-        sample=[hit],
-        remarks=["A remark."],
-    )
-    say(report_lines(report))
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "s: elasticsearch at http://x/y"
-    assert "besides searching, the engine offers: rescore" in lines
-    assert "  and more values" in lines
-    assert "  1. 1 (1.000): g 50.0%, h 50.0%; unknown" in lines
-    assert lines[-1] == "note: A remark."
-    assert max(map(len, lines)) < 100

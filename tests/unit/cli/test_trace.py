@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from fairqr.base.errors import InputError
 from fairqr.base.telemetry import record_to, span
-from fairqr.cli.main import app
+
+Shown = Callable[..., str]
 
 
 def a_span(**changes: Any) -> str:
-    plain = {
-        "name": "fairqr.begin",
-        "span": "a1",
-        "parent": None,
-        "start": 1.0,
-        "milliseconds": 2.5,
-        "status": "ok",
-        "attributes": {},
-        "events": [],
-    }
+    plain = {"name": "fairqr.begin", "span": "a1", "parent": None, "start": 1.0}
+    plain |= {"milliseconds": 2.5, "status": "ok", "attributes": {}, "events": []}
     return json.dumps({**plain, **changes})
 
 
@@ -33,16 +26,6 @@ def divergence(value: Any, **more: str) -> dict[str, Any]:
     scored |= {f"score.{key}" if key == "label" else key: it for key, it in more.items()}
     attributes = {f"gen_ai.evaluation.{key}": it for key, it in scored.items()}
     return {"name": "gen_ai.evaluation.result", "attributes": attributes}
-
-
-def shown(file: Path, *lines: str, end: str = "\n") -> str:
-    if lines:
-        file.write_text("\n".join(lines) + end, encoding="utf-8")
-    result = CliRunner().invoke(app, ["trace", "show", str(file)], env={"COLUMNS": "200"})
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0
-    return str(result.stdout)
 
 
 def read_spans(file: Path) -> list[Any]:
@@ -54,53 +37,63 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "trace.jsonl"
 
 
-class TestShowing:
-    def test_steps_stand_in_order_of_time_with_what_they_say(self, file: Path) -> None:
-        events = [divergence(0.123456, label="above_threshold", explanation="a has 1 %.")]
-        text = shown(
-            file,
-            a_span(name="later", span="d", parent="a", start=4, status="TimeoutError"),
-            a_span(name="refine", span="b", parent="a", start=2, events=events),
-            a_span(name="run", span="a", start=1, attributes={"fairqr.k": 20}),
-        )
-        lines = [line.split() for line in text.splitlines()[1:]]
-        assert [line[:3] for line in lines] == [
-            ["0.00", "2.5", "run"],
-            ["1.00", "2.5", "refine"],
-            ["3.00", "2.5", "later"],
-        ]
-        assert lines[0][3:] == ["k:", "20"]
-        assert " ".join(lines[1]).endswith("divergence 0.123456 above_threshold a has 1 %.")
-        assert lines[2][3] == "TimeoutError"
+@pytest.fixture
+def show(fairqr: Callable[..., Any], file: Path, monkeypatch: pytest.MonkeyPatch) -> Shown:
+    """Shows the file, once it has these lines, and returns what is printed."""
+    monkeypatch.setenv("COLUMNS", "200")
 
-    def test_a_killed_run_is_shown_as_far_as_it_got(self, file: Path) -> None:
-        """A last line that is cut off is left out."""
-        text = shown(file, a_span(name="one", parent="never written"), a_span()[:40], end="")
-        assert [line.split() for line in text.splitlines()[1:]] == [["0.00", "2.5", "one"]]
+    def shown(*lines: str, end: str = "\n") -> str:
+        if lines:
+            file.write_text("\n".join(lines) + end, encoding="utf-8")
+        code, stdout, _ = fairqr("trace", "show", str(file))
+        assert code == 0
+        return str(stdout)
 
-    def test_a_line_cut_within_a_character(self, file: Path) -> None:
-        """Half a character at the end is no damage."""
-        file.write_bytes(a_span(name="one").encode() + b'\n{"name": "\xc3')
-        assert "one" in shown(file)
+    return shown
 
-    def test_texts_may_hold_anything(self, file: Path) -> None:
-        """Line ends of Unicode, markup and halves of pairs in a text break no line."""
-        odd = "a\u2028b\x85c [bold]d[/] \ud800"
-        with record_to(file, content=True), span("run") as step:
-            step.content("fairqr.query", odd)
-        (found,) = read_spans(file)
-        assert found["attributes"]["fairqr.query"] == odd
-        assert "a" in shown(file)
-        assert "[bold]d[/]" in shown(file, a_span(attributes={"query": odd[:-1]}))
 
-    @pytest.mark.parametrize("value", [None, True, [], {}, "x", 10**400, [1], ["=", "a"]])
-    def test_attributes_may_hold_anything(self, value: Any, file: Path) -> None:
-        assert "fairqr.begin" in shown(
-            file, a_span(attributes={"k": value}, events=[divergence(value, label=value)])
-        )
+def test_steps_stand_in_order_of_time_with_what_they_say(show: Shown) -> None:
+    events = [divergence(0.123456, label="above_threshold", explanation="a has 1 %.")]
+    text = show(
+        a_span(name="later", span="d", parent="a", start=4, status="TimeoutError"),
+        a_span(name="refine", span="b", parent="a", start=2, events=events),
+        a_span(name="run", span="a", start=1, attributes={"fairqr.k": 20}),
+    )
+    lines = [line.split() for line in text.splitlines()[1:]]
+    steps = [["0.00", "2.5", "run"], ["1.00", "2.5", "refine"], ["3.00", "2.5", "later"]]
+    assert [line[:3] for line in lines] == steps
+    assert lines[0][3:] == ["k:", "20"]
+    assert " ".join(lines[1]).endswith("divergence 0.123456 above_threshold a has 1 %.")
+    assert lines[2][3] == "TimeoutError"
 
-    def test_a_terminal_is_not_steered(self, file: Path) -> None:
-        assert "\x1b[31m" not in shown(file, a_span(attributes={"query": "\x1b[31mred"}))
+
+def test_a_killed_run_is_shown_as_far_as_it_got(show: Shown, file: Path) -> None:
+    """A last line that is cut off is left out, and half a character at the end is no damage."""
+    text = show(a_span(name="one", parent="never written"), a_span()[:40], end="")
+    assert [line.split() for line in text.splitlines()[1:]] == [["0.00", "2.5", "one"]]
+    file.write_bytes(a_span(name="one").encode() + b'\n{"name": "\xc3')
+    assert "one" in show()
+
+
+def test_texts_may_hold_anything(show: Shown, file: Path) -> None:
+    """Line ends of Unicode, markup and halves of pairs in a text break no line."""
+    odd = "a\u2028b\x85c [bold]d[/] \ud800"
+    with record_to(file, content=True), span("run") as step:
+        step.content("fairqr.query", odd)
+    (found,) = read_spans(file)
+    assert found["attributes"]["fairqr.query"] == odd
+    assert "a" in show()
+    assert "[bold]d[/]" in show(a_span(attributes={"query": odd[:-1]}))
+
+
+@pytest.mark.parametrize("value", [None, True, [], {}, "x", 10**400, [1], ["=", "a"]])
+def test_attributes_may_hold_anything(value: Any, show: Shown) -> None:
+    events = [divergence(value, label=value)]
+    assert "fairqr.begin" in show(a_span(attributes={"k": value}, events=events))
+
+
+def test_a_terminal_is_not_steered(show: Shown) -> None:
+    assert "\x1b[31m" not in show(a_span(attributes={"query": "\x1b[31mred"}))
 
 
 @pytest.mark.parametrize(
@@ -118,70 +111,59 @@ class TestShowing:
     ],
 )
 def test_what_is_no_recorded_run_is_one_sentence(
-    file: Path, content: bytes | None, words: str
+    fairqr: Callable[..., Any], file: Path, content: bytes | None, words: str
 ) -> None:
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(InputError, match=words) as caught:
-        shown(file)
-    assert str(file) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    complaint = fairqr("trace", "show", str(file)).complaint()
+    assert words in complaint
+    assert str(file) in complaint
 
 
-class TestRecording:
-    def test_each_span_is_on_disk_when_it_ends(self, file: Path) -> None:
-        """A run that is killed leaves what it finished."""
-        with record_to(file), span("run"):
-            with span("inner") as inner:
-                inner.set("n", 1)
-                inner.event("happened", why="because")
-                inner.content("text", "secret")
-            (found,) = read_spans(file)
-            assert (found["name"], found["attributes"]) == ("inner", {"n": 1})
-        inner_span, run_span = read_spans(file)
-        assert inner_span["parent"] == run_span["span"]
+def test_each_span_is_on_disk_when_it_ends(file: Path) -> None:
+    """A run that is killed leaves what it finished."""
+    with record_to(file), span("run"):
+        with span("inner") as inner:
+            inner.set("n", 1)
+            inner.event("happened", why="because")
+            inner.content("text", "secret")
+        (found,) = read_spans(file)
+        assert (found["name"], found["attributes"]) == ("inner", {"n": 1})
+    inner_span, run_span = read_spans(file)
+    assert inner_span["parent"] == run_span["span"]
 
-    def test_an_error_is_recorded_by_its_class(self, file: Path) -> None:
-        """Messages may hold content; the class does not."""
-        with pytest.raises(ValueError, match="private"), record_to(file), span("run"):
-            raise ValueError("private")
-        assert read_spans(file)[0]["status"] == "ValueError"
-        assert "private" not in file.read_text()
 
-    def test_an_earlier_record_is_replaced_by_the_first_span(self, file: Path) -> None:
-        """Until there is something new, the old one stays."""
-        file.write_text("old\n")
-        with record_to(file):
-            assert file.read_text() == "old\n"
-            with span("run"):
-                pass
-        assert len(read_spans(file)) == 1
+def test_an_error_is_recorded_by_its_class(file: Path) -> None:
+    """Messages may hold content; the class does not."""
+    with pytest.raises(ValueError, match="private"), record_to(file), span("run"):
+        raise ValueError("private")
+    assert read_spans(file)[0]["status"] == "ValueError"
+    assert "private" not in file.read_text()
 
-    def test_a_record_is_gone_on_with_after_its_last_whole_line(self, file: Path) -> None:
-        """A run that was killed, and resumed."""
-        file.write_text(f'{a_span()}\n{{"name": "ha')
-        with record_to(file, more=True), span("rest"):
+
+def test_an_earlier_record_is_replaced_by_the_first_span(file: Path) -> None:
+    """Until there is something new, the old one stays; where there is none, no file is left."""
+    with record_to(file):
+        pass
+    assert not file.exists()
+    file.write_text("old\n")
+    with record_to(file):
+        assert file.read_text() == "old\n"
+        with span("run"):
             pass
-        assert [found["name"] for found in read_spans(file)] == ["fairqr.begin", "rest"]
+    assert len(read_spans(file)) == 1
 
-    def test_nothing_recorded_leaves_no_file(self, file: Path) -> None:
-        """A search that was refused at once leaves no empty file."""
-        with record_to(file):
-            pass
-        assert not file.exists()
 
-    def test_a_full_disk_does_not_end_the_run(self) -> None:
-        """The failure is kept for whoever started the recording."""
-        if not Path("/dev/full").exists():
-            pytest.skip("needs a device that is always full")
-        with record_to(Path("/dev/full")) as recorder, span("run"):
-            pass
-        assert recorder.failure == "No space left on device"
+def test_a_record_is_gone_on_with_after_its_last_whole_line(file: Path) -> None:
+    """A run that was killed, and resumed."""
+    file.write_text(f'{a_span()}\n{{"name": "ha')
+    with record_to(file, more=True), span("rest"):
+        pass
+    assert [found["name"] for found in read_spans(file)] == ["fairqr.begin", "rest"]
 
-    def test_a_place_that_cannot_be_written_is_an_input_error(self, tmp_path: Path) -> None:
-        """It is known before the run begins."""
-        with (
-            pytest.raises(InputError, match="cannot be written: Is a directory"),
-            record_to(tmp_path),
-        ):
-            pass
+
+def test_a_place_that_cannot_be_written_is_an_input_error(tmp_path: Path) -> None:
+    """It is known before the run begins."""
+    refused = pytest.raises(InputError, match="cannot be written: Is a directory")
+    with refused, record_to(tmp_path):
+        pass
