@@ -218,6 +218,11 @@ def test_a_frozen_worker_that_wakes_leaves_its_audit_to_the_other(
             frozen.send(signal.SIGCONT)
             audit = over(other.client, id_)
             assert other.client.get(f"/v1/audits/{id_}/report.html").status_code == 200
+            with other.client.stream("GET", f"/v1/runs/{id_}/events") as told:
+                events = [(number, name) for number, name, _ in events_of(told) if number]
+    # The frozen one has neither told nor ended what it lost.
+    assert [number for number, _ in events] == [*range(1, len(events) + 1)]
+    assert [name for _, name in events if name != "step"] == ["run", "run", "end"]
     assert (audit["status"], audit["attempts"]) == ("done", 2), audit
     assert audit["result"]["figures"]["queries"]["answered"] == 8
 

@@ -11,134 +11,167 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests.integration.model_server import Asked, Command, ModelServer, says, write_people
+import httpx
+import psycopg
+import pytest
+
+from tests.integration.model_server import Answer, Asked, Command, ModelServer, says, write_people
 from tests.integration.page_service import environment, running, settings_for
 from tests.integration.service_client import events_of, index_people, until
 from tests.patience import PATIENCE
 
-ASKED = {
-    "query": "physicist",
-    "corpus": "people",
-    "attributes": ["continent"],
-    "k": 10,
-    "ask": "always",
-    "groups": "all",
-}
-SETTINGS = 'traces = "traces"\ncorpora = ["people"]'
+SEARCH = {"query": "physicist", "corpus": "people", "attributes": ["continent"], "k": 10}
+SEARCH |= {"ask": "always", "groups": "all"}
+ROUNDS = {**SEARCH, "max_iterations": 3, "fairness_weight": 0, "patience": 9}
+ANSWER = {"question": "physicist", "corpus": "people", "attributes": ["gender"], "k": 10}
+ANSWER |= {"samples": 6, "alpha": 1, "documents": 3, "seed": 5, "attributor": "overlap"}
+WORDS = {"Asia": "asia tokyo man", "Africa": "africa cairo woman", "Europe": "berlin born workshop"}
+SETTINGS = 'traces = "traces"\ncorpora = ["people"]\nlease = 2\ngrace = 1'
 
 
-def test_a_run_goes_on_after_kill_9_and_no_reply_is_asked_for_again(tmp_path: Path) -> None:
-    """Its result is that of a run that nobody disturbed, and its trace has both parts."""
-    model, gate = ModelServer(), threading.Event()
-    held: list[str] = []
-    asked = {**ASKED, "max_iterations": 3, "fairness_weight": 0, "patience": 9}
+class HeldModel(ModelServer):
+    """Answers by what it is asked alone, and holds the replies to some of it.
 
-    def first_round(request: Asked) -> Any:
-        """Answer what is asked in the first round; hold the rest until the gate is open."""
-        if "in use: none" not in request.last_message and not gate.is_set():
-            held.append(_body(request))
-            gate.wait(PATIENCE)
-        used = request.last_message.partition("in use:")[2]
-        new = [word for word in ("asia", "tokyo", "africa", "cairo") if word not in used]
-        return says({"topic": ["physicist"], "keywords": new[:1]})
-
-    model.does(first_round)
-    variables = settings_for(model, tmp_path, SETTINGS)
-    index_people(variables, write_people(tmp_path / "people"))
-    try:
-        with running(variables) as service:
-            begun = service.client.post("/v1/runs", json={"kind": "search", "request": asked})
-            place = begun.headers["Location"]
-            # One question a group was answered; a reply that is on its way may be asked for again.
-            until(lambda: held and _kept(tmp_path, begun.json()["id"]) == (3, True))
-            service.kill()
-        gate.set()
-        with running(variables) as service:
-            client = service.client
-            (listed,) = client.get("/v1/runs").json()["runs"]
-            assert listed["id"] == begun.json()["id"]
-            run = until(lambda: _over(client.get(place).json()))
-            assert (run["status"], run["attempts"]) == ("done", 2), run
-            counted = Counter(_body(it) for it in model.asked)
-            assert len(counted) > len(held)
-            assert counted - Counter(held) == Counter(dict.fromkeys(counted, 1))
-            # Its replies are in the cache by now, which changes no result.
-            again = client.post("/v1/search", json=asked).json()
-        for result in (run["result"], again):
-            del result["usage"]
-        assert run["result"] == again
-    finally:
-        gate.set()
-        model.close()
-    names = [
-        json.loads(line)["name"]
-        for line in (tmp_path / "traces" / f"{run['id']}.jsonl").read_text().splitlines()
-    ]
-    assert names.count("fairqr.begin") == 1
-    assert names[-1] == "invoke_workflow fairqr"
-
-
-def _kept(folder: Path, run: str) -> tuple[int, bool]:
-    """Count the questions of a run whose replies are stored; some are asked more than once.
-
-    Also say whether its first step has its checkpoint, which is written while others run. This only
-    reads, so that the service never waits for it.
+    Attributes:
+        held: Requests whose replies wait for the gate, or did when the service was killed.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.held: list[str] = []
+        self.does(self._reply)
+
+    def _reply(self, asked: Asked) -> Answer:
+        question, _, used = asked.last_message.partition("in use:")
+        group = next((it for it in WORDS if f"= {it}<" in asked.last_message), "")
+        if used:
+            new = [word for word in WORDS[group].split() if word not in used]
+            reply: object = {"topic": ["physicist"], "keywords": new[:1]}
+            holds = group == "Africa" and "africa" in used
+        else:
+            reply = f"They are known for physics, see {question[12:40]}."
+            holds = len(self.asked) > 3
+        if not holds or self.gate.is_set():
+            return says(reply)
+        self.held.append(body_of(asked))
+        return says(reply, gate=self.gate)
+
+    def times(self) -> Counter[str]:
+        """How often each distinct request was made."""
+        return Counter(body_of(asked) for asked in list(self.asked))
+
+
+def body_of(asked: Asked) -> str:
+    return json.dumps(asked.body, sort_keys=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "request_", "store"),
+    [
+        ("search", ROUNDS, "sqlite"),
+        ("answer", ANSWER, "sqlite"),
+        ("search", ROUNDS, "postgresql"),
+    ],
+)
+def test_a_run_goes_on_after_kill_9_and_no_reply_is_asked_for_again(
+    tmp_path: Path, request: pytest.FixtureRequest, kind: str, request_: dict[str, Any], store: str
+) -> None:
+    """With some replies of a round there: it tells and gives what an undisturbed run does."""
+    database, asked = "", {"kind": kind, "request": request_}
+    if store == "postgresql":
+        database = request.getfixturevalue("postgres_url")
+    with contextlib.closing(HeldModel()) as model:
+        variables = settings_for(model, tmp_path, f'{SETTINGS}\ndatabase = "{database}"')
+        index_people(variables, write_people(tmp_path / "people"))
+        with running(variables) as service:
+            place = service.client.post("/v1/runs", json=asked).headers["Location"]
+            id_ = place.rpartition("/")[2]
+            until(lambda: all_is_kept_but_what_is_held(model, database, tmp_path, id_))
+            service.kill()
+        model.gate.set()
+        with running(variables) as service:
+            run, told = over(service.client, place)
+            assert run["attempts"] == 2
+            assert [name for name, _ in told].count("run") == 2
+            # What was under way may be asked for again, and no more; the rest is known.
+            times = model.times()
+            assert times - Counter(model.held) == Counter(dict.fromkeys(times, 1))
+            # Its replies are in the cache by now, which changes no result.
+            again = service.client.post("/v1/runs", json=asked).headers["Location"]
+            other, others = over(service.client, again)
+    steps = [[data["step"] for name, data in it if name == "step"] for it in (told, others)]
+    assert steps[0] == steps[1]
+    for it in (run, other):
+        del it["result"]["usage"]
+    assert run["result"] == other["result"]
+    trace = (tmp_path / "traces" / f"{id_}.jsonl").read_text().splitlines()
+    names = [json.loads(line)["name"] for line in trace]
+    assert names.count("fairqr.begin") == 1
+    assert names[-1].startswith("invoke_workflow fairqr")
+
+
+def all_is_kept_but_what_is_held(model: HeldModel, database: str, folder: Path, run: str) -> bool:
+    """Say whether all other replies to groups, or samples, of three are stored.
+
+    The first step has its checkpoint then, too, which is written while others run. This only reads,
+    so that the service never waits for it.
+    """
+    asked, held = len(model.asked), len(model.held)
+    if not held or asked % 3:
+        return False
+    options: Any = {"uri": True} if not database else {"options": "-c search_path=fairqr"}
+    connect: Any = psycopg.connect if database else sqlite3.connect
     file = f"file:{folder}/data/service/runs.sqlite?mode=ro"
-    with contextlib.closing(sqlite3.connect(file, uri=True)) as connection:
-        found = connection.execute("SELECT id FROM replies WHERE run_id = ?", (run,)).fetchall()
-        counted = "SELECT count(*) FROM checkpoints WHERE thread_id = ?"
-        [(checkpoints,)] = connection.execute(counted, (run,)).fetchall()
+    with contextlib.closing(connect(database or file, **options)) as connection:
+        replies, checkpoints = (
+            connection.execute(f"SELECT count(*) FROM {its} = '{run}'").fetchone()[0]
+            for its in ("replies WHERE run_id", "checkpoints WHERE thread_id")
+        )
     # The first two are of the input and before any step.
-    return len({key.partition(":")[0] for (key,) in found}), checkpoints > 2
+    return bool(replies == asked - held and checkpoints > 2)
 
 
-def _body(request: Asked) -> str:
-    return json.dumps(request.body, sort_keys=True)
-
-
-def _over(run: dict[str, Any]) -> dict[str, Any] | None:
-    return run if run["status"] in ("done", "failed", "cancelled") else None
+def over(client: httpx.Client, place: str) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
+    """Wait until a run is done; return it and its events, of which none is missing."""
+    run = until(lambda: (it := client.get(place).json())["finished"] and it)
+    assert run["status"] == "done", run
+    with client.stream("GET", f"{place}/events") as told:
+        events = [event for event in events_of(told) if event[0]]
+    assert [number for number, _, _ in events] == [*range(1, len(events) + 1)]
+    assert events[-1][1] == "end"
+    return run, [(name, data) for _, name, data in events]
 
 
 def test_a_server_accepts_runs_and_workers_do_them_though_one_is_killed(
-    tmp_path: Path, postgres_url: str
+    tmp_path: Path, postgres_url: str, model_server: ModelServer
 ) -> None:
-    model, gate = ModelServer(), threading.Event()
-
-    def held(request: Asked) -> Any:
-        gate.wait(PATIENCE)
-        return says({"topic": ["physicist"], "keywords": ["asia"]})
-
-    model.does(held)
-    settings = f'{SETTINGS}\ndatabase = "{postgres_url}"\nlease = 2\ngrace = 1\nwork = false'
-    variables = settings_for(model, tmp_path, settings)
+    gate = threading.Event()
+    model_server.does(says({"topic": ["physicist"], "keywords": ["asia"]}, gate=gate))
+    settings = f'{SETTINGS}\ndatabase = "{postgres_url}"\nwork = false'
+    variables = settings_for(model_server, tmp_path, settings)
     index_people(variables, write_people(tmp_path / "people"))
     command = [Command.executable, "work"]
     workers: list[subprocess.Popen[bytes]] = []
     try:
         with running(variables) as service:
             client = service.client
-            asked = {"kind": "search", "request": ASKED}
+            asked = {"kind": "search", "request": SEARCH}
             places = [client.post("/v1/runs", json=asked).headers["Location"] for _ in range(4)]
             assert {client.get(place).json()["status"] for place in places} == {"queued"}
             workers.append(subprocess.Popen(command, env=environment(variables)))
-            model.wait_for(1)
+            model_server.wait_for(1)
             workers[0].kill()
             workers.append(subprocess.Popen(command, env=environment(variables)))
             gate.set()
-            runs = [until(lambda place=place: _over(client.get(place).json())) for place in places]
-            assert {run["status"] for run in runs} == {"done"}
+            runs = [over(client, place)[0] for place in places]
             assert max(run["attempts"] for run in runs) == 2
             rankings = [[it["id"] for it in run["result"]["ranking"]] for run in runs]
             assert rankings == rankings[:1] * 4
-            with client.stream("GET", f"{places[0]}/events") as told:
-                assert [name for _, name, _ in events_of(told) if name][-1] == "end"
             workers[1].terminate()
             assert workers[1].wait(PATIENCE) == 0
     finally:
         gate.set()
-        model.close()
         for worker in workers:
             worker.kill()
             worker.wait()

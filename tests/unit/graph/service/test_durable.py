@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from fairqr.agents.models.replies import Reply, Usage
-from fairqr.graph.answer.builder import build_answer_graph
-from fairqr.graph.answer.context import answer_context
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context, make_context
 from fairqr.graph.service.configuration import ServiceSettings
@@ -155,45 +153,6 @@ async def test_a_run_whose_index_was_built_again_starts_over(
     assert result_of(run) == result_of(unbroken)
     assert rebuilt.steps[4:] == steps_of(events)
     assert steps_of(again) == rebuilt.steps  # what was told before is told again, as it is new
-
-
-class Slow:
-    """Answers, but for one ranking waits until it may; counts what it is asked."""
-
-    name = "slow"
-
-    def __init__(self) -> None:
-        self.asked = 0
-        self.go = asyncio.Event()
-
-    async def start(self) -> None: ...
-
-    async def generate(self, request: Any, deadline: Any = None, on_token: Any = None) -> Any:
-
-        self.asked += 1
-        if self.asked == 3:
-            await self.go.wait()
-        return Reply("ok", {"text": f"From {request.sources[0]['title']}."})
-
-
-async def test_answers_that_there_are_when_it_is_left_are_not_asked_for_again(
-    store: Store, engine: SearchEngine
-) -> None:
-    slow = Slow()
-    context = answer_context(k=6, samples=4, alpha=0, documents=4, seed=1)
-    graph = Graph(build_answer_graph(engine, "feedback", generator=slow), context)
-    async with doing(store, graph) as runs:
-        id_ = (await runs.submit("answer", {}, key="k", query="science")).id
-        async with asyncio.timeout(PATIENCE):
-            while steps_of(await store.events(id_)).count("generate") < 3:
-                await asyncio.sleep(0.01)
-    assert slow.asked == 4
-    async with doing(store, graph) as runs:
-        run = await runs.result(id_, "k")
-    assert slow.asked == 5
-    assert run.result is not None
-    assert [answer["status"] for answer in run.result["answers"]] == ["ok"] * 4
-    assert steps_of(await store.events(id_)).count("generate") == 4
 
 
 async def test_what_was_asked_twice_is_kept_twice_and_what_may_heal_is_not_kept(
