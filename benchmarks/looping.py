@@ -42,10 +42,7 @@ async def run_bare(nodes: SearchNodes) -> dict[str, Any]:
 
     await take(nodes.begin)
     while True:
-        await take(nodes.measure_and_choose)
-        if state["stop_reason"]:
-            break
-        await take(nodes.refine)
+        await take(nodes.measure_and_refine)
         if state["stop_reason"]:
             break
         await take(nodes.retrieve)
@@ -76,18 +73,17 @@ def _empty_graph() -> Any:
         return {"rounds": state.get("rounds", 0) + 1}
 
     builder = StateGraph(_Counted)
-    for name in ("begin", "retrieve", "measure", "rerank"):
+    for name in ("begin", "retrieve", "rerank"):
         builder.add_node(name, nothing)
-    builder.add_node("refine", count)
+    builder.add_node("measure", count)
     builder.add_edge(START, "begin")
     builder.add_edge("begin", "measure")
     builder.add_edge("retrieve", "measure")
     builder.add_conditional_edges(
         "measure",
-        lambda state: "rerank" if state.get("rounds", 0) >= ROUNDS else "refine",
-        ["refine", "rerank"],
+        lambda state: "rerank" if state.get("rounds", 0) > ROUNDS else "retrieve",
+        ["retrieve", "rerank"],
     )
-    builder.add_edge("refine", "retrieve")
     builder.add_edge("rerank", END)
     return builder.compile()
 
@@ -117,7 +113,7 @@ def graph_rows(workspace: Workspace) -> Iterator[Row]:
     added, empty = (whole - steps) / ROUNDS, median(taken["empty"]) / ROUNDS
     yield Row(
         "graph",
-        "added by the graph to a round of 3 nodes",
+        "added by the graph to a round of 2 nodes",
         added,
         "ms",
         "LangGraph with empty nodes",

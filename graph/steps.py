@@ -11,7 +11,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -85,10 +85,17 @@ def usage_report(usage: Usage) -> UsageReport:
 
 @dataclass
 class _Running:
-    """A node that runs: when the run would have begun without pauses, and the steps that ended."""
+    """A node that runs.
+
+    Attributes:
+        began: When the run would have begun without pauses.
+        tell: Tells that a step has ended, and what it changed.
+        step: The name of its newest step.
+    """
 
     began: float
-    ended: list[tuple[str, Update]] = field(default_factory=list)
+    tell: Callable[[str, Update], None]
+    step: str = ""
 
 
 _running: ContextVar[_Running | None] = ContextVar("fairqr_running", default=None)
@@ -162,10 +169,12 @@ def traced(work: Work) -> Work:
 
     @functools.wraps(work)
     async def step(self: Any, state: Any, context: Any) -> Update:
+        if (running := _running.get()) is not None:
+            running.step = work.__name__
         with span(f"fairqr.{work.__name__}") as opened:
             update = await work(self, state, context, opened)
-        if (running := _running.get()) is not None:
-            running.ended.append((work.__name__, update))
+        if running is not None:
+            running.tell(work.__name__, update)
         return update
 
     return step
@@ -244,10 +253,10 @@ class Nodes(Generic[C]):
         """Return the node that does the work of a method: one step, or several after one another.
 
         Its time is counted: the state's ``seconds`` are the time of all nodes up to its end, plus
-        what it adds itself. Then the journal of a durable run hears of its steps.
+        what it adds itself. The journal of a durable run hears of each of its steps.
 
         After each reply of a model, LangGraph's stream ``custom`` gets
-        ``{"progress": {"node": NAME, "replies": NUMBER}}``. The number counts the node's replies.
+        ``{"progress": {"node": STEP, "replies": NUMBER}}``. The number counts the node's replies.
 
         Args:
             work: The method, which takes the state and the run's context.
@@ -255,37 +264,37 @@ class Nodes(Generic[C]):
             grows: If a run begins with it, the lists of the state that grow. The thread may contain
                 an earlier run.
         """
-        name = name or work.__name__
 
         async def run(state: Any) -> Update:
-            runtime, replies = get_runtime(), itertools.count(1)
+            write, journal = get_runtime().stream_writer, run_journal()
+            replies = itertools.count(1)
 
             def report() -> None:
-                runtime.stream_writer({"progress": {"node": name, "replies": next(replies)}})
+                write({"progress": {"node": running.step, "replies": next(replies)}})
 
-            before = state.get("seconds", 0.0)
-            running = _Running(time.perf_counter() - (0.0 if grows else before))
+            def tell(step: str, update: Update) -> None:
+                if journal is not None:
+                    journal.ended(_step_key(step), step, update)
+                if followed.get():
+                    write({"step": step, "update": update})
+
+            before = 0.0 if grows else state.get("seconds", 0.0)
+            running = _Running(time.perf_counter() - before, tell)
             token = _running.set(running)
             try:
                 with asking_with(cache=ReplyCache(), on_reply=report):
-                    update = await work(state, self.context(runtime.context))
-                seconds = running_seconds() + update.pop("seconds", 0.0)
+                    update = await work(state, self.context(get_runtime().context))
+                seconds = running_seconds() + update.get("seconds", 0.0)
             finally:
                 _running.reset(token)
-            journal = run_journal()
-            for step, changes in running.ended:
-                if journal is not None:
-                    journal.ended(_step_key(step), step, changes)
-                if followed.get():
-                    runtime.stream_writer({"step": step, "update": changes})
-            update = {"seconds": seconds, **update}
+            update = {**update, "seconds": seconds}
             if grows:  # To overwrite takes another copy in a checkpoint, so only if need be.
                 known = [key for key in ("seconds", *grows) if state.get(key)]
                 update |= {key: Overwrite(update.get(key, [])) for key in known}
                 update |= {key: None for key in RESULTS if state.get(key) is not None}
             return update
 
-        return Node(run, name)
+        return Node(run, name or work.__name__)
 
 
 def require_hits(found: Sequence[object], engine: SearchEngine, query: str) -> None:

@@ -82,7 +82,7 @@ class StepData(Documented):
             audit has ``progress``, and at last ``audit``.
         iteration: The number of the round that begins; 0 is the plain retrieval.
         target: After ``begin``: the target, by attribute and group.
-        cost: After ``begin``: what re-ranking by a model, or a probe, costs at most.
+        cost: After ``begin``: what re-ranking by a model costs at most; after ``plan``, a probe.
         round: After ``measure``: the round that was measured.
         chosen: After ``choose_group``: the attributes and groups to ask the model about.
         lacking: After ``choose_group``: the attributes and groups that lack exposure.

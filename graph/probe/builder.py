@@ -33,9 +33,9 @@ from fairqr.graph.probe import result as results
 from fairqr.graph.probe.context import ProbeContext, ProbeSettings
 from fairqr.graph.probe.words import verdict_in_words
 from fairqr.graph.search.builder import RECURSION_LIMIT, build_search_graph
-from fairqr.graph.search.context import Context, require_context
+from fairqr.graph.search.context import require_context
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, items_of, model_of
-from fairqr.graph.search.result import InputState, RankedDocument, memberships_of
+from fairqr.graph.search.result import InputState, RankedDocument, RankingCost, memberships_of
 from fairqr.graph.search.result import OutputState as SearchOutput
 from fairqr.graph.search.rounds import shortage
 from fairqr.graph.steps import CONCURRENCY, SEARCH, Node, longest
@@ -76,6 +76,7 @@ class State(InputState, OutputState, total=False):
         status: ``ok``, or why nothing is asked.
         message: A sentence that explains the status; empty if ``ok``.
         tasks: What to ask.
+        cost: What that costs at most, as :class:`fairqr.graph.search.result.RankingCost`.
         pairs: Objects of :class:`fairqr.graph.probe.result.ProbedPair`.
         asked_by: How the pairs of each task were decided: ``probabilities`` or ``reply``.
         orders: Objects of :class:`fairqr.graph.probe.result.AskerOrder`, without their exposure.
@@ -87,6 +88,7 @@ class State(InputState, OutputState, total=False):
     status: str
     message: str
     tasks: list[ProbeTask]
+    cost: dict[str, int] | None
     pairs: Annotated[list[dict[str, Any]], operator.add]
     asked_by: Annotated[list[str], operator.add]
     orders: Annotated[list[dict[str, Any]], operator.add]
@@ -160,22 +162,14 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
             await self._ranker(kind, context).start()
         return {}
 
-    async def cost(self, query: str, found: Sequence[str], context: Context) -> Cost:
-        """Return the most that a probe costs: all possible pairs, and a list for each asker.
-
-        Args:
-            query: The original query.
-            found: The ids of the documents that it found, best first; the result may have others.
-            context: The context of the run.
+    async def _cost(self, query: str, ids: Sequence[str], context: ProbeContext) -> Cost:
+        """Return the most that a probe of at least two documents costs.
 
         Raises:
             InputError: Not even two documents fit into what the model reads at once.
         """
-        context = self.context(context)
-        items = await items_of(self.engine, found[: _depth(context)])
+        items = await items_of(self.engine, ids)
         total, settings = Cost(), context.probe
-        if len(items) < 2:
-            return total
         if "pairwise" in settings.kinds:
             one, other = sorted(items, key=lambda it: len(it.shown(settings.shown)))[-2:]
             word = settings.words[0] if settings.words else ""
@@ -203,7 +197,7 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
             [document.id for document in documents if document.side == side]
             for side in ("protected", "unprotected")
         )
-        update: steps.Update = {"status": "ok", "message": "", "tasks": []}
+        update: steps.Update = {"status": "ok", "message": "", "tasks": [], "cost": None}
         update["seconds"] = result["usage"]["milliseconds"] / 1000
         if not protected or not unprotected:
             both = zip((protected, unprotected), self._sides(settings).words, strict=True)
@@ -214,7 +208,9 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
                 "compare; raise k, or choose another query or attribute."
             )
             return update
-        needed = await self.cost(query, [document.id for document in documents], context)
+        needed = await self._cost(query, [document.id for document in documents], context)
+        cost = RankingCost(documents=len(documents), **asdict(needed))
+        update["cost"] = cost.model_dump()
         if lack := shortage(context.budget, steps.usage_of(result), needed):
             update["status"] = "budget"
             update["message"] = (
@@ -438,7 +434,7 @@ def build_probe_graph(
     model = model_of(model, engine)
     rankers = Rankers.of(ranker, model, prompts)
     nodes = ProbeNodes(engine=engine, default=context, rankers=rankers)
-    search = build_search_graph(engine, model, context=context, ranker=rankers, reserve=nodes.cost)
+    search = build_search_graph(engine, model, context=context, ranker=rankers)
     graph = StateGraph(
         State, context_schema=ProbeContext, input_schema=InputState, output_schema=OutputState
     )

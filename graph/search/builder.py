@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 from langgraph.errors import GraphBubbleUp
-from langgraph.graph import END, START
+from langgraph.graph import START
 from langgraph.graph.state import CompiledStateGraph, StateGraph
 from langgraph.types import Checkpointer
 
@@ -35,8 +35,8 @@ from fairqr.retrieval.fairness.table import coded
 from fairqr.retrieval.fairness.target import can_be_weights
 from fairqr.retrieval.texts.sendable import sendable
 
-# Each round is three nodes, of at most 100 rounds; anything beyond is a fault.
-RECURSION_LIMIT = 3 * 100 + 20
+# Each round is two nodes, of at most 100 rounds; anything beyond is a fault.
+RECURSION_LIMIT = 2 * 100 + 20
 
 MAX_QUERY_CHARACTERS = 5000
 MOSTLY_UNKNOWN = 0.5
@@ -54,14 +54,11 @@ class SearchNodes(steps.Nodes[Context]):
     Attributes:
         model: Refines queries; optional.
         rankers: Return the ranker for a run.
-        reserve: Returns the largest cost of the steps after the search, which leaves them that part
-            of the budget.
     """
 
     kind = Context
     model: ranking.Model | None
     rankers: ranking.Rankers
-    reserve: ranking.Reserve | None = None
 
     def _refiner(self, context: Context) -> Refiner | None:
         """Return the refiner for a run with this context, or None."""
@@ -126,7 +123,7 @@ class SearchNodes(steps.Nodes[Context]):
                     "The engine's scores cannot be used as weights, so the retrieved documents "
                     "count by 1/rank in the target."
                 )
-        cost = await ranking.expected_cost(rounds, ranker, self.reserve) if found.ids else None
+        cost = await ranking.expected_cost(rounds, ranker) if ranker and found.ids else None
         opened.set("fairqr.target", target)
         return {
             "rankings": records,
@@ -244,14 +241,20 @@ class SearchNodes(steps.Nodes[Context]):
                 chances.update(zip(hits.ids, hits.relevance.tolist(), strict=True))
         return {"rescored": scores, "estimated": chances}
 
-    async def measure_and_choose(self, state: State, context: Context) -> steps.Update:
-        """Measure a round, and choose the groups to ask about if there will be another one."""
+    async def measure_and_refine(self, state: State, context: Context) -> steps.Update:
+        """Measure a round; if there will be another one, ask for keywords for the groups it needs.
+
+        That is one node: less is written and read between the steps of a round.
+        """
         update = await self.measure(state, context)
         if update["stop_reason"]:
             return update
         iterations = [*state["iterations"], *update["iterations"]]
-        measured = cast("State", {**state, **update, "iterations": iterations})
-        return update | await self.choose_group(measured, context)
+        measured: Any = {**state, **update, "iterations": iterations}
+        chosen = await self.choose_group(measured, context)
+        refined = await self.refine({**measured, **chosen}, context)
+        warnings = [*update["warnings"], *refined["warnings"]]
+        return {**update, **chosen, **refined, "warnings": warnings}
 
     @steps.traced
     async def measure(self, state: State, context: Context, opened: Span) -> steps.Update:
@@ -377,9 +380,8 @@ class SearchNodes(steps.Nodes[Context]):
     async def rerank(self, state: State, context: Context, opened: Span) -> steps.Update:
         """Re-rank by the original query, and make the result."""
         rounds, ranker = Rounds(self.engine, context, state), self.rankers.ranker_for(context)
-        by_model = ranking.ModelRanking(rounds, ranker) if ranker else None
         refiner = self._refiner(context) if context.rounds else None
-        result = await assemble(rounds, refiner, by_model)
+        result = await assemble(rounds, refiner, ranker)
         models = {"refiner": result.model, "ranker": result.ranker}
         steps.record_outcome(opened, result.usage, [result.prompt], **models)
         opened.set("fairqr.corpus", result.corpus)
@@ -389,7 +391,7 @@ class SearchNodes(steps.Nodes[Context]):
         if result.baseline.divergence is not None:
             opened.set("fairqr.baseline_divergence", result.baseline.divergence)
         update: steps.Update = {"result": result.model_dump(mode="json")}
-        return update | ({"usage": asdict(by_model.usage)} if by_model else {})
+        return update | {"usage": asdict(steps.usage_of(update["result"]))}
 
 
 def _checked(query: object) -> str:
@@ -451,12 +453,13 @@ def build_search_graph(
     context: Context | None = None,
     ranker: ranking.GivenRanker | None = None,
     prompts: PromptLibrary | None = None,
-    reserve: ranking.Reserve | None = None,
     checkpointer: Checkpointer = None,
 ) -> CompiledStateGraph[State, Context, results.InputState, results.OutputState]:
     """Build the graph that searches fairly.
 
-    ``begin → measure → [over: rerank | refine → retrieve → measure]``
+    ``begin → measure → [over: rerank | retrieve → measure]``, where ``measure`` also asks for the
+    keywords that ``retrieve`` then searches with. To look at these first, interrupt before
+    ``retrieve``.
 
     Call it with ``await graph.ainvoke({"query": "…"}, context=Context(…))``; the state that comes
     back has ``result``, the object of :class:`fairqr.graph.search.result.SearchResult`. To add or
@@ -472,8 +475,6 @@ def build_search_graph(
         ranker: Re-ranks if the context asks for it: a language model or its name, which works as
             the context says; or a ranker of your own. Defaults to the model.
         prompts: The library of prompts; defaults to the shipped prompts and yours.
-        reserve: Returns the most that steps after the search will cost. The search leaves that part
-            of the budget to them.
         checkpointer: A checkpointer of LangGraph's. With ``durability="exit"``, each run writes its
             state only once.
     """
@@ -482,9 +483,7 @@ def build_search_graph(
     model = ranking.model_of(model, engine)
     rankers = ranking.Rankers.of(ranker, model, prompts)
     default = context or Context()
-    nodes = SearchNodes(
-        engine=engine, default=default, model=model, rankers=rankers, reserve=reserve
-    )
+    nodes = SearchNodes(engine=engine, default=default, model=model, rankers=rankers)
     graph = StateGraph(
         State,
         context_schema=Context,
@@ -492,22 +491,18 @@ def build_search_graph(
         output_schema=results.OutputState,
     )
     graph.add_node("begin", nodes.node(nodes.begin, grows=("rankings", "warnings", "iterations")))
-    graph.add_node("measure", nodes.node(nodes.measure_and_choose, "measure"))
-    for work in (nodes.refine, nodes.retrieve, nodes.rerank):
-        graph.add_node(work.__name__, nodes.node(work))
+    graph.add_node("measure", nodes.node(nodes.measure_and_refine, "measure"))
+    graph.add_node("retrieve", nodes.node(nodes.retrieve))
+    graph.add_node("rerank", nodes.node(nodes.rerank))
     graph.add_edge(START, "begin")
     graph.add_edge("begin", "measure")
     graph.add_edge("retrieve", "measure")
-    graph.add_conditional_edges("measure", _unless_over("refine"), ["refine", "rerank"])
-    graph.add_conditional_edges("refine", _unless_over("retrieve"), ["retrieve", "rerank"])
-    graph.add_edge("rerank", END)
+    graph.add_conditional_edges("measure", steps.Node(after_measure), ["retrieve", "rerank"])
     compiled = graph.compile(checkpointer=checkpointer, name="fair_search")
     graph.compiled = False  # whoever adds nodes to it compiles it again
     return compiled.with_config(recursion_limit=RECURSION_LIMIT)
 
 
-def _unless_over(node: str) -> steps.Node:
-    async def unless_over(state: State) -> str:
-        return "rerank" if state["stop_reason"] else node
-
-    return steps.Node(unless_over)
+async def after_measure(state: State) -> str:
+    """Return the node that follows: the next round's, unless the loop is over."""
+    return "rerank" if state["stop_reason"] else "retrieve"

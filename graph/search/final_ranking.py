@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from fairqr.agents.models.replies import Usage
+from fairqr.agents.ranking.rankers import ItemRanker
 from fairqr.agents.refiner import Refiner
 from fairqr.graph.search import result as results
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.explanation import explain
-from fairqr.graph.search.rankers import ModelRanking
+from fairqr.graph.search.rankers import ModelRanking, reranked
 from fairqr.graph.search.result import FairList, Measured, Objective, SearchResult, Shares
 from fairqr.graph.search.rounds import Rounds, by_group, discounted_mean
 from fairqr.graph.steps import usage_report
@@ -45,13 +45,15 @@ class Final:
         iteration: The index of the round.
         ranking: The first k documents, with their scores before the final step.
         measured: The exposure in the ranking.
-        warnings: The warnings of the final step.
+        warnings: Sentences about how it came about.
+        by_model: How a model re-ranked it, if one did.
     """
 
     iteration: int
     ranking: Ranking
     measured: Measured
     warnings: Sequence[str] = ()
+    by_model: ModelRanking | None = None
 
 
 async def search_given(engine: SearchEngine, query: str, ids: Sequence[str]) -> list[Hits]:
@@ -73,57 +75,56 @@ async def final_step(context: Context) -> Reranker | None:
     return await asyncio.to_thread(open_reranker, name, context.options)
 
 
-async def best_final(rounds: Rounds, by_model: ModelRanking | None) -> Final:
+async def best_final(rounds: Rounds, ranker: ItemRanker | None) -> Final:
     """Return the final ranking of the best round.
 
-    The fair step has already run while the rounds were measured. Otherwise the best
-    round is the one with the lowest divergence. But the exposure-aware step can bring the lists of
-    many rounds to the target, even the list of the original query. Then we use the best refined
-    round that reaches it, because its list is based on more evidence.
-
-    A model that re-ranks is asked about each round that we try. After its first list, rounds are
-    skipped if the budget has no room for them.
+    The fair step has already run while the rounds were measured. Otherwise the best round is the
+    one with the lowest divergence. But the exposure-aware step can bring the lists of many rounds
+    to the target, even the list of the original query. Then we use the best refined round that
+    reaches it, because its list is based on more evidence. A model re-ranks one list, that of the
+    best refined round.
     """
-    state, context, fair = rounds.state, rounds.context, rounds.best_fair
-    if by_model is None and fair:
+    context, fair = rounds.context, rounds.best_fair
+    if ranker is None and fair:
         return Final(fair.iteration, Ranking(fair.ids, fair.scores), fair)
     first, *refined = rounds.measured_rounds
     tried = [rounds.best_round.index]
     if context.strategy.final_step == "exposure-aware":
         refined.sort(key=lambda round_: round_.distance)
         tried = [round_.index for round_ in [*refined, first]]
-    step, scored = await final_step(context), context.strategy.rerank == "original_query"
-    scores = await _original_scores(rounds, tried) if scored else {}
     finals: list[Final] = []
-    warnings: Sequence[str]
-    for number in tried:
-        if not scored:
-            listed = rounds.retrieved(number)
-            scores = dict(zip(listed.ids, listed.scores, strict=True))
-        order = Ranking.of({id_: scores[id_] for id_ in rounds.pool(number) if id_ in scores})
-        if by_model is not None:
-            by_its_order = await by_model.reranked(order)
-            if by_its_order is None and by_model.lists:
-                break  # it re-ranked other rounds, and the budget has no room for this one
-            order = by_its_order or order
-        ranking, warnings = order.top(context.k), ()
-        if step is not None:
-            candidates = rounds.candidates(order)
-            last = await step.rerank(rounds.engine, state["query"], candidates, context.k)
-            known = dict(zip(order.ids, order.scores, strict=True))
-            ranking = Ranking(last.ranking.ids, [known[id_] for id_ in last.ranking.ids])
-            warnings = last.warnings
-        finals.append(Final(number, ranking, rounds.measured(ranking.ids), warnings))
+    for number in tried[: None if ranker is None else 1]:
+        finals.append(await _final_of(rounds, number, ranker))
         if finals[-1].measured.distance <= (0, context.threshold):
             return finals[-1]
     return min(finals, key=lambda final: final.measured.distance)
 
 
-async def _original_scores(rounds: Rounds, tried: Sequence[int]) -> dict[str, float]:
+async def _final_of(rounds: Rounds, number: int, ranker: ItemRanker | None) -> Final:
+    """Return the final ranking of a round."""
+    context, warnings = rounds.context, list[str]()
+    listed, pool = rounds.retrieved(number), rounds.pool(number)
+    scores = dict(zip(listed.ids, listed.scores, strict=True))
+    if context.strategy.rerank == "original_query":
+        scores = await _original_scores(rounds, pool)
+    order, by_model = Ranking.of({id_: scores[id_] for id_ in pool if id_ in scores}), None
+    if ranker is not None:
+        by_model = await reranked(rounds, ranker, order)
+        order, warnings = by_model.ranking, [*by_model.warnings]
+    ranking = order.top(context.k)
+    if (step := await final_step(context)) is not None:
+        candidates = rounds.candidates(order)
+        last = await step.rerank(rounds.engine, rounds.state["query"], candidates, context.k)
+        known = dict(zip(order.ids, order.scores, strict=True))
+        ranking = Ranking(last.ranking.ids, [known[id_] for id_ in last.ranking.ids])
+        warnings += last.warnings
+    return Final(number, ranking, rounds.measured(ranking.ids), warnings, by_model)
+
+
+async def _original_scores(rounds: Rounds, ids: Sequence[str]) -> dict[str, float]:
     """Return the scores of documents by the original query; without those deleted meanwhile."""
     first = rounds.state["rankings"][0]
     scores = dict(zip(first["ids"], first["scores"], strict=True))
-    ids = dict.fromkeys(id_ for number in tried for id_ in rounds.pool(number))
     if missing := [id_ for id_ in ids if id_ not in scores]:
         require(rounds.engine, "rescore", "The order 'original_query'")
         for hits in await search_given(rounds.engine, rounds.state["query"], missing):
@@ -171,7 +172,7 @@ def judged(
 
 
 async def assemble(
-    rounds: Rounds, refiner: Refiner | None, by_model: ModelRanking | None
+    rounds: Rounds, refiner: Refiner | None, ranker: ItemRanker | None
 ) -> SearchResult:
     """Re-rank the documents of the best round, and report them beside the plain retrieval.
 
@@ -180,25 +181,20 @@ async def assemble(
     """
     state, context, engine = rounds.state, rounds.context, rounds.engine
     measured, plain, fair = rounds.measured_rounds, rounds.plain, rounds.best_fair
-    failed, best = state["stop_reason"] == "model_failed", None
+    failed, best = state["stop_reason"] == "model_failed", Final(0, plain, measured[0])
     # If the model failed before its first reply, only the plain retrieval is left, or what a step
     # without the model made of it.
     if plain.ids and (fair or not failed or len(measured) > 1):
-        found = await best_final(rounds, by_model)
-        is_nearer = found.measured.distance <= measured[0].distance
+        found = await best_final(rounds, ranker)
+        by_model, is_nearer = found.by_model, found.measured.distance <= measured[0].distance
         if fair or is_nearer or not context.strategy.refines:
             best = found
-    if best is None:
-        warned = [_NOT_NEARER] if by_model is not None and by_model.lists else []
-        best = Final(0, plain, measured[0], warned)
-    asked = by_model if by_model is not None and by_model.tried else None
+        elif by_model and by_model.report:
+            why = [_NOT_NEARER] if by_model.report.lists else []
+            best = replace(best, warnings=[*by_model.warnings, *why], by_model=by_model)
+    report = best.by_model and best.by_model.report
     documents, missing = await _documents(engine, [*best.ranking.ids, *plain.ids])
-    warnings = [
-        *state.get("warnings", ()),
-        *(asked.warnings if asked else ()),
-        *best.warnings,
-        *missing,
-    ]
+    warnings = [*state.get("warnings", ()), *best.warnings, *missing]
     objectives: Sequence[Objective | None] = (None, None)
     supplied: Shares | None = None
     if fair:
@@ -248,8 +244,8 @@ async def assemble(
         retriever=engine.retriever,
         model=refiner.name if refiner else None,
         prompt=refiner.prompt if refiner else None,
-        ranker=asked.name if asked else None,
-        reranking=asked.report if asked else None,
+        ranker=report.ranker if report else None,
+        reranking=report,
         unused_refinements=[] if proposed == measured[-1].refinements else proposed,
         attributes=attributes,
         target=state["target"],
@@ -265,7 +261,7 @@ async def assemble(
         supply=supplied,
         without_model=_without_model(rounds, best) if refiner else None,
         baseline=shown(plain, measured[0], objectives[1]),
-        usage=usage_report(asked.usage if asked else Usage(**state["usage"])),
+        usage=usage_report(best.by_model.usage if best.by_model else rounds.usage),
         warnings=warnings,
     )
     return result.model_copy(update={"explanation": explain(result)})

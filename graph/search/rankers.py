@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
-from typing import cast
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, cast
 
 from langchain_core.language_models import BaseChatModel
 
@@ -163,160 +162,96 @@ async def items_of(engine: SearchEngine, ids: Sequence[str]) -> list[rankers.Ran
     return [rankers.RankItem(d.id, d.title, d.text) for d in await engine.documents(ids)]
 
 
-Reserve = Callable[[str, Sequence[str], Context], Awaitable[rankers.Cost]]
-"""Returns the largest cost of the steps after a search, from the query and the ids it found."""
-
-
-async def expected_cost(
-    rounds: Rounds, ranker: rankers.ItemRanker | None, reserve: Reserve | None
-) -> RankingCost | None:
-    """Return the largest cost of asking models, and check that the budget has room for it.
-
-    Args:
-        rounds: What the original query found.
-        ranker: The model that re-ranks; optional.
-        reserve: Returns the largest cost of the steps after the search; optional.
-
-    Returns:
-        The cost, or None if no model re-ranks and none is asked after the search.
+async def expected_cost(rounds: Rounds, ranker: rankers.ItemRanker) -> RankingCost:
+    """Return the largest cost of a model that re-ranks what the original query found.
 
     Raises:
-        BudgetError: The budget has no room for one list and the steps after the search.
+        BudgetError: The budget has no room for it.
         InputError: A window of documents does not fit into what the model reads at once.
     """
-    if ranker is None and reserve is None:
-        return None
-    context, strategy, query = rounds.context, rounds.context.strategy, rounds.state["query"]
-    found = rounds.own_ranking.ids
-    documents, lists, ranking, later, tasks = 0, 0, rankers.Cost(), rankers.Cost(), []
-    if ranker is not None:
-        items = await items_of(rounds.engine, found[: min(strategy.reads, strategy.depth or 0)])
-        if context.rounds and items:
-            # The lists of refined queries may be longer, but never than what the ranker reads.
-            lacking = range(len(items), strategy.reads)
-            items += [rankers.RankItem(f"\0{at}", items[0].title, items[0].text) for at in lacking]
-        documents = len(items)
-        ranking = ranker.cost(query, items) if documents > 1 else ranking
-        # The exposure-aware step may try the list of each round, until one reaches the target.
-        lists = context.rounds + 1 if strategy.final_step == "exposure-aware" else 1
-        tasks.append(f"to re-rank {documents} documents")
-    if reserve is not None:
-        later = await reserve(query, found, context)
-        tasks.append("to probe the model")
-    if (lack := shortage(context.budget, Usage(), ranking + later)) is not None:
+    context, strategy = rounds.context, rounds.context.strategy
+    found = rounds.own_ranking.ids[: min(strategy.reads, strategy.depth or 0)]
+    items = await items_of(rounds.engine, found)
+    if context.rounds and items:
+        # The lists of refined queries may be longer, but never than what the ranker reads.
+        lacking = range(len(items), strategy.reads)
+        items += [rankers.RankItem(f"\0{at}", items[0].title, items[0].text) for at in lacking]
+    cost = ranker.cost(rounds.state["query"], items) if len(items) > 1 else rankers.Cost()
+    if (lack := shortage(context.budget, Usage(), cost)) is not None:
         raise BudgetError(
             lack.unit,
             lack.needed,
             lack.limit,
-            f"It may take {lack.needed} {lack.unit_in_words} {' and '.join(tasks)}, but the budget "
-            f"has {lack.limit}; raise the budget, or lower the number of documents.",
+            f"It may take {lack.needed} {lack.unit_in_words} to re-rank {len(items)} documents, "
+            f"but the budget has {lack.limit}; raise the budget, or lower the number of documents.",
         )
-    return RankingCost(
-        documents=documents,
-        lists=lists,
-        **asdict(ranking),
-        reserved_calls=later.calls,
-        reserved_tokens=later.tokens,
-    )
+    return RankingCost(documents=len(items), **asdict(cost))
 
 
+@dataclass(frozen=True, slots=True)
 class ModelRanking:
-    """Re-ranks the lists of one run within the budget, and reports how that went.
-
-    Args:
-        rounds: The rounds of the run.
-        ranker: The ranker, started.
+    """How a model re-ranked a list.
 
     Attributes:
-        name: The name of the ranker.
-        usage: What the run has cost so far, including these lists.
-        lists: How the ranker put each list in order, by the number of its documents.
-        tried: Whether there was a list to re-rank.
+        ranking: The documents, the first of them in the ranker's order, with 1/rank as scores; as
+            they were if the model gave no usable reply, or the budget has no room for a question.
+        usage: What the run has cost so far, including this list.
+        report: How it went; None if there was nothing to re-rank.
+        warnings: Sentences for users about what went wrong.
     """
 
-    def __init__(self, rounds: Rounds, ranker: rankers.ItemRanker) -> None:
-        self.name = ranker.name
-        self.usage = Usage(**rounds.state["usage"])
-        self.lists: list[tuple[int, rankers.ItemRanking]] = []
-        self.tried = False
-        self._rounds, self._ranker = rounds, ranker
+    ranking: Ranking
+    usage: Usage
+    report: Reranking | None = None
+    warnings: Sequence[str] = ()
 
-    async def reranked(self, order: Ranking) -> Ranking | None:
-        """Return the documents, the first of them in the ranker's order.
 
-        Args:
-            order: All documents that take part.
+async def reranked(rounds: Rounds, ranker: rankers.ItemRanker, order: Ranking) -> ModelRanking:
+    """Re-rank the first of the documents that take part, by the original query.
 
-        Returns:
-            A ranking with 1/rank as scores; the order itself if the model gave no usable reply;
-            None if the budget has no room for a question.
-
-        Raises:
-            ModelUnavailableError: The model has become unavailable since it was started.
-            InputError: Not even two documents fit into what the model reads at once.
-        """
-        query, context = self._rounds.state["query"], self._rounds.context
-        items = await items_of(self._rounds.engine, order.ids[: context.strategy.reads])
-        if len(items) < 2 or self._gave_up:
-            return order
-        self.tried = True
-        cost = self._ranker.cost(query, items) + self._rounds.cost.reserved
-        if shortage(context.budget, self.usage, cost) is not None:
-            return None
-        with span("fairqr.rank") as opened:
-            opened.set("fairqr.ranker", self.name)
-            opened.set("fairqr.documents", len(items))
-            found = await self._ranker.rank(query, items, deadline=seconds_left(context))
-            opened.set("fairqr.asked", found.asked)
-            opened.set("fairqr.failures", dict(found.failures))
-            opened.set("fairqr.repairs", dict(found.repairs))
-        self.lists.append((len(items), found))
-        self.usage += found.usage
-        if found.failed:
-            return order
+    Raises:
+        ModelUnavailableError: The model has become unavailable since it was started.
+        InputError: Not even two documents fit into what the model reads at once.
+    """
+    query, context, usage = rounds.state["query"], rounds.context, rounds.usage
+    items = await items_of(rounds.engine, order.ids[: context.strategy.reads])
+    if len(items) < 2:
+        return ModelRanking(order, usage)
+    report: dict[str, Any] = {"ranker": ranker.name, "asked": 0, "failures": {}, "repairs": {}}
+    if shortage(context.budget, usage, ranker.cost(query, items)) is not None:
+        left = f"Nothing is left of the budget for {ranker.name}; the order by the query stays."
+        return ModelRanking(order, usage, Reranking(**report, lists=0, documents=0), [left])
+    with span("fairqr.rank") as opened:
+        found = await ranker.rank(query, items, deadline=seconds_left(context))
+        report |= {"asked": found.asked, "failures": _some(found.failures)}
+        report["repairs"] = _some(found.repairs)
+        for name, value in {**report, "documents": len(items)}.items():
+            opened.set(f"fairqr.{name}", value)
+    if not found.failed:
         best = [items[position].id for position in found.order]
-        placed = set(best)
-        return by_rank([*best, *(id_ for id_ in order.ids if id_ not in placed)])
+        order = by_rank(list(dict.fromkeys([*best, *order.ids])))
+    done = Reranking(**report, lists=1, documents=len(items))
+    return ModelRanking(order, usage + found.usage, done, _sentences(done, found))
 
-    @property
-    def _gave_up(self) -> bool:
-        """Whether the model answered nothing, so that we do not wait for it again."""
-        return bool(self.lists) and self.lists[-1][1].failed
 
-    @property
-    def report(self) -> Reranking:
-        """How the re-ranking went."""
-        found = [ranking for _, ranking in self.lists]
-        return Reranking(
-            ranker=self.name,
-            lists=len(found),
-            documents=max((documents for documents, _ in self.lists), default=0),
-            asked=sum(it.asked for it in found),
-            failures=dict(sum((Counter(it.failures) for it in found), Counter())),
-            repairs=dict(sum((Counter(it.repairs) for it in found), Counter())),
+def _some(counts: Mapping[str, int]) -> dict[str, int]:
+    return {kind: number for kind, number in counts.items() if number > 0}
+
+
+def _sentences(report: Reranking, found: rankers.ItemRanking) -> list[str]:
+    """Return what went wrong, in sentences for users."""
+    name, sentences = report.ranker, list(found.warnings)
+    if failed := sum(report.failures.values()):
+        last = f" Lastly: {found.message}" if found.message not in ("", *sentences) else ""
+        sentences.append(
+            f"{name} failed on {failed} of {report.asked} questions "
+            f"({_in_words(report.failures)}); there the order by the query stays.{last}"
         )
-
-    @property
-    def warnings(self) -> list[str]:
-        """Sentences for users about what went wrong."""
-        report, found = self.report, [ranking for _, ranking in self.lists]
-        sentences = [warning for it in found for warning in it.warnings]
-        if failed := sum(report.failures.values()):
-            last = next((it.message for it in reversed(found) if it.message), "")
-            last = f" Lastly: {last}" if last and last not in sentences else ""
-            sentences.append(
-                f"{self.name} failed on {failed} of {report.asked} questions "
-                f"({_in_words(report.failures)}); there the order by the query stays.{last}"
-            )
-        if report.repairs:
-            sentences.append(
-                f"Replies to {self.name} were mended, in documents: {_in_words(report.repairs)}."
-            )
-        if self.tried and not found:
-            sentences.append(
-                f"Nothing is left of the budget for {self.name}; the order by the query stays."
-            )
-        return list(dict.fromkeys(sentences))
+    if report.repairs:
+        sentences.append(
+            f"Replies to {name} were mended, in documents: {_in_words(report.repairs)}."
+        )
+    return list(dict.fromkeys(sentences))
 
 
 def _in_words(counts: Mapping[str, int]) -> str:

@@ -18,7 +18,6 @@ from pydantic import Field
 # Before Python 3.12, pydantic cannot make a JSON schema, which Studio needs, of typing's TypedDict.
 from typing_extensions import TypedDict
 
-from fairqr.agents.ranking.rankers import Cost
 from fairqr.graph.search.context import Frozen, Method
 from fairqr.graph.steps import UsageReport, longest
 from fairqr.prompts.template import PromptReference
@@ -122,7 +121,7 @@ class State(InputState, OutputState, total=False):
         usage: The ``Usage`` of models so far.
         stop_reason: Why the loop ended; None while it runs.
         warnings: Sentences for users.
-        cost: The ``RankingCost``; None if no model re-ranks or is asked later.
+        cost: The ``RankingCost``; None if no model re-ranks.
     """
 
     seconds: Annotated[float, longest]
@@ -313,28 +312,17 @@ class Round(Iteration, Measured):
 
 
 class RankingCost(Frozen):
-    """The largest cost of re-ranking by a model, and the part reserved for later steps.
+    """The largest cost of a model that re-ranks or is probed.
 
-    ``calls`` and ``tokens`` are the cost of one list of ``documents``. At most ``lists`` lists are
-    re-ranked if the budget has room.
+    Attributes:
+        documents: How many documents it reads.
+        calls: How often it is asked.
+        tokens: The approximate number of tokens that it reads and writes.
     """
 
     documents: int = 0
     calls: int = 0
     tokens: int = 0
-    lists: int = 0
-    reserved_calls: int = 0
-    reserved_tokens: int = 0
-
-    @property
-    def reserved(self) -> Cost:
-        """What later steps will cost at most."""
-        return Cost(self.reserved_calls, self.reserved_tokens)
-
-    @property
-    def after_the_loop(self) -> Cost:
-        """What refinement has to leave: one list, and the later steps."""
-        return Cost(self.calls, self.tokens) + self.reserved
 
 
 class Gaps(Frozen):
@@ -383,9 +371,8 @@ class Reranking(Frozen):
 
     Attributes:
         ranker: The ranker and its model, e.g. ``listwise(local:smollm2-135m, 20/10)``.
-        lists: How many lists it ranked. A method that refines may try the lists of several rounds;
-            0 means that the budget had no room for any.
-        documents: How many documents of a list it read.
+        lists: 1, or 0 if the budget had no room.
+        documents: How many documents it read.
         asked: How many questions it was asked: windows, or comparisons in both orders; 0 for a
             model that scores each document alone.
         failures: How many questions failed, by status.

@@ -94,9 +94,10 @@ class Rounds:
         return results.FairList(**found) if (found := self.state.get("best_fair")) else None
 
     @cached_property
-    def cost(self) -> results.RankingCost:
-        """What models may cost after the loop."""
-        return results.RankingCost(**(self.state.get("cost") or {}))
+    def kept(self) -> Cost:
+        """What refinement has to leave of the budget for a model that re-ranks."""
+        cost = self.state.get("cost") or {"calls": 0, "tokens": 0}
+        return Cost(cost["calls"], cost["tokens"])
 
     @property
     def usage(self) -> Usage:
@@ -106,15 +107,15 @@ class Rounds:
     @property
     def calls_left(self) -> int | None:
         """How many calls of models the loop may still make, or None without such a budget."""
-        most, kept = self.context.budget.model_calls, self.cost.after_the_loop
-        return None if most is None else max(0, most - kept.calls) - self.usage.model_calls
+        most = self.context.budget.model_calls
+        return None if most is None else max(0, most - self.kept.calls) - self.usage.model_calls
 
     def is_spent(self, usage: Usage) -> bool:
         """Return whether the budget has no room for another question of the loop."""
-        budget, kept = self.context.budget, self.cost.after_the_loop
+        budget = self.context.budget
         if budget.seconds is not None and running_seconds() >= budget.seconds:
             return True
-        return shortage(budget, usage, Cost(calls=1, tokens=1) + kept) is not None
+        return shortage(budget, usage, Cost(calls=1, tokens=1) + self.kept) is not None
 
     @cached_property
     def table(self) -> DocumentTable:

@@ -100,18 +100,13 @@ async def follow(
 
 def _say_cost(cost: RankingCost, model: str, budget: Budget, yes: bool) -> None:
     """Say what a model may cost at most, and go on only if that is little or agreed to."""
-    calls, tokens = cost.calls * cost.lists, cost.tokens * cost.lists
-    instead = "lower ranking.depth, set budget.model_calls or budget.tokens"
-    line = f"at most {out.counted(calls, 'call')} of {model} to re-rank "
-    line += out.counted(cost.documents, "document")
-    if cost.lists > 1:
-        line += f", {cost.calls} for each of up to {cost.lists} rounds"
-    if not calls:  # a probe
-        calls, tokens, instead = cost.reserved_calls, cost.reserved_tokens, "make it smaller"
-        line = f"at most {calls:,} questions to {model}"
-    asked = min(calls, budget.model_calls or calls)
+    calls, tokens = out.counted(cost.calls, "call"), cost.tokens
+    asked = min(cost.calls, budget.model_calls or cost.calls)
+    instead = "name fewer documents, set budget.model_calls or budget.tokens"
     agree(asked, min(tokens, budget.tokens or tokens), yes=yes, instead=instead)
-    typer.echo(out.printable(f"{line}; about {tokens:,} tokens"), err=True)
+    documents = out.counted(cost.documents, "document")
+    line = f"at most {calls} of {model} for {documents}; about {tokens:,} tokens"
+    typer.echo(out.printable(line), err=True)
 
 
 def exposure_bars(

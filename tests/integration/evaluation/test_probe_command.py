@@ -549,7 +549,7 @@ def test_what_a_query_retrieves_is_probed(
     assert said in " ".join(run.stdout.split())
     # 12 pairs in both orders, and two windows for each of three askers.
     assert len(model_server.asked) == 2 * 12 + 3 * 2
-    assert "at most 31 questions" in run.stderr
+    assert "at most 31 calls" in run.stderr
     told = here(*query(ranked, model_server, "--json")).result
     assert len(model_server.asked) == 2 * 12 + 3 * 2, "replies are kept"
     ratios = {each["asker"]: each["exposure_ratio"] for each in told["listwise"]["askers"]}

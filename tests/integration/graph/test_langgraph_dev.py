@@ -78,7 +78,7 @@ def test_an_error_says_what_is_wrong(
     assert sentence in error["message"]
 
 
-SEARCH = {"begin", "retrieve", "measure", "refine", "rerank"}
+SEARCH = {"begin", "retrieve", "measure", "rerank"}
 NODES = {
     "search": SEARCH,
     "answer": {"prepare", "search", "sample", "generate", "collect", "attribute", "summarise"},

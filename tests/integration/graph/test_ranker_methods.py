@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,7 +95,7 @@ def test_a_language_model_ranks_by_windows_and_says_beforehand_what_it_costs(
     assert run.code == 0, run.stderr
     line = run.stderr.strip()
     # Sixty people, windows of 20 by 10.
-    assert line.startswith("at most 5 calls of openai:fake to re-rank 60 documents; about ")
+    assert line.startswith("at most 5 calls of openai:fake for 60 documents; about ")
     assert "\n" not in line
     result = run.result
     assert ids(result) == [f"p{at}" for at in range(59, 49, -1)]
@@ -109,41 +107,9 @@ def test_a_language_model_ranks_by_windows_and_says_beforehand_what_it_costs(
     shown = search(quick, model_server, people, *asked, json_=False)
     assert "re-ranked by listwise(openai:fake, 20/10); " in shown.stdout
     assert "5 from the cache" in shown.stdout
-    assert "at most 5 calls of openai:fake to re-rank 60 documents" in shown.stderr
+    assert "at most 5 calls of openai:fake for 60 documents" in shown.stderr
     assert "at most" not in shown.stdout
     assert len(model_server.asked) == 5
-
-
-async def test_a_ranker_follows_the_loop_and_the_same_is_not_asked_twice_without_a_cache(
-    people: Path, model_server: ModelServer
-) -> None:
-    """The lists of the rounds overlap, so that some comparisons come up again."""
-    model, words = orders(), itertools.cycle(["woman", "laboratory", "she"])
-
-    def both(asked: Asked) -> Answer:
-        return says({"keywords": [next(words)]}) if asked.wants_schema else model(asked)
-
-    model_server.does(both)
-    result = await ranked(
-        *(people, model_server),
-        rerank="pairwise",
-        ranking={"depth": 12, "strategy": "all"},
-        ask="always",
-        groups="lacking",
-        final_step="exposure-aware",
-        threshold=0.0,
-        patience=9,
-        max_iterations=2,
-    )
-    assert result.method == "fairqr"
-    assert result.reranking is not None
-    assert 1 < result.reranking.lists <= 3
-    pairs = Counter(
-        asked.last_message for asked in model_server.asked if "\nB: " in asked.last_message
-    )
-    assert max(pairs.values()) == 1
-    assert len(pairs) < 2 * result.reranking.asked
-    assert result.usage.model_calls == len(model_server.asked)
 
 
 def test_a_budget_that_is_too_small_and_a_model_that_ranks_nothing_are_failures(
@@ -178,7 +144,7 @@ def test_what_is_asked_is_said_beforehand_and_much_has_to_be_agreed_to(
     model = ["--model", "openai:fake", "--base-url", model_server.base_url, "--json"]
     run = quick("answer", "physicist", "--corpus", people, "--method", "listwise", *model)
     assert run.code == 0, run
-    assert run.stderr.startswith("at most 5 calls of openai:fake to re-rank 60 documents; about ")
+    assert run.stderr.startswith("at most 5 calls of openai:fake for 60 documents; about ")
 
 
 @pytest.mark.parametrize(
