@@ -56,6 +56,8 @@ class AnswerContext(Context):
         answer: How to sample rankings, answer from them and judge answers.
     """
 
+    kind = "answer"
+
     method: Method = "plain"
     answer: AnswerSettings = AnswerSettings()
 

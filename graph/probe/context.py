@@ -68,6 +68,8 @@ class ProbeContext(search.Context):
         probe: What to ask the model.
     """
 
+    kind = "probe"
+
     method: search.Method = "plain"
     target: search.WrittenTarget = Target.parse("uniform:1")
     probe: ProbeSettings

@@ -7,7 +7,7 @@ import difflib
 import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, cast
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -331,7 +331,13 @@ class SearchParameters(Frozen):
 
 
 class Context(SearchParameters):
-    """What a search is asked to do: its parameters, checked together."""
+    """What a search is asked to do: its parameters, checked together.
+
+    Attributes:
+        kind: Which of the three graphs does it.
+    """
+
+    kind: ClassVar[str] = "search"
 
     if not TYPE_CHECKING:  # pydantic's own signature has the types of the fields
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from collections.abc import Generator as Iterating
 from contextlib import aclosing
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
@@ -19,13 +20,10 @@ from fairqr.agents.generators import Generator
 from fairqr.agents.models.opening import open_model
 from fairqr.base.errors import InputError
 from fairqr.base.loops import BackgroundLoop
-from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.answer.result import AnswerResult
-from fairqr.graph.probe.builder import build_probe_graph
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.probe.result import ProbeResult
-from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context, checked_context, require_context
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_of
 from fairqr.graph.search.result import SearchResult
@@ -48,8 +46,14 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 C = TypeVar("C", bound=Context)
-R = TypeVar("R", SearchResult, AnswerResult, ProbeResult)
 Result = SearchResult | AnswerResult | ProbeResult
+_RESULTS: Mapping[str, type[Result]] = {
+    "search": SearchResult,
+    "answer": AnswerResult,
+    "probe": ProbeResult,
+}
+"""What a run ends with, by the kind of its context."""
+
 
 StreamEvent = StepData | Progress | AIMessageChunk | Result
 """A step that has ended, progress within a step, a piece of an answer, or, last, the result."""
@@ -113,14 +117,13 @@ def check_source(source: object, retriever: object, what: str) -> None:
         )
 
 
-class Graphs(NamedTuple):
-    """The three graphs over one engine."""
+class Opened(NamedTuple):
+    """What is opened once, and shared by the graphs over it, each of which is built when needed."""
 
     engine: SearchEngine
     model: Any
-    search: Any
-    answer: Any
-    probe: Any
+    rankers: Rankers
+    graphs: dict[tuple[str, SearchEngine], Any]
 
 
 class FairSearch:
@@ -183,8 +186,7 @@ class FairSearch:
         self._generator, self._attributor = generator, attributor
         self._prompts, self._concurrency = prompts or PromptLibrary(), concurrency
         self._engine: SearchEngine | None = None
-        self._graphs: Graphs | None = None
-        self._by_words: Graphs | None = None
+        self._opened: Opened | None = None
         self._lock, self._opening = threading.Lock(), threading.Lock()
         self._background: BackgroundLoop | None = None
 
@@ -235,18 +237,15 @@ class FairSearch:
         ``contextlib.aclosing``.
         """
         asked = _asked(Context, context, options)
-        kind, result_type = _outcome(asked)
-        graphs = await self._graphs_for(asked)
-        events = run_graph(getattr(graphs, kind), query, asked)
-        result: dict[str, Any] | None = None
-        async with aclosing(events):
+        state: dict[str, Any] = {}
+        async with aclosing(run_graph(await self._graph(asked), query, asked)) as events:
             async for event in events:
                 if isinstance(event, Step):
-                    result = event.update.get("result" if kind == "search" else kind) or result
-                    yield StepData.model_validate(step_data(kind, event))
+                    state |= event.update
+                    yield StepData.model_validate(step_data(asked.kind, event))
                 else:
                     yield event
-        yield result_type.model_validate(result)
+        yield _result(asked, state)
 
     async def search(
         self, /, query: str, context: Context | None = None, **options: Any
@@ -262,7 +261,8 @@ class FairSearch:
         Raises:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
-        return await self._result(query, _search_context(context, options), SearchResult)
+        found: SearchResult = await self._run_whole(query, _search_context(context, options))
+        return found
 
     async def answer(
         self, /, question: str, context: AnswerContext | None = None, **options: Any
@@ -281,7 +281,8 @@ class FairSearch:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
         asked = _asked(AnswerContext, context, options, "answer")
-        return await self._result(question, asked, AnswerResult)
+        found: AnswerResult = await self._run_whole(question, asked)
+        return found
 
     async def probe(
         self, /, query: str, context: ProbeContext | None = None, **options: Any
@@ -300,14 +301,14 @@ class FairSearch:
         Raises:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
-        asked = _asked(ProbeContext, context, options, "probe")
-        return await self._result(query, asked, ProbeResult)
+        found: ProbeResult = await self._run_whole(
+            query, _asked(ProbeContext, context, options, "probe")
+        )
+        return found
 
-    async def _result(self, query: str, context: Context, result: type[R]) -> R:
-        kind, _ = _outcome(context)
-        graph = getattr(await self._graphs_for(context), kind)
-        end = await result_of(graph, query, context)
-        return result.model_validate(end.update["result" if kind == "search" else kind])
+    async def _run_whole(self, query: str, context: Context) -> Any:
+        end = await result_of(await self._graph(context), query, context)
+        return _result(context, end.update)
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return the titles and texts of documents, in this order; unknown ids are left out."""
@@ -334,8 +335,8 @@ class FairSearch:
 
     def _close_background(self) -> None:
         with self._lock:
-            engine, self._engine, self._graphs = self._engine, None, None
-            background, self._background, self._by_words = self._background, None, None
+            engine, self._engine, self._opened = self._engine, None, None
+            background, self._background = self._background, None
         if background is None:
             return
         try:
@@ -346,62 +347,58 @@ class FairSearch:
 
     async def _start(self) -> None:
         """Open everything, and start the model if one was named."""
-        graphs = await self._ready()
-        if self._model is not None and hasattr(graphs.model, "start"):
-            await graphs.model.start()
+        opened = await self._ready()
+        for kind in _RESULTS:
+            self._built(opened, kind, opened.engine)
+        if self._model is not None and hasattr(opened.model, "start"):
+            await opened.model.start()
 
-    async def _ready(self) -> Graphs:
-        """Return the graphs. The first caller opens the engine; the others wait, on any loop."""
-        while self._graphs is None:
+    async def _ready(self) -> Opened:
+        """Return what is open. The first caller opens it; the others wait, on any loop."""
+        while self._opened is None:
             if not self._opening.acquire(blocking=False):
                 await asyncio.sleep(OPENING)
                 continue
             try:
-                self._graphs = self._graphs or await self._open()
+                self._opened = self._opened or await self._open()
             finally:
                 self._opening.release()
-        return self._graphs
+        return self._opened
 
-    async def _graphs_for(self, context: Context) -> Graphs:
-        """Return the graphs, with the retriever that a method uses for ``auto``."""
-        graphs = await self._ready()
-        is_auto = self._retriever == AUTO and isinstance(self._source, _NAMED)
-        if not is_auto or context.strategy.retriever == AUTO:
-            return graphs
-        if not isinstance(graphs.engine, EngineOverWords):
-            return graphs
-        if self._by_words is None:
-            self._by_words = self._over(graphs.engine.lexical, graphs.model)
-        return self._by_words
-
-    async def _open(self) -> Graphs:
+    async def _open(self) -> Opened:
         source, model = self._source, self._model
-        if not isinstance(source, _NAMED):
-            engine = source
-        else:
-            engine = self._engine = await open_engine(source, retriever=self._retriever)
+        if isinstance(source, _NAMED):
+            source = self._engine = await open_engine(source, retriever=self._retriever)
         try:
-            # Both are opened once and shared by all graphs.
-            opened = open_model(engine=engine) if model is None else model_of(model, engine)
-            return self._over(engine, opened)
+            opened = open_model(engine=source) if model is None else model_of(model, source)
+            return Opened(source, opened, Rankers.of(self._ranker, opened, self._prompts), {})
         except BaseException:
             own, self._engine = self._engine, None
             if own is not None:
                 await own.aclose()
             raise
 
-    def _over(self, engine: SearchEngine, opened: Any) -> Graphs:
-        rankers = Rankers.of(self._ranker, opened, self._prompts)
-        given: dict[str, Any] = {"ranker": rankers, "prompts": self._prompts}
-        at_once = {**given, "concurrency": self._concurrency}
-        written: dict[str, Any] = {"generator": self._generator, "attributor": self._attributor}
-        return Graphs(
-            engine=engine,
-            model=opened,
-            search=build_search_graph(engine, opened, **given),
-            answer=build_answer_graph(engine, opened, **written, **at_once),
-            probe=build_probe_graph(engine, opened, **at_once),
-        )
+    async def _graph(self, context: Context) -> Any:
+        """Return the graph of a context, with the retriever that its method uses for ``auto``."""
+        opened = await self._ready()
+        engine = opened.engine
+        is_auto = self._retriever == AUTO and isinstance(self._source, _NAMED)
+        if is_auto and context.strategy.retriever != AUTO and isinstance(engine, EngineOverWords):
+            engine = engine.lexical
+        return self._built(opened, context.kind, engine)
+
+    def _built(self, opened: Opened, kind: str, engine: SearchEngine) -> Any:
+        """Return a graph, built at its first use: two of the three take long to import."""
+        if (graph := opened.graphs.get((kind, engine))) is None:
+            given: dict[str, Any] = {"ranker": opened.rankers, "prompts": self._prompts}
+            if kind != "search":
+                given["concurrency"] = self._concurrency
+            if kind == "answer":
+                given |= {"generator": self._generator, "attributor": self._attributor}
+            builder = import_module(f"fairqr.graph.{kind}.builder")
+            graph = getattr(builder, f"build_{kind}_graph")(engine, opened.model, **given)
+            opened.graphs[kind, engine] = graph
+        return graph
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run on our own event loop, on a thread that lives until this object is closed."""
@@ -464,13 +461,19 @@ class SyncFairSearch:
         self.asynchronous._close_background()
 
 
-def _outcome(context: Context) -> tuple[str, type[Result]]:
-    """Return the name of this context's graph, and the type of its result."""
-    if isinstance(context, AnswerContext):
-        return "answer", AnswerResult
-    if isinstance(context, ProbeContext):
-        return "probe", ProbeResult
-    return "search", SearchResult
+def _result(context: Context, state: Mapping[str, Any]) -> Result:
+    """Return the result in the last state of a run.
+
+    Raises:
+        InputError: A node called LangGraph's ``interrupt``, so there is none.
+    """
+    found = state.get("result" if context.kind == "search" else context.kind)
+    if found is None:
+        raise InputError(
+            "The run was interrupted, and FairSearch cannot resume one; use build_search_graph "
+            "with a checkpointer."
+        )
+    return _RESULTS[context.kind].model_validate(found)
 
 
 def _asked(kind: type[C], context: C | None, options: Mapping[str, Any], inner: str = "") -> C:
@@ -491,8 +494,6 @@ def _asked(kind: type[C], context: C | None, options: Mapping[str, Any], inner: 
 def _search_context(context: Context | None, options: Mapping[str, Any]) -> Context:
     """Return the context of a plain search; see :func:`_asked`."""
     asked = _asked(Context, context, options)
-    if _outcome(asked)[0] != "search":
-        raise InputError(
-            f"search takes a fairqr.Context; {_outcome(asked)[0]} takes the {type(asked).__name__}."
-        )
+    if asked.kind != "search":
+        raise InputError(f"search takes a Context; {asked.kind} takes the {type(asked).__name__}.")
     return asked

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.types import interrupt
 
 from fairqr import (
     AnswerContext,
@@ -123,6 +124,17 @@ async def test_what_a_call_does_not_take_is_refused_in_one_sentence(
     search: Any = FairSearch(engine, KnownRefiner())
     with pytest.raises(InputError, match=sentence):
         await getattr(search, method)("physicist", **given)
+
+
+async def test_an_interrupted_run_says_what_can_resume_it(engine: SearchEngine) -> None:
+    async def ask(request: Any) -> Any:
+        return [interrupt("which words?")]
+
+    search = FairSearch(engine, KnownRefiner(ask))
+    with pytest.raises(InputError, match="use build_search_graph with a checkpointer"):
+        await search.search("physicist", CONTEXT)
+    with pytest.raises(InputError, match="was interrupted"):
+        assert [event async for event in search.stream("physicist", CONTEXT)]
 
 
 @pytest.mark.parametrize("blocking", [False, True])
