@@ -5,13 +5,13 @@ Tasks with a record are not done again. The jobs run in this process or on Ray.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
-from fairqr.agents.models.cache import ReplyCache
+from fairqr.agents.models.cache import ReplyCache, replies_file
 from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.opening import open_language_model
 from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED
@@ -64,18 +64,17 @@ async def make_probe_plan(
     experiment: ListwiseExperiment | PairwiseExperiment,
     prompts: PromptLibrary,
     *,
-    base_url: str | None = None,
-    options: Mapping[str, Any] | None = None,
     preparing: Preparing | None = None,
+    **options: Any,
 ) -> ProbePlan:
     """Build the probe collections of an experiment, or read them.
 
     Args:
         experiment: What is asked.
         prompts: Where prompts come from.
-        base_url: The address of an OpenAI-compatible server; defaults to the provider's own.
-        options: More for chat models.
         preparing: Receives the name of what is imported, read or indexed.
+        options: More for chat models, such as ``base_url``: the address of an OpenAI-compatible
+            server, which defaults to the provider's own.
 
     Raises:
         FairqrError: A collection, a prompt or a ranker that it names is not there, or two
@@ -98,10 +97,10 @@ async def make_probe_plan(
         experiment=experiment,
         collections=tuple(map(CollectionEntry.of, collections)),
         prompts=tuple(entries),
-        base_url=base_url,
+        base_url=options.get("base_url"),
     )
-    own = {"base_url": base_url} if base_url else {}
-    return ProbePlan(manifest, tuple(collections), prompts, {**(options or {}), **own})
+    given = {name: value for name, value in options.items() if value is not None}
+    return ProbePlan(manifest, tuple(collections), prompts, given)
 
 
 def _asked_with(experiment: ListwiseExperiment | PairwiseExperiment) -> dict[str, list[str]]:
@@ -359,32 +358,37 @@ async def _model(tools: Tools, asked: Asked) -> LanguageModel:
     return await tools.keep("ranking model", (asked.model, dict(asked.options)), opened)
 
 
-async def run(experiment: ListwiseExperiment | PairwiseExperiment, options: RunOptions) -> None:
-    """Do all that is not done yet, and say first what it will cost at most."""
-    plan = await make_probe_plan(experiment, options.prompts, preparing=options.watcher.count)
-    await run_plan(plan, ProbeStore(options.folder), options)
-
-
-async def run_plan(
-    plan: ProbePlan, store: ProbeStore, options: RunOptions, replies: Path | None = None
-) -> None:
-    """Do the rest of a plan, and say first what it will cost at most.
+async def run(
+    experiment: ListwiseExperiment | PairwiseExperiment,
+    options: RunOptions,
+    *,
+    shared: bool = False,
+    **asked: Any,
+) -> ProbeStore:
+    """Do all that is not done yet, and say first what it will cost at most.
 
     Args:
-        plan: What to do.
-        store: Where results go.
+        experiment: What to do.
         options: How to do it.
-        replies: The file that keeps replies; by default one in the folder.
+        shared: Whether the folder is for any number of runs: each has one of its own in it, and
+            replies are kept in the user's cache.
+        asked: More for chat models, such as ``base_url``.
 
     Raises:
         FairqrError: The folder holds something else, a model fails, or the run is costly and
             the user did not agree.
     """
+    watcher = options.watcher
+    plan = await make_probe_plan(experiment, options.prompts, preparing=watcher.count, **asked)
+    same = plan.manifest.model_dump_json(include=set(plan.manifest.identity()))
+    own = hashlib.sha256(same.encode()).hexdigest()[:24]
+    store = ProbeStore(options.folder / own if shared else options.folder)
     cost = remaining_cost(plan, store)
     options.agree(cost.calls, cost.tokens)
-    options.watcher.note(cost_in_words(cost))
-    async with options.pool(replies or store.replies) as pool:
-        await run_probe(plan, store, pool, watcher=options.watcher)
+    watcher.note(cost_in_words(cost))
+    async with options.pool(replies_file() if shared else store.replies) as pool:
+        await run_probe(plan, store, pool, watcher=watcher)
+    return store
 
 
 def measure(store: ProbeStore) -> MeasuredListwise | MeasuredPairwise:

@@ -37,7 +37,7 @@ class ProbeSettings(search.WindowSettings):
     """
 
     attribute: str
-    protected: str
+    protected: str = "female"
     words: tuple[str, str] | None = None
     kinds: tuple[ProbeKind, ...] = ("pairwise", "listwise")
     depth: int | None = Field(None, ge=2, le=1000)
@@ -92,8 +92,8 @@ def probe_context(**values: object) -> ProbeContext:
     """Return the context of a run that probes.
 
     Args:
-        values: The fields of :class:`ProbeSettings` and of :class:`ProbeContext`. ``attribute`` and
-            ``protected`` are required. ``depth`` is how many of the ``k`` documents take part, and
+        values: The fields of :class:`ProbeSettings` and of :class:`ProbeContext`. ``attribute`` is
+            required. ``depth`` is how many of the ``k`` documents take part, and
             ``seed`` applies to the probe.
 
     Raises:

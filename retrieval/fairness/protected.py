@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 from fairqr.base.errors import InputError, one_line
 from fairqr.retrieval.sources.schema import Attribute
 
-DEFAULT = "female"
 TOLERANCE = 1e-9
 
 _ADJECTIVES = {"Europe": "European"} | {
@@ -88,20 +87,6 @@ class ProtectedGroup:
         signs = [(group in self.protected) - (group in self.unprotected) for group in self.universe]
         gain = np.asarray(memberships, dtype=np.float64) @ signs
         return np.select([gain > TOLERANCE, gain < -TOLERANCE], [1, 0], -1).astype(np.int8)
-
-
-def default_protected(attribute: Attribute) -> str:
-    """Return the group that is protected by default: ``female``.
-
-    Raises:
-        InputError: The attribute has no such group.
-    """
-    if DEFAULT not in attribute.groups:
-        raise InputError(
-            f"Say which group of {attribute.name} is protected: one of "
-            f"{', '.join(attribute.groups)}, or 'not' and one of them."
-        )
-    return DEFAULT
 
 
 def _checked(words: tuple[str, str]) -> tuple[str, str]:

@@ -294,9 +294,9 @@ class FairSearch:
             context: All options as one object.
             options: The values of :class:`fairqr.graph.probe.context.ProbeSettings`, such as
                 ``pairs=20``, and those of :class:`fairqr.graph.probe.context.ProbeContext`, instead
-                of a context. Two are required: ``attribute``, and ``protected``, its protected
-                group, such as ``female`` or ``not Europe``. ``depth`` is how many of the ``k``
-                documents take part; ``seed`` applies to the probe.
+                of a context. ``attribute`` is required. ``protected`` names its protected group,
+                such as ``not Europe``; the default is ``female``. ``depth`` is how many of the
+                ``k`` documents take part; ``seed`` applies to the probe.
 
         Raises:
             FairqrError: The request cannot be carried out; the message says what to do.

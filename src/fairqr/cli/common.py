@@ -32,7 +32,7 @@ LARGE_CALLS, LARGE_TOKENS = 2_000, 1_000_000
 """A run that may cost more needs the user's consent."""
 
 SEARCHED = ("corpus", "retriever")
-RUN = (*SEARCHED, "model", "base_url", "trace", "trace_content")
+RUN = (*SEARCHED, "model", "base_url", "trace", "trace_content", "yes")
 """The fields of :class:`Searched` and :class:`RunSettings` that have an option of their own."""
 
 
@@ -74,27 +74,38 @@ class Searched(Documented):
             yield engine
 
 
-class RunSettings(Searched):
+class ModelSettings(Documented):
+    """How models are asked; none of it changes the results.
+
+    Attributes:
+        base_url: The URL of an OpenAI-compatible server.
+        prompts_dir: A folder with your own prompts; FAIRQR_PROMPTS_DIR by default.
+        timeout: How many seconds one request to a model may take.
+        yes: Run even if the model may be asked more than 2,000 times or read more than 1,000,000
+            tokens.
+    """
+
+    base_url: str | None = None
+    prompts_dir: Path | None = None
+    timeout: float = Field(60, gt=0)
+    yes: bool = False
+
+
+class RunSettings(Searched, ModelSettings):
     """How a run works; its context says what it does.
 
     Attributes:
         model: The language model, such as local:smollm2-135m or openai:gpt-4o. causal:NAME only
             ranks; feedback refines without a model. [default: FAIRQR_MODEL, or the local model]
-        base_url: The URL of an OpenAI-compatible server.
         trace: Record the run in this file, as JSON lines.
         trace_content: Record queries and replies in the trace too.
-        prompts_dir: A folder with your own prompts; FAIRQR_PROMPTS_DIR by default.
-        timeout: How many seconds one request to a model may take.
         cache: Keep replies of models on disk, so that no question is asked twice.
         passages: Show how the text of each document begins.
     """
 
     model: str | None = None
-    base_url: str | None = None
     trace: Path | None = None
     trace_content: bool = False
-    prompts_dir: Path | None = None
-    timeout: float = Field(60, gt=0)
     cache: bool = True
     passages: bool = True
 
@@ -127,17 +138,6 @@ class RunSettings(Searched):
     def run(self, work: Coroutine[Any, Any, T], what: str) -> T:
         """Run asynchronous work to its end, and record it; see :func:`run`."""
         return run(work, what, self.trace, content=self.trace_content)
-
-
-class CostlyRunSettings(RunSettings):
-    """How a run works that a model's ranking, or a probe, can make costly.
-
-    Attributes:
-        yes: Run even if the model may be asked more than 2,000 times or read more than 1,000,000
-            tokens.
-    """
-
-    yes: bool = False
 
 
 def run(

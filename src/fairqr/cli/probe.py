@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -12,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import Field
 
-from fairqr.base.errors import InputError, ModelError
+from fairqr.base.errors import ModelError
 from fairqr.base.settings import cache_dir, default_model
 from fairqr.cli import output as out
-from fairqr.cli.common import NOTABLES, RUN, CostlyRunSettings, agree, run
+from fairqr.cli.common import NOTABLES, RUN, ModelSettings, RunSettings, agree, run
 from fairqr.cli.options import Fields, checked, command
 from fairqr.cli.output import Printed, Progress, warn
 from fairqr.evaluation.probes import specification as specs
-from fairqr.graph.documented import Documented
 from fairqr.graph.probe.context import ProbeContext
 
 if TYPE_CHECKING:
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-class QueryRunSettings(CostlyRunSettings):
+class QueryRunSettings(RunSettings):
     """How a run that probes one query works.
 
     Attributes:
@@ -38,85 +36,47 @@ class QueryRunSettings(CostlyRunSettings):
             model of transformers. [default: FAIRQR_MODEL, or the local model]
     """
 
-    model: str | None = None
 
-
-class ProbeRun(Documented):
-    """How a probe of many queries runs; none of it changes the results.
-
-    Attributes:
-        prompts_dir: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
-        base_url: The URL of an OpenAI-compatible server.
-        timeout: How many seconds one request to a model may take.
-        concurrency: How many pairs or lists run at a time; use 1 to measure times.
-        output: The folder of the run; an interrupted run resumes. [default: in the cache]
-        yes: Run even if the model may be asked more than 2,000 times or read more than 1,000,000
-            tokens.
-    """
-
-    prompts_dir: Path | None = None
-    base_url: str | None = None
-    timeout: float = Field(60, gt=0)
-    concurrency: int = Field(4, ge=1, le=256)
-    output: Path | None = None
-    yes: bool = False
-
-
-class Probed(Documented):
-    """The groups that a probe compares.
+class ProbeRun(ModelSettings):
+    """Which groups a probe of many queries compares, and how it runs.
 
     Attributes:
         attribute: An attribute of the collection's schema, such as gender.
-        protected: The protected group: female, not Europe, or 'female vs male'. Defaults to female.
-        words: What to call the two groups, PROTECTED/UNPROTECTED, such as women/men.
+        protected: The protected group: female, not Europe, or 'female vs male'.
+        words: What to call the two groups, such as women,men.
+        concurrency: How many pairs or lists run at a time; use 1 to measure times.
+        output: The folder of the run; an interrupted run resumes. [default: in the cache]
     """
 
     attribute: str
-    protected: str | None = None
-    words: str | None = None
-
-    def source(self, collection: str, split: str | None) -> dict[str, Any]:
-        """Return the groups as an experiment's file names them.
-
-        Raises:
-            InputError: There is no such attribute, the group has no name, or there are not two
-                words.
-        """
-        from fairqr.evaluation.collections.finding import find_collection
-        from fairqr.retrieval.fairness.protected import default_protected
-
-        words = None if self.words is None else self.words.split("/")
-        if words is not None and (len(words) != 2 or not all(words)):
-            raise InputError("--words takes two words with a slash between, such as women/men.")
-        protected = self.protected
-        if protected == "":
-            raise InputError("--protected needs a group, such as female or 'female vs male'.")
-        if protected is None:
-            schema = find_collection(collection, split).corpus.schema
-            protected = default_protected(schema.attribute(self.attribute))
-        return {"attribute": self.attribute, "protected": protected, "words": words}
+    protected: str = "female"
+    words: tuple[str, str] | None = None
+    concurrency: int = Field(4, ge=1, le=256)
+    output: Path | None = None
 
 
 _ASKED = ("collection", "queries", "seed")
-_RUNNING = Fields("base_url", "timeout", "concurrency", "output", "yes", prompts="prompts_dir")
+_COMPARED = ("attribute", "protected", "words")
+_RUNNING = Fields(
+    *_COMPARED, "base_url", "timeout", "concurrency", "output", "yes", prompts="prompts_dir"
+)
 
 
 @command(app)
 def query(
     query: str,
     *,
-    asked: Annotated[
-        Mapping[str, Any],
+    context: Annotated[
+        ProbeContext,
         Fields(
             "k",
-            model=ProbeContext,
             attribute="probe.attribute",
+            protected="probe.protected",
             kind="probe.kinds",
             seed="probe.seed",
         ),
     ],
-    settings: Annotated[QueryRunSettings, Fields(*RUN, "yes")],
-    protected: str = "female",
+    settings: Annotated[QueryRunSettings, Fields(*RUN)],
 ) -> Printed:
     """Search, and ask a model to rank what was found: does it lean toward a group?
 
@@ -124,12 +84,9 @@ def query(
 
     Args:
         query: What to search for.
-        asked: How to search and to probe.
+        context: How to search and to probe.
         settings: How the run works.
-        protected: The groups to protect: female, not Europe, or 'female vs male'.
     """
-    probe = {"protected": protected, **asked["probe"]}
-    context = checked(ProbeContext, {**asked, "probe": probe})
 
     async def work() -> ProbeResult:
         from fairqr.agents.models.opening import open_language_model
@@ -161,7 +118,6 @@ def query(
 def pairwise(
     *,
     changes: Annotated[Mapping[str, Any], Fields(*_ASKED, model=specs.PairwiseExperiment)],
-    probed: Probed,
     model: list[str] | None = None,
     running: Annotated[ProbeRun, _RUNNING],
 ) -> Printed:
@@ -172,22 +128,24 @@ def pairwise(
 
     Args:
         changes: What is asked; at most 20 queries by default.
-        probed: The groups that are compared.
         model: The model to probe, such as openai:gpt-4o, local:smollm2-135m, or causal: with a
             model of transformers or the folder of a tuned adapter. Repeatable. [default:
             FAIRQR_MODEL, or the local model]
-        running: How the probe runs.
+        running: What is compared, and how.
     """
-    usual = {"kind": specs.PAIRWISE_KIND, "title": "A pairwise probe", "queries": 20, "pairs": 10}
-    values = {**usual, "models": model or [default_model()], **changes}
-    return _probe(specs.PairwiseExperiment, values, probed, running)
+    usual = {
+        "kind": specs.PAIRWISE_KIND,
+        "queries": 20,
+        "pairs": 10,
+        "models": model or [default_model()],
+    }
+    return _probe(specs.PairwiseExperiment, {**usual, **changes}, running)
 
 
 @command(app)
 def listwise(
     *,
     changes: Annotated[Mapping[str, Any], Fields(*_ASKED, model=specs.ListwiseExperiment)],
-    probed: Probed,
     model: list[str] | None = None,
     running: Annotated[ProbeRun, _RUNNING],
 ) -> Printed:
@@ -195,60 +153,45 @@ def listwise(
 
     Args:
         changes: What is asked; at most 10 queries by default.
-        probed: The groups that are compared.
         model: The model to probe, as in 'fairqr probe pairwise', or pairwise:MODEL, monot5,
             monobert or initial. Repeatable. [default: FAIRQR_MODEL, or the local model]
-        running: How the probe runs.
+        running: What is compared, and how.
     """
-    usual = {"kind": specs.LISTWISE_KIND, "title": "A listwise probe", "queries": 10}
-    values = {**usual, "rankers": model or [default_model()], **changes}
-    return _probe(specs.ListwiseExperiment, values, probed, running)
+    usual = {"kind": specs.LISTWISE_KIND, "queries": 10, "rankers": model or [default_model()]}
+    return _probe(specs.ListwiseExperiment, {**usual, **changes}, running)
 
 
 def _probe(
     spec: type[specs.PairwiseExperiment | specs.ListwiseExperiment],
-    values: dict[str, Any],
-    probed: Probed,
+    values: Mapping[str, Any],
     running: ProbeRun,
 ) -> Printed:
     """Run a probe of either kind, and measure it."""
-    from fairqr.agents.models.cache import replies_file
     from fairqr.evaluation.experiments import kinds
     from fairqr.evaluation.probes import running as probes
-    from fairqr.evaluation.probes.store import ProbeStore
     from fairqr.evaluation.reports.tables import records_of
     from fairqr.evaluation.workers.choice import Workers
     from fairqr.prompts.library import PromptLibrary
 
     kinds.check_pandas()
-    values.setdefault("collection", NOTABLES)
-    source = probed.source(values["collection"], values.get("split"))
-    experiment = checked(spec, {**values, "sources": (source,)})
+    usual = {"title": "A probe", "collection": NOTABLES}
+    compared = running.model_dump(include={*_COMPARED})
+    experiment = checked(spec, {**usual, **values, "sources": (compared,)})
     output = running.output
-
-    async def work(watcher: Progress) -> ProbeStore:
-        library = PromptLibrary(running.prompts_dir)
-        plan = await probes.make_probe_plan(
-            experiment,
-            library,
-            base_url=running.base_url,
-            options={"timeout": running.timeout},
-            preparing=watcher.count,
+    with Progress() as watcher:
+        options = kinds.RunOptions(
+            output or cache_dir() / "probes",
+            watcher,
+            PromptLibrary(running.prompts_dir),
+            Workers(at_once=running.concurrency),
+            agree=partial(agree, yes=running.yes),
         )
-        same = plan.manifest.model_dump_json(include=set(plan.manifest.identity()))
-        name = hashlib.sha256(same.encode()).hexdigest()[:24]
-        store = ProbeStore(output or cache_dir() / "probes" / name)
-        consent = partial(agree, yes=running.yes)
-        workers = Workers(at_once=running.concurrency)
-        options = kinds.RunOptions(store.folder, watcher, library, workers, agree=consent)
-        # Without a folder, replies are kept in the user's cache, as for a search.
-        await probes.run_plan(plan, store, options, None if output else replies_file())
-        return store
-
-    with Progress() as progress:
-        measured = probes.measure(run(work(progress), "probe"))
-    manifest = measured.manifest
-    data = manifest.model_dump(mode="json", include={"experiment", "collections", "prompts"})
+        asked = running.model_dump(include={"base_url", "timeout"})
+        work = probes.run(experiment, options, shared=output is None, **asked)
+        measured = probes.measure(run(work, "probe"))
+    data = measured.manifest.model_dump(
+        mode="json", include={"experiment", "collections", "prompts"}
+    )
     data |= {name: records_of(frame) for name, frame in measured.frames.items()}
     lines = [*measured_lines(measured)]
     if output:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from fairqr.base.errors import InputError, ModelError
 from fairqr.base.settings import DEFAULT_POOL, default_model
-from fairqr.cli.common import RUN, CostlyRunSettings, RunSettings
+from fairqr.cli.common import RUN, RunSettings
 from fairqr.cli.options import Fields
 from fairqr.cli.output import Printed, warn
 from fairqr.graph.answer.context import AnswerContext
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fairqr.graph.search.result import SearchResult
 
 
-class SearchRunSettings(CostlyRunSettings):
+class SearchRunSettings(RunSettings):
     """How a search runs.
 
     Attributes:
@@ -39,7 +39,7 @@ def search(
     asked: Annotated[
         Context, Fields("target", "k", "method", "max_iterations", "seed", attribute="attributes")
     ],
-    settings: Annotated[SearchRunSettings, Fields(*RUN, "yes")],
+    settings: Annotated[SearchRunSettings, Fields(*RUN)],
     as_json: bool = False,
 ) -> Printed:
     """Search so that every group gets its share of exposure, through relevant documents.
@@ -121,7 +121,6 @@ class AnswerRunSettings(RunSettings):
         concurrency: How many requests to models run at the same time.
     """
 
-    model: str | None = None
     attributor: str = "overlap"
     input_tokens: int | None = Field(None, ge=64)
     concurrency: int = Field(8, ge=1)
@@ -220,6 +219,7 @@ async def _answered(
         elif size is not None and asked.k > size:
             raise InputError(f"'{engine.name}' has only {size} documents; lower --pool.")
         fair = FairSearch(engine, chat, generator=generator, attributor=judge, **given)
-        result, written = await follow(fair, question, asked, quiet=not live, model=ranks)
+        told: dict[str, Any] = {"model": ranks, "yes": settings.yes}
+        result, written = await follow(fair, question, asked, quiet=not live, **told)
         shown = [place.id for place in result.ranking if place.exposure and not silent]
         return result, await settings.passages_of(engine, shown), written

@@ -482,8 +482,10 @@ def test_a_large_run_has_to_be_agreed_to(
     ("options", "said"),
     [
         (["--attribute", "age"], "age"),
-        (["--attribute", "region"], "north, south"),
+        (["--attribute", "region"], "no group 'female' of region; choose among north, south"),
         (["--protected", "blue"], "blue"),
+        (["--protected", ""], "name an attribute and its protected group"),
+        (["--words", "women"], "The parameter 'words.1' is wrong"),
         (["--set", "by=feeling"], "The parameter 'by' is wrong"),
         (["--set", "shown=cover"], "The parameter 'shown' is wrong"),
         (["--set", "asker=me"], "The parameter 'asker' is wrong"),

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from fairqr.base.errors import InputError
 from fairqr.cli.output import say
-from fairqr.cli.probe import Probed, measured_lines
+from fairqr.cli.probe import measured_lines
 from fairqr.evaluation.probes.listwise_measures import MeasuredListwise
 from fairqr.evaluation.probes.pairwise_measures import MeasuredPairwise
 from fairqr.evaluation.probes.running import measure
@@ -85,9 +84,3 @@ def test_the_given_order_is_printed_once(
     assert sum(row.startswith("initial ") for row in rows) == 3
     assert sum(row.startswith("model ") for row in rows) == 11
     assert "for female less for male askers:" in rows
-
-
-@pytest.mark.parametrize("options", [{"words": "women"}, {"words": ""}, {"protected": ""}])
-def test_groups_and_words_are_told_by_their_options(options: dict[str, str]) -> None:
-    with pytest.raises(InputError, match=f"^--{next(iter(options))} "):
-        Probed(attribute="gender", **options).source("notables", None)
