@@ -10,10 +10,10 @@ from measuring import Row, in_turns, median
 from through_files import exposure_through_files
 from workspace import Workspace
 
-from fairqr.evaluation.expected_exposure import expected_exposure, group_expected_exposure
+from fairqr.evaluation.expected_exposure import expected_exposure
 from fairqr.evaluation.fairness import awrf
 from fairqr.evaluation.relevance import ndcg
-from fairqr.retrieval.fairness.exposure import Discount
+from fairqr.retrieval.fairness.exposure import Discount, group_exposure
 
 RANKED, GROUPS, QUERIES = 1_000, 8, 50
 SAMPLES, SHOWN = 100, 5
@@ -75,7 +75,7 @@ def _sequences(workspace: Workspace) -> Iterator[Row]:
     wanted = dict(enumerate(target.tolist()))
 
     def ours() -> float:
-        delta = group_expected_exposure(members, TREC) - target
+        delta = group_exposure(members, TREC).mean(axis=0) - target
         return float(delta @ delta)
 
     close(ours(), loop_loss(rankings, wanted))

@@ -11,8 +11,7 @@ import numpy as np
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.evaluate import evaluate
-from fairqr.evaluation.measures.base import Measure
-from fairqr.evaluation.measures.text import parse_measures
+from fairqr.evaluation.measures.measure import Measure, parse_measures
 
 
 class _Mean(ir_measures.measures.base.Agg):
@@ -40,18 +39,19 @@ class _FairMeasure(ir_measures.measures.Measure):
     }
 
     def __init__(self, measure: Measure, groups: Any, options: dict[str, Any]) -> None:
-        ir_measures.measures.Measure.__init__(
-            self, **({} if measure.k is None else {"cutoff": measure.k})
-        )
+        k = measure.factors[0].k
+        ir_measures.measures.Measure.__init__(self, **({} if k is None else {"cutoff": k}))
         self._measure, self._groups, self._options = measure, groups, options
 
     def __call__(self, **params: int) -> _FairMeasure:
+        name = self._measure.kind.name
         if set(params) != {"cutoff"}:
             raise InputError(
-                f"{self._measure.name} takes a cut-off only, as {self._measure.name}@20; put "
-                "other parameters in the text for fair_measures."
+                f"{name} takes a cut-off only, as {name}@20; put other parameters in the text for "
+                "fair_measures."
             )
-        measure = dataclasses.replace(self._measure, k=params["cutoff"])
+        factors = (dataclasses.replace(it, k=params["cutoff"]) for it in self._measure.factors)
+        measure = Measure(tuple(factors))
         return _FairMeasure(measure, self._groups, self._options)
 
     def __repr__(self) -> str:

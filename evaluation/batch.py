@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from fairqr.base.errors import InputError, TargetError, one_line
+from fairqr.base.errors import TargetError, one_line
 from fairqr.evaluation.collections.labels import Groups
 from fairqr.evaluation.collections.query_targets import (
     DEFAULT_TARGET,
@@ -70,17 +70,11 @@ class Batch:
         self.lengths = np.array([len(ranking) for ranking in self.rankings], dtype=np.intp)
         self.relevant = [[id_ for id_, grade in own.items() if grade > 0] for own in judged]
         self.relevant_counts = np.array([len(ids) for ids in self.relevant], dtype=np.intp)
-        self._groups = groups
+        # Measure.targeted has checked that there are groups if a measure needs them.
+        self.groups = cast("Groups", groups)
         self._target = target
         self._computed = computed or {}
         self._kept: dict[Any, Any] = {}
-
-    @property
-    def groups(self) -> Groups:
-        """The groups of the documents."""
-        if self._groups is None:
-            raise InputError("The groups of the documents are unknown; name the documents.")
-        return self._groups
 
     def of_query(self, query: int) -> range:
         """Return the positions of a query's rankings; empty where the run lacks the query."""
@@ -109,10 +103,6 @@ class Batch:
             return np.maximum(grades, 0.0, out=grades)
 
         return self._to_depth("grades", k, fill)
-
-    def relevance(self, k: int | None = None) -> FloatArray:
-        """Return 1 where the document at that rank is relevant, else 0, shape (R, n)."""
-        return (self.grades(k) > 0).astype(np.float64)
 
     def ideal_grades(self, k: int | None = None) -> FloatArray:
         """Return the grades of each query's relevant documents, highest first, shape (Q, m)."""
@@ -153,10 +143,8 @@ class Batch:
             Shape (Q, G), and by position why a query has no target; its row is uniform.
         """
         wanted, computed = rule or self._target, self._computed.get(dimension.name)
-        return self._once(
-            ("targets", str(wanted), *_key(dimension)),
-            lambda: self._targets(dimension, wanted, computed),
-        )
+        key = ("targets", str(wanted), *_key(dimension))
+        return self._once(key, lambda: self._targets(dimension, wanted, computed))
 
     def relevant_shares(self, dimension: Dimension) -> tuple[FloatArray, dict[int, Undefined]]:
         """Return the share of each group among a query's relevant documents, as targets are."""
@@ -174,38 +162,24 @@ class Batch:
             items: ``pool`` for documents that are judged or ranked for the query, ``corpus`` for
                 all documents and the pool.
         """
-        return self._once(
-            ("expected", query, discount, k, items),
-            lambda: self._expected(query, discount, k, items),
-        )
-
-    def item_count(self, query: int, items: str) -> int:
-        """Return how many items a query has."""
-        pool = self._pool(query)
-        if items == "pool":
-            return len(pool)
-        return self.groups.documents + sum(id_ not in self.groups.labels for id_ in pool)
-
-    def _pool(self, query: int) -> Mapping[str, int]:
-        """Number the items: the documents judged for the query or ranked by this run."""
-
-        def number() -> Mapping[str, int]:
-            ranked = (self.rankings[place] for place in self.of_query(query))
-            ids = set(self.judged[query]).union(*ranked)
-            return {id_: place for place, id_ in enumerate(sorted(ids))}
-
-        return self._once(("pool", query), number)
+        key = ("expected", query, discount, k, items)
+        return self._once(key, lambda: self._expected(query, discount, k, items))
 
     def _expected(
         self, query: int, discount: Discount, k: int | None, items: str
     ) -> ExpectedExposure:
-        place, own = self._pool(query), self.of_query(query)
-        length = int(self.lengths[own.start : own.stop].max())
+        own = [self.rankings[place] for place in self.of_query(query)]
+        pool = sorted(set(self.judged[query]).union(*own))
+        place = {id_: number for number, id_ in enumerate(pool)}
+        length = max(map(len, own))
         samples = np.full((len(own), length if k is None else min(length, k)), -1)
         for row, ranking in enumerate(own):
-            ids = self.rankings[ranking][: samples.shape[1]]
+            ids = ranking[: samples.shape[1]]
             samples[row, : len(ids)] = [place[id_] for id_ in ids]
-        useful = np.zeros(self.item_count(query, items), dtype=bool)
+        count = len(pool)
+        if items == "corpus":
+            count = self.groups.documents + len(pool) - len(self.groups.labels.known(pool))
+        useful = np.zeros(count, dtype=bool)
         useful[[place[id_] for id_ in self.relevant[query]]] = True
         return expected_exposure(samples, useful, discount, k)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike
 from fairqr.agents.statistics import Interval, student_quantile, too_few
 from fairqr.evaluation.batch import Batch
 from fairqr.retrieval.fairness.dimension import Dimension
-from fairqr.retrieval.fairness.exposure import exposure
+from fairqr.retrieval.fairness.exposure import FloatArray, exposure
 
 LEVEL = 0.95
 ROUNDING = 1e-12
@@ -42,54 +43,42 @@ class GroupShare:
     queries: int
 
 
-class GroupShares:
-    """Gathers the shares of each group over the queries that have both, batch by batch.
+def exposed_and_relevant(
+    batch: Batch, dimension: Dimension, k: int | None
+) -> tuple[FloatArray, FloatArray]:
+    """Return the shares of each group in the exposure of a query and among its relevant documents.
+
+    Two arrays of shape (n, G), over the n queries that have both.
+    """
+    gained = exposure(batch.memberships(dimension, k))
+    known = gained.any(axis=1)
+    counts = np.bincount(batch.owner[known], minlength=len(batch.queries))
+    summed = np.zeros((len(batch.queries), len(dimension.groups)))
+    np.add.at(summed, batch.owner[known], gained[known])
+    relevant, without = batch.relevant_shares(dimension)
+    both = [place for place in np.flatnonzero(counts).tolist() if place not in without]
+    return summed[both] / counts[both, None], relevant[both]
+
+
+def group_shares(
+    dimension: Dimension, parts: Sequence[tuple[FloatArray, FloatArray]]
+) -> list[GroupShare]:
+    """Return the shares of each group over all queries; none if no query has both.
 
     Args:
         dimension: The groups.
-        k: The cut-off.
+        parts: Of :func:`exposed_and_relevant`, for batches of the queries.
     """
-
-    def __init__(self, dimension: Dimension, k: int | None) -> None:
-        self._dimension = dimension
-        self._k = k
-        self._exposures = [np.zeros((0, len(dimension.groups)))]
-        self._relevant = [np.zeros((0, len(dimension.groups)))]
-
-    def add(self, batch: Batch) -> None:
-        """Take in some of the queries."""
-        gained = exposure(batch.memberships(self._dimension, self._k))
-        known = gained.any(axis=1)
-        counts = np.bincount(batch.owner[known], minlength=len(batch.queries))
-        summed = np.zeros((len(batch.queries), len(self._dimension.groups)))
-        np.add.at(summed, batch.owner[known], gained[known])
-        relevant, without = batch.relevant_shares(self._dimension)
-        both = [place for place in np.flatnonzero(counts).tolist() if place not in without]
-        self._exposures.append(summed[both] / counts[both, None])
-        self._relevant.append(relevant[both])
-
-    def listed(self) -> list[GroupShare]:
-        """Return the shares of each group; none if no query has both."""
-        exposures, relevant = np.concatenate(self._exposures), np.concatenate(self._relevant)
-        if not len(exposures):
-            return []
-        found = []
-        for place, group in enumerate(self._dimension.groups):
-            seen, due = exposures[:, place], relevant[:, place]
-            share, interval = float(due.mean()), ratio_interval(seen, due)
-            found.append(
-                GroupShare(
-                    attribute=self._dimension.name,
-                    group=group,
-                    exposure=float(seen.mean()),
-                    relevant=share,
-                    ratio=float(seen.mean()) / share if share else None,
-                    low=interval.low if interval else None,
-                    high=interval.high if interval else None,
-                    queries=len(exposures),
-                )
-            )
-        return found
+    exposures, relevant = map(np.concatenate, zip(*parts, strict=True))
+    found = []
+    for group, seen, due in zip(dimension.groups, exposures.T, relevant.T, strict=True):
+        if not len(seen):
+            continue
+        share, mean, interval = float(due.mean()), float(seen.mean()), ratio_interval(seen, due)
+        ratio = mean / share if share else None
+        low, high = (interval.low, interval.high) if interval else (None, None)
+        found.append(GroupShare(dimension.name, group, mean, share, ratio, low, high, len(seen)))
+    return found
 
 
 def ratio_interval(numerators: ArrayLike, denominators: ArrayLike) -> Interval | None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fairqr.agents.statistics import mean_interval
 from fairqr.base.errors import InputError
 from fairqr.evaluation.batch import Batch
-from fairqr.evaluation.by_group import GroupShares
+from fairqr.evaluation.by_group import exposed_and_relevant, group_shares
 from fairqr.evaluation.collections.labels import Groups, scan_corpus
 from fairqr.evaluation.collections.query_targets import (
     DEFAULT_TARGET,
@@ -21,19 +18,18 @@ from fairqr.evaluation.collections.query_targets import (
     check_target,
 )
 from fairqr.evaluation.inputs import as_groups, as_qrels, as_run
-from fairqr.evaluation.measures.base import GROUPS_NEEDED, Measure, Need
-from fairqr.evaluation.measures.text import parse_measures
-from fairqr.evaluation.notes import Notes, depth_of
+from fairqr.evaluation.measures.kinds import Need
+from fairqr.evaluation.measures.measure import GROUPS_NEEDED, Measure, parse_measures
+from fairqr.evaluation.notes import depth_of, notes_on
 from fairqr.evaluation.qrels import Qrels
 from fairqr.evaluation.results import Evaluation, MeasureResult, Missing, check_level
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.target import Target
 from fairqr.retrieval.sources.corpus import Corpus
 from fairqr.retrieval.sources.runs import SystemRun, Ties
 from fairqr.retrieval.sources.source import Source
-
-__all__ = ["Evaluation", "bind", "evaluate", "evaluate_all", "ids_of"]
 
 WITHOUT_POPULATION = Target(parts={"relevance": 0.5, "uniform": 0.5})
 
@@ -90,17 +86,27 @@ def evaluate(
     """
     ranked, judged = as_run(run, name, ties=ties), as_qrels(qrels)
     wanted = parse_measures(measures)
-    found = as_groups(groups, ids_of([ranked], judged) if _must_be_read(groups) else ())
+    is_read = isinstance(groups, Corpus | Source | str | Path)
+    found = as_groups(groups, ids_of([ranked], judged) if is_read else ())
     known = () if found is None else tuple(found.schema.attributes)
     if isinstance(attributes, str):
         attributes = (attributes,)
     if not attributes and not isinstance(groups, Groups | Corpus | str | Path):
         attributes = known
     computed = (computed,) if isinstance(computed, QueryTargets) else computed
-    _check_types("computed", computed, QueryTargets)
-    _check_types("attributes", attributes, str)
-    _check_types("name", [name], str)
-    default = _default_target(found)
+    for option, given, kind in (
+        ("computed", computed, QueryTargets),
+        ("attributes", attributes, str),
+        ("name", [name], str),
+    ):
+        for value in given if isinstance(given, Iterable) else [given]:
+            if not isinstance(value, kind):
+                raise InputError(
+                    f"'{option}' cannot be of type {type(value).__name__}; give {kind.__name__}."
+                )
+    populations = [] if found is None else found.schema.attributes.values()
+    populated = all(attribute.population is not None for attribute in populations)
+    default = DEFAULT_TARGET if populated else WITHOUT_POPULATION
     (evaluation,) = evaluate_all(
         [ranked],
         judged,
@@ -114,24 +120,6 @@ def evaluate(
         by_group=attributes or known,
     )
     return evaluation
-
-
-def _check_types(name: str, given: Any, kind: type) -> None:
-    for value in given if isinstance(given, Iterable) else [given]:
-        if not isinstance(value, kind):
-            raise InputError(
-                f"'{name}' cannot be of type {type(value).__name__}; give {kind.__name__}."
-            )
-
-
-def _must_be_read(groups: Any) -> bool:
-    return isinstance(groups, Corpus | Source | str | Path)
-
-
-def _default_target(groups: Groups | None) -> Target:
-    attributes = [] if groups is None else groups.schema.attributes.values()
-    populated = all(attribute.population is not None for attribute in attributes)
-    return DEFAULT_TARGET if populated else WITHOUT_POPULATION
 
 
 def evaluate_all(
@@ -157,7 +145,7 @@ def evaluate_all(
         runs: The runs.
         qrels: Judgements. Optional if no measure needs them; all queries of the runs are then
             measured.
-        measures: As text or as objects; see :mod:`fairqr.evaluation.measures.text`.
+        measures: As text or as objects; see :mod:`fairqr.evaluation.measures.measure`.
         documents: The source of the documents' groups: a corpus, which is read once, or
             what ``scan_corpus`` or ``scan_engine`` knows of :func:`ids_of`.
         target: ``relevance:0.5,population:0.5`` by default; ``trec2022`` for the track's target,
@@ -191,52 +179,56 @@ def evaluate_all(
     )
     bound = [measure.for_target(rule) for measure in bind(wanted, groups, attributes)]
     _check(bound, qrels, groups, rule)
+    judged = qrels or {}
     queries = tuple(
-        qrels if qrels is not None else dict.fromkeys(q for r in runs for q in r.rankings)
+        judged if qrels is not None else dict.fromkeys(q for r in runs for q in r.rankings)
     )
     if not queries:
         raise InputError(
             "No query is judged, so there is nothing to measure; name other judgements."
         )
     ready = {targets.dimension.name: targets for targets in computed}
+    told = "; ".join([str(rule), *(f"{n} by query: {given.rule}" for n, given in ready.items())])
     attributes_of = {} if groups is None else groups.schema.attributes
     listed = [groups.dimension(name) for name in by_group] if groups and qrels is not None else []
     depth = depth_of(bound)
     evaluations = []
     for run in runs:
         values: dict[Measure, dict[str, Score]] = {measure: {} for measure in bound}
-        notes = Notes(run, qrels, groups, bound, missing)
-        shares = [GroupShares(dimension, depth) for dimension in listed]
+        shares: list[list[tuple[FloatArray, FloatArray]]] = [[] for _ in listed]
         for part in _parts(run, queries):
             batch = Batch(
                 part,
                 [_ranked(run, query) for query in part],
-                [(qrels or {}).get(query, {}) for query in part],
+                [judged.get(query, {}) for query in part],
                 groups=groups,
                 target=rule,
                 computed=ready,
             )
             for measure, found in values.items():
-                found.update(zip(part, _scores(measure, batch, missing), strict=True))
-            notes.add(batch)
-            for gathered in shares:
-                gathered.add(batch)
-        results = {str(m): _summary(m, found, level) for m, found in values.items()}
+                found.update(zip(part, measure.scores(batch), strict=True))
+                if missing == "zero" and measure.counts_missing:
+                    found.update({q: 0.0 for q in part if _is_missing(found[q])})
+            for dimension, own in zip(listed, shares, strict=True):
+                own.append(exposed_and_relevant(batch, dimension, depth))
+        of_groups = map(group_shares, listed, shares)
         evaluations.append(
             Evaluation(
                 run=run.name,
                 queries=queries,
-                results=results,
-                target="; ".join(
-                    [str(rule), *(f"{n} by query: {t.rule}" for n, t in ready.items())]
-                ),
+                results={str(m): MeasureResult.of(m, it, level) for m, it in values.items()},
+                target=told,
                 unknown={name: own.unknown for name, own in attributes_of.items()},
                 missing=missing,
-                notes=notes.listed(),
-                by_group=tuple(share for gathered in shares for share in gathered.listed()),
+                notes=notes_on(run, qrels, queries, groups, bound, missing),
+                by_group=tuple(share for own in of_groups for share in own),
             )
         )
     return evaluations
+
+
+def _is_missing(score: Score) -> bool:
+    return isinstance(score, Undefined) and score.reason is Reason.MISSING
 
 
 def _parts(run: SystemRun, queries: Sequence[str]) -> Iterator[list[str]]:
@@ -292,7 +284,7 @@ def _check(
     by_judgements = not isinstance(rule, Target) or rule.parts.get("relevance")
     targeted: list[Dimension] = []
     for measure in measures:
-        measure.check(groups)
+        targeted += measure.targeted(groups)
         if qrels is None and Need.QRELS in measure.needs:
             raise InputError(f"{measure} needs judgements; {QRELS_NEEDED}.")
         if qrels is None and Need.TARGET in measure.needs and by_judgements:
@@ -300,7 +292,6 @@ def _check(
                 f"The target of {measure} is made from judgements; {QRELS_NEEDED}, "
                 "or choose a target without relevance, such as population:1."
             )
-        targeted += measure.targeted(groups) if groups else []
     check_target(rule, targeted)
     for dimension in targeted:
         if rule == "trec2022" and any(f.unknown != "group" for f in dimension.factors):
@@ -312,18 +303,3 @@ def _check(
 
 def _ranked(run: SystemRun, query: str) -> list[Sequence[str]]:
     return [ranking.ids for ranking in run.rankings.get(query, ())]
-
-
-def _scores(measure: Measure, batch: Batch, missing: Missing) -> list[Score]:
-    scores = measure.values(batch).listed()
-    if missing == "zero" and measure.counts_missing:
-        for place, score in enumerate(scores):
-            if isinstance(score, Undefined) and score.reason is Reason.MISSING:
-                scores[place] = 0.0
-    return scores
-
-
-def _summary(measure: Measure, values: Mapping[str, Score], level: float) -> MeasureResult:
-    defined = np.array([v for v in values.values() if not isinstance(v, Undefined)])
-    mean = float(defined.mean()) if defined.size else None
-    return MeasureResult(measure, values, mean, mean_interval(defined, level=level))

@@ -32,20 +32,24 @@ k²/m, down to a·t0 + (k−a)·t1 with a = min(k, n−m).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.scores import Reason, Score, Undefined
-from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray, group_exposure
+from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray
 
 ROOM = 1e-12
 """Bounds that are closer than this leave no room for a normalised value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+What = Literal["disparity", "relevance", "loss"]
+Normalization = Literal["bounds", "none", "fair-rag"]
+
+
+class Bounds(NamedTuple):
     """The least and the greatest value that rankings of n items, m useful, can reach.
 
     Attributes:
@@ -66,71 +70,74 @@ class ExpectedExposure:
     Attributes:
         disparity: EE-D, in [S²/n, Σ d²]; the low end is fair, all items getting the same.
         relevance: EE-R, higher is better: exposure goes where relevance is.
-        loss: EE-L, at least 0; 0 is fair: exposure is exactly the target.
         useful_relevance: EE-R with the useful items alone in the sum, as the code of "Towards Fair
             RAG" has it.
         unbiased_disparity: EE-D without the upward bias of few samples,
             (‖Σ_s x_s‖² − Σ_s ‖x_s‖²)/(N(N−1)) with x_s the exposure of one ranking; None for one
             ranking. Its mean is right, but one value can be below S²/n, and even below 0 where
             rankings leave much out.
-        target_square: Σ ε*².
-        bounds: What can be reached.
+        bounds: What can be reached; the greatest EE-R is Σ ε*², too.
         items: n.
         useful: m.
     """
 
     disparity: float
     relevance: float
-    loss: float
     useful_relevance: float
     unbiased_disparity: float | None
-    target_square: float
     bounds: Bounds
     items: int
     useful: int
 
-    def normalised(
-        self,
-        value: float | None,
-        bounds: tuple[float, float],
-        *,
-        by_use: bool = True,
-        from_zero: bool = False,
+    @property
+    def loss(self) -> float:
+        """EE-L, at least 0; 0 is fair: exposure is exactly the target."""
+        # Rounding can leave about −1e-16 where the target is met.
+        return max(0.0, self._loss(self.disparity))
+
+    def _loss(self, disparity: float) -> float:
+        return disparity - 2 * self.relevance + self.bounds.relevance[1]
+
+    def score(
+        self, what: What, normalization: Normalization = "bounds", *, unbiased: bool = False
     ) -> Score:
-        """Return where a value lies between its bounds: (value − least)/(greatest − least).
+        """Return EE-D, EE-R or EE-L, normalised.
 
         Args:
-            value: None if it needs more than one ranking.
-            bounds: What rankings of the items can reach.
-            by_use: Whether the value depends on which items are useful.
-            from_zero: Take 0 for the least, as in the numbers of "Towards Fair RAG".
+            what: Which of them.
+            normalization: ``bounds``: (value − least)/(greatest − least) of what rankings of the
+                items can reach. ``none``. ``fair-rag``: the numbers of "Towards Fair RAG", where
+                both lower bounds are 0, and EE-R sums over the useful items alone, so that it stays
+                below 1 where fewer than k are useful.
+            unbiased: EE-D, or EE-L, by the unbiased EE-D. It can be below the least value.
 
         Returns:
-            Undefined where all rankings get the same value.
+            Undefined where all rankings get the same value; the unbiased one also for one ranking.
         """
-        if value is None:
-            return Undefined(Reason.ONE_RANKING)
-        if undefined := self.without_room(bounds, by_use=by_use):
-            return undefined
-        low, high = bounds
-        return value / high if from_zero else (value - low) / (high - low)
+        published, value = normalization == "fair-rag", getattr(self, what)
+        if unbiased:
+            disparity = self.unbiased_disparity
+            if disparity is None:
+                return Undefined(Reason.ONE_RANKING)
+            value = disparity if what == "disparity" else self._loss(disparity)
+        elif published and what == "relevance":
+            value = self.useful_relevance
+        if normalization == "none":
+            return float(value)
+        low, high = getattr(self.bounds, what)
+        less = 0 if published else low
+        return self.without_room(what) or float((value - less) / (high - less))
 
-    def without_room(self, bounds: tuple[float, float], *, by_use: bool = True) -> Undefined | None:
-        """Return why all rankings get the same value, if these bounds leave no room between."""
-        low, high = bounds
+    def without_room(self, what: What) -> Undefined | None:
+        """Return why all rankings get the same value, if they do."""
+        low, high = getattr(self.bounds, what)
         if high - low > ROOM * max(1.0, high):
             return None
-        if by_use and not self.useful:
+        if what == "disparity":  # which items are useful changes nothing
+            return Undefined(Reason.NO_ROOM)
+        if not self.useful:
             return Undefined(Reason.NO_RELEVANT)
-        every = by_use and self.useful == self.items
-        return Undefined(Reason.ALL_RELEVANT if every else Reason.NO_ROOM)
-
-    @property
-    def unbiased_loss(self) -> float | None:
-        """EE-L with the unbiased EE-D; it can be below 0. None for one ranking."""
-        if self.unbiased_disparity is None:
-            return None
-        return self.unbiased_disparity - 2 * self.relevance + self.target_square
+        return Undefined(Reason.ALL_RELEVANT if self.useful == self.items else Reason.NO_ROOM)
 
 
 def target_exposure(
@@ -200,49 +207,23 @@ def expected_exposure(
     wanted_useful, wanted_other = target_exposure(n, m, discount, k)
 
     found = labels[system.items]
-    seen = int(np.count_nonzero(found))
+    seen, count = int(np.count_nonzero(found)), len(ranked)
     to_useful = float(system.values @ found) + (m - seen) * system.rest
     disparity = float(system.values @ system.values)
     disparity += (n - system.items.size) * system.rest**2
-    bounds = exposure_bounds(n, m, discount, k)
     useful_relevance = to_useful * wanted_useful
-    relevance = useful_relevance + (float(weights.sum()) - to_useful) * wanted_other
-    square = bounds.relevance[1]
-    count = len(ranked)
     unbiased = None
     if count > 1:
         unbiased = (count**2 * disparity - system.own_squares) / (count * (count - 1))
     return ExpectedExposure(
         disparity=disparity,
-        relevance=relevance,
-        # Rounding can leave about −1e-16 where the target is met.
-        loss=max(0.0, disparity - 2 * relevance + square),
+        relevance=useful_relevance + (float(weights.sum()) - to_useful) * wanted_other,
         useful_relevance=useful_relevance,
         unbiased_disparity=unbiased,
-        target_square=square,
-        bounds=bounds,
+        bounds=exposure_bounds(n, m, discount, k),
         items=n,
         useful=m,
     )
-
-
-def group_expected_exposure(
-    memberships: ArrayLike, discount: Discount = LOG2, k: int | None = None
-) -> FloatArray:
-    """Return what each group gets: summed within a ranking, averaged over the rankings.
-
-    ε_g = (1/N) Σ_s Σ_r d(r)·membership_g(document at rank r of s), not normalised, as in task 2 of
-    TREC Fair 2022, where only relevant documents count: give zeros for the others.
-
-    Args:
-        memberships: Shape (N, n, G).
-        discount: The weight of each rank.
-        k: The cut-off.
-
-    Returns:
-        Shape (G,), in units of the discount.
-    """
-    return np.asarray(group_exposure(memberships, discount, k).mean(axis=0))
 
 
 def _weights(n: int, discount: Discount, k: int | None) -> FloatArray:

@@ -113,7 +113,7 @@ def as_qrels(qrels: Any) -> Qrels | None:
         if not _types(grades.values()) <= {int}:
             for document, grade in grades.items():
                 if not isinstance(grade, int | np.integer) and not (
-                    isinstance(grade, float) and grade.is_integer()
+                    isinstance(grade, float | np.floating) and grade.is_integer()
                 ):
                     raise _wrong_grade(query, document, grade, "must be a whole number")
                 grades[document] = int(grade)

@@ -26,8 +26,7 @@ from fairqr.base.errors import InputError, one_line
 from fairqr.base.extras import library
 from fairqr.evaluation.by_group import GroupShare
 from fairqr.evaluation.estimates import paired_t
-from fairqr.evaluation.measures.base import Measure
-from fairqr.evaluation.measures.text import parse_measures
+from fairqr.evaluation.measures.measure import Measure, parse_measures
 from fairqr.evaluation.notes import Note
 from fairqr.evaluation.scores import Reason, Score, Undefined
 
@@ -53,6 +52,13 @@ class MeasureResult:
     mean: float | None
     interval: Interval | None
 
+    @classmethod
+    def of(cls, measure: Measure, values: Mapping[str, Score], level: float) -> MeasureResult:
+        """Return the values with their mean and its interval."""
+        defined = np.array([v for v in values.values() if not isinstance(v, Undefined)])
+        mean = float(defined.mean()) if defined.size else None
+        return cls(measure, values, mean, mean_interval(defined, level=level))
+
     @property
     def count(self) -> int:
         """The number of queries behind the mean."""
@@ -76,8 +82,8 @@ class MeasureResult:
             "count": self.count,
             "undefined": {str(reason): number for reason, number in self.undefined().items()},
             "interval": dataclasses.asdict(self.interval) if self.interval else None,
-            "higher_is_better": self.measure.higher_is_better,
-            "best": self.measure.best,
+            "higher_is_better": self.measure.kind.higher_is_better,
+            "best": self.measure.kind.best,
         }
         if by_query:
             found["values"] = self.defined()
@@ -286,7 +292,7 @@ class Comparisons:
         if row.difference == 0:
             return f"{row.measure}: {row.run} and {row.baseline} have the same mean over {over}."
         direction = "above" if row.difference > 0 else "below"
-        up = row.measure.higher_is_better
+        up = row.measure.kind.higher_is_better
         better = "" if up is None else f" ({'better' if (row.difference > 0) == up else 'worse'})"
         verdict = "the difference " + ("holds" if row.holds(self.alpha) else "does not hold")
         if self.too_few(row):
@@ -339,8 +345,15 @@ def compare(
     check_level(alpha, "a test", "0.05")
     drafts: list[dict[str, Any]] = []
     for other in others:
-        for text, result in baseline.results.items():
-            ours, theirs = result.defined(), other[text].defined()
+        shared = [text for text in baseline.results if text in other.results]
+        if not shared:
+            raise InputError(
+                f"No measure was computed for both {baseline.run} and {other.run}: "
+                f"{', '.join(baseline.results)}, and {', '.join(other.results)}."
+            )
+        for text in shared:
+            result = baseline.results[text]
+            ours, theirs = result.defined(), other.results[text].defined()
             common = [query for query in ours if query in theirs]
             differences = np.array([theirs[query] - ours[query] for query in common])
             random = stream(seed, f"{baseline.run}\n{other.run}\n{text}")

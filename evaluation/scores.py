@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
-
-import numpy as np
-
-from fairqr.retrieval.fairness.exposure import FloatArray
 
 
 class Reason(StrEnum):
@@ -71,33 +66,3 @@ class Undefined:
 
 Score = float | Undefined
 """A finite number, or why there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """The scores of several queries, or of several rankings.
-
-    Attributes:
-        values: Shape (n,); NaN for a missing value.
-        why: By position, the reason for a missing value.
-    """
-
-    values: FloatArray
-    why: Mapping[int, Undefined] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, scores: Sequence[Score]) -> Scores:
-        """Gather single scores."""
-        why = {place: s for place, s in enumerate(scores) if isinstance(s, Undefined)}
-        values = [np.nan if isinstance(s, Undefined) else s for s in scores]
-        return cls(np.array(values, dtype=np.float64), why)
-
-    def without(self, why: Mapping[int, Undefined]) -> Scores:
-        """Return the scores without values at these positions; these reasons take precedence."""
-        values = self.values.copy()
-        values[list(why)] = np.nan
-        return Scores(values, {**self.why, **why})
-
-    def listed(self) -> list[Score]:
-        """Return one score after the other."""
-        return [self.why.get(place, value) for place, value in enumerate(self.values.tolist())]

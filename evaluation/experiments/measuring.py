@@ -15,17 +15,15 @@ from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.labels import Groups, scan_corpus
 from fairqr.evaluation.estimates import mean_with_ends
-from fairqr.evaluation.evaluate import Evaluation, evaluate_all, ids_of
+from fairqr.evaluation.evaluate import evaluate_all, ids_of
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.experiments.specification import Experiment, System
 from fairqr.evaluation.experiments.store import Manifest, SearchRecord, Store
-from fairqr.evaluation.measures.base import Measure, Need
-from fairqr.evaluation.measures.product import Product
-from fairqr.evaluation.measures.relevance import AP, NDCG, RR, Precision, Recall
-from fairqr.evaluation.measures.text import parse_measures
+from fairqr.evaluation.measures.kinds import Need
+from fairqr.evaluation.measures.measure import Measure, parse_measures
 from fairqr.evaluation.qrels import Qrels
-from fairqr.evaluation.results import compare
+from fairqr.evaluation.results import Evaluation, compare
 from fairqr.evaluation.scores import Score, Undefined
 from fairqr.retrieval.fairness.dimension import factors_of
 from fairqr.retrieval.fairness.ranking import Ranking
@@ -34,7 +32,6 @@ from fairqr.retrieval.sources.runs import SystemRun, write_run
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-RELEVANCE = (NDCG, Precision, Recall, AP, RR)
 FEEDBACK = "feedback"
 OF_THE_MODEL = ("budget", "max_iterations", "patience", "prompts", "temperature")
 """Settings that say how and how often a model is asked."""
@@ -81,14 +78,12 @@ class Table:
     @property
     def relevance(self) -> str | None:
         """The first measure that looks at no groups."""
-        return self._first(lambda measure: isinstance(measure, RELEVANCE))
+        return self._first(lambda measure: measure.counts_missing and not measure.is_product)
 
     @property
     def fairness(self) -> str | None:
         """The first measure that looks at groups and is no product."""
-        return self._first(
-            lambda measure: Need.GROUPS in measure.needs and not isinstance(measure, Product)
-        )
+        return self._first(lambda measure: Need.GROUPS in measure.needs and not measure.is_product)
 
     def _first(self, fits: Callable[[Measure], bool]) -> str | None:
         return next((name for name, measure in self.measures.items() if fits(measure)), None)
@@ -135,9 +130,9 @@ class Table:
         means = pd.DataFrame(rows, columns=["system", "measure", "mean", "low", "high", "topics"])
         ends_by_direction = {True: "max", False: "min"}
         best = {
-            name: ends_by_direction[measure.higher_is_better]
+            name: ends_by_direction[measure.kind.higher_is_better]
             for name, measure in self.measures.items()
-            if measure.higher_is_better is not None
+            if measure.kind.higher_is_better is not None
         }
         ends = means.groupby("measure")["mean"].agg(["max", "min"])
         shared = _share_topics(scores)
@@ -293,7 +288,7 @@ class Table:
         if self.relevance is None:
             return None
         measure = self.measures[self.relevance]
-        (score,) = measure.values(Batch([topic], [[ids]], [self.qrels[topic]])).listed()
+        (score,) = measure.scores(Batch([topic], [[ids]], [self.qrels[topic]]))
         return None if isinstance(score, Undefined) else score
 
     @cached_property

@@ -24,8 +24,7 @@ from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.specification import Experiment, QueryForm, System
 from fairqr.evaluation.experiments.store import Manifest, Round, SearchRecord, Store
 from fairqr.evaluation.experiments.training import folds_of, gather, train
-from fairqr.evaluation.measures.product import Product
-from fairqr.evaluation.measures.text import parse_measures
+from fairqr.evaluation.measures.measure import parse_measures
 from fairqr.evaluation.workers.tools import Pool, Tools
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import METHODS, Context, make_context
@@ -204,8 +203,7 @@ def _on_training(experiment: Experiment, topics: int) -> Iterator[str]:
 def _on_cutoffs(experiment: Experiment) -> Iterator[str]:
     """Yield a sentence where measures look deeper than systems rank."""
     measures = parse_measures(experiment.measures)
-    factors = [f for m in measures for f in (m.factors if isinstance(m, Product) else (m,))]
-    deepest = max(factor.k or 0 for factor in factors)
+    deepest = max(factor.k or 0 for measure in measures for factor in measure.factors)
     if deepest > experiment.k:
         yield (
             f"Systems return {experiment.k} documents, and measures look at up to {deepest}: what "

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.measuring import MeasuredSearches, Table
 from fairqr.evaluation.experiments.specification import Experiment, System
-from fairqr.evaluation.measures.product import Product
-from fairqr.evaluation.measures.text import parse_measures
+from fairqr.evaluation.measures.measure import parse_measures
 from fairqr.evaluation.reports.drawing import FAMILIES, can_draw
 from fairqr.evaluation.reports.plots import draw_panels, draw_trade_off
 from fairqr.evaluation.reports.tables import cell, frame
@@ -110,7 +109,9 @@ def _part(table: Table) -> dict[str, Any]:
         "common_topics": table.common.topic.nunique(),
         "common_means": _means(table, table.means(table.common)),
         "fairness": table.fairness,
-        "fairness_up": bool(table.fairness and table.measures[table.fairness].higher_is_better),
+        "fairness_up": bool(
+            table.fairness and table.measures[table.fairness].kind.higher_is_better
+        ),
         "is_product": _is_their_product(table),
         "hidden_groups": table.rounds.filter(like="target of ").shape[1] - MOST_GROUPS,
         "rounds": list(used.groupby("system", sort=False)),
@@ -129,7 +130,7 @@ def _best(table: Table) -> dict[str, Any] | None:
     if common.empty:
         return None
     means = common.mean()[list(table.evaluations)]
-    up = table.measures[table.main].higher_is_better is not False
+    up = table.measures[table.main].kind.higher_is_better is not False
     best = means.idxmax() if up else means.idxmin()
     return {
         "system": best,
@@ -145,7 +146,7 @@ def _added(table: Table) -> DataFrame:
     """Return what language models add to the main measure, and whether that is for the better."""
     found = table.added_by_models
     found = found[found.measure == table.main].copy()
-    up = table.measures[table.main].higher_is_better is not False
+    up = table.measures[table.main].kind.higher_is_better is not False
     refining = {s.name for s in table.experiment.all_systems() if s.asks_a_model}
     found["better"] = (found.difference > 0) == up
     found["refines"] = found.baseline.isin(refining)
@@ -306,7 +307,7 @@ def _trade_off(table: Table) -> Iterator[Figure]:
     points = points[(points.x_topics > 0) & (points.y_topics > 0)]
     if points.empty:
         return
-    up = table.measures[y].higher_is_better
+    up = table.measures[y].kind.higher_is_better
     listed = "; ".join(f"{it.Index} {it.x:.4f}, {it.y:.4f}" for it in points.itertuples())
     yield Figure(
         _name("trade_off", table),
@@ -319,7 +320,7 @@ def _is_their_product(table: Table) -> bool:
     """Tell whether systems are compared by the product of the two measures of the trade-off."""
     main = table.measures[table.main]
     both = {str(table.measures.get(name or "")) for name in (table.relevance, table.fairness)}
-    return isinstance(main, Product) and {str(factor) for factor in main.factors} == both
+    return main.is_product and {str(factor) for factor in main.factors} == both
 
 
 def _exposure(table: Table) -> Iterator[Figure]:

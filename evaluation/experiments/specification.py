@@ -13,7 +13,7 @@ from fairqr.agents.ranking.rankers import RankerName
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.collections.query_targets import as_target
 from fairqr.evaluation.experiments.options import Options
-from fairqr.evaluation.measures.text import parse_measures
+from fairqr.evaluation.measures.measure import parse_measures
 from fairqr.graph.search.context import Context, Method, make_context
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.fairness.target import DEFAULT_TARGET

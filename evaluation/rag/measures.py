@@ -65,43 +65,6 @@ def item_exposure(samples: ArrayLike, n: int, times: ArrayLike | None = None) ->
     return mean_of_rows(ranked, np.ones(ranked.shape), n, times)
 
 
-def disparity(
-    found: ExpectedExposure,
-    normalization: Normalization = "bounds",
-    *,
-    unbiased: bool = False,
-) -> Score:
-    """Return EE-D = Σ ε_i², normalised; the low end is fair, all documents getting the same.
-
-    ``bounds``: (EE-D − k²/n)/(k − k²/n), in [0, 1]; 1 for one fixed ranking, 0 for a uniform
-    policy. ``fair-rag``: EE-D/k, in [k/n, 1]. A few samples overstate it; the unbiased estimate
-    takes pairs of different samples, is right on average, and can be below the low end.
-
-    Returns:
-        Undefined for k ≥ n, where all rankings expose alike; the unbiased one also for one sample.
-    """
-    value = found.unbiased_disparity if unbiased else found.disparity
-    return found.normalised(
-        value, found.bounds.disparity, by_use=False, from_zero=normalization == "fair-rag"
-    )
-
-
-def relevance(found: ExpectedExposure, normalization: Normalization = "bounds") -> Score:
-    """Return EE-R = Σ ε_i·ε*_i, normalised; high is good: exposure goes where usefulness is.
-
-    ``bounds``: 0 with the useful documents always last, 1 with them always first, as the oracle
-    has them. ``fair-rag``: the lower bound is 0, and the sum is over useful documents only, as in
-    the paper's code, so that the oracle stays below 1 where m < k. Upper bound (App. C of the
-    paper): m + (k−m)²/(n−m) if m ≤ k, else k²/m.
-
-    Returns:
-        Undefined for m = 0, m = n and k ≥ n.
-    """
-    published = normalization == "fair-rag"
-    value = found.useful_relevance if published else found.relevance
-    return found.normalised(value, found.bounds.relevance, from_zero=published)
-
-
 def loss(found: ExpectedExposure) -> Score:
     """Return EE-L = Σ (ε_i − ε*_i)², by what can be reached, in [0, 1]; 0 is fair.
 
@@ -110,7 +73,7 @@ def loss(found: ExpectedExposure) -> Score:
     Returns:
         Undefined for m = 0, m = n and k ≥ n.
     """
-    return found.without_room(found.bounds.relevance) or found.loss / found.bounds.loss[1]
+    return found.without_room("relevance") or found.loss / found.bounds.loss[1]
 
 
 def not_useful(exposure: ArrayLike, useful: ArrayLike) -> Score:

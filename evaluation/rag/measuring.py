@@ -183,14 +183,14 @@ def _of_retrieval(
 ) -> dict[Name, Score]:
     found = measures.machine_user(record.samples, useful, record.k)
     fixed = record.policy == "deterministic"
-    unbiased = measures.disparity(found, unbiased=True)
+    unbiased = found.score("disparity", unbiased=True)
     return {
-        Name.EE_D: measures.disparity(found),
-        Name.EE_D_K: measures.disparity(found, "fair-rag"),
+        Name.EE_D: found.score("disparity"),
+        Name.EE_D_K: found.score("disparity", "fair-rag"),
         # A fixed ranking is known whole: there is nothing to correct.
-        Name.EE_D_UNBIASED: measures.disparity(found) if fixed else unbiased,
-        Name.EE_R: measures.relevance(found),
-        Name.EE_R_FAIR_RAG: measures.relevance(found, "fair-rag"),
+        Name.EE_D_UNBIASED: found.score("disparity") if fixed else unbiased,
+        Name.EE_R: found.score("relevance"),
+        Name.EE_R_FAIR_RAG: found.score("relevance", "fair-rag"),
         Name.EE_L: measures.loss(found),
         Name.NOT_USEFUL: measures.not_useful(exposure, useful),
     }

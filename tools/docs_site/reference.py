@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
 import types
@@ -25,7 +24,7 @@ from fairqr.cli.main import app
 from fairqr.cli.options import parameters_of
 from fairqr.cli.search import AnswerRunSettings, SearchRunSettings
 from fairqr.evaluation.experiments.kinds import KINDS
-from fairqr.evaluation.measures.text import MEASURES
+from fairqr.evaluation.measures.kinds import KINDS as MEASURE_KINDS
 from fairqr.graph.answer.context import AnswerSettings
 from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.documented import documented
@@ -205,10 +204,9 @@ def measures() -> Iterator[str]:
     yield "Write a measure as `AWRF@20(attribute=gender,unit=bits)`: name, cut-off, parameters."
     yield "[Measures explained](../explanation/measures.md) has formulas and conventions.\n"
     rows = []
-    for measure in MEASURES:
-        names = ", ".join(f"`{name}`" for name in (measure.name, *measure.aliases))
-        taken = [f.name for f in dataclasses.fields(measure) if f.name not in ("k", "factors")]
-        rows.append((names, measure.summary, f"{measure.range}; {measure.best}", ", ".join(taken)))
+    for kind in MEASURE_KINDS.values():
+        names = ", ".join(f"`{name}`" for name in (kind.name, *kind.aliases))
+        rows.append((names, kind.summary, f"{kind.range}; {kind.best}", ", ".join(kind.takes)))
     yield from _table("measure", "meaning", "range; best or fair", "takes", rows=rows)
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.cli.output import Printed, counted, interval, literal, number, table, warn
@@ -67,7 +67,7 @@ def evaluate(
     from fairqr.evaluation.collections.query_targets import DEFAULT_TARGET
     from fairqr.evaluation.evaluate import evaluate_all, ids_of
     from fairqr.evaluation.inputs import as_groups
-    from fairqr.evaluation.measures.text import parse_measures
+    from fairqr.evaluation.measures.measure import parse_measures
     from fairqr.evaluation.qrels import read_qrels
     from fairqr.retrieval.sources.corpus import find_corpus
 
@@ -137,7 +137,7 @@ def _lines(evaluation: Evaluation, *, by_query: bool) -> Iterator[RenderableType
         found = each.interval
         ends = interval(found.low, found.high, 4) if found else ""
         why = ", ".join(f"{n} {it.replace('_', ' ')}" for it, n in each.undefined().items())
-        rows.append((str(each.measure), each.mean, ends, each.count, each.measure.best, why))
+        rows.append((str(each.measure), each.mean, ends, each.count, each.measure.kind.best, why))
     heads = ("measure", "mean", number(f"{level:.0%} interval"), "over", "best", "no value")
     yield table(heads, rows, digits=4)
     if evaluation.by_group:
@@ -161,13 +161,12 @@ def _lines(evaluation: Evaluation, *, by_query: bool) -> Iterator[RenderableType
 
 def _measure_lines() -> Iterator[str]:
     """Yield what measures there are, with their parameters."""
-    from fairqr.evaluation.measures.product import Product
-    from fairqr.evaluation.measures.text import MEASURES, parse_measure
+    from fairqr.evaluation.measures.kinds import CHOICES, KINDS
+    from fairqr.evaluation.measures.measure import PRODUCT, parse_measure
 
-    for measure in (*MEASURES, Product):
-        kind: Any = measure
+    for kind in (*KINDS.values(), PRODUCT):
         needs = ", ".join(sorted(parse_measure(kind.example).needs))
         yield f"{kind.example}  {kind.summary}"
         yield f"  range {kind.range}; {kind.best}; needs {needs}"
-        for name in sorted({it.name for it in dataclasses.fields(kind)} - {"k", "factors"}):
-            yield f"  takes {name}={'|'.join(kind.choices.get(name, ()))}".rstrip("=")
+        for name in sorted(kind.takes):
+            yield f"  takes {name}={'|'.join(CHOICES.get(name, ()))}".rstrip("=")

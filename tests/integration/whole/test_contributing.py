@@ -95,11 +95,11 @@ RERANKERS: dict[str, type[Reranker]] = {
 """
 
 MEASURE = """
-from fairqr.evaluation.measures.relevance import RR
 
-
-class Twice(RR):
-    name, aliases, summary, example = "Twice", (), "RR under another name", "Twice"
+@kind("Twice", QRELS)
+def _twice(at: View) -> FloatArray:
+    '''RR under another name.'''
+    return relevance.reciprocal_rank(at.relevant)
 """
 
 PEOPLE = """
@@ -134,13 +134,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "RERANKERS: dict[str, type[Reranker]] = {\n",
         ENTRY,
     )
-    (package / "evaluation/measures/twice.py").write_text(MEASURE)
-    edited(
-        package / "evaluation/measures/text.py",
-        "MEASURES: tuple[type[Measure], ...] = (\n",
-        "from fairqr.evaluation.measures.twice import Twice\n\n"
-        "MEASURES: tuple[type[Measure], ...] = (\n    Twice,\n",
-    )
+    with (package / "evaluation/measures/kinds.py").open("a") as file:
+        file.write(MEASURE)
     files = package / "evaluation/experiments/files"
     shutil.copy(files / "prompts.yaml", files / "mine.yaml")
     edited(files / "mine.yaml", "title: ", "title: Mine and ")

@@ -14,7 +14,6 @@ from fairqr.base.errors import InputError
 from fairqr.evaluation.expected_exposure import (
     expected_exposure,
     exposure_bounds,
-    group_expected_exposure,
     target_exposure,
 )
 from fairqr.retrieval.fairness.exposure import LOG2, Discount
@@ -143,7 +142,7 @@ def test_it_is_what_counting_every_item_in_every_order_gives(
     assert found.relevance == pytest.approx(system @ target)
     assert found.useful_relevance == pytest.approx((system * useful) @ target)
     assert found.loss == pytest.approx(((system - target) ** 2).sum(), abs=1e-9)
-    assert found.target_square == pytest.approx(target @ target)
+    assert found.bounds.relevance[1] == pytest.approx(target @ target)
     count = len(samples)
     if count == 1:
         assert found.unbiased_disparity is None
@@ -255,11 +254,3 @@ def test_many_items_are_counted_as_few_are() -> None:
 def test_rankings_of_other_items_are_refused(samples: list[object], useful: list[bool]) -> None:
     with pytest.raises(InputError):
         expected_exposure(samples, useful)  # type: ignore[arg-type]
-
-
-def test_exposure_of_groups_is_summed_within_and_averaged_over_rankings() -> None:
-    first = [[1, 0], [0, 1], [0.5, 0.5]]
-    second = [[0, 1], [0, 0], [0, 0]]
-    found = group_expected_exposure([first, second], Discount("trec"), 2)
-    # By hand: ranks 1 and 2 weigh 1 each; what is beyond rank 2, or has no group, counts nothing.
-    assert found == pytest.approx([(1 + 0) / 2, (1 + 1) / 2])

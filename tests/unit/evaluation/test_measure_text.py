@@ -7,64 +7,61 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError
-from fairqr.evaluation.measures.base import Measure, Need
-from fairqr.evaluation.measures.expected import EED, EEL, EER
-from fairqr.evaluation.measures.groups import AWRF, JS, KL, NDKL, Exposure, ExposureRatio
-from fairqr.evaluation.measures.product import Product
-from fairqr.evaluation.measures.relevance import AP, NDCG, RR, Precision, Recall
-from fairqr.evaluation.measures.text import MEASURES, parse_measure, parse_measures
+from fairqr.evaluation.measures.kinds import CHOICES, KINDS, Need
+from fairqr.evaluation.measures.measure import (
+    PRODUCT,
+    Factor,
+    Measure,
+    parse_measure,
+    parse_measures,
+)
 from fairqr.retrieval.fairness.exposure import Discount
 
-cutoffs = st.integers(1, 1000)
-maybe = st.one_of(st.none(), cutoffs)
-names = st.text(st.characters(exclude_categories=["C"]), min_size=1).filter(lambda t: t.strip())
-attributes = st.sampled_from(["gender", "gender×continent"])
-discounts = st.one_of(
-    st.sampled_from([Discount(), Discount("trec"), Discount("inverse_log")]),
-    st.floats(0.01, 0.99).map(lambda p: Discount("rbp", p)),
-    st.integers(1, 99).map(lambda k: Discount("top_k", k)),
-)
-smoothings = st.floats(0, 0.999)
-unknowns = st.sampled_from([None, "exclude", "group"])
-measures: st.SearchStrategy[Measure] = st.one_of(
-    st.builds(NDCG, k=maybe, discount=discounts, gains=st.sampled_from(["binary", "graded"])),
-    st.builds(NDCG, k=maybe, convention=st.just("trec2022")),
-    st.builds(Precision, k=cutoffs),
-    st.builds(Recall, k=cutoffs),
-    st.builds(AP, k=maybe),
-    st.builds(RR, k=maybe),
-    st.builds(
-        AWRF,
-        k=maybe,
-        attribute=st.one_of(st.none(), attributes),
-        unit=st.sampled_from(["nats", "bits"]),
-        unknown=unknowns,
-        discount=discounts,
+VALUES = {
+    "attribute": st.sampled_from(["gender", "gender×continent"]),
+    "discount": st.one_of(
+        st.sampled_from([Discount(), Discount("trec"), Discount("inverse_log")]),
+        st.floats(0.01, 0.99).map(lambda p: Discount("rbp", p)),
+        st.integers(1, 99).map(lambda k: Discount("top_k", k)),
     ),
-    st.builds(JS, k=maybe, attribute=attributes, discount=discounts),
-    st.builds(KL, k=maybe, attribute=attributes, smoothing=smoothings),
-    st.builds(NDKL, k=maybe, attribute=attributes, smoothing=smoothings),
-    st.builds(Exposure, k=maybe, attribute=attributes, group=names, discount=discounts),
-    st.builds(ExposureRatio, k=maybe, attribute=attributes, group=names),
-    st.builds(EED, k=maybe, discount=discounts, items=st.sampled_from([None, "pool", "corpus"])),
-    st.builds(EED, k=cutoffs, normalization=st.just("fair-rag"), estimator=st.just("unbiased")),
-    st.builds(EER, k=cutoffs, attribute=attributes, convention=st.just("trec2022")),
-    st.builds(EEL, k=cutoffs, attribute=attributes, documents=st.just("all")),
-    st.just(Product(factors=(NDCG(k=20), AWRF(k=20, attribute="gender×continent")))),
-)
+    "smoothing": st.floats(0, 0.999),
+    "group": st.text(st.characters(exclude_categories=["C"]), min_size=1).filter(str.strip),
+} | {name: st.sampled_from(words) for name, words in CHOICES.items()}
 
 
-@given(measures)
-def test_a_measure_is_read_as_it_is_written(measure: Measure) -> None:
-    """Whatever a group is called: names with commas, quotes and parentheses are quoted."""
-    assert parse_measure(str(measure)) == measure
-    assert str(parse_measure(str(measure))) == str(measure)
+@st.composite
+def measures(draw: st.DrawFn) -> Measure:
+    """A kind with a cut-off and some of its parameters; those that exclude others are tried below.
+
+    Whatever a group is called: names with commas, quotes and parentheses are quoted.
+    """
+    kind = draw(st.sampled_from([it for it in KINDS.values() if not it.name.startswith("EE")]))
+    excluded = draw(st.sampled_from([{"convention"}, {"discount", "gains", "unit", "unknown"}]))
+    names = [name for name in kind.takes if name in VALUES and name not in excluded]
+    chosen = {n for n in names if n == "group" or draw(st.booleans())}
+    given = [(name, draw(VALUES[name])) for name in names if name in chosen]
+    k = draw(st.integers(1, 1000)) if kind.needs_cutoff or draw(st.booleans()) else None
+    return Measure((Factor(kind.name, k, tuple(given)),))
 
 
-@given(st.lists(measures, min_size=1, max_size=4, unique=True))
-def test_lists_of_measures_are_split_at_their_own_commas(several: list[Measure]) -> None:
-    assert parse_measures(",".join(map(str, several))) == several
-    assert parse_measures([",".join(map(str, several)), several[0]]) == several
+SOME = [
+    "EE-D@7(discount=rbp(0.5),items=corpus)",
+    "EE-D@5(normalization=fair-rag,estimator=unbiased)",
+    "EE-R@20(attribute=gender,convention=trec2022)",
+    "EE-L@20(attribute=gender,documents=all)",
+    "nDCG@20×AWRF@20(attribute=gender×continent)",
+]
+
+
+@given(st.lists(st.one_of(measures(), st.sampled_from(SOME).map(parse_measure)), min_size=1))
+def test_measures_are_read_as_they_are_written(several: list[Measure]) -> None:
+    """Alone, and in a list, which is split at its own commas."""
+    for measure in several:
+        assert parse_measure(str(measure)) == measure
+        assert str(parse_measure(str(measure))) == str(measure)
+    once = list(dict.fromkeys(several))
+    assert parse_measures(",".join(map(str, several))) == once
+    assert parse_measures([*map(str, several), several[0]]) == once
 
 
 @pytest.mark.parametrize(
@@ -97,8 +94,6 @@ def test_other_ways_to_write_it_are_understood(text: str, canonical: str) -> Non
     [
         ("nDGC@20", "There is no measure 'nDGC'; did you mean nDCG? The measures are nDCG, P,"),
         ("AWRF@x", "cut-off of 'AWRF@x' is not a whole number; write AWRF@20"),
-        ("AWRF@", "is not a whole number"),
-        ("AWRF@-1", "is not a whole number"),
         ("AWRF@²", "is not a whole number"),
         ("AWRF@0", "must be a whole number from 1 to 1,000,000, not 0"),
         ("AWRF@1000001", "must be a whole number from 1 to 1,000,000, not 1000001"),
@@ -110,16 +105,13 @@ def test_other_ways_to_write_it_are_understood(text: str, canonical: str) -> Non
         ("AP(unit=bits)", "AP has no parameter 'unit'; it has none"),
         ("AWRF@20(unit=bits,unit=nats)", "has the parameter unit twice"),
         ("AWRF(unit=bits)@20(unknown=group)", "has two lists of parameters"),
-        ("AWRF@20(unknown=maybe)", "AWRF has no unknown 'maybe'"),
         ("AWRF@20(convention=trec2021)", "choose trec2022"),
         ("AWRF@20(convention=trec2022,unit=bits)", "sets the unit; leave it out"),
-        ("nDCG@20(convention=trec2022,discount=rbp(0.5))", "sets the discount; leave it out"),
+        ("EE-L@9(attribute=a,convention=trec2022,unknown=exclude)", "sets the unknown; leave"),
         ("nDCG@20(discount=linear)", "There is no discount 'linear'"),
         ("nDCG(discount=top_k)", "top_k(k) with a whole k"),
-        ("KL@20(smoothing=1)", "smoothing must be at least 0 and below 1, not 1"),
-        ("KL@20(smoothing=nan)", "smoothing must be"),
+        ("KL@20(smoothing=nan)", "smoothing must be at least 0 and below 1, not nan"),
         ("KL@20(smoothing=little)", "the smoothing is not a number"),
-        ("NDKL(discount=trec)", "NDKL has no parameter 'discount'"),
         ("Exposure@20(attribute=gender)", "Exposure needs a group"),
         ("ExposureRatio(group=a,against=a)", "compares two groups"),
         ("EE-L@5(normalization=fair-rag)", "normalises EE-D and EE-R only"),
@@ -134,9 +126,7 @@ def test_other_ways_to_write_it_are_understood(text: str, canonical: str) -> Non
         ("AWRF@20(unit=bits", "an unmatched parenthesis"),
         ("AWRF@20)", "an unmatched parenthesis"),
         ('Exposure(group="a)', "an unmatched quote"),
-        ("", "No measure is named"),
         (" , ", "No measure is named"),
-        ("nDCG@20;P@5", "is no"),
     ],
 )
 def test_what_is_wrong_with_a_text_is_said(text: str, words: str) -> None:
@@ -156,19 +146,18 @@ def test_any_text_is_a_measure_or_refused(text: str) -> None:
     assert parse_measures(",".join(map(str, found))) == found
 
 
-@pytest.mark.parametrize("measure", [*MEASURES, Product])
-def test_each_says_what_it_is(measure: type[Measure]) -> None:
-    """Its example can be read, and its docstring says more than its summary."""
-    example = parse_measure(measure.example)
-    assert isinstance(example, measure)
+@pytest.mark.parametrize("kind", [*KINDS.values(), PRODUCT], ids=lambda kind: kind.name)
+def test_each_says_what_it_is(kind: object) -> None:
+    example = parse_measure(kind.example)  # type: ignore[attr-defined]
+    assert example.kind is kind
+    assert str(example) == example.kind.example
     assert example.needs
-    assert measure.__doc__
-    assert len(measure.summary) > 10
-    assert (measure.higher_is_better is None) == (measure in (Exposure, ExposureRatio))
+    assert len(example.kind.summary) > 10
 
 
-def test_needs_follow_from_the_parameters() -> None:
-    needs = {
+@pytest.mark.parametrize(
+    ("text", "needs"),
+    {
         "nDCG@20": {Need.QRELS},
         "AWRF@20(attribute=a)": {Need.GROUPS, Need.TARGET},
         "nDCG@20×AWRF@20": {Need.QRELS, Need.GROUPS, Need.TARGET},
@@ -178,6 +167,7 @@ def test_needs_follow_from_the_parameters() -> None:
         "EE-D@5(estimator=unbiased)": {Need.QRELS, Need.SAMPLES},
         "EE-L@20(attribute=a)": {Need.QRELS, Need.GROUPS, Need.TARGET},
         "EE-L@20(attribute=a,documents=all)": {Need.GROUPS, Need.TARGET},
-    }
-    for text, wanted in needs.items():
-        assert parse_measure(text).needs == wanted, text
+    }.items(),
+)
+def test_needs_follow_from_the_parameters(text: str, needs: set[Need]) -> None:
+    assert parse_measure(text).needs == needs

@@ -378,9 +378,9 @@ def test_the_unbiased_disparity_is_right_on_average() -> None:
     plain, unbiased = [], []
     for sample in itertools.product(range(4), repeat=3):
         found = measures.machine_user([(i,) for i in sample], [True, False, False, False], 1)
-        plain.append(measures.disparity(found))
-        unbiased.append(measures.disparity(found, unbiased=True))
+        plain.append(found.score("disparity"))
+        unbiased.append(found.score("disparity", unbiased=True))
     assert np.mean(np.array(unbiased, dtype=float)) == pytest.approx(0, abs=1e-12)
     assert np.mean(np.array(plain, dtype=float)) == pytest.approx(1 / 3)
     one = measures.machine_user([(0,)], [True, False], 1)
-    assert measures.disparity(one, unbiased=True) == Undefined(Reason.ONE_RANKING)
+    assert one.score("disparity", unbiased=True) == Undefined(Reason.ONE_RANKING)

@@ -1,0 +1,425 @@
+"""The kinds of measures: what each is called, what it takes, and how it is computed.
+
+Measures of relevance are those of trec_eval. A query without a relevant document has no value
+(trec_eval says 0, and counts it in the mean), a query that the run lacks counts as 0 (as with
+``trec_eval -c``). P@k alone has a value, 0, without a relevant document: it divides by nothing that
+could be 0.
+
+Expected exposure is measured by item (see :mod:`fairqr.evaluation.expected_exposure`; one ranking
+is a sample of one) or, with ``attribute=…``, by group, as in task 2 of TREC Fair 2022: ε_g is
+summed within a ranking over the relevant documents and averaged over the rankings; the target is
+ε* × Σ_{r≤k} d(r); nothing is normalised, and each measure is the sum over the groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+
+from fairqr.base.errors import UnknownAttributeError
+from fairqr.evaluation import fairness, relevance
+from fairqr.evaluation.batch import Batch
+from fairqr.evaluation.expected_exposure import Normalization, What
+from fairqr.evaluation.scores import Reason, Score, Undefined
+from fairqr.retrieval.fairness import divergence, exposure
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.exposure import INVERSE_LOG, LOG2, TREC, Discount, FloatArray
+
+FAIR_RAG = "fair-rag"
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "unknown": ("group", "exclude"),
+    "gains": ("graded", "binary"),
+    "unit": ("nats", "bits"),
+    "direction": ("target_exposure", "exposure_target"),
+    "form": ("share", "per_member"),
+    "normalization": ("bounds", "none", FAIR_RAG),
+    "items": ("pool", "corpus"),
+    "documents": ("relevant", "all"),
+    "convention": ("trec2022",),
+    "estimator": ("plain", "unbiased"),
+}
+"""The values of parameters that are words."""
+
+TREC_2022 = {"discount": TREC, "gains": "binary", "unit": "nats", "unknown": "group"}
+"""What the convention of a track sets, beside its target, of what a measure takes."""
+
+
+class Need(StrEnum):
+    """What a measure needs besides a run."""
+
+    QRELS = "qrels"
+    GROUPS = "groups"
+    TARGET = "target"
+    SAMPLES = "samples"
+
+
+QRELS = frozenset({Need.QRELS})
+GROUPS = frozenset({Need.GROUPS})
+TARGET = frozenset({Need.GROUPS, Need.TARGET})
+DEPENDS: frozenset[Need] = frozenset()
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """A kind of measure.
+
+    Attributes:
+        name: The first word of its text.
+        example: Its usual text.
+        needs: What it needs besides a run; empty if that depends on the parameters.
+        best: The best or fair value in words.
+        range: The values it can have, and their unit.
+        takes: Its parameters with their defaults.
+        compute: Returns the value of each ranking, shape (R,): infinite for a divergence that is,
+            NaN if a group is empty. With ``by_query``, returns the score of one query.
+        higher_is_better: None if neither end is better.
+        aliases: Other names that are read.
+        needs_cutoff: Whether it needs a cut-off.
+        needs_relevant: Whether it has no value for queries without relevant documents.
+        by_query: Whether it is over all rankings of a query together.
+    """
+
+    name: str
+    example: str
+    needs: frozenset[Need]
+    best: str
+    range: str
+    takes: Mapping[str, Any]
+    compute: Callable[..., Any]
+    higher_is_better: bool | None = True
+    aliases: tuple[str, ...] = ()
+    needs_cutoff: bool = False
+    needs_relevant: bool = False
+    by_query: bool = False
+
+    @property
+    def summary(self) -> str:
+        """A description in one line."""
+        return (self.compute.__doc__ or "").partition("\n")[0].rstrip(".")
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What a measure sees of the queries of a batch.
+
+    Attributes:
+        batch: The queries.
+        k: The cut-off; optional.
+        values: The value of each parameter.
+    """
+
+    batch: Batch
+    k: int | None
+    values: Mapping[str, Any]
+
+    def __getitem__(self, parameter: str) -> Any:
+        return self.values[parameter]
+
+    @cached_property
+    def relevant(self) -> FloatArray:
+        """1 where the document at that rank is relevant, else 0, shape (R, n)."""
+        return (self.batch.grades(self.k) > 0).astype(np.float64)
+
+    @property
+    def totals(self) -> Any:
+        """How many documents are relevant, shape (R,)."""
+        return self.batch.relevant_counts[self.batch.owner]
+
+    @cached_property
+    def dimension(self) -> Dimension:
+        """The groups."""
+        return self.batch.groups.dimension(self["attribute"], self["unknown"])
+
+    @property
+    def members(self) -> FloatArray:
+        """The memberships of the document at each rank, shape (R, n, G)."""
+        return self.batch.memberships(self.dimension, self.k)
+
+    @property
+    def exposures(self) -> FloatArray:
+        """The share of each group in the exposure, shape (R, G)."""
+        return exposure.exposure(self.members, self["discount"])
+
+    @cached_property
+    def targets(self) -> tuple[FloatArray, dict[int, Undefined]]:
+        """ε* of each query, shape (Q, G), and by position why a query has none."""
+        return self.batch.targets(self.dimension, self.values.get("convention"))
+
+    @property
+    def wanted(self) -> FloatArray:
+        """ε* of each ranking, shape (R, G)."""
+        return self.targets[0][self.batch.owner]
+
+
+KINDS: dict[str, Kind] = {}
+"""All kinds by name, in the order in which users see them."""
+
+Compute = Callable[..., Any]
+
+
+def kind(
+    example: str,
+    needs: frozenset[Need],
+    best: str = "1 is best",
+    range: str = "0 to 1",
+    *,
+    takes: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Callable[[Compute], Compute]:
+    """Make a kind of a function; the first line of its docstring is the summary."""
+
+    def add(compute: Compute) -> Compute:
+        name = example.partition("@")[0].partition("(")[0]
+        of_groups = {} if needs == QRELS else {"attribute": None, "unknown": None}
+        taken = of_groups | dict(takes or {})
+        KINDS[name] = Kind(name, example, needs, best, range, taken, compute, **more)
+        return compute
+
+    return add
+
+
+def position(dimension: Dimension, group: str) -> int:
+    """Return the position of a group.
+
+    Raises:
+        UnknownAttributeError: The attribute lacks the group.
+    """
+    if group not in dimension.groups:
+        raise UnknownAttributeError(
+            f"{dimension.name} has no group '{group}'; it has {', '.join(dimension.groups)}."
+        )
+    return dimension.groups.index(group)
+
+
+_GAINS = {"discount": LOG2, "gains": "graded", "convention": None}
+
+
+@kind("nDCG@20", QRELS, takes=_GAINS, needs_relevant=True)
+def _ndcg(at: View) -> FloatArray:
+    """Discounted cumulative gain, divided by the best possible.
+
+    The gains are ``graded``, a document's gain is its grade, as in trec_eval; or ``binary``, as in
+    FAIR-QR.
+    """
+    gains, ideal = at.batch.grades(at.k), at.batch.ideal_grades(at.k)[at.batch.owner]
+    if at["gains"] == "binary":
+        return relevance.ndcg(gains > 0, ideal > 0, at["discount"], at.k)
+    return relevance.ndcg(gains, ideal, at["discount"], at.k)
+
+
+@kind("P@10", QRELS, aliases=("Precision",), needs_cutoff=True)
+def _precision(at: View) -> FloatArray:
+    """How many of the first k documents are relevant, divided by k."""
+    return relevance.precision(at.relevant, cast("int", at.k))
+
+
+@kind("R@100", QRELS, aliases=("Recall",), needs_cutoff=True, needs_relevant=True)
+def _recall(at: View) -> FloatArray:
+    """How many of the relevant documents stand in the first k ranks."""
+    return relevance.recall(at.relevant, at.totals)
+
+
+@kind("AP", QRELS, aliases=("MAP",), needs_relevant=True)
+def _average_precision(at: View) -> FloatArray:
+    """Average precision; its mean over the queries is MAP."""
+    return relevance.average_precision(at.relevant, at.totals)
+
+
+@kind("RR", QRELS, aliases=("MRR",), needs_relevant=True)
+def _reciprocal_rank(at: View) -> FloatArray:
+    """1/rank of the first relevant document; its mean over the queries is MRR."""
+    return relevance.reciprocal_rank(at.relevant)
+
+
+_AWRF = {"discount": LOG2, "unit": "nats", "convention": None}
+_AWRF_RANGE = "0.307 to 1; 0 to 1 with unit=bits"
+
+
+@kind("AWRF@20(attribute=gender)", TARGET, "1 is fair", _AWRF_RANGE, takes=_AWRF)
+def _awrf(at: View) -> FloatArray:
+    """1 − JS(exposure, target): attention-weighted rank fairness."""
+    return fairness.awrf_of(at.exposures, at.wanted, unit=at["unit"])
+
+
+@kind(
+    "JS@20(attribute=gender,unit=bits)",
+    TARGET,
+    "0 is fair",
+    "0 to 0.693; 0 to 1 with unit=bits",
+    takes={"discount": LOG2, "unit": "nats"},
+    higher_is_better=False,
+)
+def _js(at: View) -> FloatArray:
+    """Jensen–Shannon divergence of exposure and target (Lin 1991)."""
+    return divergence.jensen_shannon(at.wanted, at.exposures, unit=at["unit"])
+
+
+@kind(
+    "KL@20(attribute=gender)",
+    TARGET,
+    "0 is fair",
+    "0 to about ln(groups/smoothing), nats",
+    takes={
+        "discount": LOG2,
+        "smoothing": divergence.DEFAULT_SMOOTHING,
+        "direction": "target_exposure",
+    },
+    higher_is_better=False,
+)
+def _kl(at: View) -> FloatArray:
+    """Kullback–Leibler divergence of target and exposure, smoothed (FAIR-QR, Chen & Fang 2025).
+
+    Without smoothing it can be infinite; the query then has no value.
+    """
+    options = {name: at[name] for name in ("smoothing", "direction")}
+    return divergence.kullback_leibler(at.wanted, at.exposures, **options)
+
+
+@kind(
+    "NDKL(attribute=gender)",
+    TARGET,
+    "0 is fair",
+    "0 upwards, nats",
+    takes={"smoothing": 0.0},
+    higher_is_better=False,
+)
+def _ndkl(at: View) -> FloatArray:
+    """Discounted mean over the prefixes of KL(shares of the groups‖target) (Geyik et al. 2019)."""
+    lengths = np.minimum(at.batch.lengths, at.members.shape[1])
+    values = np.zeros(len(lengths))
+    for length in np.unique(lengths):  # rankings of one length are computed together
+        rows = lengths == length
+        shown = at.members[rows, :length]
+        values[rows] = fairness.ndkl(shown, at.wanted[rows], smoothing=at["smoothing"])
+    return values
+
+
+@kind(
+    "Exposure@20(attribute=gender,group=female)",
+    GROUPS,
+    "the group's target is fair",
+    "0 to 1, a share",
+    takes={"group": None, "form": "share", "discount": LOG2},
+    higher_is_better=None,
+)
+def _exposure(at: View) -> FloatArray:
+    """The share of exposure that a group gets.
+
+    With ``form=per_member``, the mean exposure of its members in the ranking, in units of the
+    discount (Singh & Joachims 2018); fair is what other groups have.
+    """
+    place = position(at.dimension, at["group"])
+    if at["form"] == "share":
+        return at.exposures[:, place]
+    gained, size = fairness.exposure_per_member(at.members, at["discount"])
+    return np.where(size > 0, gained, np.nan)[:, place]
+
+
+@kind(
+    "ExposureRatio(attribute=gender,group=female)",
+    GROUPS,
+    "1 is fair",
+    "0 upwards, a ratio",
+    takes={"group": None, "against": None, "discount": INVERSE_LOG},
+    higher_is_better=None,
+    by_query=True,
+)
+def _exposure_ratio(at: View, query: int) -> Score:
+    """Mean exposure of a group's members, divided by the other documents'.
+
+    Exposure(G1)/Exposure(G0) with Exposure(G) = (1/|G|) Σ_{i∈G} v(rank_i), v(r) = 1/ln(1+r), over
+    the whole list (Singh & Joachims 2018; Zehlike & Castillo 2020). Over several rankings of a
+    query v is averaged first, and the ratio taken then; the members are those of any ranking.
+    Above 1 the group is favoured. G0 are all other known groups together unless one is named.
+    """
+    groups, shown = at.dimension.groups, at.members
+    place = position(at.dimension, at["group"])
+    others = np.arange(len(groups)) != place
+    if at["against"] is not None:
+        others = np.arange(len(groups)) == position(at.dimension, at["against"])
+    gained, weights = np.zeros(len(groups)), at["discount"].weights(shown.shape[1])
+    members: dict[str, FloatArray] = {}
+    for ranking in at.batch.of_query(query):
+        gained += weights @ shown[ranking]
+        members.update(zip(at.batch.rankings[ranking][: at.k], shown[ranking], strict=False))
+    sizes = np.sum(list(members.values()), axis=0)
+    size, other_size = sizes[place], sizes[others].sum()
+    if not size or not other_size:
+        return Undefined(Reason.EMPTY_GROUP if sizes.any() else Reason.NO_KNOWN_GROUP)
+    other = gained[others].sum() / other_size
+    # The discount rbp or top_k can leave a group without any.
+    return float(gained[place] / size / other) if other else Undefined(Reason.INFINITE)
+
+
+BY_ITEM = ("normalization", "items", "estimator")
+BY_GROUP = ("documents", "unknown", "convention")
+_EXPECTED = {
+    "discount": None,
+    "normalization": None,
+    "items": None,
+    "documents": None,
+    "convention": None,
+}
+_EITHER = {"estimator": None}
+_EXPECTED_RANGE = "0 to 1 by item; by group from 0, in squared units of the discount"
+
+
+def _expected(
+    example: str, best: str, takes: Mapping[str, Any], **more: Any
+) -> Callable[[Compute], Compute]:
+    return kind(example, DEPENDS, best, _EXPECTED_RANGE, takes=takes, by_query=True, **more)
+
+
+@_expected(
+    "EE-D@5(normalization=fair-rag)", "0 is even", _EXPECTED | _EITHER, higher_is_better=False
+)
+def _disparity(at: View, query: int) -> Score:
+    """Disparity of expected exposure, by item or by group: Σ ε², how unevenly it is spread."""
+    return _expected_score("disparity", at, query)
+
+
+@_expected("EE-R@20", "the high end is best", _EXPECTED)
+def _relevance(at: View, query: int) -> Score:
+    """Agreement of expected exposure with the target, by item or by group: Σ ε·ε*."""
+    return _expected_score("relevance", at, query)
+
+
+@_expected("EE-L@20(attribute=gender)", "0 is fair", _EXPECTED | _EITHER, higher_is_better=False)
+def _loss(at: View, query: int) -> Score:
+    """Distance of expected exposure from the target, by item or by group: Σ (ε − ε*)²."""
+    return _expected_score("loss", at, query)
+
+
+def _expected_score(what: What, at: View, query: int) -> Score:
+    """Return EE-D, EE-R or EE-L of a query.
+
+    By item, ``normalization`` is ``bounds`` unless given, ``none``, or ``fair-rag``; ``items`` are
+    the ``pool`` of documents that are judged for the query or ranked for it by this run, or those
+    of the ``corpus``. By group, ``documents`` says whose exposure counts.
+    """
+    batch: Batch = at.batch
+    normalization: Normalization = at["normalization"] or "bounds"
+    weighting = at["discount"] or LOG2
+    if at["attribute"] is None:
+        if normalization == FAIR_RAG:
+            weighting = Discount("top_k", at.k)
+        found = batch.expected_exposure(query, weighting, at.k, at["items"] or "pool")
+        unbiased = at.values.get("estimator") == "unbiased"
+        return found.score(what, normalization, unbiased=unbiased)
+    targets, undefined = at.targets
+    if query in undefined:
+        return undefined[query]
+    own = batch.of_query(query)
+    members = at.members[own.start : own.stop]
+    if at["documents"] != "all":
+        members = members * at.relevant[own.start : own.stop, :, None]
+    system = exposure.group_exposure(members, weighting).mean(axis=0)
+    target = targets[query] * weighting.weights(cast("int", at.k)).sum()
+    if what == "loss":
+        return float((system - target) @ (system - target))
+    return float(system @ (system if what == "disparity" else target))
