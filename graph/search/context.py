@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, cast
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from fairqr.agents.ranking.rankers import RANKERS, RankerName, RankerOptions, Shown
 from fairqr.base.errors import InputError, TargetError, one_line, parameter_error
@@ -431,7 +431,7 @@ class Context(SearchParameters):
         return DEFAULT_TARGET if self.target is None else self.target
 
 
-C = TypeVar("C", bound=Context)
+C = TypeVar("C", bound=BaseModel)
 
 
 def make_context(**values: object) -> Context:

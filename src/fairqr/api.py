@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 C = TypeVar("C", bound=Context)
+R = TypeVar("R", SearchResult, AnswerResult, ProbeResult)
 Result = SearchResult | AnswerResult | ProbeResult
 _RESULTS: Mapping[str, type[Result]] = {
     "search": SearchResult,
@@ -236,7 +237,7 @@ class FairSearch:
         next event, and ends when you close the generator; to leave early, use
         ``contextlib.aclosing``.
         """
-        asked = _asked(Context, context, options)
+        asked = _asked(Context, context, options, of_any_kind=True)
         state: dict[str, Any] = {}
         async with aclosing(run_graph(await self._graph(asked), query, asked)) as events:
             async for event in events:
@@ -245,7 +246,7 @@ class FairSearch:
                     yield StepData.model_validate(step_data(asked.kind, event))
                 else:
                     yield event
-        yield _result(asked, state)
+        yield _RESULTS[asked.kind].model_validate(_found(asked, state))
 
     async def search(
         self, /, query: str, context: Context | None = None, **options: Any
@@ -261,8 +262,7 @@ class FairSearch:
         Raises:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
-        found: SearchResult = await self._run_whole(query, _search_context(context, options))
-        return found
+        return await self._whole(query, _asked(Context, context, options), SearchResult)
 
     async def answer(
         self, /, question: str, context: AnswerContext | None = None, **options: Any
@@ -280,9 +280,7 @@ class FairSearch:
         Raises:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
-        asked = _asked(AnswerContext, context, options, "answer")
-        found: AnswerResult = await self._run_whole(question, asked)
-        return found
+        return await self._whole(question, _asked(AnswerContext, context, options), AnswerResult)
 
     async def probe(
         self, /, query: str, context: ProbeContext | None = None, **options: Any
@@ -301,14 +299,11 @@ class FairSearch:
         Raises:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
-        found: ProbeResult = await self._run_whole(
-            query, _asked(ProbeContext, context, options, "probe")
-        )
-        return found
+        return await self._whole(query, _asked(ProbeContext, context, options), ProbeResult)
 
-    async def _run_whole(self, query: str, context: Context) -> Any:
+    async def _whole(self, query: str, context: Context, result: type[R]) -> R:
         end = await result_of(await self._graph(context), query, context)
-        return _result(context, end.update)
+        return result.model_validate(_found(context, end.update))
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return the titles and texts of documents, in this order; unknown ids are left out."""
@@ -323,7 +318,7 @@ class FairSearch:
         """
         from fairqr.parts import FairRetriever
 
-        return FairRetriever(search=self, context=_search_context(context, options))
+        return FairRetriever(search=self, context=_asked(Context, context, options))
 
     async def aclose(self) -> None:
         """Close everything this object opened, on this event loop and for :attr:`sync`."""
@@ -461,8 +456,8 @@ class SyncFairSearch:
         self.asynchronous._close_background()
 
 
-def _result(context: Context, state: Mapping[str, Any]) -> Result:
-    """Return the result in the last state of a run.
+def _found(context: Context, state: Mapping[str, Any]) -> Any:
+    """Return the result in the last state of a run, as plain data.
 
     Raises:
         InputError: A node called LangGraph's ``interrupt``, so there is none.
@@ -473,27 +468,25 @@ def _result(context: Context, state: Mapping[str, Any]) -> Result:
             "The run was interrupted, and FairSearch cannot resume one; use build_search_graph "
             "with a checkpointer."
         )
-    return _RESULTS[context.kind].model_validate(found)
+    return found
 
 
-def _asked(kind: type[C], context: C | None, options: Mapping[str, Any], inner: str = "") -> C:
+def _asked(
+    kind: type[C], context: C | None, options: Mapping[str, Any], *, of_any_kind: bool = False
+) -> C:
     """Return the given context, or make one from the options; see :func:`checked_context`.
 
     Raises:
         InputError: The context is of another kind, comes with options, or an option is wrong.
     """
     if context is None:
-        return checked_context(kind, options, inner)
+        return checked_context(kind, options, "" if kind.kind == "search" else kind.kind)
     require_context(kind, context)
     given = sorted(name for name, value in options.items() if value is not None)
     if given:
         raise InputError(f"'{given[0]}' is given beside a context; put it into the context.")
+    if context.kind != kind.kind and not of_any_kind:
+        raise InputError(
+            f"{kind.kind} takes a Context; {context.kind} takes the {type(context).__name__}."
+        )
     return context
-
-
-def _search_context(context: Context | None, options: Mapping[str, Any]) -> Context:
-    """Return the context of a plain search; see :func:`_asked`."""
-    asked = _asked(Context, context, options)
-    if asked.kind != "search":
-        raise InputError(f"search takes a Context; {asked.kind} takes the {type(asked).__name__}.")
-    return asked

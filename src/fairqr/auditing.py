@@ -23,6 +23,7 @@ from fairqr.evaluation.audit.running import audit_engine
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.progress import QuietWatcher, StageWatcher
 from fairqr.evaluation.qrels import Qrels, read_qrels
+from fairqr.graph.search.context import checked_context
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sources.query_files import QueryColumns, QueryRow, query_row, query_rows
@@ -137,15 +138,8 @@ def audit_spec(options: Mapping[str, Any]) -> AuditSpec:
     Raises:
         InputError: A name or a value is wrong.
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    if "attribute" in given:
-        if "attributes" in given:
-            raise InputError("Give either 'attribute' or 'attributes', not both.")
-        given["attributes"] = given.pop("attribute")
-    if isinstance(given.get("attributes"), str):
-        given["attributes"] = (given["attributes"],)
     try:
-        return AuditSpec.model_validate(given)
+        return checked_context(AuditSpec, options)
     except ValidationError as error:
         raise parameter_error(error) from None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -176,10 +177,14 @@ def run(
 
 @contextlib.contextmanager
 def _recording(what: str, trace: Path | None, content: bool) -> Iterator[None]:
+    from secrets import token_hex
+
     from fairqr.base.settings import is_on, path_of
 
     if trace is None and what and (folder := path_of("trace_dir")) is not None:
-        trace = _new_trace(folder, what)
+        # What is recorded may be private.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        trace = folder / f"{datetime.now():%Y%m%d-%H%M%S}-{what}-{token_hex(3)}.jsonl"
     if trace is None:
         yield
         return
@@ -189,22 +194,6 @@ def _recording(what: str, trace: Path | None, content: bool) -> Iterator[None]:
         yield
     if recorder.failure:
         warn(f"The trace {trace} is incomplete: {recorder.failure}.")
-
-
-def _new_trace(folder: Path, what: str) -> Path:
-    """Return a new file in a folder of traces, named by the time and the command."""
-    from datetime import datetime
-    from secrets import token_hex
-
-    try:
-        # What is recorded may be private.
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"The folder of traces {folder} cannot be made: {error.strerror}; "
-            "correct the setting trace_dir."
-        ) from None
-    return folder / f"{datetime.now():%Y%m%d-%H%M%S}-{what}-{token_hex(3)}.jsonl"
 
 
 def agree(calls: int, tokens: int, *, yes: bool, instead: str = "make it smaller") -> None:

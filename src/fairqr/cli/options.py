@@ -102,9 +102,11 @@ def readable(function: Callable[..., Any]) -> Callable[..., Any]:
         as_json = given.pop("as_json", False)
         if "as_json" in own.parameters:
             given["as_json"] = as_json
-        texts = [(it, text) for option, it in named.items() for text in _texts(given.pop(option))]
-        assignments = given.pop("set_") or [] if models else []
-        values = read_parameters(models.values(), assignments, texts)
+        set_ = [
+            f"{it}={text}" for option, it in named.items() for text in _texts(given.pop(option))
+        ]
+        set_ += given.pop("set_", None) or []
+        values = read_parameters(models.values(), set_)
         for name, model in models.items():
             mine = {it: values.pop(it) for it in model.model_fields if it in values}
             given[name] = mine if name in mappings else checked(model, mine)
@@ -277,9 +279,7 @@ def parameters_of(models: Iterable[type[BaseModel]], prefix: str = "") -> Iterat
 
 
 def read_parameters(
-    models: Iterable[type[BaseModel]],
-    assignments: Iterable[str],
-    options: Iterable[tuple[str, str]] = (),
+    models: Iterable[type[BaseModel]], assignments: Iterable[str]
 ) -> dict[str, Any]:
     """Read texts like ``budget.tokens=1000`` as values of models.
 
@@ -287,8 +287,7 @@ def read_parameters(
 
     Args:
         models: Whose fields the parameters are.
-        assignments: What the user wrote for ``--set``.
-        options: The names and texts of parameters that the user set by options of their own.
+        assignments: What the user wrote for ``--set``, or by an option of its own.
 
     Returns:
         The values, nested as the models are.
@@ -299,15 +298,10 @@ def read_parameters(
     """
     known = {parameter.name: parameter for parameter in parameters_of(models)}
     texts: dict[str, list[str]] = {}
-    for name, text in options:
-        texts.setdefault(name, []).append(text)
-    by_option = {*texts}
     for assignment in assignments:
         name, _, text = assignment.partition("=")
         if not (name and text):
             raise InputError(f"'{one_line(assignment, 60)}' has no value; write NAME=VALUE.")
-        if name in by_option:
-            raise InputError(f"'{name}' is set twice; set it once.")
         texts.setdefault(name, []).append(text)
     values: dict[str, Any] = {}
     for name, given in texts.items():
