@@ -33,7 +33,7 @@ LARGE_CALLS, LARGE_TOKENS = 2_000, 1_000_000
 """A run that may cost more needs the user's consent."""
 
 SEARCHED = ("corpus", "retriever")
-RUN = (*SEARCHED, "model", "base_url", "trace", "trace_content", "yes")
+RUN = (*SEARCHED, "model", "base_url", "trace", "yes")
 """The fields of :class:`Searched` and :class:`RunSettings` that have an option of their own."""
 
 
@@ -98,15 +98,14 @@ class RunSettings(Searched, ModelSettings):
     Attributes:
         model: The language model, such as local:smollm2-135m or openai:gpt-4o. causal:NAME only
             ranks; feedback refines without a model. [default: FAIRQR_MODEL, or the local model]
-        trace: Record the run in this file, as JSON lines.
-        trace_content: Record queries and replies in the trace too.
+        trace: Record the run in this file, as JSON lines; FAIRQR_TRACE_CONTENT=true adds queries
+            and replies.
         cache: Keep replies of models on disk, so that no question is asked twice.
         passages: Show how the text of each document begins.
     """
 
     model: str | None = None
     trace: Path | None = None
-    trace_content: bool = False
     cache: bool = True
     passages: bool = True
 
@@ -138,7 +137,7 @@ class RunSettings(Searched, ModelSettings):
 
     def run(self, work: Coroutine[Any, Any, T], what: str) -> T:
         """Run asynchronous work to its end, and record it; see :func:`run`."""
-        return run(work, what, self.trace, content=self.trace_content)
+        return run(work, what, self.trace)
 
 
 def run(
@@ -146,7 +145,6 @@ def run(
     what: str = "",
     trace: Path | None = None,
     *,
-    content: bool = False,
     loop: Callable[[], AbstractEventLoop] | None = None,
 ) -> T:
     """Run asynchronous work to its end, with spans sent where OpenTelemetry's variables say.
@@ -156,7 +154,6 @@ def run(
         what: The command that runs, for the name of a new file in the folder of traces; without it,
             nothing is recorded there.
         trace: The file to record the run in. If it could not be written whole, a warning says so.
-        content: Record queries and replies too.
         loop: Makes the event loop; defaults to asyncio's.
     """
     # Not for --help: asyncio takes a quarter of the time to start.
@@ -166,7 +163,7 @@ def run(
 
     try:
         with (
-            _recording(what, trace, content),
+            _recording(what, trace),
             exporting(warn),
             asyncio.Runner(loop_factory=loop) as runner,
         ):
@@ -176,10 +173,10 @@ def run(
 
 
 @contextlib.contextmanager
-def _recording(what: str, trace: Path | None, content: bool) -> Iterator[None]:
+def _recording(what: str, trace: Path | None) -> Iterator[None]:
     from secrets import token_hex
 
-    from fairqr.base.settings import is_on, path_of
+    from fairqr.base.settings import path_of
 
     if trace is None and what and (folder := path_of("trace_dir")) is not None:
         # What is recorded may be private.
@@ -190,7 +187,7 @@ def _recording(what: str, trace: Path | None, content: bool) -> Iterator[None]:
         return
     from fairqr.base.telemetry import record_to
 
-    with record_to(trace, content=content or is_on("trace_content")) as recorder:
+    with record_to(trace) as recorder:
         yield
     if recorder.failure:
         warn(f"The trace {trace} is incomplete: {recorder.failure}.")

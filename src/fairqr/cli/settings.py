@@ -239,33 +239,26 @@ def show_trace(file: Path) -> None:
 def _steps(file: Path) -> list[tuple[float, float, str, str, str]]:
     """Read when each step began and how long it took, its name, its status and what it says.
 
-    A last line that was cut off is left out.
-
     Raises:
-        InputError: The file cannot be read, or is not a recorded run.
+        InputError: The file is not a recorded run.
     """
-    try:
-        # A killed run may have ended within a character. Some characters in texts end a line for
-        # Python's splitlines, but not in JSON.
-        *lines, rest = file.read_bytes().decode("utf-8", "replace").split("\n")
-    except OSError as error:
-        raise InputError(f"The trace {file} cannot be read: {error.strerror}.") from None
-    steps = []
-    for line in [*lines, rest] if rest else lines:
+    steps: list[tuple[float, float, str, str, str]] = []
+    # A killed run may have ended within a character. Some characters in texts end a line for
+    # Python's splitlines, but not in JSON.
+    lines = file.read_bytes().decode("utf-8", "replace").split("\n")
+    for number_, line in enumerate(lines, start=1):
         try:
             span = json.loads(line)
             status = "" if span["status"] == "ok" else str(span["status"])
             began, took = float(span["start"]), float(span["milliseconds"])
             steps.append((began, took, str(span["name"]), status, "; ".join(_said(span))))
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-            if steps and len(steps) == len(lines):
+            if steps and number_ == len(lines):  # empty, or cut off where the run was killed
                 break
             raise InputError(
-                f"{file}, line {len(steps) + 1} is not a span of a run; "
+                f"{file}, line {number_} is not a span of a run; "
                 "name a file that 'fairqr search --trace' wrote."
             ) from None
-    if not steps:
-        raise InputError(f"The trace {file} is empty; record one with 'fairqr search --trace'.")
     return steps
 
 

@@ -362,28 +362,15 @@ def describe(name: str, *, split: str | None = None) -> Printed:
         found = describe_collection(collection, progress.count(f"reading {collection.name}"))
     about = collection.about.model_dump(exclude_defaults=True)
     data = {**found.as_dict(), "folder": str(collection.folder), "about": about}
+    parts = {"name", "title", "attributes", "relevant", "topics_without_relevant"}
+    told = {name: value for name, value in data.items() if name not in parts}
     low, middle, high = found.relevant
-    without, total = found.topics_without_relevant, found.relevant_documents
-    lines: list[Any] = [f"{found.name}: {found.title}"]
-    lines += out.fact_lines(
-        {
-            "folder": data["folder"],
-            **{field: about.get(field) for field in ("source", "licence", "note")},
-            "documents": found.documents,
-            "topics": found.topics,
-            "judgements": found.judgements,
-            "relevant documents": total,
-            "of a topic": f"{low:,} to {high:,}, {middle:,g} in the median",
-            "topics without a relevant document": without[:10] or None,
-            "more of these topics": len(without[10:]) or None,
-            "judged documents that the corpus lacks": found.missing_documents or None,
-            "judgements of no topic, which are ignored": found.ignored_judgements or None,
-            "target": found.target,
-        }
-    )
-    for each, it in found.attributes.items():
-        of = f"{it.labelled:,} of the relevant documents"
-        lines += ["", f"{each}: known for {1 - it.corpus['unknown']:.1%} of all, and for {of}"]
+    told["relevant of a topic"] = f"{low:,} to {high:,}, {middle:,g} in the median"
+    without = found.topics_without_relevant
+    told["topics without a relevant document"] = without[:10] or None
+    told["more of these topics"] = len(without[10:]) or None
+    lines: list[Any] = [f"{found.name}: {found.title}", *out.fact_lines(told)]
+    for name, it in found.attributes.items():
         columns = {
             "documents": it.corpus,
             "relevant": it.relevant,
@@ -391,12 +378,12 @@ def describe(name: str, *, split: str | None = None) -> Printed:
             "target": it.target or {},
         }
         rows = (
-            (f"  {group}", *(out.percent(shares.get(group), 2) for shares in columns.values()))
+            (group, *(out.percent(shares.get(group), 2) for shares in columns.values()))
             for group in it.corpus
         )
-        lines.append(out.table(["", *map(out.number, columns)], rows))
+        lines += ["", out.table([name, *map(out.number, columns)], rows)]
         of_topics = f"target: the mean over {it.target_topics} topics"
-        lines.append(f"  {of_topics if it.target else f'no target: {it.no_target}'}")
+        lines.append(of_topics if it.target else f"no target: {it.no_target}")
     return Printed(data, lines)
 
 

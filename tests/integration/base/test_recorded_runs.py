@@ -23,7 +23,11 @@ def settings(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_runs_are_recorded_in_the_folder_that_settings_name(
-    quick: Main, model_server: ModelServer, people: Path, settings: Path
+    quick: Main,
+    model_server: ModelServer,
+    people: Path,
+    settings: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The file says what is searched, which model is asked, and where each run is recorded."""
     settings.write_text(
@@ -36,7 +40,9 @@ def test_runs_are_recorded_in_the_folder_that_settings_name(
     first = quick(*search)
     assert first.code == 0, first
     model_server.does(OTHER)
-    second = quick(*search, "--trace-content")
+    with monkeypatch.context() as patch:
+        patch.setenv("FAIRQR_TRACE_CONTENT", "true")
+        second = quick(*search)
     model_server.does(failure(401, KEY))
     third = quick(*search, "--model", "openai:other")
     folder = settings.parent / "runs"

@@ -141,10 +141,15 @@ async def test_a_model_that_never_answers_is_given_up(
     assert len(model_server.asked) <= 2
 
 
+@pytest.fixture(autouse=True)
+def content(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRQR_TRACE_CONTENT", "true")
+
+
 def failed(command: Command | Main, server: ModelServer, corpus: Path, *more: str) -> str:
     """Run a search whose model fails for good; return its stderr."""
     trace = corpus.parent / "trace.jsonl"
-    recorded = ["--trace", str(trace), "--trace-content"]
+    recorded = ["--trace", str(trace)]
     run = command(*search_arguments(server, corpus, "--json", *recorded, *more))
     assert run.code == (2 if "strict=yes" in more else 0), run
     result = SearchResult.model_validate(run.result)

@@ -99,7 +99,7 @@ def test_a_terminal_is_not_steered(show: Shown) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is empty; record one with"),
+        (b"", "line 1 is not a span"),
         (b"hello\n", "line 1 is not a span of a run; name a file that"),
         (b'{"other": 1}\n', "line 1 is not a span"),
         (f"{a_span()}\n{{half\n{a_span()}\n".encode(), "line 2 is not a span"),
@@ -107,7 +107,7 @@ def test_a_terminal_is_not_steered(show: Shown) -> None:
         (a_span(events=[{"name": "x"}]).encode() + b"\n", "line 1 is not a span"),
         (b"[" * 100_000 + b"\n", "line 1 is not a span"),
         (bytes(range(256)), "line 1 is not a span"),
-        (None, "cannot be read: No such file"),
+        (None, "No such file or directory; check the path"),
     ],
 )
 def test_what_is_no_recorded_run_is_one_sentence(
