@@ -21,7 +21,7 @@ from fairqr.evaluation.audit.pairs import PairwiseAudit, VersionComparison
 from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.estimates import DIGITS, as_data
-from fairqr.evaluation.reports.tables import csv_of, frame
+from fairqr.evaluation.reports.text import csv_of, frame
 
 if TYPE_CHECKING:
     from pandas import DataFrame

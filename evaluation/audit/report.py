@@ -16,16 +16,14 @@ import numpy as np
 
 from fairqr.agents.statistics import too_few
 from fairqr.base.errors import InputError, one_line
-from fairqr.base.extras import library
 from fairqr.base.files import write_beside
 from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.audit.figures import ALPHA, FEW_CANDIDATES, REASONS, GroupFigures
 from fairqr.evaluation.audit.measuring import Contribution
 from fairqr.evaluation.audit.outcomes import AuditOutcome, files_of
 from fairqr.evaluation.estimates import Estimate
-from fairqr.evaluation.reports import tables, text
-from fairqr.evaluation.reports.drawing import GREY, LINES, can_draw
-from fairqr.evaluation.reports.plots import Bar, draw_bars
+from fairqr.evaluation.reports import text
+from fairqr.evaluation.reports.plots import BLUE, GREY, VERMILION, Bar, draw_bars
 from fairqr.evaluation.reports.writer import Figure, paragraphs, write_report
 from fairqr.retrieval.fairness.dimension import TIMES
 
@@ -39,7 +37,7 @@ VERDICTS = {"less": "gets less", "more": "gets more"}
 VERDICTS |= {name: f"cannot tell: {why}" for name, why in REASONS.items()}
 """How the verdict on a group is told; the verdict that leads a report stands first."""
 
-COLOURS = {"less": LINES[1][0], "more": LINES[0][0]}
+COLOURS = {"less": VERMILION, "more": BLUE}
 """The colours of the bars of groups that surely get less or more."""
 
 
@@ -131,16 +129,13 @@ def load_layout(name: str) -> Layout:
     return defaults | held | {"parts": parts}
 
 
-def write_audit(folder: Path, outcome: AuditOutcome, layout: str = LAYOUTS[0]) -> str:
+def write_audit(folder: Path, outcome: AuditOutcome, layout: str = LAYOUTS[0]) -> None:
     """Write ``audit.json``, the tables as CSV, and the report.
 
     Args:
         folder: Of the audit.
         outcome: What came out.
         layout: The order of the report, one of :data:`LAYOUTS`.
-
-    Returns:
-        Why the report has no pictures; empty if it has.
 
     Raises:
         InputError: There is no such layout; or the report needs an extra that is not installed.
@@ -149,15 +144,9 @@ def write_audit(folder: Path, outcome: AuditOutcome, layout: str = LAYOUTS[0]) -
     arranged = load_layout(layout)
     for name, content in files_of(outcome).items():
         write_beside(folder / name, content)
-    drawn = [draw_exposure(outcome)] if can_draw() and outcome.figures.counts.answered else []
+    drawn = [draw_exposure(outcome)] if outcome.figures.counts.answered else []
     folded = {part["heading"] for part in arranged["parts"] if part["folded"]}
-    try:
-        write_report(folder, "audit", values_of(outcome, arranged), drawn, folded)
-    except InputError as error:
-        if not (folder / "report.html").exists():
-            raise
-        return str(error)
-    return ""
+    write_report(folder, "audit", values_of(outcome, arranged), drawn, folded)
 
 
 def values_of(outcome: AuditOutcome, layout: Layout) -> dict[str, Any]:
@@ -168,7 +157,7 @@ def values_of(outcome: AuditOutcome, layout: Layout) -> dict[str, Any]:
         """Write a figure with its interval, and keep that for the count of too few queries."""
         lacks = said != text.NOTHING and math.isnan(it.low)
         notes.append("too few" if lacks else interval)
-        return tables.cell(said, notes[-1])
+        return text.cell(said, notes[-1])
 
     def ratio(it: Estimate) -> text.Markdown:
         said = text.NOTHING if math.isnan(it.value) else f"{it.value:.2f}"
@@ -247,7 +236,6 @@ def draw_exposure(outcome: AuditOutcome) -> Figure:
     Raises:
         InputError: matplotlib is not installed.
     """
-    library("matplotlib", "A plot", extra="plot")
     panels, told = {}, []
     attributes = outcome.attributes()
     for attribute in [name for name in attributes if TIMES not in name] or attributes:

@@ -294,7 +294,6 @@ async def _titles(engine: SearchEngine, audit: Audit, watcher: StageWatcher) -> 
 def _finish(audit: Audit, folder: AuditFolder, watcher: StageWatcher, layout: str) -> Audit:
     """Write and seal; this blocks."""
     folder.keep_titles(audit.titles)
-    if why_not := write_audit(folder.folder, audit, layout):
-        watcher.note(why_not)
+    write_audit(folder.folder, audit, layout)
     sealed = folder.seal(layout=layout, **(REDACTED if audit.manifest.redacted else {}))
     return replace(audit, manifest=sealed)

@@ -144,8 +144,7 @@ class Kind:
             note: Receives sentences for people.
 
         Raises:
-            InputError: As :meth:`measure` raises it; or matplotlib is not installed, and the
-                report is written without plots.
+            InputError: As :meth:`measure` raises it; or an extra is not installed.
         """
         measured = self.measure(folder)
         for sentence in measured.warnings:

@@ -53,7 +53,7 @@ class Measured(ABC):
         return path
 
     def draw(self) -> list[Figure]:
-        """Draw the figures of the report; none without matplotlib."""
+        """Draw the figures of the report."""
         drawn: list[Figure] = import_module(self.report).figures_of(self)
         return drawn
 
@@ -64,7 +64,7 @@ class Measured(ABC):
             The files that were written.
 
         Raises:
-            InputError: matplotlib is not installed; the reports are then written without plots.
+            InputError: An extra is not installed.
         """
         from fairqr.evaluation.reports.writer import write_report
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.measuring import MeasuredSearches, Table
 from fairqr.evaluation.experiments.specification import Experiment, System
 from fairqr.evaluation.measures.measure import parse_measures
-from fairqr.evaluation.reports.drawing import FAMILIES, can_draw
-from fairqr.evaluation.reports.plots import draw_panels, draw_trade_off
-from fairqr.evaluation.reports.tables import cell, frame
+from fairqr.evaluation.reports.plots import BLUE, INK, PURPLE, VERMILION, draw_lines
 from fairqr.evaluation.reports.text import (
     Markdown,
+    cell,
     counted,
     difference,
+    frame,
     p_value,
     percent,
     span,
@@ -30,6 +32,13 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURES = ("trade_off", "exposure", "divergence", "drift")
+STYLES = {"plain": (INK, "s"), "fair-qr": (VERMILION, "^"), "fairqr": (BLUE, "o")}
+"""Colour and marker of methods in the trade-off; re-ranking alone has :data:`RERANKING`."""
+
+RERANKING = (PURPLE, "D")
+NEAR = 0.04
+"""Points that differ by about this share of each axis have one label."""
+
 MOST_GROUPS = 7
 MOST_WARNINGS = 20
 NOTED = ("unknown_relevant", "unknown_documents", "no_relevant", "missing_queries")
@@ -265,9 +274,7 @@ def _name(kind: str, table: Table) -> str:
 
 
 def figures_of(measured: MeasuredSearches) -> list[Figure]:
-    """Draw the figures of the sections that the experiment asks for; none without matplotlib."""
-    if not can_draw():
-        return []
+    """Draw the figures of the sections that the experiment asks for."""
     sections = set(measured.manifest.experiment.report)
     return [
         figure
@@ -290,10 +297,6 @@ def _trade_off(table: Table) -> Iterator[Figure]:
     x, y = table.relevance, table.fairness
     if x is None or y is None:
         return
-    families = {
-        system.name: system.method if system.method in FAMILIES else "baseline"
-        for system in table.experiment.all_systems()
-    }
     means = table.means(table.scores).set_index(["measure", "system"])
     columns = {"mean": "", "low": "_low", "high": "_high", "topics": "_topics"}
     points = pd.concat(
@@ -303,16 +306,31 @@ def _trade_off(table: Table) -> Iterator[Figure]:
         ],
         axis=1,
     ).loc[list(table.evaluations)]
-    points["family"] = [families[name] for name in points.index]
     points = points[(points.x_topics > 0) & (points.y_topics > 0)]
     if points.empty:
         return
     up = table.measures[y].kind.higher_is_better
     listed = "; ".join(f"{it.Index} {it.x:.4f}, {it.y:.4f}" for it in points.itertuples())
+    points["number"] = [str(number) for number in range(1, len(points) + 1)]
+    points["line"] = points.number + "  " + points.index
+    cells = [(points[axis] / (NEAR * np.ptp(points[axis]) or 1)).round() for axis in ("x", "y")]
+    near = points.groupby(cells).number
+    points["label"] = near.transform(", ".join).where(near.cumcount() == 0, "")
+    methods = {system.name: system.method for system in table.experiment.all_systems()}
     yield Figure(
         _name("trade_off", table),
         f"Scatter plot of {x} and {y}: {listed}.",
-        draw_trade_off(points, x, y, product=_is_their_product(table), y_up=up is not False),
+        draw_lines(
+            {"": points},
+            x,
+            y,
+            styles={
+                point.line: STYLES.get(methods[point.Index], RERANKING)
+                for point in points.itertuples()
+            },
+            products=_is_their_product(table),
+            y_up=up is not False,
+        ),
     )
 
 
@@ -331,19 +349,19 @@ def _exposure(table: Table) -> Iterator[Figure]:
     if not shown:
         return
     panels = {
-        str(system): {
-            group: _lines(found, f"exposure of {group}").assign(
-                target=found[f"target of {group}"].mean()
+        str(system): [
+            _line(rounds, found, f"exposure of {group}").assign(
+                line=group, target=found[f"target of {group}"].mean()
             )
             for group in shown
-        }
+        ]
         for system, found in rounds.groupby("system", sort=False)
     }
-    described = "; ".join(f"{system}: {_said(lines[shown[0]])}" for system, lines in panels.items())
+    described = "; ".join(f"{system}: {_said(lines[0])}" for system, lines in panels.items())
     yield Figure(
         _name("exposure", table),
         f"Lines by round, one panel for each system. Exposure of {shown[0]}: {described}.",
-        draw_panels(panels, "share of exposure", context=False),
+        _by_rounds(panels, "share of exposure"),
     )
 
 
@@ -368,24 +386,34 @@ def _drift(table: Table) -> Iterator[Figure]:
 
 def _by_round(table: Table, kind: str, column: str, label: str) -> Iterator[Figure]:
     panels = {
-        str(system): {str(system): _lines(found, column)}
+        str(system): [_line(table.rounds, found, column)]
         for system, found in table.rounds.groupby("system", sort=False)
     }
     if not panels:
         return
-    described = "; ".join(f"{system}: {_said(lines[system])}" for system, lines in panels.items())
+    described = "; ".join(f"{system}: {_said(lines[0])}" for system, lines in panels.items())
     yield Figure(
         _name(kind, table),
         f"Lines by round, one panel for each system. Means: {described}.",
-        draw_panels(panels, label, context=True),
+        _by_rounds(panels, label),
     )
 
 
-def _lines(found: DataFrame, column: str) -> DataFrame:
-    """Return the mean by round, and over how many topics it is."""
-    by_round: DataFrame = found.groupby("round")[column].agg(["mean", "count"])
-    return by_round
+def _by_rounds(panels: Mapping[str, Sequence[DataFrame]], label: str) -> str:
+    import pandas as pd
+
+    joined = {system: pd.concat(lines) for system, lines in panels.items()}
+    return draw_lines(joined, "round, and below it the number of topics", label)
+
+
+def _line(rounds: DataFrame, found: DataFrame, column: str) -> DataFrame:
+    """Return the mean by round, and over how many topics it is; all have the same rounds."""
+    line = found.groupby("round")[column].agg(["mean", "count"])
+    line = line.reindex(range(rounds["round"].max() + 1)).rename_axis("x").reset_index()
+    topics = line["count"].map("{:.0f}".format, na_action="ignore").fillna("")
+    ticks = [f"{number}\n{count}" for number, count in zip(line.x, topics, strict=True)]
+    return line.assign(line="mean", y=line["mean"], tick=ticks)
 
 
 def _said(line: DataFrame) -> str:
-    return ", ".join(map(value, line["mean"]))
+    return ", ".join(map(value, line.y.dropna()))

@@ -15,10 +15,17 @@ from fairqr.evaluation.probes.pairwise_measures import MeasuredPairwise
 from fairqr.evaluation.probes.rankers import INITIAL
 from fairqr.evaluation.probes.store import CollectionEntry, PromptEntry
 from fairqr.evaluation.probes.tuning_measures import MeasuredLora
-from fairqr.evaluation.reports.drawing import GREY, LINES, bare, can_draw, new_figure, svg_of
-from fairqr.evaluation.reports.plots import draw_dots, draw_histograms, shares_of
-from fairqr.evaluation.reports.tables import cell, frame
-from fairqr.evaluation.reports.text import Markdown, difference, p_value, percent, span, value
+from fairqr.evaluation.reports import plots
+from fairqr.evaluation.reports.text import (
+    Markdown,
+    cell,
+    difference,
+    frame,
+    p_value,
+    percent,
+    span,
+    value,
+)
 from fairqr.evaluation.reports.writer import Figure
 
 if TYPE_CHECKING:
@@ -82,9 +89,7 @@ def values_of(measured: Found) -> dict[str, Any]:
 
 
 def figures_of(measured: Found) -> list[Figure]:
-    """Draw the figures of a report; none without matplotlib."""
-    if not can_draw():
-        return []
+    """Draw the figures of a report."""
     if isinstance(measured, MeasuredListwise):
         return [figure for e in measured.manifest.collections for figure in _places(measured, e)]
     if isinstance(measured, MeasuredPairwise):
@@ -247,7 +252,7 @@ def _places(measured: MeasuredListwise, entry: CollectionEntry) -> Iterator[Figu
     pieces = [list(drawn)[at : at + ROWS_A_FIGURE] for at in range(0, len(drawn), ROWS_A_FIGURE)]
     for number, names in enumerate(pieces, start=1):
         described = "; ".join(
-            f"{name}, {asker}: " + ", ".join(f"{share:.2f}" for share in shares_of(places))
+            f"{name}, {asker}: " + ", ".join(f"{share:.2f}" for share in plots.shares_of(places))
             for name in names
             for asker, places in drawn[name].items()
             if len(places)
@@ -255,7 +260,7 @@ def _places(measured: MeasuredListwise, entry: CollectionEntry) -> Iterator[Figu
         yield Figure(
             _places_name(entry, number),
             f"Histograms of the places of protected items: {described}.",
-            draw_histograms({name: drawn[name] for name in names}),
+            plots.draw_histograms({name: drawn[name] for name in names}),
         )
 
 
@@ -291,17 +296,21 @@ def _wins(kind: str, figures: DataFrame) -> Iterator[Figure]:
             f"{title}: protected {percent(row.protected)}, unprotected {percent(row.unprotected)}"
             for title, row in zip(titles, rows, strict=True)
         )
-        series = {
-            f"{side} item wins": [
-                (np.nan if (share := getattr(row, side)) is None else share, *_ends(row, side))
-                for row in rows
-            ]
+        colours = {"protected item wins": plots.BLUE, "unprotected item wins": plots.VERMILION}
+        bars = [
+            plots.Bar(
+                title if side == "protected" else "",
+                (np.nan if (share := getattr(row, side)) is None else share, *_ends(row, side)),
+                f"{side} item wins",
+                {},
+            )
+            for title, row in zip(titles, rows, strict=True)
             for side in ("protected", "unprotected")
-        }
+        ]
         yield Figure(
             file_name(kind, name),
             f"Shares of pairs: {described}.",
-            draw_dots(titles, series, "share of pairs"),
+            plots.draw_bars({"": bars}, colours, "share of pairs"),
         )
 
 
@@ -357,24 +366,22 @@ def _training(losses: DataFrame) -> dict[str, Any]:
 
 def _losses(losses: DataFrame) -> Iterator[Figure]:
     """Yield the loss by step."""
+    import pandas as pd
+
     if losses.empty:
         return
     width = max(1, len(losses) // (2 * PARTS))
     smooth = losses.loss.rolling(2 * width + 1, center=True, min_periods=1).mean()
-    with new_figure(6.6, 3.2) as figure:
-        axes = figure.subplots()
-        bare(axes)
-        axes.plot(losses.step, losses.loss, color=GREY, linewidth=0.8, zorder=2)
-        axes.plot(losses.step, smooth, color=LINES[0][0], linewidth=1.6, zorder=3)
-        axes.axhline(AT_RANDOM, color=LINES[1][0], linestyle=":", linewidth=1.2, zorder=1)
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("step")
-        axes.set_ylabel("loss")
-        drawing = svg_of(figure)
+    series = {"of each step": losses.loss, "mean": smooth, "ln 2": AT_RANDOM}
+    colours = (plots.GREY, plots.BLUE, plots.VERMILION)
+    styles = {name: (colour, "") for name, colour in zip(series, colours, strict=True)}
+    points = pd.concat(
+        pd.DataFrame({"line": name, "x": losses.step, "y": y}) for name, y in series.items()
+    )
     means = _training(losses)["losses"]
     yield Figure(
         "loss",
         f"The mean loss in {len(means)} parts of the training, in order: "
         f"{', '.join(map(value, means))}.",
-        drawing,
+        plots.draw_lines({"": points}, "step", "loss", styles=styles),
     )

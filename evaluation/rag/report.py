@@ -27,10 +27,8 @@ from fairqr.evaluation.rag.measuring import (
     means_of,
 )
 from fairqr.evaluation.rag.store import CollectionEntry
-from fairqr.evaluation.reports.drawing import can_draw
-from fairqr.evaluation.reports.plots import draw_series
-from fairqr.evaluation.reports.tables import cell
-from fairqr.evaluation.reports.text import counted, difference, p_value, span, value
+from fairqr.evaluation.reports.plots import INK, draw_lines
+from fairqr.evaluation.reports.text import cell, counted, difference, p_value, span, value
 from fairqr.evaluation.reports.writer import Figure
 from fairqr.evaluation.scores import Reason
 
@@ -289,9 +287,7 @@ def _unfinished(measured: MeasuredRag) -> Iterator[str]:
 
 
 def figures_of(measured: MeasuredRag) -> list[Figure]:
-    """Draw the figures of each collection; none without matplotlib."""
-    if not can_draw():
-        return []
+    """Draw the figures of each collection."""
     drawn: list[Figure] = []
     for entry in _measured_entries(measured):
         values = measured.values[measured.values.collection == entry.name]
@@ -316,12 +312,7 @@ def _disparity(title: str, values: DataFrame) -> Iterator[Figure]:
     yield Figure(
         file_name("disparity", title),
         f"Lines of EE-D by policy: {described}.",
-        draw_series(
-            points.assign(label=""),
-            "policy",
-            "EE-D, normalised",
-            ticks=[(float(place), policy) for place, policy in enumerate(policies)],
-        ),
+        draw_lines({"": points.assign(tick=points.policy)}, "policy", "EE-D, normalised"),
     )
 
 
@@ -348,5 +339,5 @@ def _against(name: str, title: str, values: DataFrame) -> Iterator[Figure]:
     yield Figure(
         file_name(name, title),
         f"Lines of {y} over {x}: {described}.",
-        draw_series(points, str(x), str(y), star="oracle", diagonal=name in DIAGONAL),
+        draw_lines({"": points}, x, y, styles={"oracle": (INK, "*")}, diagonal=name in DIAGONAL),
     )

@@ -1,4 +1,4 @@
-"""Text and numbers as a report shows them.
+"""Text, numbers and tables as a report shows them.
 
 What a collection, a model or a user named is never markup: everything that a template prints is
 escaped, except for :class:`Markdown`, which the functions of this module make.
@@ -8,25 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-__all__ = [
-    "Markdown",
-    "amounts",
-    "counted",
-    "difference",
-    "escaped",
-    "listed",
-    "p_value",
-    "percent",
-    "percent_span",
-    "plain",
-    "points",
-    "points_span",
-    "shown",
-    "span",
-    "value",
-]
+from fairqr.base.extras import library
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 MINUS = "−"
 NOTHING = "–"
@@ -34,6 +21,10 @@ NOTHING = "–"
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~$#!])")
 _ENTITY = re.compile(r"&(?=#?\w+;)")
 _OPENING = re.compile(r"^(?:[-+=]|[0-9]+[.)](?=\s))")
+_NUMBER = re.compile(r"$|–(?:$| \*)|[*\\]*[+−<]?\s*[0-9][0-9.,]*%?(?:\*|$| / | of | \*)")
+
+FORMULA = re.compile(r"^(?=[=+@-])")
+"""The place before a text that a spreadsheet would compute."""
 
 
 class Markdown(str):
@@ -49,14 +40,15 @@ class _Ends(Protocol):
     def high(self) -> float: ...
 
 
+Interval = _Ends | Sequence[float | None] | None
+
+
 def plain(text: object) -> str:
     """Return text on one line, without characters that cannot be printed or that turn it round.
 
     Such characters show as U+FFFD.
     """
     flat = " ".join(str(text).split())
-    if flat.isprintable():
-        return flat
     return "".join(c if c.isprintable() else "\ufffd" for c in flat)
 
 
@@ -79,61 +71,57 @@ def shown(value: object) -> str:
     return value if isinstance(value, Markdown) else escaped(value)
 
 
+def _number(number: float | None, form: str) -> Markdown:
+    """Write a number with the minus of mathematics; a rounded zero has no sign."""
+    if number is None or number != number:
+        return Markdown(NOTHING)
+    text = format(number, form)
+    return Markdown(text.replace("-", MINUS) if text.strip("+-0.%") else text.lstrip("+-"))
+
+
 def value(number: float | None) -> Markdown:
     """Write the value of a measure with four decimals, as the field does."""
-    return Markdown(NOTHING if _is_missing(number) else _unsigned_zero(f"{number:.4f}"))
+    return _number(number, ".4f")
 
 
 def difference(number: float | None) -> Markdown:
     """Write a difference of two values, with its sign."""
-    return Markdown(NOTHING if _is_missing(number) else _signed(f"{number:+.4f}"))
+    return _number(number, "+.4f")
 
 
 def percent(ratio: float | None, *, signed: bool = False) -> Markdown:
     """Write a ratio in percent with one decimal; a change is signed."""
-    if ratio is None or _is_missing(ratio):
-        return Markdown(NOTHING)
-    text = f"{100 * ratio:+.1f}%" if signed else f"{100 * ratio:.1f}%"
-    return Markdown(_signed(text) if signed else _unsigned_zero(text))
+    return _number(ratio, "+.1%" if signed else ".1%")
 
 
 def points(difference: float | None) -> Markdown:
     """Write a difference of two shares in percentage points with one decimal and its sign."""
-    if difference is None or _is_missing(difference):
-        return Markdown(NOTHING)
-    return Markdown(_signed(f"{100 * difference:+.1f}"))
+    return Markdown(percent(difference, signed=True).rstrip("%"))
 
 
-def span(interval: _Ends | Sequence[float | None] | None) -> Markdown:
+def span(interval: Interval, form: str = ".3f") -> Markdown:
     """Write an interval, or its two ends; nothing without any, or if it is a point."""
-    return _interval(interval, 1, 3, "")
-
-
-def percent_span(interval: _Ends | Sequence[float | None] | None) -> Markdown:
-    """Write an interval of shares in percent; nothing if there is none."""
-    return _interval(interval, 100, 1, "%")
-
-
-def points_span(interval: _Ends | Sequence[float | None] | None) -> Markdown:
-    """Write an interval of a difference in percentage points; nothing if there is none."""
-    return _interval(interval, 100, 1, "")
-
-
-def _interval(
-    interval: _Ends | Sequence[float | None] | None, scale: float, decimals: int, unit: str
-) -> Markdown:
     if interval is None:
         return Markdown()
     ends = interval if isinstance(interval, Sequence) else (interval.low, interval.high)
-    if any(_is_missing(end) for end in ends) or ends[0] == ends[1]:
-        return Markdown()
-    low, high = (_unsigned_zero(f"{scale * (end or 0.0):.{decimals}f}{unit}") for end in ends)
-    return Markdown(rf"\[{low}, {high}\]")
+    low, high = (_number(end, form) for end in ends)
+    known = NOTHING not in (low, high) and ends[0] != ends[1]
+    return Markdown(rf"\[{low}, {high}\]" if known else "")
+
+
+def percent_span(interval: Interval) -> Markdown:
+    """Write an interval of shares in percent; nothing if there is none."""
+    return span(interval, ".1%")
+
+
+def points_span(interval: Interval) -> Markdown:
+    """Write an interval of a difference in percentage points; nothing if there is none."""
+    return Markdown(percent_span(interval).replace("%", ""))
 
 
 def p_value(number: float | None, *, name: str = "") -> Markdown:
     """Write a p value, behind a name and its sign if one is given: ``p = 0.0312``."""
-    if number is None or _is_missing(number):
+    if number is None or number != number:
         return Markdown(f"{name} none".strip())
     if number < 0.0001:
         return Markdown(f"{name} \\< 0.0001".strip())
@@ -142,12 +130,10 @@ def p_value(number: float | None, *, name: str = "") -> Markdown:
 
 def amounts(numbers: Sequence[float]) -> Markdown:
     """Write amounts such as tokens or milliseconds, alike and as exactly as the largest needs."""
-    if not len(numbers):
-        return Markdown(NOTHING)
-    largest = max(numbers)
+    largest = max(numbers, default=0.0)
     whole = largest >= 100 or all(amount == int(amount) for amount in numbers)
     decimals = 0 if whole else 1 if largest >= 10 else 2
-    return Markdown(" / ".join(f"{amount:,.{decimals}f}" for amount in numbers))
+    return Markdown(" / ".join(f"{amount:,.{decimals}f}" for amount in numbers) or NOTHING)
 
 
 def counted(number: int, one: str, many: str = "") -> Markdown:
@@ -161,15 +147,71 @@ def listed(counts: Mapping[str, int]) -> Markdown:
     return Markdown("; ".join(f"{count} × {escaped(name)}" for name, count in kinds))
 
 
-def _is_missing(number: float | None) -> bool:
-    return number is None or number != number
+FILTERS = (
+    *(Markdown, amounts, counted, difference, listed, p_value),
+    *(percent, percent_span, span, value),
+)
+"""What a template may write numbers by."""
 
 
-def _unsigned_zero(text: str) -> str:
-    """Use the minus of mathematics; a rounded zero has none."""
-    return text.replace("-", "" if not text.strip("-0.%") else MINUS)
+def frame(columns: Sequence[str], rows: Sequence[Mapping[str, Any]] = ()) -> DataFrame:
+    """Return a DataFrame of these rows; one without rows has these columns.
+
+    Raises:
+        InputError: pandas is not installed.
+    """
+    pandas = library("pandas", "A table")
+    return cast("DataFrame", pandas.DataFrame(rows or None, columns=None if rows else [*columns]))
 
 
-def _signed(text: str) -> str:
-    """Use the signs of mathematics; a rounded zero has none."""
-    return text.lstrip("+-") if not text.strip("+-0.%") else text.replace("-", MINUS)
+def csv_of(table: DataFrame, digits: int) -> bytes:
+    """Return a table as CSV for spreadsheets, which must take no text for a formula.
+
+    Args:
+        table: Of numbers and texts.
+        digits: Significant ones of a number.
+    """
+
+    def safe(found: object) -> object:
+        return FORMULA.sub("'", plain(found)) if isinstance(found, str) else found
+
+    cells = {name: held.map(safe) for name, held in table.select_dtypes(object).items()}
+    written: str = table.assign(**cells).to_csv(
+        index=False, float_format=f"%.{digits}g", lineterminator="\n"
+    )
+    return written.encode()
+
+
+def records_of(found: DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a DataFrame for JSON: what has no value is None."""
+    rows: list[dict[str, Any]] = (
+        found.astype(object).where(found.notna(), None).to_dict(orient="records")
+    )
+    return rows
+
+
+def cell(content: object, *notes: object, best: object = False) -> Markdown:
+    """Return a cell: what it says, and notes such as an interval in smaller type.
+
+    Args:
+        content: Text, or Markdown.
+        notes: Empty ones are left out.
+        best: Whether it is marked as the best of its column.
+    """
+    said = f"**{shown(content)}**" if best else shown(content)
+    small = " ".join(filter(None, map(shown, notes)))
+    return Markdown(f"{said} *{small}*" if small else said)
+
+
+def table(found: DataFrame) -> Markdown:
+    """Return a table; columns that have numbers only stand to the right.
+
+    The first column is the header of each row.
+    """
+    rows = [[shown(content) for content in row] for row in found.itertuples(index=False)]
+    ruler = [
+        "---:" if place and all(_NUMBER.match(row[place]) for row in rows) else "---"
+        for place in range(found.shape[1])
+    ]
+    lines = [[shown(name) for name in found.columns], ruler, *rows]
+    return Markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))

@@ -3,12 +3,11 @@
 A kind of experiment has one template, in Markdown. It extends ``base.md.j2`` and fills the blocks
 of it. In a template
 
-- ``{{ … }}`` prints text, which is escaped: a name is never markup. The functions of
+- ``{{ … }}`` prints text, which is escaped: a name is never markup. Functions of
   :mod:`fairqr.evaluation.reports.text` are filters that write numbers;
 - ``{% call figure(NAME) %}CAPTION{% endcall %}`` puts a figure where it belongs, if it was drawn;
   the caption says what it shows and how to read it;
-- ``{{ table(frame) }}`` writes a DataFrame whose cells are texts, see
-  :mod:`fairqr.evaluation.reports.tables`;
+- ``{{ table(frame) }}`` writes a DataFrame whose cells are texts;
 - the paragraph before a table is its caption, and the one behind a figure is the figure's.
 """
 
@@ -17,20 +16,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape, unescape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from xml.etree.ElementTree import Element, SubElement, fromstring, tostring
 
-from fairqr.base.errors import InputError
 from fairqr.base.extras import library
 from fairqr.base.files import write_beside
-from fairqr.evaluation.reports import tables, text
-from fairqr.evaluation.reports.drawing import can_draw
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
+from fairqr.evaluation.reports import text
 
 FOLDER = "figures"
 TEMPLATES = Path(__file__).parent / "templates"
+SCALE = 1.5
+"""How large a figure may be, in pixels of the page for each of its points."""
+
+LEAST = 0.6
+"""How small a figure may become, as a share of that; where there is less room, it is scrolled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,11 @@ class Figure:
     name: str
     alt: str
     svg: str
+
+    @property
+    def path(self) -> str:
+        """Where a report has its file."""
+        return f"{FOLDER}/{self.name}.svg"
 
     def _repr_svg_(self) -> str:
         """Show the plot in a notebook."""
@@ -72,29 +78,16 @@ def write_report(
         The files that were written.
 
     Raises:
-        InputError: matplotlib is not installed; the reports are then written without plots. Or
-            Jinja or markdown-it-py is not, and nothing is written.
+        InputError: Jinja or markdown-it-py is not installed, and nothing is written.
     """
     markdown = render(template, values, figures)
-    library("markdown_it", "A report")
-    from fairqr.evaluation.reports.page import to_html
-
-    drawings = {f"{FOLDER}/{figure.name}.svg": figure.svg for figure in figures}
-    page = to_html(markdown, drawings, folded)
+    page = to_html(markdown, figures, folded)
     # Figures first, so that the report never names one that is not there.
-    written = [_write(folder / FOLDER / f"{figure.name}.svg", figure.svg) for figure in figures]
-    reports = [_write(folder / "report.md", markdown), _write(folder / "report.html", page)]
-    if not can_draw():
-        raise InputError(
-            f"{reports[0]} and {reports[1].name} were written without plots, which need "
-            "matplotlib; install it with: pip install 'fairqr[evaluation]'"
-        )
-    return [*reports, *written]
-
-
-def _write(path: Path, content: str) -> Path:
-    write_beside(path, content)
-    return path
+    files = {figure.path: figure.svg for figure in figures}
+    files |= {"report.md": markdown, "report.html": page}
+    for name, content in files.items():
+        write_beside(folder / name, content)
+    return [folder / name for name in (*list(files)[-2:], *list(files)[:-2])]
 
 
 def render(template: str, values: Mapping[str, Any], figures: Sequence[Figure] = ()) -> str:
@@ -103,10 +96,17 @@ def render(template: str, values: Mapping[str, Any], figures: Sequence[Figure] =
     Raises:
         InputError: Jinja is not installed.
     """
-    environment = _environment(text.shown)
-    environment.globals.update(
-        figure=_placer(figures), table=tables.table, cell=tables.cell, can_draw=can_draw()
-    )
+    named = {figure.name: figure for figure in figures}
+
+    def placed(name: str, caller: Callable[[], str]) -> text.Markdown:
+        """Return a figure with the caption of the template; nothing if it was not drawn."""
+        if name not in named:
+            return text.Markdown()
+        image = f"![{text.escaped(named[name].alt)}]({named[name].path})"
+        return text.Markdown(f"{image}\n\n{caller().strip()}\n\n")
+
+    environment = _environment(finalize=text.shown)
+    environment.globals.update(figure=placed, table=text.table, cell=text.cell)
     found = environment.get_template(f"{template}.md.j2").render(values)
     return re.sub(r"\n{3,}", "\n\n", found).strip() + "\n"
 
@@ -121,36 +121,104 @@ def paragraphs(template: str, values: Mapping[str, Any]) -> list[str]:
     Raises:
         InputError: Jinja is not installed.
     """
-    found = _environment(text.plain).get_template(f"{template}.txt.j2").render(values)
+    found = _environment(finalize=text.plain).get_template(f"{template}.txt.j2").render(values)
     return [" ".join(it.split()) for it in re.split(r"\n\s*\n", found) if it.strip()]
 
 
-def _environment(finalize: Callable[[Any], str]) -> Environment:
-    library("jinja2", "A report")
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        undefined=StrictUndefined,
-        finalize=finalize,
+def _environment(**options: Any) -> Any:
+    jinja2 = library("jinja2", "A report")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - HTML is made later, from Markdown that shown() escapes
+        **options,
     )
-    environment.filters.update({name: getattr(text, name) for name in text.__all__})
+    environment.filters.update({it.__name__: it for it in text.FILTERS})
     return environment
 
 
-def _placer(figures: Sequence[Figure]) -> Callable[[str, Callable[[], str]], text.Markdown]:
-    named = {figure.name: figure for figure in figures}
+def to_html(markdown: str, figures: Sequence[Figure], folded: Collection[str] = ()) -> str:
+    """Return a report as one HTML file that needs no other: styles and figures stand in it.
 
-    def placed(name: str, caller: Callable[[], str]) -> text.Markdown:
-        """Return a figure with the caption of the template; nothing if it was not drawn."""
-        figure = named.get(name)
-        if figure is None:
-            return text.Markdown()
-        image = f"![{text.escaped(figure.alt)}]({FOLDER}/{figure.name}.svg)"
-        return text.Markdown(f"{image}\n\n{caller().strip()}\n\n")
+    Args:
+        markdown: The report, as :func:`render` gives it.
+        figures: Those that it names.
+        folded: The headings of the parts that open only when somebody asks for them.
 
-    return placed
+    Raises:
+        InputError: markdown-it-py or Jinja is not installed.
+    """
+    reader = library("markdown_it", "A report").MarkdownIt("commonmark", {"html": False})
+    rendered = f"<body>{reader.enable('table').render(markdown)}</body>"
+    body = fromstring(rendered)  # noqa: S314 - what a report quotes is escaped in it
+    for row in body.iter("tr"):
+        _arrange_row(row)
+    blocks = list[Element]()
+    for child in body:
+        blocks += _block(child, blocks)
+    html = "".join(tostring(it, "unicode", method="html") for it in blocks)
+    drawings = {figure.path: _inline(figure) for figure in figures}
+    html = re.sub(r'<img src="([^"]*)".*?>', lambda image: drawings[unescape(image[1])], html)
+    _, *found = re.split(r"<h[12]>(.*?)</h[12]>\n", html)
+    (title, rest), *parts = zip(map(unescape, found[::2]), found[1::2], strict=True)
+    page = _environment(autoescape=True).get_template("page.html.j2")
+    return str(page.render(title=title, rest=rest, parts=parts, folded=folded))
+
+
+def _block(child: Element, before: list[Element]) -> list[Element]:
+    """Add what follows, with captions inside their tables and figures, which can be scrolled."""
+    # What scrolls has to be reachable by the keyboard, and named.
+    box = Element("div", {"class": "scroll", "role": "region", "tabindex": "0"})
+    if child.tag == "table" and before and before[-1].tag == "p":
+        caption = Element("caption", {"id": f"t{len(before)}"})
+        caption.append(before.pop())
+        caption[0].tag = "span"
+        child.insert(0, caption)
+        box.set("aria-labelledby", caption.attrib["id"])
+        box.append(child)
+        return [box]
+    if child.find("img") is not None:
+        child.tag = "div"
+        child.attrib |= box.attrib | {"aria-label": "Plot"}
+        figure = Element("figure")
+        figure.append(child)
+        return [figure]
+    if before and before[-1].tag == "figure" and len(before[-1]) == 1:
+        child.tag = "figcaption"
+        before[-1].append(child)
+        return []
+    return [child]
+
+
+def _arrange_row(row: Element) -> None:
+    """Make the first cell of a row its header, and mark numbers and the best."""
+    for place, found in enumerate(row):
+        names = ["number"] if "right" in found.attrib.pop("style", "") else []
+        if found.tag == "th":
+            found.set("scope", "col")
+        elif not place:
+            found.tag = "th"
+            found.set("scope", "row")
+        elif (best := found.find("strong")) is not None:
+            names.append("best")
+            # For readers who do not see the mark.
+            hidden = SubElement(best, "span", {"class": "hidden"})
+            hidden.text = " (best)"
+        if names:
+            found.set("class", " ".join(names))
+
+
+def _inline(figure: Figure) -> str:
+    """Return a drawing as a part of the page, with names of its own."""
+    opening, rest = figure._repr_svg_().strip().split(">", 1)
+    box = opening.split('viewBox="')[1].split('"')[0]
+    widest = SCALE * float(box.split()[2])
+    size = f"min-width: {LEAST * widest:.0f}px; max-width: {widest:.0f}px"
+    name = re.sub(r"\W", "_", figure.path)
+    rest = re.sub(r'(<[^>]*\sid=")', rf"\1{name}-", rest.replace("xlink:href=", "href="))
+    rest = re.sub(r'(url\(#|href="#)', rf"\1{name}-", rest)
+    return (
+        f'<svg viewBox="{box}" style="{size}" role="img" aria-label="{escape(figure.alt)}">{rest}'
+    )

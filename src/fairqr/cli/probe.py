@@ -169,7 +169,7 @@ def _probe(
     """Run a probe of either kind, and measure it."""
     from fairqr.evaluation.experiments import kinds
     from fairqr.evaluation.probes import running as probes
-    from fairqr.evaluation.reports.tables import records_of
+    from fairqr.evaluation.reports.text import records_of
     from fairqr.evaluation.workers.choice import Workers
     from fairqr.prompts.library import PromptLibrary
 

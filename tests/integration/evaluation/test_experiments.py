@@ -231,25 +231,6 @@ def test_names_are_no_markup_on_a_terminal(command: Command, collection: Path) -
     assert (collection.parent / "run" / "measures.csv").is_file()
 
 
-def test_reports_without_matplotlib(command: Command, collection: Path, tmp_path: Path) -> None:
-    folder = collection.parent / "run"
-    systems = [{"name": "BM25", "method": "plain"}, {"name": "MMR", "method": "mmr"}]
-    asked = write_experiment(collection, systems=systems)
-    assert command("experiment", "run", asked, "-o", folder).code == 0
-    hidden = tmp_path / "hidden"
-    hidden.mkdir()
-    (hidden / "sitecustomize.py").write_text("import sys\nsys.modules['matplotlib'] = None\n")
-    run = command("experiment", "report", folder, PYTHONPATH=str(hidden))
-    assert run.complaint().endswith(
-        "were written without plots, which need matplotlib; install it with: "
-        "pip install 'fairqr[evaluation]'"
-    )
-    assert "| BM25 |" in (folder / "report.md").read_text()
-    assert "<svg" not in (folder / "report.html").read_text()
-    assert command("experiment", "report", folder).code == 0
-    assert "<svg" in (folder / "report.html").read_text()
-
-
 def test_systems_whose_corpus_is_not_there_are_left_out(
     quick: Main, collection: Path, minilm_cache: Path
 ) -> None:

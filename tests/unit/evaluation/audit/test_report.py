@@ -400,13 +400,14 @@ def test_an_unknown_layout_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("package", ["jinja2", "markdown_it"])
+@pytest.mark.parametrize("package", ["jinja2", "markdown_it", "matplotlib"])
 def test_what_a_report_needs_is_named_and_the_figures_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.delitem(sys.modules, "fairqr.evaluation.reports.page", raising=False)
-    with pytest.raises(InputError, match=r"install it with: pip install 'fairqr\[evaluation\]'"):
+    with pytest.raises(
+        InputError, match=r"install it with: pip install 'fairqr\[(evaluation|plot)\]'"
+    ):
         write_audit(tmp_path, _outcome())
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"audit.json", "results.csv", "queries.csv"}

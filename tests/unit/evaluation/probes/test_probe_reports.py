@@ -13,13 +13,11 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from fairqr.base.errors import InputError
 from fairqr.evaluation.probes import report
 from fairqr.evaluation.probes.report import values_of
 from fairqr.evaluation.probes.running import measure
 from fairqr.evaluation.probes.store import LoraStore, ProbeStore
 from fairqr.evaluation.probes.tuning_measures import measure_lora
-from fairqr.evaluation.reports import writer
 from fairqr.evaluation.reports.writer import render
 from tests.golden.reports import check_report
 from tests.unit.evaluation.probes.made_probes import (
@@ -262,19 +260,6 @@ def test_the_training_is_told_in_parts(tmp_path: Path) -> None:
     values = values_of(measured(tmp_path))
     assert values["losses"] == pytest.approx([(1 / a + 1 / (a + 1)) / 2 for a in range(1, 20, 2)])
     assert (values["steps"], values["examples"], values["tokens"]) == (20, 80, 8000)
-
-
-def test_without_matplotlib_the_report_is_written_without_plots(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (report, writer):
-        monkeypatch.setattr(module, "can_draw", lambda: False)
-    some_pairs(tmp_path)
-    with pytest.raises(InputError, match="without plots"):
-        measured(tmp_path).write_report(tmp_path)
-    assert "There are no plots" in (tmp_path / "report.md").read_text()
-    assert (tmp_path / "measures.csv").is_file()
-    assert not (tmp_path / "figures").exists()
 
 
 def check_page(folder: Path) -> str:

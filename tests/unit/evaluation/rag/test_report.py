@@ -14,7 +14,6 @@ import pytest
 from markdown_it import MarkdownIt
 
 from fairqr.base.errors import InputError
-from fairqr.evaluation.rag import report
 from fairqr.evaluation.rag.measuring import MeasuredRag, Name, measure_fair_rag
 from fairqr.evaluation.rag.report import figures_of, values_of
 from fairqr.evaluation.rag.store import AnswerRecord, RagStore
@@ -372,13 +371,6 @@ def test_the_page_is_whole(reported: Path) -> None:
     page = read((reported / "report.html").read_text())
     assert len(page.named("svg")) == 8
     assert "nan" not in page.text.lower().split()
-
-
-def test_without_matplotlib_the_report_is_written_without_plots(
-    measured: MeasuredRag, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(report, "can_draw", lambda: False)
-    assert figures_of(measured) == []
 
 
 def test_an_experiment_without_rankings_cannot_be_measured() -> None:

@@ -10,11 +10,9 @@ import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 
-from fairqr.base.errors import InputError
 from fairqr.evaluation.reports import writer
-from fairqr.evaluation.reports.drawing import new_figure, svg_of
-from fairqr.evaluation.reports.tables import cell, table
-from fairqr.evaluation.reports.text import value
+from fairqr.evaluation.reports.plots import draw_lines
+from fairqr.evaluation.reports.text import cell, table, value
 from fairqr.evaluation.reports.writer import Figure, render, write_report
 from tests.unit.evaluation.reports.pages import Page, read
 
@@ -48,18 +46,17 @@ def template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A template of the test's own, beside the real base."""
     folder = tmp_path / "templates"
     folder.mkdir()
-    (folder / "base.md.j2").write_text((writer.TEMPLATES / "base.md.j2").read_text())
+    for name in ("base.md.j2", "page.html.j2"):
+        (folder / name).write_text((writer.TEMPLATES / name).read_text())
     (folder / "small.md.j2").write_text(TEMPLATE)
     monkeypatch.setattr(writer, "TEMPLATES", folder)
     return "small"
 
 
 def _plot() -> Figure:
-    with new_figure(2, 2) as figure:
-        axes = figure.subplots()
-        axes.plot([1, 2])
-        axes.set_title(HOSTILE, parse_math=False)
-        return Figure("plot", f"A line. {HOSTILE}", svg_of(figure))
+    points = pd.DataFrame({"line": [HOSTILE, "_b"], "x": [1, 2], "y": [1, 2], "label": HOSTILE})
+    drawn = draw_lines({HOSTILE: points}, HOSTILE, HOSTILE)
+    return Figure("plot", f"A line. {HOSTILE}", drawn)
 
 
 def _values(text: str = HOSTILE) -> dict[str, object]:
@@ -144,20 +141,6 @@ def test_the_page_can_be_read_by_all(tmp_path: Path, template: str) -> None:
     levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
     assert levels == [1, 2, 2]
     assert all(b <= a + 1 for a, b in pairwise(levels))
-
-
-def test_without_matplotlib_the_reports_are_written_and_the_sentence_says_so(
-    tmp_path: Path, template: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer, "can_draw", lambda: False)
-    with pytest.raises(InputError, match=r"need matplotlib; install it with: pip install 'fairqr"):
-        write_report(tmp_path, template, _values("a"), [])
-    markdown = (tmp_path / "report.md").read_text()
-    assert "There are no plots: matplotlib was not installed." in markdown
-    assert "![" not in markdown
-    assert "| a | **0.5000** " in markdown
-    assert not _page(tmp_path).named("svg")
-    assert not (tmp_path / "figures").exists()
 
 
 def test_what_a_template_misspells_is_an_error(template: str) -> None:
