@@ -150,19 +150,6 @@ def verify(name: str) -> bool:
     return not _missing(name)
 
 
-def remove(name: str) -> bool:
-    """Remove the weights and what a killed pull left, and return whether anything was removed.
-
-    Raises:
-        ModelUnavailableError: The name is unknown, or the files cannot be removed.
-    """
-    with _locked(name) as begun:
-        present = [path for path in (*_files(name), *begun.iterdir()) if path.exists()]
-        for path in present:
-            path.unlink()
-    return bool(present)
-
-
 def pull(name: str, progress: Progress = lambda done, total: None) -> Path:
     """Fetch the weights into the user's cache if they are missing, and return their path.
 

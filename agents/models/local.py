@@ -129,7 +129,6 @@ def _start(name: str, path: Path, reading: bool) -> LocalServer:
         server = xllamacpp.Server(params)
     except RuntimeError:
         raise ModelUnavailableError(
-            f"llama.cpp cannot load {path}: run `fairqr models remove {name}` and "
-            f"`fairqr models pull {name}`."
+            f"llama.cpp cannot load {path}: run `fairqr models pull {name}`."
         ) from None
     return LocalServer(f"{server.listening_address}/v1", key, server)

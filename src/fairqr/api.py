@@ -363,15 +363,11 @@ class FairSearch:
     async def _open(self) -> Opened:
         source, model = self._source, self._model
         if isinstance(source, _NAMED):
-            source = self._engine = await open_engine(source, retriever=self._retriever)
-        try:
-            opened = open_model(engine=source) if model is None else model_of(model, source)
-            return Opened(source, opened, Rankers.of(self._ranker, opened, self._prompts), {})
-        except BaseException:
-            own, self._engine = self._engine, None
-            if own is not None:
-                await own.aclose()
-            raise
+            if self._engine is None:  # or else, the model could not be opened the last time
+                self._engine = await open_engine(source, retriever=self._retriever)
+            source = self._engine
+        opened = open_model(engine=source) if model is None else model_of(model, source)
+        return Opened(source, opened, Rankers.of(self._ranker, opened, self._prompts), {})
 
     async def _graph(self, context: Context) -> Any:
         """Return the graph of a context, with the retriever that its method uses for ``auto``."""

@@ -34,12 +34,30 @@ class AuditRunSettings(Searched):
         concurrency: How many queries to ask at the same time.
         query_column: The column with the queries; by default query, text or title.
         id_column: The column with the ids of queries; by default id, if it exists.
+        weight: The column that says how often a query was asked.
+        segment: The column that groups the queries, such as their topic, for figures by segment.
+        qrels: Judgements in TREC's format; a grade above 0 is relevant. By default relevance is
+            estimated from texts, once MiniLM is pulled.
+        pairs: Documents in several versions, to see which version scores higher: CSV or JSON Lines
+            with query, version, document or text, pair and segment.
+        redact: Replace all queries by pseudonyms.
+        layout: The order of the report: plain, or as a law asks: ll144 (New York City), dsa or
+            ai-act (European Union).
     """
 
     rate: float | None = Field(None, gt=0)
     concurrency: int = Field(4, ge=1, le=256)
     query_column: str | None = None
     id_column: str | None = None
+    weight: str | None = None
+    segment: str | None = None
+    qrels: Path | None = None
+    pairs: Path | None = None
+    redact: bool = False
+    layout: str = "plain"
+
+
+_OWN = ("rate", "concurrency", "weight", "segment", "qrels", "pairs", "redact", "layout")
 
 
 @app.callback()
@@ -48,17 +66,11 @@ def measure(
     ctx: typer.Context,
     *,
     queries: Path | None = None,
-    weight: str | None = None,
-    segment: str | None = None,
     spec: Annotated[
         AuditSpec,
         Fields("sample", "target", "k", "depth", "seed", "pairs_by", attribute="attributes"),
     ],
-    settings: Annotated[AuditRunSettings, Fields(*SEARCHED, "rate", "concurrency")],
-    qrels: Path | None = None,
-    pairs: Path | None = None,
-    redact: bool = False,
-    layout: str = "plain",
+    settings: Annotated[AuditRunSettings, Fields(*SEARCHED, *_OWN)],
     fail_if: list[str] | None = None,
     sure: bool = False,
     output: Path | None = None,
@@ -69,17 +81,8 @@ def measure(
     Args:
         ctx: Whether a command below this one follows.
         queries: The queries: one per line, CSV, JSON Lines or TREC topics; may be .gz.
-        weight: The column that says how often a query was asked.
-        segment: The column that groups the queries, such as their topic, for figures by segment.
         spec: What is measured.
         settings: What is audited, and how.
-        qrels: Judgements in TREC's format; a grade above 0 is relevant. By default relevance is
-            estimated from texts, once MiniLM is pulled.
-        pairs: Documents in several versions, to see which version scores higher: CSV or JSON Lines
-            with query, version, document or text, pair and segment.
-        redact: Replace all queries by pseudonyms.
-        layout: The order of the report: plain, or as a law asks: ll144 (New York City), dsa or
-            ai-act (European Union).
         fail_if: End with code 3 if this holds for any group, such as "impact_ratio < 0.8", and with
             4 if nobody can tell. Repeatable.
         sure: The whole interval must meet a condition.
@@ -111,19 +114,10 @@ def measure(
                 engine,
                 queries or _of_run(engine),
                 spec,
-                weight=weight,
-                segment=segment,
-                query_column=settings.query_column,
-                id_column=settings.id_column,
-                qrels=qrels,
                 folder=output,
-                pairs=pairs,
-                rate=settings.rate,
-                concurrency=settings.concurrency,
-                redact=redact,
-                layout=layout,
                 watcher=progress,
                 command=sys.argv[1:],
+                **settings.model_dump(exclude={*Searched.model_fields}),
             )
 
     with Progress() as progress:

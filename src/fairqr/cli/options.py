@@ -83,9 +83,8 @@ def readable(function: Callable[..., Any]) -> Callable[..., Any]:
         if hasattr(kind, "model_fields"):
             models[name] = kind
             known = {it.name: it for it in parameters_of([kind])}
-            fields = mark.named if mark else {it: it for it in known}
-            named |= fields
-            shown += [_option_of(option, known[it]) for option, it in fields.items()]
+            named |= mark.named
+            shown += [_option_of(option, known[it]) for option, it in mark.named.items()]
         elif name != "as_json":
             shown.append(_shown(each, words.get(name, "")))
     if models:
@@ -126,13 +125,10 @@ def _parts(annotation: Any) -> tuple[Any, Any]:
     return get_args(annotation) if get_origin(annotation) is Annotated else (annotation, None)
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Yield what the user wrote for an option."""
-    for each in value if isinstance(value, list) else [value]:
-        if each is True:
-            yield "yes"
-        elif each is not None and each is not False:
-            yield each
+def _texts(value: Any) -> list[str]:
+    """Return what the user wrote for an option."""
+    given = value if isinstance(value, list) else [value]
+    return ["yes" if each is True else each for each in given if each not in (None, False)]
 
 
 def _shown(each: inspect.Parameter, words: str) -> inspect.Parameter:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from numbers import Real
@@ -239,11 +238,11 @@ class Progress:
             progress.TimeRemainingColumn(),
             console=console(stderr=True),
             transient=True,
+            speed_estimate_period=3600,  # a step may take minutes
             disable=not sys.stderr.isatty(),
         )
         self._stage: Any = None
-        self._total = self._before = self._steps = self._next_line = 0
-        self._started = 0.0
+        self._next_line = 0
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -265,21 +264,19 @@ class Progress:
         self._stage = self._bars.add_task(what, total=total, completed=done)
         if self._bars.disable:
             typer.echo(f"{what}: {done} of {total} done", err=True)
-        self._total, self._before, self._steps = total, done, 0
-        self._next_line, self._started = FIRST, time.monotonic()
+        self._next_line = done + FIRST
 
     def advance(self, steps: int = 1) -> None:
         """Count steps of the stage as done."""
-        self._steps += steps
-        done = self._before + self._steps
-        self._bars.update(self._stage, completed=done)
-        if self._bars.disable and self._steps >= self._next_line and done < self._total:
+        self._bars.advance(self._stage, steps)
+        (task,) = (each for each in self._bars.tasks if each.id == self._stage)
+        done, total = int(task.completed), int(task.total or 0)
+        if self._bars.disable and self._next_line <= done < total:
             from fairqr.evaluation.experiments.progress import time_left
 
-            rate = (time.monotonic() - self._started) / self._steps
-            left = time_left(rate * (self._total - done))
-            typer.echo(f"  {done} of {self._total}, about {left} left", err=True)
-            self._next_line = self._steps + max(self._total // 10, FIRST)
+            left = time_left(task.time_remaining or 0)
+            typer.echo(f"  {done} of {total}, about {left} left", err=True)
+            self._next_line = done + max(total // 10, FIRST)
 
     def note(self, sentence: str) -> None:
         """Print a sentence above the bars."""

@@ -133,11 +133,8 @@ class AnswerRunSettings(RunSettings):
         """
         from fairqr.agents.models.chat import ChatModel
         from fairqr.agents.models.opening import open_generator
-        from fairqr.agents.refiner import FeedbackRefiner
 
         name = self.model or default_model()
-        if name == FeedbackRefiner.name:
-            raise InputError(f"'{name}' writes no answers; name a chat model with --model.")
         opened = open_generator(name, input_tokens=self.input_tokens, **self.model_options)
         chat = getattr(opened, "model", None)
         if isinstance(chat, ChatModel):

@@ -76,15 +76,13 @@ def serve(
 
     for warning in unknown_settings():
         warn(warning)
+    if workers > 1 and settings.work and not settings.database.startswith("postgres"):
+        raise ConfigError(
+            "Several workers cannot share the runs in a SQLite file; name a PostgreSQL database, "
+            "or set FAIRQR_SERVICE_WORK=false to keep no runs."
+        )
     with bound(settings) as listener:
-        announces = True
-        if workers > 1:
-            if settings.work and not settings.database.startswith("postgres"):
-                raise ConfigError(
-                    "Several workers cannot share the runs in a SQLite file; name a PostgreSQL "
-                    "database, or set FAIRQR_SERVICE_WORK=false to keep no runs."
-                )
-            announces = fork(workers)
+        announces = workers == 1 or fork(workers)
         serving = _serve(settings, listener, announces, corpus or [], model[0] if model else None)
         run(serving, loop=new_loop)
 

@@ -209,20 +209,6 @@ def fetch(wanted: Sequence[Weights]) -> None:
         list(pool.map(pull_weights, [weights.name for weights in wanted], bars))
 
 
-@command(models)
-def remove(name: str) -> None:
-    """Remove the weights of an embedded model from the cache.
-
-    Args:
-        name: A name that 'fairqr models list' shows.
-    """
-    from fairqr.base import weights
-
-    model = weights.lookup(name.removeprefix("local:"))
-    removed = weights.remove(model.name)
-    typer.echo(f"{model.full_name} {'is removed' if removed else 'was not there'}.")
-
-
 @command(trace, "show")
 def show_trace(file: Path) -> None:
     """Print the steps of a recorded run in order, with times, tokens and what they say.

@@ -192,7 +192,7 @@ async def test_damaged_weights_are_one_sentence(
     path.parent.mkdir()
     with path.open("wb") as file:
         file.truncate(WEIGHTS[MODEL].size)
-    with pytest.raises(ModelUnavailableError, match=f"`fairqr models remove {MODEL}` and"):
+    with pytest.raises(ModelUnavailableError, match=f"run `fairqr models pull {MODEL}`"):
         await start_local(MODEL)
 
 

@@ -34,7 +34,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--samples", "0"], "'answer.samples' is wrong"),
         (["--set", "input_tokens=0"], "'input_tokens' is wrong"),
         (["--set", "answer.hypothesis=It is so."], "write {answer} in it once"),
-        (["--model", "feedback"], "'feedback' writes no answers"),
+        (["--model", "feedback"], "'feedback' names no provider"),
         (["--model", "seq2seq:x", "--method", "fairqr"], "refines with a chat model"),
         (["--model", "openai:fake", "--attributor", "oracle"], "There is no attributor 'oracle'"),
     ],

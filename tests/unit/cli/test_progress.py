@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from fairqr.base.errors import InputError
-from fairqr.cli import output
 from fairqr.cli.common import LARGE_CALLS, LARGE_TOKENS, agree
 from fairqr.cli.output import Progress
 from fairqr.evaluation.experiments.progress import time_left
@@ -20,11 +19,9 @@ def test_times_are_told_coarsely(seconds: float, said: str) -> None:
 
 
 def test_a_log_tells_the_time_after_the_first_steps_and_then_each_tenth(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What was done before is no step of this run."""
-    clock = iter(range(0, 10_000, 2))
-    monkeypatch.setattr(output.time, "monotonic", lambda: float(next(clock)))
     with Progress() as stages:
         stages.stage("few", 3, 0)
         stages.advance(3)
