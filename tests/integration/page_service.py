@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -18,7 +19,7 @@ from typing import Any
 import httpx
 
 from tests.integration.model_server import Command, ModelServer
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 from tests.ports import free_port
 
 _ADDRESS = re.compile(r"(http://(?:127\.0\.0\.1|localhost):\d+).*\n")
@@ -65,6 +66,51 @@ def run_command(variables: dict[str, str], *arguments: str | Path) -> str:
     return done.stdout
 
 
+class ServiceClient(httpx.Client):
+    """Speaks to a service."""
+
+    def in_background(self, request: dict[str, Any], kind: str = "search", **how: Any) -> str:
+        """Begin a run in the background, and return its path."""
+        answer = self.post("/v1/runs", json={"kind": kind, "request": request}, **how)
+        assert answer.status_code == 202, answer.text
+        place: str = answer.headers["location"]
+        return place
+
+    def ended(self, place: str, **how: Any) -> dict[str, Any]:
+        """Wait until a run, or an audit, has ended, and return it."""
+
+        def found() -> dict[str, Any] | None:
+            response = self.get(place, **how)
+            if response.status_code == 503:  # a machine under load may say so for a while
+                return None
+            run: dict[str, Any] = response.raise_for_status().json()
+            return run if run["finished"] else None
+
+        run: dict[str, Any] = until(found)
+        return run
+
+    def events(self, place: str, **how: Any) -> list[tuple[str, dict[str, Any]]]:
+        """Follow a run to its end; return the names and data of its events, all in order."""
+        with self.stream("GET", f"{place}/events", **how) as response:
+            events = [event for event in events_of(response) if event[0]]
+        assert [number for number, _, _ in events] == [*range(1, len(events) + 1)]
+        return [(name, data) for _, name, data in events]
+
+
+def events_of(response: httpx.Response) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Yield the number, the name and the data of each event; a comment is ``(0, "", {})``."""
+    event: dict[str, str] = {}
+    for line in response.iter_lines():
+        kind, _, value = line.partition(": ")
+        if line.startswith(":"):
+            yield 0, "", {}
+        elif line:
+            event[kind] = value
+        elif event:
+            yield int(event.get("id", 0)), event["event"], json.loads(event["data"])
+            event = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """A running ``fairqr serve``.
@@ -77,7 +123,7 @@ class Process:
 
     child: subprocess.Popen[bytes]
     address: str
-    client: httpx.Client
+    client: ServiceClient
     said: bytearray
     reader: threading.Thread
 
@@ -113,7 +159,7 @@ def running(variables: dict[str, str], *arguments: str | Path) -> Iterator[Proce
     reader.start()
     try:
         address = _address(reader, said)
-        with httpx.Client(base_url=address, timeout=PATIENCE, trust_env=False) as client:
+        with ServiceClient(base_url=address, timeout=PATIENCE, trust_env=False) as client:
             yield Process(child, address, client, said, reader)
     finally:
         child.kill()

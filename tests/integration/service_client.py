@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import threading
-import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,7 +25,7 @@ from fairqr.graph.service.store import Store
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.corpus import find_corpus
 from tests.integration.model_server import Asked, ModelServer, says, weighs, write_people
-from tests.integration.page_service import served, settings_for
+from tests.integration.page_service import ServiceClient, served, settings_for
 from tests.patience import PATIENCE
 
 T = TypeVar("T")
@@ -81,7 +78,7 @@ class Served:
         key: The header of a key that may read and run, if it wants keys.
     """
 
-    client: httpx.Client
+    client: ServiceClient
     model: ModelServer
     folder: Path
     variables: dict[str, str]
@@ -90,11 +87,6 @@ class Served:
     @property
     def url(self) -> str:
         return str(self.client.base_url)
-
-    def run(self, id_: str) -> dict[str, Any]:
-        """Return a run."""
-        found: dict[str, Any] = self.client.get(f"/v1/runs/{id_}").raise_for_status().json()
-        return found
 
     def newest(self) -> dict[str, Any]:
         """Return the run that was made last."""
@@ -158,7 +150,7 @@ def a_service(
         key = a_key(variables, "first")[1] if keys else dict[str, str]()
         with (
             served(variables, "--corpus", "people", *arguments) as address,
-            httpx.Client(base_url=address, timeout=PATIENCE, trust_env=False) as client,
+            ServiceClient(base_url=address, timeout=PATIENCE, trust_env=False) as client,
         ):
             yield Served(client, model, folder, variables, key)
     finally:
@@ -180,26 +172,3 @@ async def in_process(store: Any = None, **given: Any) -> AsyncIterator[httpx.Asy
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             yield client
     await engine.close()
-
-
-def events_of(response: httpx.Response) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Yield the number, the name and the data of each event; a comment is ``(0, "", {})``."""
-    event: dict[str, str] = {}
-    for line in response.iter_lines():
-        kind, _, value = line.partition(": ")
-        if line.startswith(":"):
-            yield 0, "", {}
-        elif line:
-            event[kind] = value
-        elif event:
-            yield int(event.get("id", 0)), event["event"], json.loads(event["data"])
-            event = {}
-
-
-def until(holds: Any, seconds: float = PATIENCE) -> Any:
-    """Wait until something is true, and return it."""
-    deadline = time.monotonic() + seconds
-    while not (found := holds()):
-        assert time.monotonic() < deadline, "it did not happen"
-        threading.Event().wait(0.02)
-    return found

@@ -19,8 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.service_client import until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[3]

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-import httpx
 import psycopg
 import pytest
 
-from tests.integration.model_server import Asked, ModelServer, says, write_people
-from tests.integration.page_service import run_command, served, settings_for
+from tests.integration.model_server import ModelServer, says, write_people
+from tests.integration.page_service import run_command, running, settings_for
 from tests.integration.postgres_server import NOBODY
-from tests.integration.service_client import PHYSICIST, events_of, until
-from tests.patience import PATIENCE
+from tests.integration.service_client import PHYSICIST
+from tests.patience import until
 
 
 @pytest.fixture
@@ -60,25 +59,20 @@ def test_a_full_disk_is_told_and_a_run_under_way_ends_once_there_is_space(
     tmp_path: Path, model_server: ModelServer, database: str, small_disk: Path
 ) -> None:
     gate = threading.Event()
-
-    def held(asked: Asked) -> Any:
-        gate.wait(PATIENCE)
-        return says({"topic": ["physicist"], "keywords": ["asia"]})
-
-    model_server.does(held)
+    model_server.does(says({"topic": ["physicist"], "keywords": ["asia"]}, gate=gate))
     variables = settings_for(model_server, tmp_path, f'database = "{database}"')
     run_command(variables, "index", "create", "people", write_people(tmp_path / "people"))
-    with served(variables) as url, httpx.Client(base_url=url, trust_env=False) as client:
+    with running(variables) as service:
+        client = service.client
 
         def can_write() -> bool:
-            found = client.get("/readyz", timeout=PATIENCE)
+            found = client.get("/readyz")
             reached: bool = found.json()["reached"]["store"]
             assert found.status_code == (200 if reached else 503)
             return reached
 
         until(can_write)
-        asked = {"kind": "search", "request": PHYSICIST}
-        place = client.post("/v1/runs", json=asked).headers["Location"]
+        place = client.in_background(PHYSICIST)
         model_server.wait_for(1)
         ballast = small_disk / "ballast"
         with ballast.open("wb", buffering=0) as file, suppress(OSError):
@@ -89,8 +83,7 @@ def test_a_full_disk_is_told_and_a_run_under_way_ends_once_there_is_space(
         assert client.get("/healthz").status_code == 200
         ballast.unlink()
         until(can_write)
-        with client.stream("GET", f"{place}/events", timeout=PATIENCE) as told:
-            events = [(number, name) for number, name, _ in events_of(told) if name]
-        assert [number for number, _ in events] == [*range(1, len(events) + 1)]
-        assert events[-1][1] == "end"
+        assert client.events(place)[-1][0] == "end"
         assert client.get(place).json()["attempts"] == 1
+        service.send(signal.SIGTERM)
+        service.ends()

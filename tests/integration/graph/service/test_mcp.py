@@ -31,14 +31,13 @@ from tests.integration.model_server import (
     says,
     write_people,
 )
-from tests.integration.page_service import environment, served, settings_for
+from tests.integration.page_service import environment, events_of, served, settings_for
 from tests.integration.service_client import (
     ACCEPT,
     INITIALIZE,
     Served,
     a_service,
     answers_all,
-    events_of,
     in_process,
 )
 from tests.patience import PATIENCE

@@ -16,15 +16,9 @@ from fairqr.api import FairSearch
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.stream import StepData
 from tests.integration.model_server import says
-from tests.integration.service_client import (
-    PHYSICIST,
-    Served,
-    a_service,
-    answers_all,
-    events_of,
-    index_people,
-    until,
-)
+from tests.integration.page_service import events_of
+from tests.integration.service_client import PHYSICIST, Served, a_service, answers_all, index_people
+from tests.patience import until
 from tests.unit.graph.corpora import write_corpus
 
 
@@ -95,14 +89,11 @@ def test_every_example_of_the_description_works(service: Served) -> None:
         assert answer.status_code == (202 if path == "/v1/audits" else 200), answer.text
         assert "event: error" not in answer.text
         if path == "/v1/audits":
-            background.append(answer.json()["id"])
+            background.append(answer.headers["location"])
         elif not path.startswith("/openai/"):
-            asked = {"kind": path.split("/")[2], "request": example}
-            background.append(service.client.post("/v1/runs", json=asked).json()["id"])
+            background.append(service.client.in_background(example, path.split("/")[2]))
     assert len(background) == 7
-    for id_ in background:
-        ended = until(lambda id_=id_: (it := service.run(id_))["finished"] and it)
-        assert ended["status"] == "done"
+    assert {service.client.ended(place)["status"] for place in background} == {"done"}
 
 
 def test_a_stream_tells_each_step_and_goes_on_where_it_was_left(service: Served) -> None:
@@ -203,26 +194,20 @@ def test_a_client_that_goes_takes_its_run_with_it_unless_it_is_kept(
     if keep:
         run = service.newest()
         assert run["query"] == asked["query"]
-        ends = until(lambda: (it := service.run(run["id"]))["finished"] and it)
-        assert ends["status"] == "done"
+        assert service.client.ended(f"/v1/runs/{run['id']}")["status"] == "done"
 
 
 def test_runs_in_the_background_are_listed_followed_cancelled_and_removed(service: Served) -> None:
     gate = threading.Event()
     service.model.does(says({"keywords": ["woman"]}, gate=gate))
-    begun = service.client.post(
-        "/v1/runs", json={"kind": "search", "request": {**PHYSICIST, "query": "physicist later"}}
-    )
-    assert begun.status_code == 202
-    place, id_ = begun.headers["location"], begun.json()["id"]
+    place = service.client.in_background({**PHYSICIST, "query": "physicist later"})
     service.model.wait_for(1)
     live = service.client.get("/v1/runs", params={"status": "running"}).json()["runs"]
-    assert [run["id"] for run in live] == [id_]
+    assert [f"/v1/runs/{run['id']}" for run in live] == [place]
     assert service.client.delete(place).status_code == 204
-    with service.client.stream("GET", f"{place}/events") as response:
-        *_, (_, name, data) = events_of(response)
+    name, data = service.client.events(place)[-1]
     assert (name, data["type"]) == ("error", "urn:fairqr:error:cancelled")
-    assert service.run(id_)["status"] == "cancelled"
+    assert service.client.ended(place)["status"] == "cancelled"
     assert service.client.delete(place).status_code == 204
     assert service.client.get(place).status_code == 404
     gate.set()

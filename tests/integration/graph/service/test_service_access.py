@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from tests.integration.model_server import Answer, Command, ModelServer, failure, says, write_people
-from tests.integration.page_service import run_command, running, settings_for
-from tests.integration.service_client import PHYSICIST, Served, a_key, a_service, events_of, until
-from tests.patience import PATIENCE
+from tests.integration.page_service import events_of, run_command, running, settings_for
+from tests.integration.service_client import PHYSICIST, Served, a_key, a_service
+from tests.patience import PATIENCE, until
 
 FEEDBACK = {**PHYSICIST, "model": "feedback"}
 HELD = {"keywords": ["woman"]}
@@ -174,8 +174,7 @@ def test_what_does_not_end_in_time_is_told_so_and_what_is_kept_goes_on_later(
     model_server.does(says(HELD, gate=gate))
     ending[0]["FAIRQR_SERVICE_GRACE"] = "1"
     with running(*ending) as service:
-        asked = {"kind": "search", "request": ENDING}
-        kept = service.client.post("/v1/runs", json=asked).headers["location"]
+        kept = service.client.in_background(ENDING)
         model_server.wait_for(1)
         other = {**ENDING, "query": "physicist two"}
         with service.client.stream("POST", "/v1/search/stream", json=other) as response:
@@ -189,7 +188,7 @@ def test_what_does_not_end_in_time_is_told_so_and_what_is_kept_goes_on_later(
         assert time.monotonic() - begun < 30
     gate.set()
     with running(*ending) as service:
-        done = until(lambda: (it := service.client.get(kept).json())["finished"] and it)
+        done = service.client.ended(kept)
         assert (done["status"], done["attempts"]) == ("done", 2)
 
 
@@ -204,7 +203,7 @@ def test_a_second_signal_ends_it_at_once_and_an_ignored_ctrl_c_stays_ignored(
             service = stack.enter_context(running(*ending))
         finally:
             signal.signal(signal.SIGINT, before)
-        service.client.post("/v1/runs", json={"kind": "search", "request": ENDING})
+        service.client.in_background(ENDING)
         model_server.wait_for(1)
         service.send(signal.SIGINT)
         assert service.client.get("/readyz").json()["status"] == "ready"

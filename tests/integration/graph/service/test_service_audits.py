@@ -13,14 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.integration.model_server import Answer, Asked, ModelServer
-from tests.integration.page_service import run_command, running, settings_for
-from tests.integration.service_client import Served, a_key, a_service, events_of, until
+from tests.integration.page_service import ServiceClient, run_command, running, settings_for
+from tests.integration.service_client import Served, a_key, a_service
 from tests.integration.stores import freeze
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 QUERIES = ["physicist", "workshop", "laboratory", {"query": "person", "weight": 3}]
 ASKED = {"corpus": "people", "queries": QUERIES, "attributes": ["gender"], "retriever": "bm25"}
@@ -35,18 +34,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield found
 
 
-def over(client: httpx.Client, id_: str) -> dict[str, Any]:
+def over(client: ServiceClient, id_: str) -> dict[str, Any]:
     """Wait until an audit is over, and return it."""
-
-    def ended() -> dict[str, Any] | None:
-        response = client.get(f"/v1/audits/{id_}")
-        if response.status_code == 503:  # a machine under load may say so for a while
-            return None
-        found: dict[str, Any] = response.raise_for_status().json()
-        return None if found["finished"] is None else found
-
-    audit: dict[str, Any] = until(ended)
-    return audit
+    return client.ended(f"/v1/audits/{id_}")
 
 
 def test_an_audit_runs_in_the_background_and_leaves_evidence(
@@ -57,9 +47,8 @@ def test_an_audit_runs_in_the_background_and_leaves_evidence(
     id_ = begun.json()["id"]
     assert begun.headers["location"] == f"/v1/runs/{id_}"
     assert begun.json()["query"] == "physicist and 3 more"
-    with service.client.stream("GET", f"/v1/runs/{id_}/events") as stream:
-        events = list(events_of(stream))
-    steps = [data for _, name, data in events if name == "step"]
+    events = service.client.events(f"/v1/runs/{id_}")
+    steps = [data for name, data in events if name == "step"]
     told = [it["progress"] for it in steps if it["step"] == "progress"]
     assert steps[-1] == {"step": "audit"}, "the result comes once"
     assert [(it["done"], it["of"]) for it in told] == [(1, 4), (2, 4), (3, 4), (4, 4)]
@@ -70,7 +59,7 @@ def test_an_audit_runs_in_the_background_and_leaves_evidence(
     assert result["findings"]
     assert result["figures"]["queries"]["answered"] == 4
     assert result["figures"]["queries"]["weight"] == 6
-    assert events[-1][2]["result"] == result
+    assert events[-1][1]["result"] == result
 
     report = service.client.get(f"/v1/audits/{id_}/report.html")
     assert report.headers["content-type"].startswith("text/html")
@@ -101,10 +90,10 @@ def test_what_is_wrong_is_refused_before_it_begins(service: Served) -> None:
     assert refused(attributes=["colour"]) == (422, "unknown-attribute")
     assert refused(folder="/tmp/elsewhere") == (422, "input")
     # A run of another kind is no audit.
-    asked = {"kind": "search", "request": {"query": "physicist", "model": "feedback"}}
-    id_ = service.client.post("/v1/runs", json=asked).json()["id"]
+    other = service.client.in_background({"query": "physicist", "model": "feedback"})
     for path in ("", "/report.html"):
-        assert service.client.get(f"/v1/audits/{id_}{path}").status_code == 404
+        place = other.replace("runs", "audits") + path
+        assert service.client.get(place).status_code == 404
 
 
 def test_audits_need_a_key_that_may_run_and_belong_to_it(service: Served) -> None:
@@ -170,7 +159,7 @@ def settings_of(endpoint: Endpoint, folder: Path, more: str = "") -> dict[str, s
 MANY = {"corpus": "elsewhere", "queries": [f"query {n}" for n in range(8)], "target": "uniform:1"}
 
 
-def begun(client: httpx.Client, folder: Path) -> tuple[str, Path]:
+def begun(client: ServiceClient, folder: Path) -> tuple[str, Path]:
     """Begin an audit; return its id and folder once all have been answered but the one that waits.
 
     Four are asked at a time.
@@ -218,11 +207,9 @@ def test_a_frozen_worker_that_wakes_leaves_its_audit_to_the_other(
             frozen.send(signal.SIGCONT)
             audit = over(other.client, id_)
             assert other.client.get(f"/v1/audits/{id_}/report.html").status_code == 200
-            with other.client.stream("GET", f"/v1/runs/{id_}/events") as told:
-                events = [(number, name) for number, name, _ in events_of(told) if number]
+            events = other.client.events(f"/v1/runs/{id_}")
     # The frozen one has neither told nor ended what it lost.
-    assert [number for number, _ in events] == [*range(1, len(events) + 1)]
-    assert [name for _, name in events if name != "step"] == ["run", "run", "end"]
+    assert [name for name, _ in events if name != "step"] == ["run", "run", "end"]
     assert (audit["status"], audit["attempts"]) == ("done", 2), audit
     assert audit["result"]["figures"]["queries"]["answered"] == 8
 

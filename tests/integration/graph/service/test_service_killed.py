@@ -11,14 +11,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psycopg
 import pytest
 
 from tests.integration.model_server import Answer, Asked, Command, ModelServer, says, write_people
-from tests.integration.page_service import environment, running, settings_for
-from tests.integration.service_client import events_of, index_people, until
-from tests.patience import PATIENCE
+from tests.integration.page_service import ServiceClient, environment, running, settings_for
+from tests.integration.service_client import index_people
+from tests.patience import PATIENCE, until
 
 SEARCH = {"query": "physicist", "corpus": "people", "attributes": ["continent"], "k": 10}
 SEARCH |= {"ask": "always", "groups": "all"}
@@ -78,14 +77,14 @@ def test_a_run_goes_on_after_kill_9_and_no_reply_is_asked_for_again(
     tmp_path: Path, request: pytest.FixtureRequest, kind: str, request_: dict[str, Any], store: str
 ) -> None:
     """With some replies of a round there: it tells and gives what an undisturbed run does."""
-    database, asked = "", {"kind": kind, "request": request_}
+    database = ""
     if store == "postgresql":
         database = request.getfixturevalue("postgres_url")
     with contextlib.closing(HeldModel()) as model:
         variables = settings_for(model, tmp_path, f'{SETTINGS}\ndatabase = "{database}"')
         index_people(variables, write_people(tmp_path / "people"))
         with running(variables) as service:
-            place = service.client.post("/v1/runs", json=asked).headers["Location"]
+            place = service.client.in_background(request_, kind)
             id_ = place.rpartition("/")[2]
             until(lambda: all_is_kept_but_what_is_held(model, database, tmp_path, id_))
             service.kill()
@@ -98,7 +97,7 @@ def test_a_run_goes_on_after_kill_9_and_no_reply_is_asked_for_again(
             times = model.times()
             assert times - Counter(model.held) == Counter(dict.fromkeys(times, 1))
             # Its replies are in the cache by now, which changes no result.
-            again = service.client.post("/v1/runs", json=asked).headers["Location"]
+            again = service.client.in_background(request_, kind)
             other, others = over(service.client, again)
     steps = [[data["step"] for name, data in it if name == "step"] for it in (told, others)]
     assert steps[0] == steps[1]
@@ -132,15 +131,11 @@ def all_is_kept_but_what_is_held(model: HeldModel, database: str, folder: Path, 
     return bool(replies == asked - held and checkpoints > 2)
 
 
-def over(client: httpx.Client, place: str) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
-    """Wait until a run is done; return it and its events, of which none is missing."""
-    run = until(lambda: (it := client.get(place).json())["finished"] and it)
-    assert run["status"] == "done", run
-    with client.stream("GET", f"{place}/events") as told:
-        events = [event for event in events_of(told) if event[0]]
-    assert [number for number, _, _ in events] == [*range(1, len(events) + 1)]
-    assert events[-1][1] == "end"
-    return run, [(name, data) for _, name, data in events]
+def over(client: ServiceClient, place: str) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
+    """Wait until a run is done; return it and its events."""
+    run, events = client.ended(place), client.events(place)
+    assert (run["status"], events[-1][0]) == ("done", "end"), run
+    return run, events
 
 
 def test_a_server_accepts_runs_and_workers_do_them_though_one_is_killed(
@@ -156,8 +151,7 @@ def test_a_server_accepts_runs_and_workers_do_them_though_one_is_killed(
     try:
         with running(variables) as service:
             client = service.client
-            asked = {"kind": "search", "request": SEARCH}
-            places = [client.post("/v1/runs", json=asked).headers["Location"] for _ in range(4)]
+            places = [client.in_background(SEARCH) for _ in range(4)]
             assert {client.get(place).json()["status"] for place in places} == {"queued"}
             workers.append(subprocess.Popen(command, env=environment(variables)))
             model_server.wait_for(1)

@@ -16,8 +16,8 @@ from langchain_openai import ChatOpenAI
 from openai.types.chat import ChatCompletionChunk
 
 from tests.integration.model_server import Answer, Asked, failure, says, stream, write_people
-from tests.integration.service_client import PHYSICIST, Served, a_key, a_service, until
-from tests.patience import PATIENCE
+from tests.integration.service_client import PHYSICIST, Served, a_key, a_service
+from tests.patience import PATIENCE, until
 
 SENTENCE = "He is a man with a workshop."
 ODD_ID = "p/0 0?x=1#ä%2F"
@@ -360,8 +360,7 @@ def test_a_refusal_has_its_status_before_any_stream(tmp_path: Path) -> None:
             client.chat.completions.create(model="people", messages=question(), stream=True)
         assert (busy.value.status_code, busy.value.code) == (429, "busy")
         assert int(busy.value.response.headers["retry-after"]) >= 1
-        durable = {"kind": "search", "request": PHYSICIST}
-        assert service.client.post("/v1/runs", json=durable).status_code == 202
+        service.client.in_background(PHYSICIST)
         for kind, body in asked.items():
             for keep in (False, True):
                 answer = service.client.post(f"/v1/{kind}/stream", json={**body, "keep": keep})

@@ -28,19 +28,15 @@ from tests.integration.filled_elasticsearch import fill, write_source
 from tests.integration.model_server import Command, ModelServer, write_people
 from tests.integration.page_service import (
     Process,
+    ServiceClient,
     environment,
+    events_of,
     run_command,
     running,
     settings_for,
 )
-from tests.integration.service_client import (
-    PHYSICIST,
-    answers_all,
-    events_of,
-    index_people,
-    until,
-)
-from tests.patience import PATIENCE
+from tests.integration.service_client import PHYSICIST, answers_all, index_people
+from tests.patience import PATIENCE, until
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[4]
@@ -112,23 +108,20 @@ def test_workers_share_runs_and_take_over(
         key = run_command(one, "keys", "create", "test", "--quiet").strip()
         workers = [stack.enter_context(running(variables)) for variables in (one, other)]
         address = stack.enter_context(balancer(tmp_path, workers))
-        options: dict[str, Any] = {
-            "headers": {"Authorization": f"Bearer {key}"},
-            "timeout": PATIENCE,
-            "trust_env": False,
-        }
-        client = stack.enter_context(httpx.Client(base_url=address, **options))
+        keyed: Any = {"headers": {"Authorization": f"Bearer {key}"}}
+        options: Any = {"timeout": PATIENCE, "trust_env": False}
+        client = stack.enter_context(ServiceClient(base_url=address, **options, **keyed))
         assert client.get("/metrics").status_code == 404
         assert httpx.get(f"{address}/v1/runs", trust_env=False).status_code == 401
 
         # Both answer alike, and each knows what the other has done.
-        found = [httpx.post(f"{it.address}/v1/search", json=SEARCH, **options) for it in workers]
+        found = [it.client.post("/v1/search", json=SEARCH, **keyed) for it in workers]
         assert [it.status_code for it in found] == [200, 200]
         rankings = [[document["id"] for document in it.json()["ranking"]] for it in found]
         assert rankings[0] == rankings[1]
         kept = {**SEARCH, "keep": True}
-        assert httpx.post(f"{workers[0].address}/v1/search", json=kept, **options).is_success
-        seen = [httpx.get(f"{it.address}/v1/runs", **options).json()["runs"] for it in workers]
+        assert workers[0].client.post("/v1/search", json=kept, **keyed).is_success
+        seen = [it.client.get("/v1/runs", **keyed).json()["runs"] for it in workers]
         assert len(seen[0]) == 1
         assert seen[0] == seen[1]
 
@@ -157,16 +150,14 @@ def test_workers_share_runs_and_take_over(
         gate.clear()
         model.does(silent)
         workers[1].send(signal.SIGSTOP)  # so that the first does the run
-        asked = {"kind": "search", "request": {**SEARCH, "query": "physicist workshop"}}
-        told = httpx.post(f"{workers[0].address}/v1/runs", json=asked, **options)
-        assert told.status_code == 202
-        place = told.headers["Location"]
+        asked = {**SEARCH, "query": "physicist workshop"}
+        place = workers[0].client.in_background(asked, **keyed)
         model.wait_for(1)
         workers[1].send(signal.SIGCONT)
         workers[0].send(signal.SIGTERM)
         workers[0].ends()
         gate.set()
-        done = until(lambda: (it := client.get(place).json())["finished"] and it)
+        done = client.ended(place)
         assert done["status"] == "done", done
         assert done["attempts"] > 1
         assert len(done["result"]["ranking"]) == 10

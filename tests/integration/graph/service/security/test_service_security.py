@@ -17,14 +17,7 @@ import httpx
 import pytest
 
 from tests.integration.model_server import Answer, ModelServer, says
-from tests.integration.service_client import (
-    PHYSICIST,
-    Served,
-    a_key,
-    a_service,
-    answers_all,
-    until,
-)
+from tests.integration.service_client import PHYSICIST, Served, a_key, a_service, answers_all
 from tests.patience import PATIENCE
 
 PLAIN = {**PHYSICIST, "model": "feedback"}
@@ -76,20 +69,8 @@ class TestNames:
     @pytest.mark.parametrize(
         "name",
         [
-            "../people",
-            "/etc/passwd",
-            "people/../people",
-            "..",
-            ".",
-            "..%2fpeople",
-            "people*",
-            "*",
-            "people\\..\\people",
-            "a" * 5000,
-            "PEOPLE",
-            "people,notables",
-            "",
-            " ",
+            *("../people", "/etc/passwd", "people/../people", "..", ".", "..%2fpeople", "people*"),
+            *("*", "people\\..\\people", "a" * 5000, "PEOPLE", "people,notables", "", " "),
             "\u2025/people",
         ],
     )
@@ -118,18 +99,9 @@ class TestNames:
             *(
                 {"model": name}
                 for name in (
-                    "causal:/etc/passwd",
-                    "seq2seq:/etc/passwd",
-                    "local:../../etc/passwd",
-                    "monot5",
-                    "transformers:gpt2",
-                    "openai:other",
-                    "openai:fak?",
-                    "openai:*",
-                    "openai:fake ",
-                    "OPENAI:fake",
-                    "feedback:",
-                    "huggingface:gpt2",
+                    *("causal:/etc/passwd", "seq2seq:/etc/passwd", "local:../../etc/passwd"),
+                    *("monot5", "transformers:gpt2", "openai:other", "openai:fak?", "openai:*"),
+                    *("openai:fake ", "OPENAI:fake", "feedback:", "huggingface:gpt2"),
                     "x" * 100_000,
                 )
             ),
@@ -150,11 +122,7 @@ class TestNames:
     @pytest.mark.parametrize(
         "name",
         [
-            "nli:/etc/passwd",
-            "nli",
-            "llm:openai:other",
-            "nli?model=/etc/passwd",
-            "overlap?x=1",
+            *("nli:/etc/passwd", "nli", "llm:openai:other", "nli?model=/etc/passwd", "overlap?x=1"),
             "sum:gpt2",
         ],
     )
@@ -171,22 +139,10 @@ class TestNames:
     @pytest.mark.parametrize(
         "path",
         [
-            "/page/../index.html",
-            "/page/..%2f..%2fapp.py",
-            "/page/..%5c..%5capp.py",
-            "/page/%00",
-            "/page/index.html%00.js",
-            "/page/%2e%2e/app.py",
-            "/page//etc/passwd",
-            "/page/__init__.py",
-            "/page/.",
-            "/page/vendor",
-            "/page/vendor/",
-            "/page/%c0%ae%c0%ae/app.py",
-            "//v1/runs",
-            "/v1//runs",
-            "/V1/runs",
-            "/v1/runs/",
+            *("/page/../index.html", "/page/..%2f..%2fapp.py", "/page/..%5c..%5capp.py"),
+            *("/page/%00", "/page/index.html%00.js", "/page/%2e%2e/app.py", "/page//etc/passwd"),
+            *("/page/__init__.py", "/page/.", "/page/vendor", "/page/vendor/"),
+            *("/page/%c0%ae%c0%ae/app.py", "//v1/runs", "/v1//runs", "/V1/runs", "/v1/runs/"),
             "/page/file:///etc/passwd",
         ],
     )
@@ -201,38 +157,18 @@ class TestServers:
     @pytest.mark.parametrize(
         "url",
         [
-            "http://evil.example/v1",
-            "http://localhost.evil.example:9/v1",
-            "http://localhost:9@evil.example/v1",
-            "http://a@localhost:9/v1",
-            "file:///etc/passwd",
-            "http://localhost:9\\@evil.example/v1",
-            "http://evil.example#@localhost:9/v1",
-            "http://evil.example?@localhost:9/v1",
-            "https://localhost:9/v1",
-            "http://localhost/v1",
-            "http://localhost:90/v1",
-            "http://127.0.0.1:9/v1",
-            "http://2130706433:9/v1",
-            "http://0x7f.1:9/v1",
-            "http://[::1]:9/v1",
-            "http://[::ffff:127.0.0.1]:9/v1",
-            "http://localhost:9/v1\n",
-            "http://localhost:9\r\nX-Evil: 1/v1",
-            " http://localhost:9/v1",
-            "http://localhost:9/v1/../..",
-            "http://localhost:9/",
-            "http://localhost:9/v1?x=1",
-            "http://localhost:9/v1#x",
-            "//localhost:9/v1",
-            "http:localhost:9/v1",
-            "gopher://localhost:9",
-            "http://ⓛocalhost:9/v1",
-            "http://localhost:٩/v1",
-            "http://169.254.169.254/latest",
-            "",
-            "http://[",
-            "x" * 100_000,
+            *("http://evil.example/v1", "http://localhost.evil.example:9/v1"),
+            *("http://localhost:9@evil.example/v1", "http://a@localhost:9/v1"),
+            *("file:///etc/passwd", "http://localhost:9\\@evil.example/v1"),
+            *("http://evil.example#@localhost:9/v1", "http://evil.example?@localhost:9/v1"),
+            *("https://localhost:9/v1", "http://localhost/v1", "http://localhost:90/v1"),
+            *("http://127.0.0.1:9/v1", "http://2130706433:9/v1", "http://0x7f.1:9/v1"),
+            *("http://[::1]:9/v1", "http://[::ffff:127.0.0.1]:9/v1", "http://localhost:9/v1\n"),
+            *("http://localhost:9\r\nX-Evil: 1/v1", " http://localhost:9/v1"),
+            *("http://localhost:9/v1/../..", "http://localhost:9/", "http://localhost:9/v1?x=1"),
+            *("http://localhost:9/v1#x", "//localhost:9/v1", "http:localhost:9/v1"),
+            *("gopher://localhost:9", "http://ⓛocalhost:9/v1", "http://localhost:٩/v1"),
+            *("http://169.254.169.254/latest", "", "http://[", "x" * 100_000),
         ],
     )
     def test_no_other_server_can_be_named(self, service: Served, url: str) -> None:
@@ -247,18 +183,16 @@ class TestServers:
         assert answer.status_code == 200
 
     @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-    def test_a_server_cannot_send_it_to_another_one(self, service: Served, status: int) -> None:
-        elsewhere = ModelServer()
-        try:
-            place = f"{elsewhere.base_url}/chat/completions"
-            service.model.does(Answer(status, b"{}", {"Location": place}))
-            asked = {**PHYSICIST, "query": f"physicist sent {status}"}
-            answer = service.client.post("/v1/search", json=asked)
-            assert answer.json()["stop_reason"] == "model_failed"
-            assert service.model.asked
-            assert not elsewhere.asked
-        finally:
-            elsewhere.close()
+    def test_a_server_cannot_send_it_to_another_one(
+        self, service: Served, model_server: ModelServer, status: int
+    ) -> None:
+        place = f"{model_server.base_url}/chat/completions"
+        service.model.does(Answer(status, b"{}", {"Location": place}))
+        asked = {**PHYSICIST, "query": f"physicist sent {status}"}
+        answer = service.client.post("/v1/search", json=asked)
+        assert answer.json()["stop_reason"] == "model_failed"
+        assert service.model.asked
+        assert not model_server.asked
 
 
 class TestBodies:
@@ -309,55 +243,37 @@ class TestCosts:
     """No request spends more on models than the caps allow, whatever it is called."""
 
     @pytest.mark.parametrize(
-        ("path", "asked"),
+        ("kind", "asked"),
         [
-            ("/v1/answer", {"question": "physicist", "samples": 21, "documents": 1}),
-            (
-                "/v1/answer",
-                {"question": "physicist", "samples": 2, "documents": 10, "attributor": "llm"},
-            ),
-            ("/v1/answer", {"question": "physicist", "hypothesis": "x" * 3000 + "{answer}"}),
-            ("/v1/search", {**PHYSICIST, "k": 50, "method": "pairwise"}),
-            (
-                "/v1/search",
-                {**PHYSICIST, "k": 50, "method": "listwise", "ranking": {"window": 2, "step": 1}},
-            ),
-            (
-                "/v1/probe",
-                {
-                    "query": "physicist",
-                    "attribute": "gender",
-                    "protected": "female",
-                    "k": 50,
-                    "kinds": ["listwise"],
-                    "window": 2,
-                    "step": 1,
-                },
-            ),
-            ("/v1/search", {**PHYSICIST, "budget": {"model_calls": 21}}),
-            ("/v1/search", {**PHYSICIST, "budget": {"tokens": 10**12}}),
+            ("answer", {"samples": 21, "documents": 1}),
+            ("answer", {"samples": 2, "documents": 10, "attributor": "llm"}),
+            ("answer", {"hypothesis": "x" * 3000 + "{answer}"}),
+            ("search", {"k": 50, "method": "pairwise"}),
+            ("search", {"k": 50, "method": "listwise", "ranking": {"window": 2, "step": 1}}),
+            ("probe", {"k": 50, "kinds": ["listwise"], "window": 2, "step": 1}),
+            ("search", {"budget": {"model_calls": 21}}),
+            ("search", {"budget": {"tokens": 10**12}}),
         ],
     )
     def test_what_may_cost_too_much_is_not_begun(
-        self, service: Served, path: str, asked: dict[str, Any]
+        self, service: Served, kind: str, asked: dict[str, Any]
     ) -> None:
         service.model.does(answers_all)
-        answer = service.client.post(path, json={"corpus": "people", **asked})
+        needed = {
+            "search": PHYSICIST,
+            "answer": {"question": "physicist", "corpus": "people"},
+            "probe": {"query": "physicist", "attribute": "gender", "protected": "female"},
+        }
+        answer = service.client.post(f"/v1/{kind}", json={**needed[kind], **asked})
         assert answer.status_code == 422
         assert answer.json()["type"].rpartition(":")[2] in ("over-cap", "input")
         assert not service.model.asked
 
     def test_the_loop_stops_at_the_cap(self, service: Served) -> None:
         service.model.does(answers_all)
-        asked = {
-            "ask": "always",
-            "fairness_weight": 0,
-            "patience": 10,
-            "max_iterations": 10,
-            "groups": "most",
-        }
+        rounds = {"max_iterations": 10, "fairness_weight": 0, "patience": 10, "groups": "most"}
         for number in range(3):
-            asked = {**PHYSICIST, **asked, "query": f"physicist {number}", "temperature": 1}
+            asked = {**PHYSICIST, **rounds, "query": f"physicist {number}", "temperature": 1}
             usage = service.client.post("/v1/search", json=asked).json()["usage"]
             assert usage["model_calls"] <= 20
 
@@ -389,12 +305,8 @@ class TestFraming:
     @pytest.mark.parametrize(
         "header",
         [
-            "Last-Event-ID: 1\nX: 2",
-            "Last-Event-ID: 1\r\n X: 2",
-            "Last-Event-ID: -1",
-            "Last-Event-ID: 99999999999999999999",
-            "Last-Event-ID: 1e3",
-            "Last-Event-ID: \xb2",
+            *("Last-Event-ID: 1\nX: 2", "Last-Event-ID: 1\r\n X: 2", "Last-Event-ID: -1"),
+            *("Last-Event-ID: 99999999999999999999", "Last-Event-ID: 1e3", "Last-Event-ID: \xb2"),
         ],
     )
     def test_what_is_sent_in_headers_comes_back_in_none(self, service: Served, header: str) -> None:
@@ -418,16 +330,8 @@ class TestOtherPages:
     @pytest.mark.parametrize(
         "host",
         [
-            "evil.example",
-            "localhost.evil.example",
-            "127.0.0.1.evil.example",
-            "localhost@evil",
-            "0.0.0.0",
-            "127.1",
-            "2130706433",
-            "[::ffff:1.2.3.4]",
-            "",
-            "localhost, evil.example",
+            *("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "localhost@evil"),
+            *("0.0.0.0", "127.1", "2130706433", "[::ffff:1.2.3.4]", "", "localhost, evil.example"),
         ],
     )
     def test_a_name_that_was_pointed_here(self, service: Served, host: str) -> None:
@@ -438,12 +342,8 @@ class TestOtherPages:
     @pytest.mark.parametrize(
         "kind",
         [
-            "text/plain",
-            "application/x-www-form-urlencoded",
-            "multipart/form-data; boundary=x",
-            "",
-            "text/plain; application/json",
-            "text/plain, application/json",
+            *("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"),
+            *("", "text/plain; application/json", "text/plain, application/json"),
         ],
     )
     def test_what_a_form_can_send(self, service: Served, kind: str) -> None:
@@ -487,15 +387,12 @@ class TestOthersRuns:
         nobody = dict[str, str]()
         gate = threading.Event()
         service.model.does(says({"keywords": ["woman"]}, gate=gate))
-        places = []
-        for query in ("physicist of mine", "physicist"):
-            request = {**PHYSICIST, "query": query} if query != "physicist" else PLAIN
-            asked = {"kind": "search", "request": request}
-            answer = service.client.post("/v1/runs", json=asked, headers=mine)
-            places.append(answer.headers["location"])
-        live, over = places
+        places = live, over = [
+            service.client.in_background(it, headers=mine)
+            for it in ({**PHYSICIST, "query": "physicist of mine"}, PLAIN)
+        ]
         service.model.wait_for(1)
-        until(lambda: service.client.get(over, headers=mine).json()["status"] == "done")
+        assert service.client.ended(over, headers=mine)["status"] == "done"
 
         def seen(headers: dict[str, str], method: str, place: str) -> tuple[int, str]:
             answer = service.client.request(method, place, headers=headers)
@@ -510,7 +407,7 @@ class TestOthersRuns:
             listed = service.client.get("/v1/runs?limit=200", headers=headers).json()["runs"]
             assert not {run["id"] for run in listed} & {place.split("/")[3] for place in places}
         gate.set()
-        until(lambda: service.client.get(live, headers=mine).json()["status"] == "done")
+        assert service.client.ended(live, headers=mine)["status"] == "done"
         service.model.does(answers_all)
 
 

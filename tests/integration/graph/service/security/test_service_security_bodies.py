@@ -47,14 +47,8 @@ BODIES = {
 
 
 PATHS = (
-    "/v1/search",
-    "/v1/search/stream",
-    "/v1/answer",
-    "/v1/probe",
-    "/v1/runs",
-    "/v1/audits",
-    "/openai/v1/chat/completions",
-    "/mcp",
+    *("/v1/search", "/v1/search/stream", "/v1/answer", "/v1/probe", "/v1/runs", "/v1/audits"),
+    *("/openai/v1/chat/completions", "/mcp"),
 )
 
 

@@ -17,8 +17,8 @@ from starlette.types import Receive, Scope, Send
 from fairqr.graph.service.configuration import Limits, ServiceSettings
 from fairqr.graph.service.http import serving
 from fairqr.graph.service.http.access import Guard
-from tests.integration.service_client import PHYSICIST, a_key, a_service, until
-from tests.patience import PATIENCE
+from tests.integration.service_client import PHYSICIST, a_key, a_service
+from tests.patience import PATIENCE, until
 
 LARGE = 8_000_000
 """Bytes; more than the system takes for a client that does not read."""
@@ -52,8 +52,7 @@ async def server() -> AsyncIterator[tuple[serving.Server, int]]:
 @pytest.mark.parametrize(
     "sent",
     [
-        b"",
-        b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ",
+        *(b"", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "),
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHost: ",
         b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n",
     ],
@@ -97,8 +96,7 @@ async def test_too_many_requests_are_told_so() -> None:
 @pytest.mark.parametrize(
     "sent",
     [
-        b"hello\r\n\r\n",
-        b"GET / HTTP/1.1\r\n\r\n",
+        *(b"hello\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"),
         b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * serving.LONGEST_HEADERS,
         b"POST /slow HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nhello\r\n",
     ],

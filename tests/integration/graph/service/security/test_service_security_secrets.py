@@ -38,9 +38,9 @@ from tests.integration.model_server import (
     search_arguments,
     write_people,
 )
-from tests.integration.page_service import environment, run_command, running
+from tests.integration.page_service import environment, events_of, run_command, running
 from tests.integration.postgres_server import new_database
-from tests.integration.service_client import PHYSICIST, answers_all, events_of, index_people
+from tests.integration.service_client import PHYSICIST, answers_all, index_people
 from tests.patience import PATIENCE
 
 MODEL_KEY = "sk-CANARY-of-the-model-0123456789"
@@ -150,7 +150,7 @@ def test_nothing_secret_comes_out_of_a_service(watched: Watched) -> None:
     broken = service.search(prompts={"refine": "v8"})
     assert (broken.status_code, broken.json()["type"]) == (422, "urn:fairqr:error:prompt")
     for number in range(20):
-        client.post("/v1/runs", json={"kind": "search", "request": {**PHYSICIST, "k": 10 + number}})
+        client.in_background({**PHYSICIST, "k": 10 + number})
     for path in ("/v1/runs", "/v1/models", "/v1/prompts", "/v1/indexes", "/v1/me", "/openapi.json"):
         client.get(path)
     for run in client.get("/v1/runs").json()["runs"]:
