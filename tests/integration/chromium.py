@@ -210,6 +210,13 @@ def ask_question(page: Page, question: str, samples: int | None = None) -> None:
     page.get_by_role("button", name="Run", exact=True).click()
 
 
+def ask_for_audit(page: Page, queries: str) -> None:
+    """Ask for an audit of these queries, and run it."""
+    expect(page.get_by_role("combobox", name="Source")).to_have_value("people")
+    page.get_by_role("textbox", name="Queries").fill(queries)
+    page.get_by_role("button", name="Audit", exact=True).click()
+
+
 def status_is(page: Page, status: str = "done") -> None:
     """See that what was asked for comes to this."""
     expect(page.locator(".run-head .status")).to_have_text(status)

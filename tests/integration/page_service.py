@@ -22,6 +22,7 @@ from tests.integration.model_server import Command, ModelServer
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
 
+MODEL_KEY = "sk-CANARY-of-the-model-0123456789"
 _ADDRESS = re.compile(r"(http://(?:127\.0\.0\.1|localhost):\d+).*\n")
 
 
@@ -31,7 +32,7 @@ def settings_for(model: ModelServer, folder: Path, more: str = "") -> dict[str, 
     file = folder / "fairqr.toml"
     file.write_text(
         f'model = "openai:fake"\n[service]\n{more}\n[service.models."openai:fake"]\n'
-        f'base_url = "{model.base_url}"\napi_key = "sk-none"\ntimeout = {PATIENCE}\n'
+        f'base_url = "{model.base_url}"\napi_key = "{MODEL_KEY}"\ntimeout = {PATIENCE}\n'
         "[service.models.feedback]\n"
     )
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,8 +26,7 @@ from fairqr.graph.service.store import Store
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.corpus import find_corpus
 from tests.integration.model_server import Asked, ModelServer, says, weighs, write_people
-from tests.integration.page_service import ServiceClient, served, settings_for
-from tests.patience import PATIENCE
+from tests.integration.page_service import Process, ServiceClient, running, settings_for
 
 T = TypeVar("T")
 
@@ -71,18 +71,22 @@ class Served:
     """A running service.
 
     Attributes:
-        client: Speaks to it.
+        process: It.
         model: What it asks.
         folder: Of its settings and data.
         variables: That it runs with.
         key: The header of a key that may read and run, if it wants keys.
     """
 
-    client: ServiceClient
+    process: Process
     model: ModelServer
     folder: Path
     variables: dict[str, str]
     key: dict[str, str]
+
+    @property
+    def client(self) -> ServiceClient:
+        return self.process.client
 
     @property
     def url(self) -> str:
@@ -137,22 +141,22 @@ def a_service(
     Args:
         folder: For all files.
         arguments: Of the command.
-        settings: Lines of the section ``[service]``.
+        settings: Lines of the section ``[service]``, where ``MODEL`` is the model's host and path.
         environment: More variables.
         change: Of the documents; see ``write_people``.
     """
     model = ModelServer()
     model.does(answers_all)
     try:
-        variables = settings_for(model, folder, settings) | (environment or {})
+        lines = settings.replace("MODEL", model.base_url.removeprefix("http://"))
+        variables = settings_for(model, folder, lines) | (environment or {})
         index_people(variables, write_people(folder / "people", change))
         keys = "--require-keys" in arguments
         key = a_key(variables, "first")[1] if keys else dict[str, str]()
-        with (
-            served(variables, "--corpus", "people", *arguments) as address,
-            ServiceClient(base_url=address, timeout=PATIENCE, trust_env=False) as client,
-        ):
-            yield Served(client, model, folder, variables, key)
+        with running(variables, "--corpus", "people", *arguments) as process:
+            yield Served(process, model, folder, variables, key)
+            process.send(signal.SIGTERM)
+            process.ends()
     finally:
         model.close()
 

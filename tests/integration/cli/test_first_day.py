@@ -99,12 +99,6 @@ def test_a_cache_without_rights(closed: Path) -> None:
     assert "FAIRQR_CACHE_DIR" in said
 
 
-def test_a_port_in_use() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        said = fails("serve", "--port", str(taken.getsockname()[1]))
-    assert "address already in use; choose another one with " in said
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
     [

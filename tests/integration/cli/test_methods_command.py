@@ -7,16 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.model_server import (
-    Command,
-    Main,
-    clean_environment,
-    command,
-    people,
-    quick,
-)
-
-__all__ = ["clean_environment", "command", "people", "quick"]
+from tests.integration.model_server import Command, Main
 
 GENDER = ("--attribute", "gender", "-k", "10", "--json")
 
@@ -25,29 +16,6 @@ def found(command: Command | Main, corpus: Path, *more: str | Path) -> dict[str,
     run = command("search", "physicist", "--corpus", corpus, *GENDER, *more)
     assert (run.code, run.stderr) == (0, ""), run.stderr
     return run.result
-
-
-@pytest.mark.parametrize("method", ["plain", "mmr", "xquad", "pm2", "fa-ir"])
-def test_a_baseline_ranks_without_a_model(quick: Main, people: Path, method: str) -> None:
-    result = found(quick, people, "--method", method)
-    assert (result["method"], result["stop_reason"]) == (method, "not_refining")
-    assert result["model"] is None
-    assert len({place["id"] for place in result["ranking"]}) == 10
-    women = [place for place in result["ranking"] if "female" in place["groups"]["gender"]]
-    if method == "plain":
-        assert result["ranking"] == result["baseline"]["ranking"]
-    if method in ("xquad", "pm2", "fa-ir"):
-        assert len(women) > sum(
-            "female" in place["groups"]["gender"] for place in result["baseline"]["ranking"]
-        )
-
-
-def test_the_loop_can_end_in_any_final_step(command: Command, people: Path) -> None:
-    loop = ("--model", "feedback", "--set")
-    fair = found(command, people, *loop, "final_step=fa-ir", "--set", "options.alpha=0.05")
-    near = found(command, people, *loop, "final_step=exposure-aware")
-    assert fair["ranking"] != near["ranking"]
-    assert near["divergence"] <= near["baseline"]["divergence"]
 
 
 def test_vector_search_is_named_in_the_result(

@@ -16,13 +16,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from fairqr.base.errors import (
-    BusyError,
-    ConfigError,
-    InputError,
-    RunNotFoundError,
-    StoreUnavailableError,
-)
+from fairqr.base import errors
 from fairqr.graph.service.records import Event, Run, Scope
 from fairqr.graph.service.runs.doing import done
 from fairqr.graph.service.store import Store
@@ -72,7 +66,7 @@ async def test_a_run_is_kept_from_its_acceptance_to_its_end_whatever_its_texts_a
     assert await store.begin(run.id) is None
     await store.delete(run.id, "k")
     assert await store.events(run.id) == []
-    with pytest.raises(RunNotFoundError):
+    with pytest.raises(errors.RunNotFoundError):
         await store.run(run.id, "k")
 
 
@@ -80,11 +74,11 @@ async def test_more_is_refused_by_whose_limit_it_is(store: Store) -> None:
     limits: dict[str, Any] = {"queue": 3, "live": 2}
     one = await accepted(store, **limits)
     await accepted(store, **limits)
-    with pytest.raises(BusyError, match="This key already has 2 live runs") as refused:
+    with pytest.raises(errors.BusyError, match="This key already has 2 live runs") as refused:
         await accepted(store, **limits)
     assert refused.value.http_status == 429
     await accepted(store, "other", **limits)
-    with pytest.raises(BusyError, match="too many runs waiting") as refused:
+    with pytest.raises(errors.BusyError, match="too many runs waiting") as refused:
         await accepted(store, "third", **limits)
     assert refused.value.http_status == 503
     assert refused.value.retry_after > 0
@@ -100,7 +94,7 @@ async def test_limits_hold_among_requests_that_come_at_once(store: Store, store_
         told = await asyncio.gather(*asked, return_exceptions=True)
     finally:
         await other.close()
-    assert sum(isinstance(answer, BusyError) for answer in told) == 13
+    assert sum(isinstance(answer, errors.BusyError) for answer in told) == 13
     assert await store.counts() == {"queued": 7}
 
 
@@ -158,10 +152,10 @@ async def test_another_keys_run_is_not_found_and_neither_is_a_hostile_name(store
     run = await accepted(store)
     for id_, key in ((run, "other"), (run, ""), (run.upper(), "k"), (HOSTILE, "k"), ("", "k")):
         for ask in (store.run, store.cancel, store.delete):
-            with pytest.raises(RunNotFoundError):
+            with pytest.raises(errors.RunNotFoundError):
                 await ask(id_, key)
     assert await store.runs("other") == []
-    with pytest.raises(InputError, match="not over"):
+    with pytest.raises(errors.InputError, match="not over"):
         await store.delete(run, "k")
 
 
@@ -231,11 +225,11 @@ async def test_the_runs_of_a_key_end_with_it(store: Store) -> None:
 async def test_hostile_keys_are_refused(store: Store) -> None:
     scopes: list[Scope] = ["run"]
     for name in ("", " ", "a\nb", "\x1b[2J", "\ud800", "x" * 101):
-        with pytest.raises(InputError, match="one line"):
+        with pytest.raises(errors.InputError, match="one line"):
             await store.create_key(name, scopes)
-    with pytest.raises(InputError, match="no scope 'all'"):
+    with pytest.raises(errors.InputError, match="no scope 'all'"):
         await store.create_key("x", ["all"])  # type: ignore[list-item]
-    with pytest.raises(InputError, match="no access key"):
+    with pytest.raises(errors.InputError, match="no access key"):
         await store.revoke_key(HOSTILE)
 
 
@@ -356,7 +350,9 @@ async def test_a_database_of_another_version_is_refused(store_url: str, version:
         async with store.database.begin() as connection:
             await connection.execute(LAYOUT.update().values(version=version))
         await store.close()
-    with pytest.raises(StoreUnavailableError, match=rf"version {version}.*name another database"):
+    with pytest.raises(
+        errors.StoreUnavailableError, match=rf"version {version}.*name another database"
+    ):
         await Store.open(store_url)
 
 
@@ -408,7 +404,7 @@ async def test_who_asks_while_the_server_is_away_is_told_so_at_once() -> None:
         run = await begun(store, await accepted(store))
         server.kill()
         for asked in (store.check(), accepted(store), store.runs("k"), store.finish(done(run, {}))):
-            with pytest.raises(StoreUnavailableError) as refused:
+            with pytest.raises(errors.StoreUnavailableError) as refused:
                 await asyncio.wait_for(asked, PATIENCE)
             assert PASSWORD not in str(refused.value)
             assert str(server.port) not in str(refused.value)
@@ -421,7 +417,9 @@ async def test_who_asks_while_the_server_is_away_is_told_so_at_once() -> None:
 async def test_a_server_that_refuses_is_named_without_the_password(postgres_url: str) -> None:
     wrong = postgres_url.replace("p%40ss", "s3cret-p%40ss")
     for url in (wrong, f"{postgres_url}_not"):
-        with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:\d+/fairqr_") as refused:
+        with pytest.raises(
+            errors.StoreUnavailableError, match=r"127\.0\.0\.1:\d+/fairqr_"
+        ) as refused:
             await Store.open(url)
         assert "s3cret" not in str(refused.value)
 
@@ -452,10 +450,12 @@ async def test_the_file_is_nobody_elses(tmp_path: Path) -> None:
 async def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("no database " * 100)
-    with pytest.raises(StoreUnavailableError, match=r"notes\.txt cannot be used: file is not a"):
+    with pytest.raises(
+        errors.StoreUnavailableError, match=r"notes\.txt cannot be used: file is not a"
+    ):
         await Store.open(f"sqlite:///{text}")
     assert text.read_text() == "no database " * 100
-    with pytest.raises(ConfigError, match="cannot be kept in"):
+    with pytest.raises(errors.ConfigError, match="cannot be kept in"):
         await Store.open(f"sqlite:///{text}/runs.sqlite")
 
 

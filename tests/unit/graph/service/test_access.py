@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,13 +23,6 @@ OPEN = {"/", "/docs", "/healthz", "/readyz", "/openapi.json"}
 @pytest.fixture(autouse=True)
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path))
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await Store.open(f"sqlite:///{tmp_path}/runs.sqlite")
-    yield opened
-    await opened.close()
 
 
 async def test_every_route_refuses_a_request_without_a_key(store: Store) -> None:

@@ -7,13 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.base.errors import (
-    CapError,
-    ConfigError,
-    IndexNotFoundError,
-    InputError,
-    NotAllowedError,
-)
+from fairqr.base import errors
 from fairqr.graph.answer.context import AnswerSettings
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.search.context import Context
@@ -76,12 +70,12 @@ def test_a_default_above_a_cap_is_lowered_and_what_is_asked_for_is_refused(offer
     assert (strategy.reads, strategy.depth) == (20, 50), "a ranker reads no more because of a cap"
     assert check(offers, "probe", caps).context.probe.depth == 4
     for asked in ({"k": 6}, {"max_iterations": 3}, {"depth": 51}, {"budget": {"tokens": 101}}):
-        with pytest.raises(CapError, match="at most"):
+        with pytest.raises(errors.CapError, match="at most"):
             check(offers, "search", caps, **asked)
     for name in ("rrf_k", "max_groups", "patience"):
-        with pytest.raises(InputError, match=name):
+        with pytest.raises(errors.InputError, match=name):
             check(offers, "search", **{name: 10**30})
-    with pytest.raises(CapError) as caught:
+    with pytest.raises(errors.CapError) as caught:
         check(offers, "answer", caps, samples=4)
     assert (caught.value.cap, caught.value.limit) == ("samples", 3)
 
@@ -96,7 +90,7 @@ def test_what_answers_may_take_counts_against_the_caps_of_a_run(offers: Offers) 
     budget = check(offers, "answer", caps, **asked, **own).context.budget
     assert (budget.model_calls, budget.tokens) == (3, 7)
     for more, cap in ((caps, "model_calls"), (Caps(tokens=50_000), "tokens")):
-        with pytest.raises(CapError) as caught:
+        with pytest.raises(errors.CapError) as caught:
             check(offers, "answer", more, **{**asked, "samples": 40})
         assert caught.value.cap == cap
 
@@ -109,7 +103,7 @@ def test_models_are_named_exactly_or_by_a_pattern(tmp_path: Path) -> None:
     assert offers.default_model == "openai:gpt-x"
     assert make_offers(tmp_path, "openai:gpt-y", models=entries).default_model == "openai:gpt-y"
     for name in ("openai:gpt-*", "openai:o1", "openai:gpt-4 x", "", "feedback"):
-        with pytest.raises(NotAllowedError):
+        with pytest.raises(errors.NotAllowedError):
             offers.model(name)
 
 
@@ -120,7 +114,7 @@ def test_addresses_are_compared_by_their_parts(tmp_path: Path) -> None:
         assert offers.base_url(given, entry) == "http://Models.example/v1/"
     assert offers.base_url("https://own.example:8443/v1", entry) == entry.base_url
     for given in ("http://models.example", "http://models.example.evil/v1", "http://own/v1", "["):
-        with pytest.raises(NotAllowedError):
+        with pytest.raises(errors.NotAllowedError):
             offers.base_url(given, entry)
 
 
@@ -133,11 +127,11 @@ def test_weights_and_judges_are_offered_by_name_alone(tmp_path: Path) -> None:
     ranking = {"weights": "castorini/monot5-base"}
     check(offers, "search", method="monot5", ranking=ranking)
     for weights in ("/etc", "../castorini/x", None):
-        with pytest.raises(NotAllowedError):
+        with pytest.raises(errors.NotAllowedError):
             check(offers, "search", method="monot5", ranking={"weights": weights})
     for judge in ("overlap?threshold=0.5", "none", "llm:openai:x"):
         assert check(offers, "answer", attributor=judge).body["attributor"] == judge
-    with pytest.raises(NotAllowedError):
+    with pytest.raises(errors.NotAllowedError):
         check(offers, "answer", attributor="llm:openai:other")
 
 
@@ -161,7 +155,7 @@ def test_a_folder_with_an_odd_name_is_no_index(tmp_path: Path) -> None:
     offers = make_offers(tmp_path, corpora=("people",))
     assert offers.corpus("people") == "people"
     for name in ("Private", "people (copy)"):
-        with pytest.raises(IndexNotFoundError):
+        with pytest.raises(errors.IndexNotFoundError):
             offers.corpus(name)
 
 
@@ -176,13 +170,13 @@ def test_sources_are_offered_by_name_and_never_by_path(tmp_path: Path) -> None:
     assert offers.corpus("web") == "web"
     assert offers.sources["web"].engine == "run"
     for name in (str(file), file.name, "./web", "other"):
-        with pytest.raises((IndexNotFoundError, NotAllowedError)):
+        with pytest.raises((errors.IndexNotFoundError, errors.NotAllowedError)):
             offers.corpus(name)
-    with pytest.raises(InputError, match="corpus"):
+    with pytest.raises(errors.InputError, match="corpus"):
         check(offers, "search", corpus={"engine": "http", "url": "http://inside/"})
-    with pytest.raises(ConfigError, match="Two sources"):
+    with pytest.raises(errors.ConfigError, match="Two sources"):
         make_offers(tmp_path, sources=(file, file))
     file.write_text(file.read_text().replace("name: web", "name: notables"))
     taken = r"'notables' is the name of a built-in corpus; give the source .*yaml another one"
-    with pytest.raises(InputError, match=taken):
+    with pytest.raises(errors.InputError, match=taken):
         make_offers(tmp_path, sources=(file,))

@@ -107,13 +107,6 @@ def steps_of(events: list[Event]) -> list[str]:
     return [event.data["step"] for event in events if event.name == "step"]
 
 
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await Store.open(f"sqlite:///{tmp_path}/runs.sqlite")
-    yield opened
-    await opened.close()
-
-
 async def test_wherever_it_is_left_it_goes_on_and_comes_to_the_same(
     store: Store, engine: SearchEngine
 ) -> None:

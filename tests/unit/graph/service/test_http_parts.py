@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from fastapi import HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.types import Message
 
@@ -19,11 +17,9 @@ from fairqr.base.errors import BusyError, CapError, FairqrError, ModelError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.engine.engines import Engines
 from fairqr.graph.service.http import app, serving
-from fairqr.graph.service.http.access import check_json, is_loopback
-from fairqr.graph.service.http.answers import sent
+from fairqr.graph.service.http.access import is_loopback
 from fairqr.graph.service.http.parts import Metrics
 from fairqr.graph.service.problems import problem_of, told_in_log
-from fairqr.graph.service.records import Event
 from tests.patience import PATIENCE
 
 
@@ -54,39 +50,11 @@ def test_what_was_sent_is_not_sent_back_and_nothing_of_another_exception_is_told
     assert "swordfish" not in json.dumps(document)
 
 
-@pytest.mark.parametrize(
-    ("body", "good"),
-    [
-        (b'{"a": [1, 2.5e3, "\\u00e4", null, true]}', True),
-        (b'{"a": "\\\\u0000"}', True),
-        (b'{"a": -1e400}', False),
-        (b'{"\\u0000": 1}', False),
-        (b'{"a": "\\udfff"}', False),
-        (b"\xff\xfe", False),
-    ],
-)
-def test_what_is_json(body: bytes, good: bool) -> None:
-    with contextlib.nullcontext() if good else pytest.raises((HTTPException, errors.InputError)):
-        check_json(body)
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "LOCALHOST.", "[::1]"])
 def test_what_is_loopback(host: str) -> None:
     assert is_loopback(host)
     assert not is_loopback(f"{host.strip('[]')}.example")
     assert not is_loopback("0.0.0.0")
-
-
-async def test_an_event_is_one_line_whatever_is_in_it() -> None:
-    async def events() -> AsyncIterator[Event]:
-        yield Event(number=3, name="step", data={"text": "a\r\nevent: end\n\n\u2028ä\ud800"})
-        yield Event(number=0, name="token", data={})
-
-    step, token = [event async for event in sent(events())]
-    assert step.raw_data is not None
-    assert len(step.raw_data.splitlines()) == 1
-    assert json.loads(step.raw_data)["text"] == "a\r\nevent: end\n\n\u2028ä?"
-    assert (step.id, step.event, token.id, token.event) == ("3", "step", None, "token")
 
 
 class _Catalog:

@@ -37,17 +37,6 @@ def test_nothing_is_written_inline_and_nothing_comes_from_elsewhere() -> None:
             assert [url for url in found if url != "http://www.w3.org/2000/svg"] == [], name
 
 
-def test_every_file_that_is_named_is_there() -> None:
-    page = FILES["index.html"].read_text()
-    named = {
-        name.removeprefix("/page/") for name in re.findall(r"(?:src|href)=\"(/page/[^\"]+)", page)
-    }
-    for name in SCRIPTS:
-        named |= set(re.findall(r"from \"\./([^\"]+)\"", FILES[name].read_text()))
-    assert {name for name in named if not FOLDER.joinpath(name).is_file()} == set()
-    assert {name for name in SCRIPTS if name not in named} == set()
-
-
 def test_every_term_that_the_page_explains_is_in_the_glossary() -> None:
     terms = {
         line[3:] for line in FILES["glossary.md"].read_text().splitlines() if line[:3] == "## "

@@ -6,18 +6,13 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.integration.chromium import (
-    Pages,
-    Watched,
-    ask,
-    ask_question,
-    status_is,
-)
+from tests.integration.chromium import Pages, Watched, ask, ask_for_audit, ask_question, status_is
 from tests.integration.model_server import ModelServer, failure, says
 from tests.integration.page_service import Wire
 from tests.integration.service_client import Served, a_service
@@ -234,3 +229,23 @@ def test_a_run_is_cancelled_and_one_that_is_not_there_is_said(
     page.reload()
     expect(page.locator(".runs li, .hint[role=status]:not(:empty)").first).to_be_visible()
     expect(run).to_have_count(0)
+
+
+def test_with_a_key_the_report_is_downloaded(
+    pages: Pages, service: str, key: str, tmp_path: Path
+) -> None:
+    page, watched = pages(accept_downloads=True)
+    page.goto(f"{service}/#/audits")
+    page.get_by_role("textbox", name="Key").fill(key)
+    page.get_by_role("button", name="Use this key").click()
+    ask_for_audit(page, "physicist\nworkshop")
+    status_is(page)
+    for name in ("Download the report", "Download all files"):
+        with page.expect_download() as saved:
+            page.get_by_role("button", name=name).click()
+        saved.value.save_as(tmp_path / saved.value.suggested_filename)
+    (report,) = tmp_path.glob("*.html")
+    assert "Who gets seen" in report.read_text()
+    assert page.locator("iframe").count() == 0
+    assert not any(key in address for address in watched.requests)
+    assert page.evaluate("window.violations") == []

@@ -213,6 +213,8 @@ class TestBodies:
             (b'{"query":"x","threshold":-Infinity}', 400),
             (b'{"query":"\\ud800"}', 400),
             (b'{"query":"a\\u0000b"}', 400),
+            (b'{"\\u0000":1}', 400),
+            (b"\xff\xfe", 400),
             (b'{"query":{"a":1}}', 422),
             (b'{"query":"' + b"x" * 990_000 + b'"}', 422),
             (b'{"' + b"x" * 990_000 + b'":1}', 422),
@@ -233,7 +235,9 @@ class TestBodies:
         assert time.monotonic() - begun < 30
 
     def test_the_last_of_two_equal_names_counts(self, service: Served) -> None:
-        body = json.dumps(PLAIN)[:-1] + ', "k": 1000000, "k": 3}'
+        # After a backslash that is one, \\u0000 is text.
+        named = ', "query": "physicist \\\\u0000 \\u00e4"'
+        body = json.dumps(PLAIN)[:-1] + named + ', "k": 1000000, "k": 3}'
         headers = {"Content-Type": "application/json"}
         answer = service.client.post("/v1/search", content=body, headers=headers)
         assert len(answer.json()["ranking"]) == 3

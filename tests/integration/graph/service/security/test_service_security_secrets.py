@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -16,13 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fairqr.base.errors import (
-    ConfigError,
-    FairqrError,
-    IndexUnavailableError,
-    IndexVersionError,
-    SourceError,
-)
+from fairqr.base import errors
 from fairqr.graph.service.configuration import ModelEntry, ServiceSettings
 from fairqr.graph.service.engine.engine import Engine
 from fairqr.graph.service.engine.requests import parsed
@@ -36,76 +28,48 @@ from tests.integration.model_server import (
     failure,
     says,
     search_arguments,
-    write_people,
 )
-from tests.integration.page_service import environment, events_of, run_command, running
+from tests.integration.page_service import MODEL_KEY, environment, events_of, run_command
 from tests.integration.postgres_server import new_database
-from tests.integration.service_client import PHYSICIST, answers_all, index_people
+from tests.integration.service_client import PHYSICIST, Served, a_service, answers_all
 from tests.patience import PATIENCE
 
-MODEL_KEY = "sk-CANARY-of-the-model-0123456789"
 OTHER_KEY = "sk-CANARY-of-the-environment-0123"
 URL_PASSWORD = "CANARYinTheAddress"
 QUERY = "physicist Qanaryquery"
+
+
+SETTINGS = f"""
+traces = "traces"
+require_keys = true
+limits.rate = ""
+base_urls = ["http://MODEL/other"]
+[service.models."openai:guarded"]
+base_url = "http://user:{URL_PASSWORD}@MODEL"
+[service.models."openai:gone"]
+base_url = "http://user:{URL_PASSWORD}@127.0.0.1:1/v1"
+api_key = "{MODEL_KEY}"
+"""
 
 
 class Watched:
     """A service whose every word, and every answer, is kept to be searched.
 
     Attributes:
-        model: What it asks; the key that it is sent is in what it says.
         answers: All that came over HTTP.
+        key: Of its client.
     """
 
-    def __init__(self, folder: Path, database: str) -> None:
-        self.folder = folder
-        self.model = ModelServer()
-        self.model.does(answers_all)
+    def __init__(self, served: Served) -> None:
+        self.served, self.model, self.client = served, served.model, served.client
         self.answers: list[str] = []
-        file = folder / "fairqr.toml"
-        guarded = self.model.base_url.replace("//", f"//user:{URL_PASSWORD}@")
-        file.write_text(
-            f'model = "openai:fake"\n[service]\ndatabase = "{database}"\n'
-            f'traces = "{folder}/traces"\n'
-            f'require_keys = true\nlimits.rate = ""\nbase_urls = ["{self.model.base_url}/other"]\n'
-            f'[service.models."openai:fake"]\nbase_url = "{self.model.base_url}"\n'
-            f'api_key = "{MODEL_KEY}"\n[service.models.feedback]\n'
-            f'[service.models."openai:guarded"]\nbase_url = "{guarded}"\n'
-            '[service.models."openai:gone"]\n'
-            f'base_url = "http://user:{URL_PASSWORD}@127.0.0.1:1/v1"\napi_key = "{MODEL_KEY}"\n'
-        )
-        self.prompts = folder / "prompts"
-        (self.prompts / "refine").mkdir(parents=True)
-        (self.prompts / "refine" / "v8.yaml").write_text("a: [")
-        self.variables = {
-            "FAIRQR_CONFIG": str(file),
-            "FAIRQR_DATA_DIR": str(folder / "data"),
-            "FAIRQR_CACHE_DIR": str(folder / "cache"),
-            "FAIRQR_PROMPTS_DIR": str(self.prompts),
-            "OPENAI_API_KEY": OTHER_KEY,
-        }
-        index_people(self.variables, write_people(folder / "people"))
-        self.key = run_command(self.variables, "keys", "create", "one", "--quiet").strip()
-        self._stack = contextlib.ExitStack()
-        self.process = self._stack.enter_context(running(self.variables, "--corpus", "people"))
-        self.client = self.process.client
+        self.key = run_command(served.variables, "keys", "create", "one", "--quiet").strip()
         self.client.headers["Authorization"] = f"Bearer {self.key}"
         self.client.event_hooks = {"response": [self._keep]}
-
-    def said(self) -> str:
-        """Return what the process has printed so far."""
-        return self.process.said.decode(errors="replace")
 
     def search(self, path: str = "/v1/search", **more: Any) -> httpx.Response:
         """Ask for a search."""
         return self.client.post(path, json={**PHYSICIST, "query": QUERY, **more})
-
-    def end(self) -> None:
-        """End the service in order."""
-        self.process.send(signal.SIGTERM)
-        self.process.ends()
-        self._stack.close()
-        self.model.close()
 
     def _keep(self, response: httpx.Response) -> None:
         response.read()
@@ -114,12 +78,15 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory, postgres_server: str) -> Iterator[Watched]:
-    with new_database(postgres_server) as url:
-        service = Watched(tmp_path_factory.mktemp("PLACEcanary"), url)
-        try:
-            yield service
-        finally:
-            service.end()
+    folder = tmp_path_factory.mktemp("PLACEcanary")
+    (folder / "prompts" / "refine").mkdir(parents=True)
+    (folder / "prompts" / "refine" / "v8.yaml").write_text("a: [")
+    more = {"FAIRQR_PROMPTS_DIR": str(folder / "prompts"), "OPENAI_API_KEY": OTHER_KEY}
+    with (
+        new_database(postgres_server) as url,
+        a_service(folder, settings=f'database = "{url}"{SETTINGS}', environment=more) as served,
+    ):
+        yield Watched(served)
 
 
 def tells_the_key(asked: Asked) -> Answer:
@@ -155,7 +122,9 @@ def test_nothing_secret_comes_out_of_a_service(watched: Watched) -> None:
         client.get(path)
     for run in client.get("/v1/runs").json()["runs"]:
         client.get(f"/v1/runs/{run['id']}")
-    rules = run_command(service.variables, "keys", "create", "ruler", "--scope", "admin", "--quiet")
+    rules = run_command(
+        service.served.variables, "keys", "create", "ruler", "--scope", "admin", "--quiet"
+    )
     assert client.get("/metrics", headers={"Authorization": f"Bearer {rules.strip()}"}).is_success
     wrong = f"{service.key[:-4]}aaaa"
     assert client.get("/v1/me", headers={"Authorization": f"Bearer {wrong}"}).status_code == 401
@@ -168,18 +137,19 @@ def test_nothing_secret_comes_out_of_a_service(watched: Watched) -> None:
     assert QUERY in over_http  # what is to be found is found
     for secret in [*secrets, "PLACEcanary"]:
         assert secret not in over_http, secret
-    traces = [*(service.folder / "traces").glob("*.jsonl")]
+    traces = [*(service.served.folder / "traces").glob("*.jsonl")]
     assert len(traces) > 10
+    said = service.served.process.said.decode(errors="replace")
     recorded = "\n".join(trace.read_text() for trace in traces)
     for secret in [*secrets, QUERY, "laboratory", "PLACEcanary"]:
         assert secret not in recorded, secret
-        assert secret == "PLACEcanary" or secret not in service.said(), secret
+        assert secret == "PLACEcanary" or secret not in said, secret
     shown = [
-        run_command(service.variables, "config", "show"),
-        run_command(service.variables, "config", "show", "--json"),
-        run_command(service.variables, "keys", "list"),
-        run_command(service.variables, "keys", "list", "--json"),
-        *(file.read_text(errors="replace") for file in _files(service.folder / "cache")),
+        run_command(service.served.variables, "config", "show"),
+        run_command(service.served.variables, "config", "show", "--json"),
+        run_command(service.served.variables, "keys", "list"),
+        run_command(service.served.variables, "keys", "list", "--json"),
+        *(file.read_text(errors="replace") for file in _files(service.served.folder / "cache")),
     ]
     for secret in secrets:
         assert all(secret not in text for text in shown), secret
@@ -255,7 +225,7 @@ async def test_where_an_index_is_missing_is_for_the_log_alone(
         request = engine.checked(
             "search", parsed("search", {"query": QUERY, "corpus": "elsewhere"})
         )
-        with pytest.raises(FairqrError) as caught:
+        with pytest.raises(errors.FairqrError) as caught:
             async for _ in engine.execute(request, "0" * 32):
                 pass
         await engine.close()
@@ -267,13 +237,13 @@ async def test_where_an_index_is_missing_is_for_the_log_alone(
 
 
 @pytest.mark.parametrize(
-    "kind", [ConfigError, IndexUnavailableError, IndexVersionError, SourceError]
+    "name", ["ConfigError", "IndexUnavailableError", "IndexVersionError", "SourceError"]
 )
 def test_places_and_servers_are_for_the_log_alone(
-    caplog: pytest.LogCaptureFixture, kind: type[FairqrError]
+    caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     said = "The index at http://inside.example:9200, in /srv/fairqr/CANARY, is away; mend it."
-    document = problem_of(kind(said))
+    document = problem_of(getattr(errors, name)(said))
     assert said in caplog.text
     assert not re.search("CANARY|inside", json.dumps(document))
 
