@@ -118,7 +118,8 @@ def a_key(variables: dict[str, str], name: str, *scopes: Scope) -> tuple[str, di
     """Make an access key; return its id and the header that carries it."""
 
     async def work() -> tuple[str, dict[str, str]]:
-        store = await Store.open(f"sqlite:///{variables['FAIRQR_DATA_DIR']}/service/runs.sqlite")
+        file = f"sqlite:///{variables['FAIRQR_DATA_DIR']}/service/runs.sqlite"
+        store = await Store.open(variables.get("FAIRQR_SERVICE_DATABASE", file))
         try:
             key, secret = await store.create_key(name, scopes or ("run",))
         finally:

@@ -155,18 +155,15 @@ def test_a_name_that_is_none(quick: Main, people: Path, name: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_search_that_is_killed_while_it_indexes(
-    command: Command, tmp_path: Path, how: signal.Signals
-) -> None:
-    """The index is then the old one or none; the next search makes it and finds all."""
+def test_a_search_that_is_interrupted_while_it_indexes(command: Command, tmp_path: Path) -> None:
+    """It leaves nothing; the next search makes the index and finds all."""
     corpus = write_people(tmp_path / "many")
     few = corpus.read_text()
     arguments = ("search", "laboratory", "--corpus", corpus, "--attribute", "gender", "-k", "5")
     indexes = tmp_path / "data" / "indexes"
 
-    def kill_while_indexing(documents: int) -> bool:
-        """Kill a search once it has begun to write, and tell whether it was still writing."""
+    def interrupted_while_indexing(documents: int) -> bool:
+        """Interrupt a search once it has begun to write, and tell whether it was still writing."""
         text = "physicist at work " * 20
         lines = [
             json.dumps({"id": f"d{n}", "title": f"Title {n}", "text": text})
@@ -178,20 +175,18 @@ def test_a_search_that_is_killed_while_it_indexes(
             assert child.poll() is None, child.communicate()
             time.sleep(0.005)
         begun = time.monotonic()
-        child.send_signal(how)
+        child.send_signal(signal.SIGINT)
         stdout, stderr = child.communicate(timeout=PATIENCE)
         if list(indexes.glob("*/v*/manifest.json")):
             return False
-        assert stdout == ""
-        if how is signal.SIGINT:
-            assert (child.returncode, stderr) == (130, "fairqr: interrupted\n")
-            assert time.monotonic() - begun < 30, "it went on indexing"
-            assert left_in_data(tmp_path) == []
+        assert (child.returncode, stdout, stderr) == (130, "", "fairqr: interrupted\n")
+        assert time.monotonic() - begun < 30, "it went on indexing"
+        assert left_in_data(tmp_path) == []
         return True
 
     # On a busy machine the signal can come after the last document; more of them help.
     for documents in (60_000, 120_000, 240_000):
-        if kill_while_indexing(documents):
+        if interrupted_while_indexing(documents):
             break
         shutil.rmtree(indexes)
     else:
@@ -200,6 +195,3 @@ def test_a_search_that_is_killed_while_it_indexes(
     found = command(*arguments, "--model", "feedback", "--json")
     assert found.code == 0, found
     assert len(found.result["ranking"]) == 5
-    (index,) = indexes.glob("*/v*/manifest.json")
-    versions = [*index.parents[1].glob("v*")]
-    assert versions == [index.parent], "what the killed run left is cleared away"

@@ -41,7 +41,6 @@ QUERY = "physicist Qanaryquery"
 
 SETTINGS = f"""
 traces = "traces"
-require_keys = true
 limits.rate = ""
 base_urls = ["http://MODEL/other"]
 [service.models."openai:guarded"]
@@ -63,8 +62,8 @@ class Watched:
     def __init__(self, served: Served) -> None:
         self.served, self.model, self.client = served, served.model, served.client
         self.answers: list[str] = []
-        self.key = run_command(served.variables, "keys", "create", "one", "--quiet").strip()
-        self.client.headers["Authorization"] = f"Bearer {self.key}"
+        self.key = served.key["Authorization"].removeprefix("Bearer ")
+        self.client.headers.update(served.key)
         self.client.event_hooks = {"response": [self._keep]}
 
     def search(self, path: str = "/v1/search", **more: Any) -> httpx.Response:
@@ -82,11 +81,10 @@ def watched(tmp_path_factory: pytest.TempPathFactory, postgres_server: str) -> I
     (folder / "prompts" / "refine").mkdir(parents=True)
     (folder / "prompts" / "refine" / "v8.yaml").write_text("a: [")
     more = {"FAIRQR_PROMPTS_DIR": str(folder / "prompts"), "OPENAI_API_KEY": OTHER_KEY}
-    with (
-        new_database(postgres_server) as url,
-        a_service(folder, settings=f'database = "{url}"{SETTINGS}', environment=more) as served,
-    ):
-        yield Watched(served)
+    with new_database(postgres_server) as url:
+        more["FAIRQR_SERVICE_DATABASE"] = url
+        with a_service(folder, "--require-keys", settings=SETTINGS, environment=more) as served:
+            yield Watched(served)
 
 
 def tells_the_key(asked: Asked) -> Answer:
