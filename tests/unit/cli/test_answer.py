@@ -95,22 +95,6 @@ def test_several_samples_are_shown_as_a_distribution(capsys: pytest.CaptureFixtu
     assert "1 document in no sample" in shown
 
 
-@pytest.mark.parametrize("samples", [1, 4])
-def test_titles_and_texts_take_a_line_each(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, samples: int
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    long = {"a": "A physicist and a chemist. " * 9, "b": "A chemist of whom less is known. " * 9}
-    say(answer_lines(result(samples=samples, title="Maria Skłodowska Curie " * 9), long))
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert sum("A physicist and" in line for line in lines) == 1
-    title = next(number for number, line in enumerate(lines) if "Person b" in line)
-    assert "A chemist of whom" in lines[title + 1]
-    assert "A physicist and" in lines[title - 1]
-    assert "Maria" in lines[title - 2]
-
-
 def test_what_was_not_judged_is_not_called_unused(capsys: pytest.CaptureFixture[str]) -> None:
     say(answer_lines(result(judged=False), {}))
     assert "used" not in capsys.readouterr().out
