@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairqr.agents.statistics import corrected_by_holm, paired_randomisation, stream, too_few
-from fairqr.evaluation.rag.measuring import Name
+from fairqr.evaluation.rag.measures import Name
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series

@@ -13,12 +13,10 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
-    Iterable,
-    Mapping,
     Sequence,
 )
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.experiments.engine import Done, Stage, by_job
@@ -52,57 +50,37 @@ def why_dropped(label: LabelRecord, min_useful: int) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class LabelSummary:
-    """Describes a set of labels, as in Appendix D of the Fair RAG paper.
-
-    Attributes:
-        labelled: How many queries have labels.
-        kept: How many of them have enough useful documents; what follows is of these.
-        documents: How many documents their pools hold together.
-        unlabelled: How many of those have no gain, since the generator failed.
-        useful: How many are useful.
-        useful_mean: Per query; None if no query is kept.
-        useful_sd: The sample standard deviation; None with fewer than two queries.
-        share: The share of useful documents among those with a gain, in [0, 1]; None without any.
-        dropped: How many queries were dropped, by reason.
-    """
-
-    labelled: int
-    kept: int
-    documents: int
-    unlabelled: int
-    useful: int
-    useful_mean: float | None
-    useful_sd: float | None
-    share: float | None
-    dropped: Mapping[str, int]
-
-
-def summarise_labels(labels: Iterable[LabelRecord], min_useful: int = 2) -> LabelSummary:
-    """Describe labels.
+def summarise_labels(labels: Sequence[LabelRecord], min_useful: int = 2) -> dict[str, Any]:
+    """Describe labels, as in Appendix D of the Fair RAG paper.
 
     Args:
         labels: One for each query.
         min_useful: Queries with fewer useful documents count as dropped.
+
+    Returns:
+        How many queries are ``labelled``; how many of them are ``kept``, since they have enough
+        useful documents, and of these how many ``documents`` their pools hold together, how many
+        are ``unlabelled``, since the generator failed, how many are ``useful``, ``useful_mean`` per
+        query with its sample standard deviation ``useful_sd``, and the ``share`` of useful ones
+        among those with a gain; and why queries were ``dropped``, with how many. None where there
+        is no such number.
     """
-    listed = list(labels)
-    reasons = [why_dropped(label, min_useful) for label in listed]
-    kept = [label for label, reason in zip(listed, reasons, strict=True) if reason is None]
+    reasons = [why_dropped(label, min_useful) for label in labels]
+    kept = [label for label, reason in zip(labels, reasons, strict=True) if reason is None]
     counts = [len(useful_ids(label)) for label in kept]
     gains = [gain for label in kept for gain in label.gains.values()]
-    known = [gain for gain in gains if gain is not None]
-    return LabelSummary(
-        labelled=len(listed),
-        kept=len(kept),
-        documents=len(gains),
-        unlabelled=len(gains) - len(known),
-        useful=sum(counts),
-        useful_mean=statistics.fmean(counts) if counts else None,
-        useful_sd=statistics.stdev(counts) if len(counts) > 1 else None,
-        share=sum(counts) / len(known) if known else None,
-        dropped=dict(Counter(reason for reason in reasons if reason is not None)),
-    )
+    known = sum(gain is not None for gain in gains)
+    return {
+        "labelled": len(labels),
+        "kept": len(kept),
+        "documents": len(gains),
+        "unlabelled": len(gains) - known,
+        "useful": sum(counts),
+        "useful_mean": statistics.fmean(counts) if counts else None,
+        "useful_sd": statistics.stdev(counts) if len(counts) > 1 else None,
+        "share": sum(counts) / known if known else None,
+        "dropped": dict(Counter(filter(None, reasons))),
+    }
 
 
 def label_manifest(

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.estimates import mean_with_ends
@@ -24,15 +22,9 @@ from fairqr.evaluation.lamp.metrics import Accuracy, FourMinusError, Rouge, offi
 from fairqr.evaluation.rag import measures
 from fairqr.evaluation.rag.collection import RagCollection
 from fairqr.evaluation.rag.labelling import summarise_labels
-from fairqr.evaluation.rag.measures import (
-    GroupExposure,
-    UtilityBounds,
-    group_exposure,
-    is_answer,
-    memberships_of,
-)
-from fairqr.evaluation.rag.store import AnswerRecord, LabelRecord, Policy, PolicyRecord, RagManifest
-from fairqr.evaluation.scores import Reason, Score, Undefined
+from fairqr.evaluation.rag.measures import Cell, Name
+from fairqr.evaluation.rag.store import LabelRecord, Policy, PolicyRecord, RagManifest
+from fairqr.evaluation.scores import Undefined
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sources.schema import UNKNOWN
 
@@ -45,204 +37,14 @@ KEYS = [*POLICY, "seed", "query"]
 """The columns that identify a row. The oracle has no retriever."""
 
 COST = ("model_calls", "tokens", "milliseconds")
-OF_GROUPS = {
-    "EE-D by group": "disparity",
-    "EE-R by group": "relevance",
-    "EE-L by group": "loss",
-    "EAE-D by group": "attributed_disparity",
-}
+OF_GROUPS = ("EE-D by group", "EE-R by group", "EE-L by group", "EAE-D by group")
+"""Σ ε², Σ ε·ε*, Σ (ε − ε*)² and Σ (ε^a)² over the known groups, in squared documents. The low end
+of EE-D is even between groups, whatever their sizes; EE-L of 0 is fair: groups get their target."""
+
 SHARES = ["exposure", "target", "useful_exposure", "attributed"]
 _ORDER: tuple[Policy, ...] = ("plackett-luce", "deterministic", "oracle")
-LabelKey = tuple[str, str]
-"""The names of the collection and of the generator."""
-
-
-class Name(StrEnum):
-    """A measure of one policy on one query; the report's template says what each one is."""
-
-    EE_D = "EE-D"
-    EE_D_K = "EE-D/k"
-    EE_D_UNBIASED = "EE-D, unbiased"
-    EE_R = "EE-R"
-    EE_R_FAIR_RAG = "EE-R, fair-rag"
-    EE_L = "EE-L"
-    NOT_USEFUL = "exposure of not useful"
-    EU = "EU"
-    EU_MAX = "EU/u_max"
-    EU_MAX_RETRIEVER = "EU/u_max, retriever"
-    EU_MAX_FAIR_RAG = "EU/u_max, fair-rag"
-    EAR = "EAR"
-    EE_D_K_ANSWERED = "EE-D/k, answered"
-    EAE_D_K = "EAE-D/k"
-    SHARE = "EAE-D/(k·EAR)"
-    USED_NOT_USEFUL = "use of not useful"
-
-
-_ALL = tuple(Name)
-OF_RANKINGS, OF_ANSWERS, OF_USE = _ALL[:7], _ALL[7:11], _ALL[11:]
-"""The measures of rankings, of the worth of answers, and of the documents that answers used."""
-
-
-class Cell(NamedTuple):
-    """The measures of one policy on one query.
-
-    Attributes:
-        values: By name.
-        groups: By attribute; empty if the collection has no groups or nothing was drawn.
-        counts: Over how many things the values are: rankings ``drawn``; ``distinct`` ones among
-            those that were ``generated`` from; of the generations, how many ``failed``, by status,
-            and how many gave an answer that is ``empty``, which counts; ``pairs`` of a document
-            and a distinct answer, and those that are ``unjudged``.
-    """
-
-    record: PolicyRecord
-    values: Mapping[Name, Score]
-    groups: Mapping[str, GroupExposure]
-    counts: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Answers:
-    """The answers of a record, the failed ones left out.
-
-    An empty answer used nothing, which needs no verdict.
-    """
-
-    rankings: NDArray[np.intp]
-    times: NDArray[np.intp]
-    utilities: FloatArray
-    attributed: NDArray[np.bool_]
-    judged: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, record: PolicyRecord) -> _Answers | None:
-        found = [answer for answer in record.answers if is_answer(answer)]
-        if not found:
-            return None
-        verdicts = [_verdicts(answer) for answer in found]
-        return cls(
-            rankings=np.array([answer.ranking for answer in found], dtype=np.intp),
-            times=np.array([answer.times for answer in found], dtype=np.intp),
-            utilities=np.array([answer.utility or 0.0 for answer in found]),
-            attributed=np.array([[bool(used) for used in row] for row in verdicts]),
-            judged=np.array([[used is not None for used in row] for row in verdicts]),
-        )
-
-    def shown(self, n: int) -> FloatArray:
-        """Return the exposure of each of n documents in the answered samples."""
-        return measures.item_exposure(self.rankings, n, self.times)
-
-    def used(self, n: int) -> FloatArray:
-        """Return the attributed exposure of each of n documents."""
-        return measures.attributed_exposure(self.rankings, self.attributed, self.times, n)
-
-
-def _verdicts(answer: AnswerRecord) -> tuple[bool | None, ...]:
-    length = len(answer.ranking)
-    if len(answer.used) != length:
-        # Nothing judged.
-        return (None,) * length
-    return (False,) * length if answer.status == "empty" else answer.used
-
-
-def measure_record(
-    record: PolicyRecord,
-    bounds: UtilityBounds,
-    memberships: Mapping[str, FloatArray] | None = None,
-) -> Cell:
-    """Measure one policy on one query.
-
-    Args:
-        record: What was drawn and generated.
-        bounds: The greatest utility of each query.
-        memberships: By attribute, shape (n, G + 1), in the order of the record's pool.
-    """
-    if not record.samples or not record.pool:
-        missing = Undefined(Reason.MISSING, record.failure)
-        return Cell(record, dict.fromkeys(Name, missing), {}, _count(record, None))
-    useful = np.zeros(len(record.pool), dtype=bool)
-    useful[list(record.useful)] = True
-    answers = _Answers.of(record)
-    exposure = measures.item_exposure(record.samples, useful.size)
-    values = {
-        **_of_retrieval(record, useful, exposure),
-        **_of_utility(record, answers, bounds),
-        **_of_use(answers, useful),
-    }
-    of_answers = (answers.shown(useful.size), answers.used(useful.size)) if answers else ()
-    groups = {
-        name: group_exposure(rows, exposure, useful, record.k, *of_answers)
-        for name, rows in (memberships or {}).items()
-    }
-    # In the order of the names, so that files repeat.
-    return Cell(record, {name: values[name] for name in Name}, groups, _count(record, answers))
-
-
-def _of_retrieval(
-    record: PolicyRecord, useful: NDArray[np.bool_], exposure: FloatArray
-) -> dict[Name, Score]:
-    found = measures.machine_user(record.samples, useful, record.k)
-    fixed = record.policy == "deterministic"
-    unbiased = found.score("disparity", unbiased=True)
-    return {
-        Name.EE_D: found.score("disparity"),
-        Name.EE_D_K: found.score("disparity", "fair-rag"),
-        # A fixed ranking is known whole: there is nothing to correct.
-        Name.EE_D_UNBIASED: found.score("disparity") if fixed else unbiased,
-        Name.EE_R: found.score("relevance"),
-        Name.EE_R_FAIR_RAG: found.score("relevance", "fair-rag"),
-        Name.EE_L: measures.loss(found),
-        Name.NOT_USEFUL: measures.not_useful(exposure, useful),
-    }
-
-
-def _of_utility(
-    record: PolicyRecord, answers: _Answers | None, bounds: UtilityBounds
-) -> dict[Name, Score]:
-    expected: Score = Undefined(Reason.NO_ANSWER)
-    if answers is not None:
-        expected = measures.expected_utility(answers.utilities, answers.times)
-    every, own = bounds.greatest(record), bounds.greatest(record, "retriever")
-    return {
-        Name.EU: expected,
-        Name.EU_MAX: measures.normalised_utility(expected, every),
-        Name.EU_MAX_RETRIEVER: measures.normalised_utility(expected, own),
-        Name.EU_MAX_FAIR_RAG: measures.normalised_utility(expected, own, "fair-rag"),
-    }
-
-
-def _of_use(answers: _Answers | None, useful: NDArray[np.bool_]) -> dict[Name, Score]:
-    if answers is None:
-        return dict.fromkeys(OF_USE, Undefined(Reason.NO_ANSWER))
-    if not answers.judged.any():
-        return dict.fromkeys(OF_USE, Undefined(Reason.NO_VERDICT))
-    n, k = useful.size, answers.rankings.shape[1]
-    shown, used = answers.shown(n), answers.used(n)
-    return {
-        Name.EAR: measures.expected_attribution_rate(
-            answers.attributed, answers.judged, answers.times
-        ),
-        Name.EE_D_K_ANSWERED: float(shown @ shown) / k,
-        Name.EAE_D_K: measures.attributed_disparity(used, k),
-        Name.SHARE: measures.attribution_share(used),
-        Name.USED_NOT_USEFUL: measures.not_useful(used, useful),
-    }
-
-
-def _count(record: PolicyRecord, answers: _Answers | None) -> dict[str, Any]:
-    failed: Counter[str] = Counter()
-    for answer in record.answers:
-        if not is_answer(answer):
-            failed[answer.status] += answer.times
-    return {
-        "drawn": len(record.samples),
-        "distinct": len(record.answers),
-        "generated": sum(answer.times for answer in record.answers),
-        "failed": failed,
-        "empty": sum(answer.times for answer in record.answers if answer.status == "empty"),
-        "pairs": answers.judged.size if answers else 0,
-        "unjudged": int((~answers.judged).sum()) if answers else 0,
-    }
+Labels = Mapping[tuple[str, str], Sequence[LabelRecord]]
+"""By the names of the collection and of the generator."""
 
 
 def official_of_deterministic(
@@ -254,7 +56,7 @@ def official_of_deterministic(
     under every seed, so each query counts once, by the first seed with an answer.
 
     Args:
-        records: The records of all policies.
+        records: The records of all policies, those of the first seed first.
         collections: By name; they have the golds.
 
     Returns:
@@ -266,30 +68,25 @@ def official_of_deterministic(
 
     keys = ("collection", "generator", "retriever")
     found: dict[tuple[str, ...], dict[str, PolicyRecord]] = {}
-    for record in sorted(records, key=lambda record: record.seed):
+    for record in records:
         utility = collections[record.collection].task.utility
         if record.policy == "deterministic" and record.answers and isinstance(utility, _LAMP):
-            rows = found.setdefault(tuple(getattr(record, name) for name in keys), {})
-            if record.query not in rows or not is_answer(rows[record.query].answers[0]):
-                rows[record.query] = record
-    return pd.DataFrame(
-        [
-            {**dict(zip(keys, key, strict=True)), **_official(collections[key[0]], rows)}
-            for key, rows in found.items()
-        ],
-        columns=None if found else keys,
-    )
-
-
-def _official(collection: RagCollection, records: Mapping[str, PolicyRecord]) -> dict[str, Any]:
-    answers, golds = [], []
-    for query in collection.queries:
-        record = records.get(query.id)
-        if record is not None and is_answer(record.answers[0]):
-            answers.append(record.answers[0].text)
-            golds.append(query.golds[0])
-    values = official_metrics(collection.task.utility, answers, golds)
-    return {"answers": len(answers), "failed": len(records) - len(answers), **values}
+            own = found.setdefault(tuple(getattr(record, name) for name in keys), {})
+            if record.query not in own or not measures.is_answer(own[record.query].answers[0]):
+                own[record.query] = record
+    rows = []
+    for key, own in found.items():
+        collection = collections[key[0]]
+        pairs = [
+            (own[query.id].answers[0].text, query.golds[0])
+            for query in collection.queries
+            if query.id in own and measures.is_answer(own[query.id].answers[0])
+        ]
+        counts = {"answers": len(pairs), "failed": len(own) - len(pairs)}
+        texts, golds = ([pair[side] for pair in pairs] for side in (0, 1))
+        values = official_metrics(collection.task.utility, texts, golds)
+        rows.append({**dict(zip(keys, key, strict=True)), **counts, **values})
+    return pd.DataFrame(rows, columns=None if rows else keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,16 +98,15 @@ class MeasuredRag(Measured):
         values: One row for each policy on each query and seed, in the order of the experiment:
             :data:`KEYS`, the ``kind`` of the policy, every measure by its name (NaN if it has no
             value), over how many things they are (see
-            :class:`fairqr.evaluation.rag.measuring.Cell`), what they cost, and why there is
+            :class:`fairqr.evaluation.rag.measures.Cell`), what they cost, and why there is
             nothing (``failure``).
         reasons: For each row, and each measure without a value, the reason.
         groups: The exposure of each group: :data:`KEYS`, ``attribute``, ``group``, the sums of
-            :class:`fairqr.evaluation.rag.measures.GroupExposure`, and the ``rate`` of
-            use.
+            :func:`fairqr.evaluation.rag.measures.group_exposure`, and the ``rate`` of use.
         group_measures: Expected exposure by group, one row for each attribute; see
             :data:`OF_GROUPS`.
         labels: One row for each collection and generator: what its labels are like (see
-            :class:`fairqr.evaluation.rag.labelling.LabelSummary`), and what they cost.
+            :func:`fairqr.evaluation.rag.labelling.summarise_labels`), and what they cost.
         official: LaMP's own measures of deterministic rankings; see
             :func:`fairqr.evaluation.rag.measuring.official_of_deterministic`.
         warnings: Sentences about missing results, for the report.
@@ -354,7 +150,7 @@ def policy_name(kind: Policy, alpha: float | None) -> str:
 def measure_fair_rag(
     manifest: RagManifest,
     records: Sequence[PolicyRecord],
-    labels: Mapping[LabelKey, Sequence[LabelRecord]],
+    labels: Labels,
     collections: Mapping[str, RagCollection],
 ) -> MeasuredRag:
     """Measure the results that an experiment has so far.
@@ -378,15 +174,16 @@ def measure_fair_rag(
             f"The experiment has results of the collection '{min(strange)}', which is not among "
             "those given; name the collections that it was run on."
         )
-    bounds = UtilityBounds(records)
+    greatest = measures.greatest_utilities(records)
     memberships = _memberships(collections)
     ordered = sorted(records, key=_order(manifest, collections))
     cells = [
-        measure_record(record, bounds, memberships(record.collection, record.query, record.pool))
-        for record in ordered
+        measures.measure_record(it, greatest, memberships(it.collection, it.query, it.pool))
+        for it in ordered
     ]
     values, reasons = frame_of(cells)
     groups, group_measures = _groups_of(cells, collections, values)
+    by_seed = sorted(ordered, key=lambda record: record.seed)
     return MeasuredRag(
         manifest=manifest,
         values=values,
@@ -394,7 +191,7 @@ def measure_fair_rag(
         groups=groups,
         group_measures=group_measures,
         labels=_labels_of(labels, manifest.experiment.min_useful),
-        official=official_of_deterministic(ordered, collections),
+        official=official_of_deterministic(by_seed, collections),
         warnings=tuple(_without_labels(manifest, values, labels)),
     )
 
@@ -445,36 +242,36 @@ def _groups_of(
     """Return the exposure of each group, and expected exposure by group, in the order of values."""
     import pandas as pd
 
-    schemas = {name: found.schema for name, found in collections.items() if found.schema}
-    rows, by_attribute = [], []
-    for record, _, groups, _ in cells:
-        for name, found in groups.items():
-            keys = {**_keys(record), "attribute": name}
-            by_attribute.append(
-                {**keys, **{title: getattr(found, field) for title, field in OF_GROUPS.items()}}
-            )
-            rates = [np.nan if isinstance(rate, Undefined) else rate for rate in found.rates()]
-            for place, group in enumerate(
-                (*schemas[record.collection].attributes[name].groups, UNKNOWN)
-            ):
-                sums = {share: getattr(found, share)[place] for share in (*SHARES, "answered")}
-                rows.append({**keys, "group": group, **sums, "rate": rates[place]})
     columns = [*KEYS, "attribute"]
+    rows, sums = [], []
+    for record, _, groups, _ in cells:
+        schema = collections[record.collection].schema
+        for name, found in groups.items():
+            names = (*schema.attributes[name].groups, UNKNOWN) if schema else ()
+            rows += [{**_keys(record), "attribute": name, "group": group} for group in names]
+            sums.append(found.T)
     order = {name: values[name].dtype for name in POLICY}
-    return (
-        pd.DataFrame(rows, columns=None if rows else [*columns, "group"]).astype(order),
-        pd.DataFrame(by_attribute, columns=None if by_attribute else columns).astype(order),
-    )
+    if not rows:
+        empty = pd.DataFrame(columns=[*columns, "group"]).astype(order)
+        return empty, empty[columns]
+    found = pd.DataFrame(rows).astype(order)
+    found[[*measures.GROUP_SUMS]] = np.concatenate(sums)
+    found["rate"] = (found.attributed / found.answered.where(found.answered > 0)).clip(upper=1)
+    known = found[found.group != UNKNOWN]
+    gap = known.exposure - known.target
+    squares = (known.exposure**2, known.exposure * known.target, gap**2, known.attributed**2)
+    by_group = known[columns].assign(**dict(zip(OF_GROUPS, squares, strict=True)))
+    return found, by_group.groupby(columns, sort=False, observed=True).sum().reset_index()
 
 
-def _labels_of(labels: Mapping[LabelKey, Sequence[LabelRecord]], min_useful: int) -> DataFrame:
+def _labels_of(labels: Labels, min_useful: int) -> DataFrame:
     import pandas as pd
 
     found = pd.DataFrame(
         {
             "collection": collection,
             "generator": generator,
-            **asdict(summarise_labels(own, min_useful)),
+            **summarise_labels(own, min_useful),
             "failures": sum((Counter(label.failures) for label in own), Counter[str]()),
             **{name: sum(getattr(label, name) for label in own) for name in COST},
         }
@@ -551,49 +348,44 @@ def counts_of(values: DataFrame, keys: Sequence[str]) -> DataFrame:
 def _order(
     manifest: RagManifest, collections: Mapping[str, RagCollection]
 ) -> Callable[[PolicyRecord], tuple[object, ...]]:
-    """Return the key that sorts records in the order of the experiment."""
-    experiment = manifest.experiment
-    collection = _places(entry.name for entry in manifest.collections)
-    generator, retriever = _places(experiment.generators), _places(experiment.retrievers)
-    query = {
-        name: _places(query.id for query in found.queries) for name, found in collections.items()
+    """Return the key that sorts records in the order of the experiment; unknown queries last."""
+    names = [entry.name for entry in manifest.collections]
+    generators, retrievers = manifest.experiment.generators, manifest.experiment.retrievers
+    queries = {
+        (name, query.id): place
+        for name, found in collections.items()
+        for place, query in enumerate(found.queries)
     }
     return lambda record: (
-        collection(record.collection),
-        generator(record.generator),
-        retriever(record.retriever),
+        names.index(record.collection),
+        generators.index(record.generator),
+        [*retrievers, ""].index(record.retriever),
         record.policy,
         record.alpha or 0.0,
-        query[record.collection](record.query),
+        queries.get((record.collection, record.query), len(queries)),
+        record.query,
         record.seed,
     )
-
-
-def _places(names: Iterable[str]) -> Callable[[str], tuple[int, str]]:
-    """Return a function that gives the place of a name; unknown names come last."""
-    places = {name: place for place, name in enumerate(names)}
-    return lambda name: (places.get(name, len(places)), name)
 
 
 def _memberships(
     collections: Mapping[str, RagCollection],
 ) -> Callable[[str, str, tuple[str, ...]], dict[str, FloatArray]]:
     """Return a function that gives the memberships of a query's pool, each read once."""
-    pools = {
-        (name, query.id): {document.id: document.groups for document in query.pool}
+    documents = {
+        (name, query.id, document.id): document.groups
         for name, found in collections.items()
-        if found.schema is not None
         for query in found.queries
+        for document in query.pool
     }
 
     @cache
     def of(collection: str, query: str, pool: tuple[str, ...]) -> dict[str, FloatArray]:
         schema = collections[collection].schema
-        if schema is None:
-            return {}
-        groups = [pools.get((collection, query), {}).get(id_, {}) for id_ in pool]
+        groups = [documents.get((collection, query, id_), {}) for id_ in pool]
         return {
-            name: memberships_of(attribute, groups) for name, attribute in schema.attributes.items()
+            name: measures.memberships_of(attribute, groups)
+            for name, attribute in (schema.attributes.items() if schema else ())
         }
 
     return of
@@ -602,7 +394,7 @@ def _memberships(
 def _without_labels(
     manifest: RagManifest,
     values: DataFrame,
-    labels: Mapping[LabelKey, Sequence[LabelRecord]],
+    labels: Labels,
 ) -> Iterator[str]:
     """Yield a sentence for each part whose rankings were made with labels that are gone."""
     titles = {entry.name: entry.title for entry in manifest.collections}

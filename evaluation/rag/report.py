@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairqr.evaluation.experiments.folder import file_name
@@ -15,13 +15,10 @@ from fairqr.evaluation.rag.comparing import (
     intervals_of,
     points_of,
 )
+from fairqr.evaluation.rag.measures import OF_ANSWERS, OF_RANKINGS, OF_USE, Name
 from fairqr.evaluation.rag.measuring import (
-    OF_ANSWERS,
     OF_GROUPS,
-    OF_RANKINGS,
-    OF_USE,
     MeasuredRag,
-    Name,
     counts_of,
     group_shares,
     means_of,
@@ -159,9 +156,7 @@ def _wasted(values: DataFrame) -> Iterator[dict[str, Any]]:
         yield {"retriever": retriever, "shares": shares, "least": least}
 
 
-def _means(
-    values: DataFrame, keys: Sequence[str], names: Sequence[str] | Mapping[str, str]
-) -> DataFrame:
+def _means(values: DataFrame, keys: Sequence[str], names: Sequence[str]) -> DataFrame:
     """Return a row of means for each policy, as texts."""
     found = means_of(values, keys, names)
     found["cell"] = [

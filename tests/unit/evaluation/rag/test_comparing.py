@@ -17,7 +17,8 @@ from fairqr.evaluation.rag.comparing import (
     differences_of,
     intervals_of,
 )
-from fairqr.evaluation.rag.measuring import Cell, Name, frame_of, means_of
+from fairqr.evaluation.rag.measures import Cell, Name
+from fairqr.evaluation.rag.measuring import frame_of, means_of
 from fairqr.evaluation.rag.store import PolicyRecord
 from fairqr.evaluation.scores import Reason, Score, Undefined
 

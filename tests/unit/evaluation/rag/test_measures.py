@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.evaluation.rag import measures
-from fairqr.evaluation.rag.measures import UtilityBounds
-from fairqr.evaluation.rag.measuring import Name, measure_record
+from fairqr.evaluation.expected_exposure import ExpectedExposure, expected_exposure
+from fairqr.evaluation.rag.measures import Name, greatest_utilities, measure_record
 from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord
 from fairqr.evaluation.scores import Reason, Undefined
+from fairqr.retrieval.fairness.exposure import Discount
 
 quick = settings(max_examples=60)
 
@@ -33,6 +33,10 @@ def drawn(draw: Any) -> tuple[list[tuple[int, ...]], list[bool], int]:
     orders = draw(st.lists(st.permutations(range(n)), min_size=1, max_size=6))
     useful = draw(st.lists(st.booleans(), min_size=n, max_size=n))
     return [tuple(order[: min(k, n)]) for order in orders], useful, k
+
+
+def _machine_user(samples: Any, useful: Any, k: int) -> ExpectedExposure:
+    return expected_exposure(samples, useful, Discount("top_k", k), k)
 
 
 def _exposed(samples: Sequence[Sequence[int]], n: int) -> dict[int, float]:
@@ -79,7 +83,7 @@ def _record(
 
 
 def _values(record: PolicyRecord, *others: PolicyRecord) -> dict[Name, Any]:
-    return dict(measure_record(record, UtilityBounds([record, *others])).values)
+    return dict(measure_record(record, greatest_utilities([record, *others])).values)
 
 
 @quick
@@ -137,7 +141,7 @@ def test_the_uniform_policy_is_even_and_has_the_relevance_of_chance(n: int, m: i
     useful = [i < m for i in range(n)]
     samples = [order[:k] for order in itertools.permutations(range(n))]
     found = _values(_record(samples, useful, k))
-    plain = measures.machine_user(samples, useful, k)
+    plain = _machine_user(samples, useful, k)
     assert found[Name.EE_D] == pytest.approx(0, abs=1e-12)
     assert found[Name.EE_D_K] == pytest.approx(k / n)
     assert plain.relevance == pytest.approx(k * k / n)
@@ -153,7 +157,7 @@ def test_the_oracle_reaches_the_greatest_relevance_and_no_loss(n: int, m: int, k
         order[:k] for order in itertools.permutations(range(n)) if set(order[:m]) == set(range(m))
     ]
     found = _values(_record(samples, useful, k, policy="oracle", alpha=None, retriever=""))
-    plain = measures.machine_user(samples, useful, k)
+    plain = _machine_user(samples, useful, k)
     upper = m + (k - m) ** 2 / (n - m) if m <= k else k * k / m
     assert plain.relevance == pytest.approx(upper)
     assert found[Name.EE_R] == pytest.approx(1)
@@ -177,7 +181,7 @@ def test_a_plackett_luce_policy_is_measured_as_its_probabilities_say(alpha: floa
         )
     exposed = {i: sum(p for order, p in chances.items() if i in order) for i in range(5)}
     samples = [order for order, p in chances.items() for _ in range(round(20_000 * p))]
-    found = measures.machine_user(samples, useful, k)
+    found = _machine_user(samples, useful, k)
     assert found.disparity == pytest.approx(_dot(exposed, exposed), abs=2e-3)
     assert found.relevance == pytest.approx(_dot(exposed, _target(useful, k)), abs=2e-3)
 
@@ -282,7 +286,7 @@ def test_failed_generations_are_left_out_and_counted() -> None:
         AnswerRecord(ranking=(2,), times=1, status="empty", utility=0.0, used=(None,)),
     ]
     record = _record([(0,)] * 3 + [(1,)] * 2 + [(2,)] * 4, [True, False, False], 1, answers)
-    cell = measure_record(record, UtilityBounds([record]))
+    cell = measure_record(record, greatest_utilities([record]))
     assert cell.values[Name.EU] == pytest.approx(3 * 0.5 / 4)
     # An empty answer used nothing, which needs no verdict.
     assert cell.values[Name.EAR] == pytest.approx(3 / 4)
@@ -300,7 +304,7 @@ def test_failed_generations_are_left_out_and_counted() -> None:
 def test_a_document_without_a_verdict_is_left_out_of_the_rate_and_counts_as_not_used() -> None:
     answer = AnswerRecord(ranking=(0, 1), times=1, status="ok", utility=1.0, used=(True, None))
     record = _record([(0, 1)], [True, True, False], 2, [answer])
-    cell = measure_record(record, UtilityBounds([record]))
+    cell = measure_record(record, greatest_utilities([record]))
     assert cell.values[Name.EAR] == 1
     assert cell.values[Name.EAE_D_K] == pytest.approx(1 / 2)
     assert cell.values[Name.SHARE] == pytest.approx(1)
@@ -377,10 +381,10 @@ def test_the_unbiased_disparity_is_right_on_average() -> None:
     """
     plain, unbiased = [], []
     for sample in itertools.product(range(4), repeat=3):
-        found = measures.machine_user([(i,) for i in sample], [True, False, False, False], 1)
+        found = _machine_user([(i,) for i in sample], [True, False, False, False], 1)
         plain.append(found.score("disparity"))
         unbiased.append(found.score("disparity", unbiased=True))
     assert np.mean(np.array(unbiased, dtype=float)) == pytest.approx(0, abs=1e-12)
     assert np.mean(np.array(plain, dtype=float)) == pytest.approx(1 / 3)
-    one = measures.machine_user([(0,)], [True, False], 1)
+    one = _machine_user([(0,)], [True, False], 1)
     assert one.score("disparity", unbiased=True) == Undefined(Reason.ONE_RANKING)

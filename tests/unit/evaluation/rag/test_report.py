@@ -14,7 +14,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 from fairqr.base.errors import InputError
-from fairqr.evaluation.rag.measuring import MeasuredRag, Name, measure_fair_rag
+from fairqr.evaluation.rag.measures import Name
+from fairqr.evaluation.rag.measuring import MeasuredRag, measure_fair_rag
 from fairqr.evaluation.rag.report import figures_of, values_of
 from fairqr.evaluation.rag.store import AnswerRecord, RagStore
 from fairqr.evaluation.reports.writer import render
