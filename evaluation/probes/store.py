@@ -11,7 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fairqr.agents.ranking.rankers import Asker
 from fairqr.base.errors import InputError
-from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, Record, file_name
+from fairqr.evaluation.experiments.folder import (
+    PASSING,
+    Folder,
+    FolderManifest,
+    Lines,
+    Record,
+    file_name,
+)
 from fairqr.evaluation.probes.collection import (
     ProbeCollection,
     ProbeManifest,
@@ -23,10 +30,6 @@ from fairqr.evaluation.probes.specification import (
     LoraExperiment,
     PairwiseExperiment,
 )
-
-PASSING = frozenset({"rate_limited", "timeout", "unavailable"})
-"""The statuses of failures that say nothing of a model; what failed so is asked again when a run
-goes on."""
 
 When = Literal["before", "after"]
 

@@ -208,7 +208,7 @@ def given_labels(folder: Path, queries: Sequence[RagQuery]) -> list[LabelRecord]
     Raises:
         InputError: A query has documents that were not looked at, or a line is damaged.
     """
-    labels = {label.query: label for label in GenerationLabels(folder).lines.read()}
+    labels = {label.query: label for label in GenerationLabels(folder).lines.final()}
     given = []
     for query in queries:
         if (label := labels.get(query.id)) is None:

@@ -183,7 +183,8 @@ def measure_record(
         Name.EE_D_UNBIASED: found.score("disparity", unbiased=record.policy != "deterministic"),
         Name.EE_R: found.score("relevance"),
         Name.EE_R_FAIR_RAG: found.score("relevance", "fair-rag"),
-        Name.EE_L: found.score("loss"),
+        # As for EE-R: where every ranking is as relevant, none can be nearer to the target.
+        Name.EE_L: found.without_room("relevance") or found.score("loss"),
         Name.NOT_USEFUL: _share(exposure, ~useful),
     }
     if not answers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -52,6 +52,7 @@ from fairqr.evaluation.rag.labelling import (
 from fairqr.evaluation.rag.measuring import MeasuredRag, measure_fair_rag
 from fairqr.evaluation.rag.specification import NO_ATTRIBUTOR, FairRagExperiment
 from fairqr.evaluation.rag.store import (
+    AnswerRecord,
     CollectionEntry,
     GenerationLabels,
     LabelManifest,
@@ -303,7 +304,7 @@ def remaining_cost(plan: RagPlan, store: RagStore, folders: Sequence[Path] = ())
     done = store.lines.done()
     total = Cost()
     for part in plan.parts:
-        labels = [*given.get(part.name, ()), *store.labels(*part.name).lines.read()]
+        labels = [*given.get(part.name, ()), *store.labels(*part.name).lines.final()]
         found = {label.query: label for label in labels}
         kept = {it for it in found if why_dropped(found[it], experiment.min_useful) is None}
         total += cost_of(part, experiment, labelled=found, kept=kept, done=done)
@@ -350,14 +351,14 @@ class _Run:
         """Yield the labels and then the rankings of each part."""
         for part in self.plan.parts:
             labels = self.store.labels(*part.name)
-            there = {label.query for label in labels.lines.read()}
+            there = {label.query for label in labels.lines.final()}
             given = [it for it in self.given.get(part.name, ()) if it.query not in there]
             start = partial(self._start, part, labels, given)
             labelling = label_stage(
                 part.collection, part.asked, labels, self.pool, start, [it.query for it in given]
             )
             yield labelling
-            found = {label.query: label for label in [*given, *labels.lines.read()]}
+            found = {label.query: label for label in [*given, *labels.lines.final()]}
             rankings = self._rankings(part, found, start)
             dropped = len(found) - len(rankings.tasks)
             if dropped and (labelling.left or rankings.left):
@@ -385,7 +386,7 @@ class _Run:
         await self.pool.do(open_policies, self._policies(part))
         self.store.begin(self.plan.manifest)
         labels.begin(_wanted(self.plan, part))
-        there = {label.query for label in labels.lines.read()}
+        there = {label.query for label in labels.lines.final()}
         with labels.lines.writing():
             for label in given:
                 if label.query not in there:
@@ -401,11 +402,11 @@ class _Run:
             for query in part.collection.queries
             if query.id in found and why_dropped(found[query.id], self._least) is None
         ]
-        before: dict[str, list[PolicyRecord]] = {}
+        known: dict[str, dict[tuple[int, ...], AnswerRecord]] = defaultdict(dict)
         for record in self.store.lines.read():
             if (record.collection, record.generator) == part.name:
-                before.setdefault(record.query, []).append(record)
-        done = {record.key for records in before.values() for record in records}
+                known[record.query] |= _kept(record)
+        done = self.store.lines.done()
 
         def keys(query: RagQuery) -> list[Key]:
             return [draw.key(*part.name, query.id) for draw in self.plan.draws]
@@ -416,15 +417,15 @@ class _Run:
         }
 
         async def do(query: RagQuery, keep: Keep[PolicyRecord]) -> None:
-            known = {a.ranking: a for record in before.get(query.id, ()) for a in record.answers}
+            own = known[query.id]
             useful = useful_positions(query, found[query.id])
             for draw in self.plan.draws:
                 if draw.key(*part.name, query.id) in done:
                     continue
                 scores = await self._score(draw, part, query)
-                task = PolicyTask(query, useful, draw, scores, tuple(known.values()))
+                task = PolicyTask(query, useful, draw, scores, tuple(own.values()))
                 answered = await self.pool.do(answer_policy, policies, task)
-                known |= {answer.ranking: answer for answer in answered.record.answers}
+                own |= _kept(answered.record)
                 if not keep(answered):
                     return
 
@@ -448,6 +449,11 @@ class _Run:
         if draw.retriever and key not in self._scores:
             self._scores[key] = await self.pool.do(score_pool, draw.retriever, query)
         return self._scores.get(key)
+
+
+def _kept(record: PolicyRecord) -> dict[tuple[int, ...], AnswerRecord]:
+    """Return the answers of a record that need not be asked for again, by ranking."""
+    return {it.ranking: it for it in record.answers if not it.failed_for_now}
 
 
 def _wanted(plan: RagPlan, part: Part) -> LabelManifest:
@@ -480,7 +486,7 @@ def measure(store: RagStore) -> MeasuredRag:
     """Measure all answers."""
     manifest = store.manifest()
     collections = unchanged_collections(manifest)
-    return measure_fair_rag(manifest, store.lines.read(), store.all_labels(), collections)
+    return measure_fair_rag(manifest, store.lines.final(), store.all_labels(), collections)
 
 
 def _attributor(name: str, prompts: PromptLibrary) -> Attributor | None:

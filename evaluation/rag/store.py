@@ -12,7 +12,14 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, Record, file_name
+from fairqr.evaluation.experiments.folder import (
+    PASSING,
+    Folder,
+    FolderManifest,
+    Lines,
+    Record,
+    file_name,
+)
 from fairqr.evaluation.rag.collection import RagCollection
 from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.prompts.template import PromptTemplate
@@ -45,6 +52,11 @@ class LabelRecord(Record):
     tokens: int = 0
     milliseconds: float = 0.0
 
+    @property
+    def is_final(self) -> bool:
+        """Whether no answer failed for now."""
+        return not PASSING & self.failures.keys()
+
 
 class AnswerRecord(BaseModel):
     """What was generated from one ranking, and what it used.
@@ -67,6 +79,11 @@ class AnswerRecord(BaseModel):
     text: str = ""
     utility: float | None = None
     used: tuple[bool | None, ...] = ()
+
+    @property
+    def failed_for_now(self) -> bool:
+        """Whether it is asked for again when the run goes on."""
+        return self.status in PASSING
 
 
 class PolicyRecord(Record):
@@ -104,6 +121,11 @@ class PolicyRecord(Record):
     tokens: int = 0
     milliseconds: float = 0.0
     failure: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no answer failed for now."""
+        return not any(answer.failed_for_now for answer in self.answers)
 
     @model_validator(mode="after")
     def _fits_its_pool(self) -> PolicyRecord:
@@ -259,14 +281,14 @@ class RagStore(Folder[RagManifest]):
         return GenerationLabels(self.folder / "labels" / file_name(collection, generator))
 
     def all_labels(self) -> dict[tuple[str, str], list[LabelRecord]]:
-        """Return all labels by the names of the collection and the generator.
+        """Return the labels that are done, by the names of the collection and the generator.
 
         Raises:
             InputError: A line is damaged that is not the last, half written one.
         """
         manifest = self.manifest()
         return {
-            (entry.name, generator): self.labels(entry.name, generator).lines.read()
+            (entry.name, generator): self.labels(entry.name, generator).lines.final()
             for entry in manifest.collections
             for generator in manifest.experiment.generators
         }

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fairqr.agents.attribution.attributor import Entailment, Pair
 from fairqr.base.errors import PromptError
 from fairqr.evaluation.experiments.catalogue import read_experiment
+from fairqr.evaluation.rag import running
 from fairqr.evaluation.rag.answering import (
     Asked,
     Draw,
@@ -24,9 +25,11 @@ from fairqr.evaluation.rag.answering import (
     draws_of,
 )
 from fairqr.evaluation.rag.collection import RagQuery
-from fairqr.evaluation.rag.running import cost_of, make_rag_plan, open_collections
+from fairqr.evaluation.rag.measuring import measure_fair_rag
+from fairqr.evaluation.rag.running import cost_of, make_rag_plan, open_collections, run_fair_rag
 from fairqr.evaluation.rag.specification import FairRagExperiment
-from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord
+from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord, RagStore
+from fairqr.evaluation.workers.tools import LocalPool
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.fairness.exposure import FloatArray
 from tests.unit.evaluation.rag.small_rag import (
@@ -37,6 +40,7 @@ from tests.unit.evaluation.rag.small_rag import (
     query_of,
     tools_with,
 )
+from tests.unit.evaluation.watching import Watcher
 
 
 class LetterJudge:
@@ -168,6 +172,42 @@ async def test_failures_and_empty_answers_are_told_apart() -> None:
     (empty,) = (await Work(query_of("q0"), namer, judge).record(fixed, SCORES)).answers
     assert (empty.status, empty.utility) == ("empty", 0.0)
     assert [hypothesis for _, hypothesis in judge.pairs] == ["", "", ""]
+
+
+async def test_what_failed_for_now_is_no_result_and_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A label of each query times out first, then what only the oracle shows."""
+    monkeypatch.setattr(running, "open_generator", lambda *arguments, **options: None)
+    experiment = experiment_of(attributor="none", k=2, generated=3)
+    collection = collection_of(query_of("q0"), query_of("q1"))
+    plan = make_rag_plan(experiment, [collection], PromptLibrary(), "")
+    store = RagStore(tmp_path / "run")
+
+    async def run(**ends: str) -> list[str]:
+        namer = Namer({name.replace("_", " "): end for name, end in ends.items()})
+        pool = LocalPool(await tools_with(tmp_path, generator=namer), 1)
+        await run_fair_rag(plan, store, pool, watcher=Watcher())
+        return [titles for _, titles in namer.asked]
+
+    assert len(await run(c="times out")) == 2 * 6
+    assert not any(store.all_labels().values())
+    assert not store.lines.read()
+    asked = await run(a_b="times out", b_a="times out")
+    assert [titles for titles in asked if len(titles) < 2] == ["", *"abcde"] * 2
+    found = store.lines.final()
+    assert found
+    failed = [record for record in store.lines.read() if not record.is_final]
+    assert {record.policy for record in failed} >= {"oracle"}
+    by_name = {collection.name: collection}
+    measured = measure_fair_rag(plan.manifest, found, store.all_labels(), by_name)
+    assert "oracle" not in set(measured.values.kind)
+    again = await run()
+    assert again
+    assert set(again) <= {"a b", "b a"}
+    assert all(record.is_final for record in store.lines.read())
+    assert len(store.lines.read()) == 2 * len(plan.draws)
+    assert not await run()
 
 
 async def test_the_hypothesis_is_the_answer_or_a_sentence_of_it() -> None:
