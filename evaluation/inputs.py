@@ -14,8 +14,13 @@ from pydantic import ValidationError
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.base.extras import library
 from fairqr.base.loops import run_blocking
-from fairqr.evaluation.collections.labels import Groups, Labels, scan_corpus, scan_engine
-from fairqr.evaluation.collections.targets import with_unknown
+from fairqr.evaluation.collections.labels import (
+    Groups,
+    Labels,
+    scan_corpus,
+    scan_engine,
+    with_unknown,
+)
 from fairqr.evaluation.qrels import HIGHEST_GRADE, Qrels, read_qrels
 from fairqr.retrieval.fairness.ranking import OrderedView, Ranking, best_positions
 from fairqr.retrieval.sources.corpus import BUILT_IN, Corpus, find_corpus

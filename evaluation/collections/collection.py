@@ -10,28 +10,30 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, StringConstraints, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
 
-from fairqr.base.errors import CorpusError, InputError, one_line
+from fairqr.base.errors import CorpusError, InputError, first_problem, one_line
 from fairqr.base.files import sha256_of, write_beside
 from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.qrels import Qrels, read_qrels
 from fairqr.retrieval.sources.corpus import BUILT_IN, SCHEMA, Corpus, find_corpus, holds_documents
-from fairqr.retrieval.sources.documents import numbered_lines
+from fairqr.retrieval.sources.documents import numbered_lines, wrong_line
 from fairqr.retrieval.sources.schema import validated
 
 ABOUT = "collection.yaml"
-DEFAULT_TARGET = "relevance:0.5,population:0.5"
 _QRELS = re.compile(r"qrels(?:-(.+))?\.txt")
+T = TypeVar("T")
+Words = Annotated[str, StringConstraints(strip_whitespace=True)]
 
 
-@dataclass(frozen=True, slots=True)
+@checked_dataclass(frozen=True, slots=True, config={"coerce_numbers_to_str": True})
 class Topic:
     """One topic of a collection.
 
@@ -41,9 +43,9 @@ class Topic:
         keywords: Further words, the most important first; may be empty.
     """
 
-    id: str
-    title: str
-    keywords: tuple[str, ...] = ()
+    id: Annotated[str, StringConstraints(pattern=r"^\S+$")]
+    title: Annotated[Words, StringConstraints(min_length=1)]
+    keywords: tuple[Words, ...] = ()
 
     def text(self, keywords: int = 10) -> str:
         """Return the query: the title and the first few keywords.
@@ -59,33 +61,27 @@ class Topic:
         return " ".join([self.title, *self.keywords[:keywords]])
 
 
-def parse_topic(data: Any) -> Topic:
-    """Make a topic of what JSON gave.
+def bad_line(path: Path, number: int, error: Exception) -> InputError:
+    """Return the error about a line that is not what the file should hold."""
+    problem = str(error)
+    if isinstance(error, ValidationError):
+        where, reason = first_problem(error)
+        problem = f"its {where}: {reason}" if where else reason
+    return wrong_line(path, number, one_line(problem), "file", CorpusError)
+
+
+def read_lines(path: Path, kind: type[T]) -> Iterator[T]:
+    """Yield what the lines of a JSON Lines file hold.
 
     Raises:
-        ValueError: It is not an object with ``id`` and ``title``, or the keywords are not a list.
+        CorpusError: The file cannot be read, or a line is not of this kind; it is named.
     """
-    if not isinstance(data, dict):
-        raise ValueError("it is not a JSON object")
-    id_ = data.get("id")
-    if isinstance(id_, int) and not isinstance(id_, bool):
-        id_ = str(id_)
-    if not isinstance(id_, str) or not id_:
-        raise ValueError("it has no id (text or a whole number)")
-    if len(id_.split()) != 1 or id_ != id_.strip():
-        raise ValueError(f"its id '{one_line(id_)}' has white space, which no qrels file can name")
-    title = data.get("title")
-    if not isinstance(title, str) or not title.strip():
-        raise ValueError("it has no title")
-    keywords = data.get("keywords") or []
-    if not isinstance(keywords, list) or not all(isinstance(word, str) for word in keywords):
-        raise ValueError("its keywords are not a list of texts")
-    for text in (id_, title, *keywords):
+    reader = TypeAdapter(kind)
+    for number, line in numbered_lines(path):
         try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise ValueError("one of its texts has half a surrogate pair") from None
-    return Topic(id_, title.strip(), tuple(word.strip() for word in keywords if word.strip()))
+            yield reader.validate_json(line)
+        except ValidationError as error:
+            raise bad_line(path, number, error) from None
 
 
 def read_topics(path: Path) -> tuple[Topic, ...]:
@@ -93,42 +89,24 @@ def read_topics(path: Path) -> tuple[Topic, ...]:
 
     Raises:
         CorpusError: The file cannot be read or is empty, a line is not a topic, or two topics have
-            the same id; the message names the line.
+            the same id; the message names the line, or the id.
     """
     topics: dict[str, Topic] = {}
-    lines: dict[str, int] = {}
-    for number, line in numbered_lines(path):
-        try:
-            topic = parse_topic(json.loads(line))
-            if (first := lines.setdefault(topic.id, number)) != number:
-                raise ValueError(f"the id '{one_line(topic.id)}' is in line {first} already")
-        except (ValueError, RecursionError) as error:
-            # Invalid JSON and invalid UTF-8 raise a ValueError too.
-            what = "it is not valid JSON" if _is_json(error) else str(error)
-            raise CorpusError(f"{path}, line {number}: {what}; fix the topic.") from None
-        topics[topic.id] = topic
+    for topic in read_lines(path, Topic):
+        if topics.setdefault(topic.id, topic) is not topic:
+            raise CorpusError(f"{path} has two topics with the id '{one_line(topic.id)}'.")
     if not topics:
         raise CorpusError(f"The topics {path} are empty; each line is a topic with id and title.")
     return tuple(topics.values())
 
 
-def _is_json(error: Exception) -> bool:
-    return isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError)
-
-
 def write_topics(path: Path, topics: Iterable[Topic]) -> None:
     """Write topics, whole or not at all."""
-    lines = (
-        json.dumps(
-            {"id": topic.id, "title": topic.title, "keywords": list(topic.keywords)},
-            ensure_ascii=False,
-        )
-        for topic in topics
-    )
+    lines = (json.dumps(asdict(topic), ensure_ascii=False) for topic in topics)
     write_beside(path, "".join(f"{line}\n" for line in lines))
 
 
-class About(BaseModel):
+class About(BaseModel, frozen=True, extra="forbid"):
     """The description of a collection in ``collection.yaml``.
 
     Attributes:
@@ -143,13 +121,11 @@ class About(BaseModel):
         fingerprint: A hash over the files that it was imported from.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     title: str = ""
     source: str = ""
     licence: str = ""
     note: str = ""
-    target: str = DEFAULT_TARGET
+    target: str = "relevance:0.5,population:0.5"
     loader: str = ""
     documents: int | None = None
     fingerprint: str = ""
@@ -159,6 +135,18 @@ class About(BaseModel):
         data = self.model_dump(exclude_defaults=True)
         text = yaml.safe_dump(data, allow_unicode=True, sort_keys=False)
         write_beside(folder / ABOUT, text)
+
+
+def read_about(folder: Path) -> About:
+    """Read ``collection.yaml``; without the file, all is empty.
+
+    Raises:
+        CorpusError: The file is not valid.
+    """
+    path = folder / ABOUT
+    if not path.is_file():
+        return About()
+    return validated(About, load_yaml(path, "file", CorpusError) or {}, str(path), CorpusError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,15 +196,9 @@ class Collection:
 
     def fingerprints(self) -> dict[str, str]:
         """Return the hashes of the documents, the topics and the judgements."""
-        found = [*self.folder.glob("topics*.jsonl"), *self.folder.glob("qrels*.txt")]
-        return {
-            "documents": sha256_of(self.corpus.path),
-            **{path.name: sha256_of(path) for path in sorted(found)},
-        }
-
-    def topics_without_relevant(self) -> list[str]:
-        """Return the ids of the topics for which no document is relevant."""
-        return [topic.id for topic in self.topics if not self.relevant(topic.id)]
+        found = sorted([*self.folder.glob("topics*.jsonl"), *self.folder.glob("qrels*.txt")])
+        hashes = {path.name: sha256_of(path) for path in found}
+        return {"documents": sha256_of(self.corpus.path), **hashes}
 
 
 def splits_of(folder: Path) -> dict[str | None, Path]:
@@ -225,17 +207,11 @@ def splits_of(folder: Path) -> dict[str | None, Path]:
     return {match[1]: path for match, path in found if match}
 
 
-def is_standard(folder: Path) -> bool:
-    """Return whether a folder has the files of the standard layout."""
-    return not missing_files(folder)
-
-
 def missing_files(folder: Path) -> list[str]:
     """Return the files of the standard layout that a folder lacks."""
-    schemas = (SCHEMA, f"documents.{SCHEMA}")
     there = {
         "documents.jsonl": holds_documents(folder),
-        SCHEMA: any((folder / name).is_file() for name in schemas),
+        SCHEMA: any((folder / name).is_file() for name in (SCHEMA, f"documents.{SCHEMA}")),
         "topics.jsonl": any(folder.glob("topics*.jsonl")),
         "qrels.txt": bool(splits_of(folder)),
     }
@@ -264,61 +240,28 @@ def load_collection(folder: Path, name: str | None = None, split: str | None = N
             f"The folder {folder} is not a collection: it lacks {', '.join(missing)}; "
             "docs/how-to/bring-a-collection.md describes the layout."
         )
-    split, path = _chosen(name, splits_of(folder), split)
-    own_topics = folder / f"topics-{split}.jsonl"
-    shared = split is None or not own_topics.is_file()
-    if shared and not (folder / "topics.jsonl").is_file():
-        raise CorpusError(
-            f"The collection '{name}' lacks {'topics.jsonl' if split is None else own_topics.name};"
-            " write the topics of its judgements there."
-        )
-    topics = read_topics(folder / "topics.jsonl" if shared else own_topics)
-    judged = read_qrels(path)
+    splits = splits_of(folder)
+    if split is None and len(splits) == 1:
+        (split,) = splits
+    if split not in splits:
+        named = ", ".join(key for key in splits if key is not None) or "one set without a name"
+        wanted = f"has no judgements '{one_line(split)}'" if split else "has several of them"
+        raise CorpusError(f"The collection '{name}' {wanted}; choose one of its sets: {named}.")
+    path = folder / f"topics-{split}.jsonl"
+    shared = split is None or not path.is_file()
+    if shared:
+        path = folder / "topics.jsonl"
+    topics = read_topics(path)
+    judged = read_qrels(splits[split])
     ids = {topic.id for topic in topics}
     qrels = {topic: documents for topic, documents in judged.items() if topic in ids}
     if not any(grade > 0 for documents in qrels.values() for grade in documents.values()):
         raise CorpusError(
-            f"{path} has no relevant document for any topic of the collection '{name}'; "
+            f"{splits[split]} has no relevant document for any topic of the collection '{name}'; "
             "the topics' ids must be those of the topics file, and a grade above 0 is relevant."
         )
     if shared and split is not None:
         topics = tuple(topic for topic in topics if topic.id in qrels)
-    return Collection(
-        name=name,
-        folder=folder,
-        corpus=find_corpus(folder),
-        topics=topics,
-        qrels=qrels,
-        about=read_about(folder),
-        split=split,
-        ignored_judgements=sum(len(d) for topic, d in judged.items() if topic not in ids),
-    )
-
-
-def _chosen(
-    name: str, splits: dict[str | None, Path], split: str | None
-) -> tuple[str | None, Path]:
-    """Return the judgements that are asked for, and their name."""
-    if split in splits:
-        return split, splits[split]
-    named = ", ".join(key for key in splits if key is not None)
-    if split is not None:
-        has = f"it has {named}" if named else "it has one set of judgements, without a name"
-        raise CorpusError(f"The collection '{name}' has no judgements '{one_line(split)}'; {has}.")
-    if len(splits) > 1:
-        raise CorpusError(
-            f"The collection '{name}' has several sets of judgements; choose one of {named}."
-        )
-    return next(iter(splits.items()))
-
-
-def read_about(folder: Path) -> About:
-    """Read ``collection.yaml``; without the file, all is empty.
-
-    Raises:
-        CorpusError: The file is not valid.
-    """
-    path = folder / ABOUT
-    if not path.is_file():
-        return About()
-    return validated(About, load_yaml(path, "file", CorpusError) or {}, str(path), CorpusError)
+    ignored = sum(len(documents) for topic, documents in judged.items() if topic not in ids)
+    corpus, about = find_corpus(folder), read_about(folder)
+    return Collection(name, folder, corpus, topics, qrels, about, split, ignored)

@@ -6,94 +6,27 @@ is imported when it is first named, and again when its files have changed.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import shutil
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from fairqr.base.errors import CorpusError, FairqrError, InputError, one_line
+from filelock import FileLock, Timeout
+
+from fairqr.base.errors import BuildInProgressError, CorpusError, FairqrError, InputError, one_line
 from fairqr.base.settings import data_dir
-from fairqr.evaluation.collections.building import ImportReport, building, locked
-from fairqr.evaluation.collections.collection import (
-    Collection,
-    is_standard,
-    load_collection,
-    missing_files,
-    read_about,
-    splits_of,
-)
-from fairqr.evaluation.collections.plain import import_jsonl, import_subset, is_subset
-from fairqr.evaluation.collections.trec_fair import (
-    import_ir_dataset,
-    import_trec_fair,
-    is_trec_fair,
-)
+from fairqr.evaluation.collections import collection as standard
+from fairqr.evaluation.collections.importing import LOADERS, recognise, write_collection
 from fairqr.retrieval.sources.catalog import NAME
 from fairqr.retrieval.sources.corpus import BUILT_IN
 from fairqr.retrieval.sources.documents import ProgressFunction
 
-LAYOUT = 1
+LAYOUT = 2
 """Raise it when the layout of imports changes, so that folders are imported again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loader:
-    """Reads files of some layout, and writes them in the standard one.
-
-    Attributes:
-        name: How the command calls it.
-        run: Writes into an empty folder.
-        recognises: Whether a folder has such files; None for one that is only used by name.
-    """
-
-    name: str
-    run: Callable[[Sequence[Path], Path, ProgressFunction | None], ImportReport]
-    recognises: Callable[[Path], bool] | None = None
-
-
-LOADERS = {
-    loader.name: loader
-    for loader in (
-        Loader(
-            "trec-fair-2021",
-            functools.partial(import_trec_fair, 2021),
-            functools.partial(is_trec_fair, year=2021),
-        ),
-        Loader(
-            "trec-fair-2022",
-            functools.partial(import_trec_fair, 2022),
-            functools.partial(is_trec_fair, year=2022),
-        ),
-        Loader("trec2022-subset", import_subset, is_subset),
-        Loader("ir-datasets", import_ir_dataset),
-        Loader("jsonl", import_jsonl),
-    )
-}
-
-
-def find_loader(name: str) -> Loader:
-    """Return the loader of that name.
-
-    Raises:
-        InputError: There is none.
-    """
-    try:
-        return LOADERS[name]
-    except KeyError:
-        raise InputError(
-            f"There is no loader '{one_line(name)}'; there are {', '.join(LOADERS)}."
-        ) from None
-
-
-def recognise(folder: Path) -> Loader | None:
-    """Return the loader that knows the files of a folder, if one does."""
-    for loader in LOADERS.values():
-        if loader.recognises is not None and loader.recognises(folder):
-            return loader
-    return None
 
 
 def find_collection(
@@ -102,7 +35,7 @@ def find_collection(
     *,
     data: Path | None = None,
     progress: ProgressFunction | None = None,
-) -> Collection:
+) -> standard.Collection:
     """Find a collection, and read its topics and judgements.
 
     Args:
@@ -118,50 +51,50 @@ def find_collection(
         SchemaError: Its schema is wrong.
     """
     text, root = str(name), _root(data)
-    is_name = isinstance(name, str) and NAME.fullmatch(name)
-    if is_name and text in BUILT_IN:
-        return load_collection(BUILT_IN[text], text, split)
-    if is_name and (root / text).is_dir():
-        return load_collection(root / text, text, split)
-    folder = Path(name)
-    kind = _kind(folder) if text else ""
-    if kind != "folder":
-        if kind == "file":
-            raise CorpusError(
-                f"{folder} is a file; a collection is a folder, and 'fairqr dataset import' "
-                "makes one of files."
-            )
-        known = ", ".join(listed.name for listed in list_collections(data))
+    if isinstance(name, str) and NAME.fullmatch(name):
+        if text in BUILT_IN:
+            return standard.load_collection(BUILT_IN[text], text, split)
+        if (root / text).is_dir():
+            return standard.load_collection(root / text, text, split)
+    if not text or not os.path.isdir(text):
+        known = ", ".join(listed["name"] for listed in list_collections(data))
         raise CorpusError(
-            f"There is no collection '{one_line(text)}'; there are {known}, and "
-            "'fairqr dataset import' makes one."
+            f"There is no collection '{one_line(text)}'; there are {known}. A collection is a "
+            "folder, and 'fairqr dataset import' makes one of files."
         )
-    if is_standard(folder):
-        return load_collection(folder, split=split)
+    folder = Path(name)
+    missing = standard.missing_files(folder)
+    if not missing:
+        return standard.load_collection(folder, split=split)
     loader = recognise(folder)
     if loader is None:
         raise CorpusError(
-            f"The folder {folder} is not a collection: it lacks "
-            f"{', '.join(missing_files(folder))}, and no loader knows its files; "
-            "see docs/how-to/bring-a-collection.md."
+            f"The folder {folder} is not a collection: it lacks {', '.join(missing)}, and no "
+            "loader knows its files; see docs/how-to/bring-a-collection.md."
         )
-    imported = _import_on_the_fly(folder, loader, root, progress)
-    return load_collection(imported, imported.name, split)
+    place = folder.resolve()
+    stem = re.sub(r"[^a-z0-9_-]+", "-", place.name.lower()).strip("-_")[:80] or "collection"
+    target = root / f"{stem}-{hashlib.sha256(str(place).encode()).hexdigest()[:8]}"
+    fingerprint = _fingerprint(place, loader)
+    with _lock(target):
+        if not (target.is_dir() and standard.read_about(target).fingerprint == fingerprint):
+            _import(loader, [folder], target, fingerprint, progress)
+    return standard.load_collection(target, target.name, split)
 
 
 def import_collection(
-    loader: Loader,
+    loader: str,
     paths: Sequence[Path],
     name: str,
     *,
     replace: bool = False,
     data: Path | None = None,
     progress: ProgressFunction | None = None,
-) -> tuple[Path, ImportReport]:
+) -> tuple[Path, list[str]]:
     """Import files as a collection; it is there whole or not at all.
 
     Args:
-        loader: What reads them.
+        loader: What reads them, one of :data:`fairqr.evaluation.collections.importing.LOADERS`.
         paths: Files or folders.
         name: The new name: lower-case letters, digits, dots, dashes and underscores.
         replace: Whether to replace a collection of that name.
@@ -169,68 +102,78 @@ def import_collection(
         progress: Called now and then with the number of documents written.
 
     Returns:
-        The folder, and a report of its contents.
+        The folder, and lines on what it holds and what was left out.
 
     Raises:
-        InputError: The name is not valid, belongs to a built-in collection, or is taken.
+        InputError: There is no such loader, or the name is not valid, belongs to a built-in
+            collection, or is taken.
         CorpusError: A file is missing or wrong; nothing was changed.
         BuildInProgressError: Another process imports a collection of that name.
     """
-    if not NAME.fullmatch(name):
+    if loader not in LOADERS:
+        known = ", ".join(LOADERS)
+        raise InputError(f"There is no loader '{one_line(loader)}'; there are {known}.")
+    if not NAME.fullmatch(name) or name in BUILT_IN:
         raise InputError(
             f"'{one_line(name)}' cannot be the name of a collection; use lower-case letters, "
-            "digits, dots, dashes and underscores."
+            "digits, dots, dashes and underscores, and not the name of a built-in collection."
         )
-    if name in BUILT_IN:
-        raise InputError(f"'{name}' is the name of a built-in collection; choose another one.")
     target = _root(data) / name
-    with locked(target):
-        if target.exists() and not replace:
-            raise InputError(
-                f"There is a collection '{name}' already; choose another name, or --replace it."
-            )
-        return target, _import(loader, paths, target, "", progress)
+    try:
+        with _lock(target, timeout=0):
+            if target.exists() and not replace:
+                raise InputError(
+                    f"There is a collection '{name}' already; choose another name, or --replace it."
+                )
+            return target, _import(loader, paths, target, "", progress)
+    except Timeout:
+        raise BuildInProgressError(
+            f"Another process imports the collection '{name}'; wait until it has finished."
+        ) from None
+
+
+def _lock(target: Path, timeout: float = -1) -> FileLock:
+    """Return the lock on a collection's folder; the system releases it when the process dies."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(target.parent / f".{target.name}.lock", timeout)
 
 
 def _import(
-    loader: Loader,
+    loader: str,
     paths: Sequence[Path],
     target: Path,
     fingerprint: str,
     progress: ProgressFunction | None,
-) -> ImportReport:
-    with building(target) as folder:
-        report = loader.run(paths, folder, progress)
-        about = read_about(folder)
-        if not about.source:
-            about = about.model_copy(update={"source": ", ".join(str(p.resolve()) for p in paths)})
-        about.model_copy(update={"fingerprint": fingerprint}).write(folder)
-        for split in splits_of(folder):
+) -> list[str]:
+    """Put a new collection in place of the old one, if any; hold the lock."""
+    prefix = f".{target.name}.build-"
+    for rest in target.parent.glob(f"{prefix}*"):
+        # A killed import left it.
+        shutil.rmtree(rest, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as around:
+        work = Path(around)
+        folder = work / "new"
+        folder.mkdir()
+        parts = LOADERS[loader](paths, work)
+        source = parts.about.source or ", ".join(str(path.resolve()) for path in paths)
+        told = {"source": source, "loader": loader, "fingerprint": fingerprint}
+        parts.about = parts.about.model_copy(update=told)
+        lines = write_collection(parts, folder, work, progress)
+        for split in standard.splits_of(folder):
             # Only a collection that can be read back is put in place.
-            load_collection(folder, target.name, split)
-    return report
+            standard.load_collection(folder, target.name, split)
+        if target.exists():
+            target.rename(work / "old")
+        folder.rename(target)
+    return lines
 
 
-def _import_on_the_fly(
-    folder: Path, loader: Loader, root: Path, progress: ProgressFunction | None
-) -> Path:
-    """Import a folder unless that is done; wait for another process that is importing it."""
-    place = folder.resolve()
-    stem = re.sub(r"[^a-z0-9_-]+", "-", place.name.lower()).strip("-_")[:80] or "collection"
-    target = root / f"{stem}-{hashlib.sha256(str(place).encode()).hexdigest()[:8]}"
-    fingerprint = _fingerprint(place, loader)
-    with locked(target, wait=True):
-        if not (target.is_dir() and read_about(target).fingerprint == fingerprint):
-            _import(loader, [folder], target, fingerprint, progress)
-    return target
-
-
-def _fingerprint(folder: Path, loader: Loader) -> str:
+def _fingerprint(folder: Path, loader: str) -> str:
     """Return a hash that changes when a file of the folder does: of names, sizes and times.
 
     The contents are not read: the articles alone are many gigabytes.
     """
-    digest = hashlib.sha256(f"{LAYOUT} {loader.name}".encode())
+    digest = hashlib.sha256(f"{LAYOUT} {loader}".encode())
     for path in sorted(folder.iterdir()):
         if path.is_file():
             status = path.stat()
@@ -238,62 +181,31 @@ def _fingerprint(folder: Path, loader: Loader) -> str:
     return digest.hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A collection in a list.
+def list_collections(data: Path | None = None) -> list[dict[str, Any]]:
+    """Return the built-in and the imported collections, without reading their documents.
 
-    Attributes:
-        name: The name that finds it.
-        kind: ``built in``, or the loader that imported it.
-        folder: Where it is.
-        title: May be empty.
-        documents: The number of documents, if counted.
-        splits: The names of its judgements, if they have any.
-        problem: Why it cannot be read, if so.
+    Returns:
+        Of each its ``name``; as ``kind`` ``built in``, or the loader that imported it; ``folder``,
+        ``title``, ``documents`` (how many, if counted); the ``splits`` of its judgements, if they
+        have names; and as ``problem`` why it cannot be read, if so.
     """
-
-    name: str
-    kind: str
-    folder: Path
-    title: str = ""
-    documents: int | None = None
-    splits: tuple[str, ...] = ()
-    problem: str = ""
-
-
-def list_collections(data: Path | None = None) -> list[Listed]:
-    """Return the built-in and the imported collections, without reading their documents."""
-    return list(_listed(_root(data)))
-
-
-def _listed(root: Path) -> Iterator[Listed]:
-    folders = [(name, folder) for name, folder in BUILT_IN.items() if is_standard(folder)]
+    root = _root(data)
     found = sorted(root.iterdir()) if root.is_dir() else []
-    folders += [(p.name, p) for p in found if p.is_dir() and NAME.fullmatch(p.name)]
-    for name, folder in folders:
+    imported = {path.name: path for path in found if path.is_dir() and NAME.fullmatch(path.name)}
+    listed = []
+    for name, folder in {**BUILT_IN, **imported}.items():
+        kind, problem, about = "damaged", "", standard.About()
         try:
-            about = read_about(folder)
+            about = standard.read_about(folder)
+            kind = "built in" if name in BUILT_IN else about.loader or "by hand"
+            lacks = standard.missing_files(folder)
+            problem = f"it lacks {', '.join(lacks)}" if lacks else ""
         except FairqrError as error:
-            yield Listed(name, "damaged", folder, problem=str(error))
-            continue
-        lacks = missing_files(folder)
-        yield Listed(
-            name=name,
-            kind="built in" if name in BUILT_IN else about.loader or "by hand",
-            folder=folder,
-            title=about.title,
-            documents=about.documents,
-            splits=tuple(split for split in splits_of(folder) if split is not None),
-            problem=f"it lacks {', '.join(lacks)}" if lacks else "",
-        )
-
-
-def _kind(path: Path) -> str:
-    try:
-        return "folder" if path.is_dir() else "file" if path.is_file() else ""
-    except OSError:
-        # Such as a name that is too long, or a folder without read permission.
-        return ""
+            problem = str(error)
+        fields = {"title": about.title, "documents": about.documents, "problem": problem}
+        splits = list(filter(None, standard.splits_of(folder)))
+        listed.append({"name": name, "kind": kind, "folder": folder, "splits": splits, **fields})
+    return listed
 
 
 def _root(data: Path | None) -> Path:

@@ -13,21 +13,33 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fairqr.base.errors import TargetError, UnsupportedError
-from fairqr.evaluation.collections.targets import with_unknown
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, intersection
 from fairqr.retrieval.sources.corpus import Corpus
+from fairqr.retrieval.sources.documents import chunks
 from fairqr.retrieval.sources.schema import UNKNOWN, Schema
 
 UnknownPolicy = Literal["group", "exclude"]
-
 AT_ONCE = 10_000
-"""How many documents to request from an engine at a time."""
+"""How many documents we request from an engine, or read between two calls of progress."""
 
-TELL_EVERY = 10_000
+
+def with_unknown(memberships: ArrayLike) -> FloatArray:
+    """Append what each row lacks to 1 as the membership in the group of the unknown.
+
+    Args:
+        memberships: In the known groups, shape (n, G); a row sums to at most 1.
+
+    Returns:
+        Shape (n, G+1); rows sum to 1.
+    """
+    known = np.asarray(memberships, dtype=np.float64)
+    unknown = np.clip(1 - known.sum(axis=-1, keepdims=True), 0, 1)
+    return np.concatenate([known, unknown], axis=-1)
 
 
 def schema_with_unknown(schema: Schema, unknown: UnknownPolicy) -> Schema:
@@ -84,9 +96,9 @@ class Labels:
         Raises:
             UnknownAttributeError: The schema has no such attribute.
         """
-        policy = unknown or self.schema.attribute(attribute).unknown
-        array = self.arrays[self.schema.attribute(attribute).name]
-        if policy == "exclude":
+        found = self.schema.attribute(attribute)
+        array = self.arrays[found.name]
+        if (unknown or found.unknown) == "exclude":
             array = array[:, :-1]
         rows = np.fromiter(map(self.rows.get, ids, itertools.repeat(-1)), np.int64, len(ids))
         if not len(array):
@@ -168,59 +180,50 @@ def scan_corpus(
     Raises:
         CorpusError: The file cannot be read, or a line is not a document.
     """
-    wanted = ids if isinstance(ids, set | frozenset) else frozenset(ids)
-    attributes = schema_with_unknown(corpus.schema, "group").attributes.values()
+    wanted = frozenset(ids)
+    attributes = list(schema_with_unknown(corpus.schema, "group").attributes.values())
     rows: dict[str, int] = {}
-    found: dict[str, list[tuple[float, ...]]] = {a.name: [] for a in attributes}
+    found: list[list[tuple[float, ...]]] = []
     kept: dict[str, list[Any]] = {name: [] for name in fields}
-    totals = {a.name: np.zeros(len(a.universe)) for a in attributes}
+    totals = [np.zeros(len(attribute.universe)) for attribute in attributes]
     count = 0
     for count, document in enumerate(corpus.documents(), start=1):
-        keep = document.id in wanted and document.id not in rows
-        if keep:
+        members = [document.membership(attribute) for attribute in attributes]
+        for total, membership in zip(totals, members, strict=True):
+            total += membership
+        if document.id in wanted and document.id not in rows:
             rows[document.id] = len(rows)
+            found.append(members)
             for name in fields:
                 kept[name].append(document.fields.get(name))
-        for attribute in attributes:
-            membership = document.membership(attribute)
-            totals[attribute.name] += membership
-            if keep:
-                found[attribute.name].append(membership)
-        if progress and not count % TELL_EVERY:
+        if progress and not count % AT_ONCE:
             progress(count)
     if progress:
         progress(count)
-    arrays = {
-        a.name: np.array(found[a.name], dtype=np.float64).reshape(-1, len(a.universe))
-        for a in attributes
-    }
-    shares = {name: total / max(1, count) for name, total in totals.items()}
+    arrays, shares = {}, {}
+    for place, (attribute, total) in enumerate(zip(attributes, totals, strict=True)):
+        listed = np.array([members[place] for members in found], dtype=np.float64)
+        arrays[attribute.name] = listed.reshape(-1, len(total))
+        shares[attribute.name] = total / max(1, count)
     return Groups(Labels(corpus.schema, rows, arrays, kept), count, shares)
 
 
 async def labels_from_engine(engine: SearchEngine, ids: Ids[str]) -> Labels:
-    """Ask an engine for the labels of documents.
-
-    Documents that the engine lacks are left out.
+    """Ask an engine for the labels of documents; those that it lacks are left out.
 
     Raises:
         IndexUnavailableError: The engine cannot be reached.
         UnsupportedError: It cannot look documents up.
     """
-    order = list(dict.fromkeys(ids))
-    attributes = engine.schema.attributes.values()
-    parts = {a.name: [np.zeros((0, len(a.universe)))] for a in attributes}
-    there: list[str] = []
-    for start in range(0, len(order), AT_ONCE):
-        asked = tuple(order[start : start + AT_ONCE])
-        (hits,) = await engine.search([Query("", len(asked), only=asked)])
-        there += hits.ids
-        for name, members in hits.memberships.items():
-            parts[name].append(members)
+    answers = []
+    for asked in chunks(dict.fromkeys(ids), AT_ONCE):
+        answers += await engine.search([Query("", len(asked), only=tuple(asked))])
+    there = [id_ for hits in answers for id_ in hits.ids]
     arrays = {}
-    for attribute in attributes:
-        array = np.concatenate(parts[attribute.name])
-        arrays[attribute.name] = array if attribute.unknown == "group" else with_unknown(array)
+    for name, attribute in engine.schema.attributes.items():
+        parts = [hits.memberships[name] for hits in answers if name in hits.memberships]
+        array = np.concatenate([np.zeros((0, len(attribute.universe))), *parts])
+        arrays[name] = array if attribute.unknown == "group" else with_unknown(array)
     return Labels(engine.schema, {id_: row for row, id_ in enumerate(there)}, arrays)
 
 

@@ -1,34 +1,39 @@
-"""The target of each topic of a collection, from its judgements."""
+"""The target of each topic of a collection, from its judgements.
+
+Where a function takes memberships with the unknown, the unknown mass is their last column, so that
+each row sums to 1: shape (n, G+1) for an attribute of G groups. What is computed over several
+attributes is flattened with the groups of the last attribute varying fastest, as in
+:func:`fairqr.retrieval.fairness.exposure.intersection`.
+"""
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fairqr.base.errors import InputError, TargetError, one_line
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.labels import Labels, UnknownPolicy, schema_with_unknown
-from fairqr.evaluation.collections.targets import (
-    known_cells,
-    mean_membership,
-    trec_target,
-    work_needed_exposure,
-)
 from fairqr.evaluation.scores import Reason, Undefined
-from fairqr.retrieval.fairness.dimension import TIMES, Dimension
-from fairqr.retrieval.fairness.exposure import TREC, Discount, FloatArray, normalise
+from fairqr.retrieval.fairness.dimension import TIMES, Dimension, factors_of
+from fairqr.retrieval.fairness.exposure import TREC, Discount, FloatArray, intersection, normalise
 from fairqr.retrieval.fairness.target import Part, Target
 
 TrecRule = Literal["trec2021", "trec2022"]
-TREC_RULES: tuple[TrecRule, ...] = get_args(TrecRule)
 TargetRule = Target | TrecRule
 
 DEFAULT_TARGET = Target(parts={"relevance": 0.5, "population": 0.5})
 WORK_LEVELS = ("Stub", "Start", "C", "B", "GA", "FA")
 """Wikipedia's classes of quality, from the one that needs most work."""
+AT_ONCE = 4096
+"""How many documents' products of memberships are held at a time."""
 
 
 def as_target(
@@ -45,18 +50,16 @@ def as_target(
     Raises:
         TargetError: It is not a target, or has a part that is only available during a search.
     """
-    if not isinstance(target, str | Target):
-        if not isinstance(target, Sequence) or {type(text) for text in target} != {str}:
+    if not isinstance(target, Target):
+        texts = [target] if isinstance(target, str) else target
+        if not isinstance(texts, Sequence) or {type(text) for text in texts} != {str}:
             raise TargetError(
                 f"A target cannot be {one_line(repr(target), 60)}; write it as text, such as "
                 "relevance:0.5,uniform:0.5."
             )
-        target = target[0] if len(target) == 1 else Target.parse(target)
-    if isinstance(target, str):
-        for rule in TREC_RULES:
-            if target.strip() == rule:
-                return rule
-        target = Target.parse(target)
+        if len(texts) == 1 and texts[0].strip() in get_args(TrecRule):
+            return cast(TrecRule, texts[0].strip())
+        target = Target.parse(texts)
     if "parts" not in target.model_fields_set:
         target = Target(parts=default.parts, shares=target.shares)
     if target.parts.get("retrieved"):
@@ -127,20 +130,19 @@ def query_targets(
     """
     wanted = collection.about.target if target is None else target
     rule = as_target(wanted)
-    dimension = Dimension.named(collection.corpus.schema, attribute)
-    if unknown is None and rule == "trec2022":
-        unknown = "group"
-    elif unknown is None and rule == "trec2021":
-        unknown = "group" if len(dimension.factors) > 1 else "exclude"
-    if unknown is not None:
-        schema = schema_with_unknown(collection.corpus.schema, unknown)
-        dimension = Dimension.named(schema, attribute)
+    if unknown is None and not isinstance(rule, Target):
+        is_group = rule == "trec2022" or len(factors_of(attribute)) > 1
+        unknown = "group" if is_group else "exclude"
+    schema = collection.corpus.schema
+    dimension = Dimension.named(
+        schema_with_unknown(schema, unknown) if unknown else schema, attribute
+    )
     check_target(rule, [dimension])
     targets: dict[str, FloatArray] = {}
     undefined: dict[str, str] = {}
     for topic in collection.topics:
-        relevant = [id_ for id_ in collection.relevant(topic.id) if id_ in labels]
         of_topic = None if weights is None else weights.get(topic.id, {})
+        relevant = labels.known(collection.relevant(topic.id))
         found = resolve_target(dimension, rule, labels, relevant, of_topic)
         if isinstance(found, Undefined):
             undefined[topic.id] = str(found.reason)
@@ -193,24 +195,24 @@ def resolve_target(
         Shape (G,), sums to 1.
 
     Raises:
-        TargetError: The rule needs a population that the schema lacks, or the corpus.
+        TargetError: The rule needs the shares of the corpus, which are not known.
     """
-    named = isinstance(rule, Target) and dimension.name in rule.shares
-    by_relevance = not isinstance(rule, Target) or (not named and rule.parts.get("relevance", 0))
+    is_mixed = isinstance(rule, Target) and dimension.name not in rule.shares
+    parts = rule.parts if isinstance(rule, Target) and is_mixed else {}
     ids = labels.known(relevant if weights is None else filter(weights.get, relevant))
     by_id = None if weights is None else np.array([weights[id_] for id_ in ids])
-    if by_relevance and not relevant:
+    if (not isinstance(rule, Target) or parts.get("relevance")) and not relevant:
         return Undefined(Reason.NO_RELEVANT)
     if not isinstance(rule, Target):
         found = _trec_target(dimension, rule, labels, ids, by_id)
         return found if found.any() else Undefined(Reason.NO_TARGET)
     estimates: dict[Part, FloatArray] = {}
-    if by_relevance:
+    if parts.get("relevance"):
         members = [labels.memberships(a.name, ids, a.unknown) for a in dimension.factors]
         estimates["relevance"] = mean_membership(members, by_id)
         if not estimates["relevance"].any():
             return Undefined(Reason.NO_TARGET)
-    if not named and rule.parts.get("corpus"):
+    if parts.get("corpus"):
         if corpus_shares is None:
             raise TargetError("The target part 'corpus' is not known here; choose another part.")
         estimates["corpus"] = corpus_shares(dimension)
@@ -224,22 +226,120 @@ def _trec_target(
     ids: Sequence[str],
     weights: FloatArray | None,
 ) -> FloatArray:
-    populations = []
-    for attribute in dimension.factors:
-        if attribute.population is None:
-            raise TargetError(
-                f"The target {rule} needs the population of '{attribute.name}'; "
-                "add it to the schema."
-            )
-        shares = np.array([attribute.population.get(group, 0.0) for group in attribute.groups])
-        populations.append(normalise(shares))
+    populations = [
+        normalise([it.population.get(group, 0.0) for group in it.groups]) if it.population else None
+        for it in dimension.factors
+    ]
     memberships = [labels.memberships(a.name, ids, "group") for a in dimension.factors]
     whole = trec_target(memberships, populations, weights=weights, fully_unknown=rule == "trec2022")
-    if len(dimension.groups) == len(whole):
-        return whole
+    if len(dimension.groups) == whole.size:
+        return whole.ravel()
     if any(attribute.unknown == "group" for attribute in dimension.factors):
         raise InputError("The attributes of a product must treat the unknown alike.")
-    return normalise(whole[known_cells([members.shape[1] for members in memberships])])
+    return normalise(whole[(slice(-1),) * whole.ndim].ravel())
+
+
+def mean_membership(
+    memberships: Sequence[ArrayLike], weights: ArrayLike | None = None
+) -> FloatArray:
+    """Return the mean over documents of their memberships in the product of several attributes.
+
+    Args:
+        memberships: For each attribute, shape (n, G_a), with or without the unknown.
+        weights: The weight of each document, shape (n,), at least 0; all equal by default.
+
+    Returns:
+        Shape (Π G_a,); all zeros where there are no documents or no weight.
+    """
+    arrays = [np.asarray(members, dtype=np.float64) for members in memberships]
+    weight = np.ones(len(arrays[0])) if weights is None else np.asarray(weights, dtype=np.float64)
+    total = np.zeros(math.prod(array.shape[1] for array in arrays))
+    for start in range(0, len(weight), AT_ONCE):
+        part = slice(start, start + AT_ONCE)
+        total += weight[part] @ intersection([array[part] for array in arrays])
+    return total / weight.sum() if weight.any() else total
+
+
+def trec_target(
+    memberships: Sequence[ArrayLike],
+    populations: Sequence[ArrayLike | None],
+    *,
+    weights: ArrayLike | None = None,
+    fully_unknown: bool = True,
+) -> FloatArray:
+    """Return the target of TREC's Fair Ranking Track for one topic.
+
+    Let t be the mean membership of the relevant documents in the product of the attributes, each
+    with its unknown. The cells fall into blocks by which of the attributes with a population are
+    known. In each block half the mass stays as it is, and half is shared by the product of the
+    populations of the block's known attributes. What is unknown in all of them stays. For one
+    attribute, ε*_g = ½ t_g + ½ (1 − t_unknown)·population_g and ε*_unknown = t_unknown.
+
+    Attributes without a population keep the shares that they have in t: with the groups of the
+    others if a relevant document is there, and else in all.
+
+    Source: the track's published evaluation code for 2022, Task1Alignment and Task2Alignment
+    (github.com/fair-trec/trec2022-fair-public).
+
+    Args:
+        memberships: For each attribute those of the relevant documents, shape (n, G_a + 1); the
+            unknown is last.
+        populations: The shares of the known groups, for each attribute, shape (G_a,), summing to 1;
+            or None.
+        weights: The weight of each document, shape (n,). Task 2 takes :func:`work_needed_exposure`.
+        fully_unknown: Whether the cell that is unknown in all attributes keeps its mass, as in
+            2022. In 2021 that mass was taken out and the rest normalised.
+
+    Returns:
+        Shape (G_1 + 1, G_2 + 1, …), sums to 1; all zeros where there are no documents, or nothing
+        is left.
+    """
+    shape = [np.asarray(members).shape[1] for members in memberships]
+    mean = mean_membership(memberships, weights).reshape(shape)
+    mixed = [axis for axis, population in enumerate(populations) if population is not None]
+    as_is = tuple(set(range(len(shape))) - set(mixed))
+    if not mean.any():
+        return mean
+    there = mean.sum(as_is, keepdims=True) > 0
+    spread = np.where(there, mean, mean.sum(tuple(mixed), keepdims=True))
+    spread /= spread.sum(as_is, keepdims=True)
+    target = mean.copy()
+    for known in itertools.product((True, False), repeat=len(mixed)):
+        if not any(known):
+            continue
+        block, factors = [slice(None)] * len(shape), [np.ones(1)] * len(shape)
+        for axis, is_known in zip(mixed, known, strict=True):
+            block[axis] = slice(-1) if is_known else slice(-1, None)
+            if is_known:
+                factors[axis] = np.asarray(populations[axis], dtype=np.float64)
+        cells = tuple(block)
+        background = functools.reduce(np.multiply.outer, factors) * spread[cells]
+        target[cells] = (mean[cells] + mean[cells].sum() * background) / 2
+    if not fully_unknown:
+        target[(-1,) * len(shape)] = 0
+        return normalise(target.ravel()).reshape(shape)
+    return target
+
+
+def work_needed_exposure(levels: Sequence[int], discount: Discount) -> FloatArray:
+    """Return the exposure that each relevant document should get in task 2 of the track.
+
+    The ideal ranking has the relevant documents in order of how much work they need, those that
+    need most first; documents of one level share the exposure of the level's ranks. Source: as for
+    :func:`trec_target`.
+
+    Args:
+        levels: For each relevant document of a topic; the lowest level needs most work.
+        discount: The weight of each rank; the track's is ``trec``.
+
+    Returns:
+        Shape (n,), in units of the discount; in all the sum of d(r) over ranks 1 to n.
+    """
+    _, level, counts = np.unique(levels, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    weights = discount.weights(len(level))
+    means = [weights[end - n : end].mean() for n, end in zip(counts, ends, strict=True)]
+    return np.array(means)[level]
 
 
 def work_weights(
@@ -264,13 +364,13 @@ def work_weights(
             "The weights of task 2 need the field 'quality'; "
             "scan the corpus with fields=('quality',)."
         )
-    level = {name: position for position, name in enumerate(WORK_LEVELS)}
+    qualities = dict(zip(labels.rows, labels.fields["quality"], strict=True))
     weights: dict[str, dict[str, float]] = {}
     for topic in collection.topics:
         levels = {
-            id_: level[quality]
+            id_: WORK_LEVELS.index(qualities[id_])
             for id_ in collection.relevant(topic.id)
-            if id_ in labels and (quality := labels.fields["quality"][labels.rows[id_]]) in level
+            if qualities.get(id_) in WORK_LEVELS
         }
         exposures = work_needed_exposure(list(levels.values()), discount)
         weights[topic.id] = dict(zip(levels, exposures.tolist(), strict=True))

@@ -1,28 +1,138 @@
-"""Reading LaMP's files as questions, each with the profile as its pool."""
+"""Reading LaMP's files as questions, each with the profile as its pool.
+
+A file of questions is a list of entries, ``[{id, input, profile}]``; it may be large, and is read
+one entry at a time. Its outputs are ``{"task": …, "golds": [{id, output}]}``.
+"""
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from fairqr.base.errors import CorpusError, InputError
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from fairqr.base.errors import CorpusError, InputError, first_problem, one_line
+from fairqr.base.extras import library
 from fairqr.base.files import sha256_of
-from fairqr.evaluation.lamp.files import Entry, Outputs, find_files, read_entries, read_outputs
 from fairqr.evaluation.lamp.tasks import LampTask, lamp_task
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery
+from fairqr.retrieval.sources.documents import open_text
 
-NO_GROUPS: Mapping[str, Mapping[str, float]] = {}
-LEFT_OUT = WITHOUT_TEXT, TWICE, ALIKE, ANSWER = (
-    "without text",
-    "whose id stood already",
-    "that are equal to an earlier one",
-    "that are the question and its gold",
-)
-"""Which documents are left out, in the order of a collection's note."""
+QUESTIONS, OUTPUTS = "questions", "outputs"
+ENDINGS = (".json", ".json.gz")
+DEEPEST = 100
+T = TypeVar("T")
+
+
+class Entry(BaseModel, frozen=True, coerce_numbers_to_str=True):
+    """An entry of a file of questions.
+
+    Attributes:
+        input: What is asked, with the text that it is about.
+        profile: The documents as in the file; optional.
+    """
+
+    id: str
+    input: str
+    profile: list[dict[str, Any]] | None = None
+
+
+class _Gold(BaseModel, coerce_numbers_to_str=True):
+    id: str
+    output: str
+
+
+def find_files(path: Path) -> tuple[Path, Path]:
+    """Find a file of questions and the outputs that belong to it.
+
+    Args:
+        path: A folder with ``questions.json`` or one file such as ``dev_questions.json``, also
+            packed as ``.gz``; or the file of questions itself, where a folder has several. With
+            several, ``questions.json`` and then ``dev_questions.json`` come first, since the
+            experiments of Fair RAG are made on the development split.
+
+    Raises:
+        CorpusError: A file is missing.
+        InputError: There are several, and none of them comes first.
+    """
+    inside = path.glob("*") if path.is_dir() else [path]
+    found = [it for it in inside if it.is_file() and is_lamp(it)]
+    if not found:
+        raise CorpusError(
+            f"There is no file of LaMP's questions in {path}; name a folder with questions.json "
+            "and outputs.json, or the file of questions, such as dev_questions.json."
+        )
+    found.sort(key=lambda it: (_stem(it) != QUESTIONS, _stem(it) != f"dev_{QUESTIONS}", it.name))
+    questions = found[0]
+    if len(found) > 1 and _stem(questions) not in (QUESTIONS, f"dev_{QUESTIONS}"):
+        names = ", ".join(it.name for it in found)
+        raise InputError(f"The folder {path} has {names}; name one of these files.")
+    stem = _stem(questions).replace(QUESTIONS, OUTPUTS)
+    for ending in ENDINGS:
+        if (outputs := questions.with_name(stem + ending)).is_file():
+            return questions, outputs
+    raise CorpusError(
+        f"{questions} has no outputs beside it; put {stem}.json there, which has the golds."
+    )
+
+
+def is_lamp(path: Path) -> bool:
+    """Return whether a path looks like LaMP's files: a folder with questions, or questions."""
+    if path.is_dir():
+        return any(map(is_lamp, path.glob(f"*{QUESTIONS}.json*")))
+    return path.name.endswith(ENDINGS) and QUESTIONS in path.name
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".json")
+
+
+def read_items(path: Path, prefix: str, kind: type[T]) -> Iterator[T]:
+    """Yield the values at a place in a JSON file, one at a time.
+
+    Args:
+        path: The file; unpacked while it is read if its name ends in ``.gz``.
+        prefix: The place as ijson has it: ``item`` for the entries of a list.
+        kind: What each value has to be.
+
+    Raises:
+        CorpusError: The file cannot be read, is not JSON, or a value is of another kind.
+        InputError: ijson is not installed.
+    """
+    ijson = library("ijson", "Reading LaMP's files", "lamp")
+    number, reader = 0, TypeAdapter(kind)
+    with open_text(path) as file:
+        # Some editors put the mark before the first character of a file.
+        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+            file.seek(0)
+        try:
+            events = _shallow(ijson.basic_parse(file, use_float=True))
+            for value in ijson.items(ijson.parse(events), prefix):
+                number += 1
+                yield reader.validate_python(value)
+        except (ijson.JSONError, ValidationError, RecursionError) as error:
+            problem = str(error).partition("\n")[0]
+            if isinstance(error, ValidationError):
+                problem = ": ".join(filter(None, first_problem(error)))
+            raise CorpusError(
+                f"{path} cannot be read as LaMP's JSON: {prefix} {number}: "
+                f"{one_line(problem)}; fix it."
+            ) from None
+
+
+def _shallow(events: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield events until they are nested too deeply: the memory of ijson grows by the square."""
+    depth = 0
+    for event, value in events:
+        depth += event.startswith("start_") - event.startswith("end_")
+        if depth > DEEPEST:
+            raise RecursionError("it is nested too deeply")
+        yield event, value
 
 
 def load_lamp(
@@ -39,7 +149,7 @@ def load_lamp(
     has none, but sets of its shape do.
 
     Args:
-        path: A folder, or a file of questions; see :func:`fairqr.evaluation.lamp.files.find_files`.
+        path: A folder, or a file of questions; see :func:`find_files`.
         task: Such as ``LaMP-5``; defaults to the task that the file of outputs names.
         limit: How many entries are read from the front of the file; no more of it is held, or
             parsed.
@@ -52,65 +162,66 @@ def load_lamp(
     questions, outputs = find_files(path)
     left_out: Counter[str] = Counter()
     entries: dict[str, Entry] = {}
-    for entry in itertools.islice(read_entries(questions), limit):
+    for entry in itertools.islice(read_items(questions, "item", Entry), limit):
         left_out["its id appears twice"] += entry.id in entries
         entries.setdefault(entry.id, entry)
     if not entries:
         raise CorpusError(f"{questions} has no question; each entry is an id, input and profile.")
-    golds = read_outputs(outputs, entries.keys())
-    kind, name = _task_of(task, golds, outputs)
+    golds: dict[str, str] = {}
+    for gold in read_items(outputs, "golds.item", _Gold):
+        if gold.id in entries:
+            golds.setdefault(gold.id, gold.output)
+    kind, name = _task_of(task, next(read_items(outputs, "task", str), ""), outputs)
     reader = _Reader(kind, pool)
-    queries: list[RagQuery] = []
+    queries = []
     for entry in entries.values():
-        made = reader.query(entry, golds.golds.get(entry.id))
+        made = reader.query(entry, golds.get(entry.id))
         if isinstance(made, RagQuery):
             queries.append(made)
         else:
             left_out[made] += 1
     left_out = +left_out
-    reader.check_fields(questions)
+    if reader.seen and (lacking := [name for name in kind.fields if name not in reader.seen]):
+        raise CorpusError(
+            f"No document in {questions} has the field '{lacking[0]}' of {kind.name}; name the "
+            "task that the file is of."
+        )
     if not queries:
         reasons = "; ".join(f"{count} of them: {why}" for why, count in left_out.items())
         raise CorpusError(
             f"{questions} has no question of {kind.name} that can be asked ({reasons}); check that "
             "it is this task, or name another."
         )
-    digest = hashlib.sha256()
-    for part in (sha256_of(questions), sha256_of(outputs), kind.name):
-        digest.update(part.encode())
+    notes = [f"A set in the shape of {kind.name}, which it is not."] if name != kind.name else []
+    if pool is not None:
+        notes.append(f"Of each profile the first {pool} documents.")
+    notes += [f"Documents {why}, left out: {n}." for why, n in reader.left_out.items()]
+    hashes = "".join([sha256_of(questions), sha256_of(outputs), kind.name])
     return RagCollection(
         name=name,
         title=f"{name}: {kind.about}",
-        note=" ".join([*_of_that_shape(name, kind), *reader.notes()]),
+        note=" ".join(notes),
         task=kind.rag_task(name),
         queries=tuple(queries),
-        fingerprint=digest.hexdigest(),
+        fingerprint=hashlib.sha256(hashes.encode()).hexdigest(),
         schema=None,
         left_out=dict(left_out),
     )
 
 
-def _task_of(task: str | None, outputs: Outputs, path: Path) -> tuple[LampTask, str]:
+def _task_of(asked: str | None, own: str, path: Path) -> tuple[LampTask, str]:
     """Return how a set is read and what it is called."""
-    if task is None:
-        if not outputs.task:
-            raise InputError(f"{path} does not say which task it is; name one, such as LaMP-5.")
-        return lamp_task(outputs.task)
-    asked, name = lamp_task(task)
-    if not outputs.task:
-        return asked, name
-    try:
-        found, name = lamp_task(outputs.task)
-    except InputError:
-        # A set with a name of its own.
-        return asked, outputs.task
-    if found != asked:
-        raise InputError(f"{path} is {name}, not {asked.name}; leave the task out.")
-    return found, name
-
-
-def _of_that_shape(name: str, kind: LampTask) -> list[str]:
-    return [] if name == kind.name else [f"A set in the shape of {kind.name}, which it is not."]
+    if not (asked or own):
+        raise InputError(f"{path} does not say which task it is; name one, such as LaMP-5.")
+    kind, name = lamp_task(asked or own)
+    if asked and own:
+        try:
+            found, name = lamp_task(own)
+        except InputError:
+            return kind, own  # A set with a name of its own.
+        if found != kind:
+            raise InputError(f"{path} is {name}, not {kind.name}; leave the task out.")
+    return kind, name
 
 
 class _Reader:
@@ -119,8 +230,8 @@ class _Reader:
     def __init__(self, task: LampTask, pool: int | None) -> None:
         self._task = task
         self._pool = pool
-        self._left_out = Counter(dict.fromkeys(LEFT_OUT, 0))
-        self._seen: set[str] = set()
+        self.left_out = Counter[str]()
+        self.seen: set[str] = set()
 
     def query(self, entry: Entry, gold: str | None) -> RagQuery | str:
         """Return the question of an entry, or why there is none."""
@@ -128,17 +239,16 @@ class _Reader:
             return "it has no output"
         if not self._task.is_gold(gold):
             return "its output is no answer to this task"
-        question = _encodable(entry.input).strip()
+        question = _text(entry.input)
         query = self._task.query(question)
         if not query:
             return f"its input has nothing after '{self._task.marker}'"
         if not entry.profile:
             return "it has no profile"
-        gold = _encodable(gold).strip()
         documents = self._documents(entry.profile, {_flat(query), _flat(gold)})
         if not documents:
             return "no document of its profile can be used"
-        return RagQuery(entry.id, question, query, (gold,), tuple(documents))
+        return RagQuery(entry.id, question, query, (_text(gold),), tuple(documents))
 
     def _documents(self, profile: list[dict[str, Any]], answer: set[str]) -> list[PoolDocument]:
         """Return the usable documents of a profile.
@@ -151,57 +261,37 @@ class _Reader:
         found: dict[str, PoolDocument] = {}
         contents: set[tuple[str, ...]] = set()
         for place, data in enumerate(profile):
-            self._seen.update(data)
+            self.seen.update(data)
             fields = {name: _text(data.get(name)) for name in self._task.fields}
             text = "\n".join(fields[name] for name in self._task.text if fields[name])
+            content = tuple(fields.values())
             # A document without an id has its place as one; LaMP's all have one.
             id_ = _text(data.get("id")) or f"#{place}"
             if not text:
-                self._left_out[WITHOUT_TEXT] += 1
+                self.left_out["without text"] += 1
             elif id_ in found:
-                self._left_out[TWICE] += 1
-            elif len(answer) > 1 and answer <= set(map(_flat, fields.values())):
-                self._left_out[ANSWER] += 1
-            elif (content := tuple(fields.values())) in contents:
-                self._left_out[ALIKE] += 1
+                self.left_out["whose id stood already"] += 1
+            elif len(answer) > 1 and answer <= set(map(_flat, content)):
+                self.left_out["that are the question and its gold"] += 1
+            elif content in contents:
+                self.left_out["that are equal to an earlier one"] += 1
             else:
                 contents.add(content)
-                found[id_] = PoolDocument(id_, fields, text, NO_GROUPS)
+                found[id_] = PoolDocument(id_, fields, text, {})
             if len(found) == self._pool:
                 break
         return list(found.values())
 
-    def check_fields(self, path: Path) -> None:
-        """Refuse a file whose documents all lack a field: it is another task's."""
-        for name in self._task.fields:
-            if self._seen and name not in self._seen:
-                raise CorpusError(
-                    f"No document in {path} has the field '{name}' of {self._task.name}; name the "
-                    "task that the file is of."
-                )
-
-    def notes(self) -> list[str]:
-        """Return what a reader should know of the documents."""
-        notes = []
-        if self._pool is not None:
-            notes.append(f"Of each profile the first {self._pool} documents.")
-        for what, count in self._left_out.items():
-            if count:
-                notes.append(f"Documents {what}, left out: {count}.")
-        return notes
-
 
 def _text(value: object) -> str:
-    """Return a field as text; empty where it is missing, a list or an object."""
+    """Return a field as text; empty where it is missing, a list or an object.
+
+    Halves of surrogate pairs, which JSON can carry and no tokenizer takes, are replaced.
+    """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
-    return _encodable(str(value)).strip()
+    return str(value).encode("utf-8", "replace").decode().strip()
 
 
 def _flat(text: str) -> str:
-    return " ".join(text.casefold().split())
-
-
-def _encodable(text: str) -> str:
-    """Replace halves of surrogate pairs, which JSON can carry and no tokenizer takes."""
-    return text.encode("utf-8", "replace").decode()
+    return " ".join(_text(text).casefold().split())

@@ -13,8 +13,10 @@ import functools
 import math
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, ClassVar, Literal
 
 from fairqr.base.extras import library
@@ -22,14 +24,11 @@ from fairqr.evaluation.rag.collection import Utility
 from fairqr.retrieval.texts.words import words_in
 
 LOWEST_RATING, HIGHEST_RATING = 1.0, 5.0
-RougeKind = Literal["rouge1", "rougeL"]
 
 _BRACKETED = re.compile(r"\[\s*([12])\s*\]")
 _BARE = re.compile(r"(?<![\w.])[12](?!\w|\.\d)")
 # An optional sign, digits, optional decimals; not part of a word or of a longer number.
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?!\w|\.\d)")
-
-CITATIONS = ("[1]", "[2]")
 
 
 def citation_label(answer: str) -> str | None:
@@ -48,13 +47,10 @@ def tag_label(answer: str, labels: Sequence[str]) -> str | None:
     Case does not matter, and a label may stand in a sentence or in quotes, as whole words. A label
     within a longer one that is named does not count: ``dark comedy`` does not name ``comedy``.
     """
-    longest_first = sorted(labels, key=len, reverse=True)
-    pattern = "|".join(re.escape(label.casefold()) for label in longest_first)
-    found = set(re.findall(rf"(?<!\w)(?:{pattern})(?!\w)", " ".join(answer.casefold().split())))
-    if len(found) != 1:
-        return None
-    named = found.pop()
-    return next(label for label in labels if label.casefold() == named)
+    by_name = {label.casefold(): label for label in sorted(labels, key=len, reverse=True)}
+    pattern = rf"(?<!\w)(?:{'|'.join(map(re.escape, by_name))})(?!\w)"
+    found = set(re.findall(pattern, " ".join(answer.casefold().split())))
+    return by_name[found.pop()] if len(found) == 1 else None
 
 
 def rating_of(answer: str) -> float | None:
@@ -68,12 +64,6 @@ def rating_of(answer: str) -> float | None:
         return None
     rating = float(numbers[0])
     return rating if LOWEST_RATING <= rating <= HIGHEST_RATING else None
-
-
-def worse_rating(gold: float) -> float:
-    """Return the end of the scale that is farther from a gold; 5 where both are as far."""
-    near_low = abs(gold - LOWEST_RATING) <= abs(gold - HIGHEST_RATING)
-    return HIGHEST_RATING if near_low else LOWEST_RATING
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +110,9 @@ class FourMinusError:
     def error(self, answer: str, gold: str) -> float:
         """Return the absolute error of an answer, in [0, 4]; empty ones have no rating either."""
         rating, right = rating_of(answer), float(gold)
-        return abs((worse_rating(right) if rating is None else rating) - right)
+        if rating is None:
+            return max(right - LOWEST_RATING, HIGHEST_RATING - right)
+        return abs(rating - right)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +126,7 @@ class Rouge:
         kind: ``rougeL``, the longest common subsequence of words, or ``rouge1``, common words.
     """
 
-    kind: RougeKind = "rougeL"
+    kind: Literal["rouge1", "rougeL"] = "rougeL"
 
     @property
     def name(self) -> str:
@@ -157,10 +149,8 @@ class Rouge:
 
 @functools.cache
 def _scorer(kind: str) -> Any:
-    library("rouge_score", "The measure ROUGE", "lamp")
-    from rouge_score import rouge_scorer
-
-    return rouge_scorer.RougeScorer([kind], use_stemmer=False)
+    rouge = library("rouge_score.rouge_scorer", "The measure ROUGE", "lamp")
+    return rouge.RougeScorer([kind], use_stemmer=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +173,8 @@ class NamesRelevant:
 @functools.lru_cache(maxsize=65536)
 def _words(text: str) -> str:
     """Return the words of a text in lower case without accents, each between single spaces."""
-    plain = "".join(
-        character
-        for character in unicodedata.normalize("NFKD", text.casefold())
-        if not unicodedata.combining(character)
-    )
+    whole = unicodedata.normalize("NFKD", text.casefold())
+    plain = "".join(character for character in whole if not unicodedata.combining(character))
     return f" {' '.join(words_in(plain))} "
 
 
@@ -210,28 +197,16 @@ def official_metrics(
         return {}
     if isinstance(utility, FourMinusError):
         errors = [utility.error(answer, gold) for answer, gold in pairs]
-        return {"MAE": _mean(errors), "RMSE": math.sqrt(_mean([e * e for e in errors]))}
+        return {"MAE": fmean(errors), "RMSE": math.sqrt(fmean(e * e for e in errors))}
     measures = (Rouge("rouge1"), Rouge("rougeL")) if isinstance(utility, Rouge) else (utility,)
-    found = {m.name: _mean([m(answer, [gold]) for answer, gold in pairs]) for m in measures}
+    found = {m.name: fmean(m(answer, [gold]) for answer, gold in pairs) for m in measures}
     if isinstance(utility, Accuracy):
-        found["F1"] = _macro_f1(utility, pairs)
+        named = [(utility.label(answer), utility.label(gold)) for answer, gold in pairs]
+        totals = Counter(label for pair in named for label in pair)
+        # Twice the true positives over all that are answered or gold: the harmonic mean. A label
+        # that is neither counts with 0, as in LaMP's evaluation.
+        found["F1"] = fmean(
+            2 * named.count((label, label)) / max(1, totals[label])
+            for label in utility.labels or ("[1]", "[2]")
+        )
     return found
-
-
-def _macro_f1(utility: Accuracy, pairs: Sequence[tuple[str, str]]) -> float:
-    """Return F1 averaged over all labels of the task.
-
-    A label that is neither a gold nor answered counts with F1 0, as in LaMP's evaluation.
-    """
-    labels = [(utility.label(answer), utility.label(gold)) for answer, gold in pairs]
-    scores = []
-    for label in utility.labels or CITATIONS:
-        both = labels.count((label, label))
-        # Twice the true positives over all that are answered or gold: the harmonic mean.
-        total = sum((found == label) + (right == label) for found, right in labels)
-        scores.append(2 * both / total if total else 0.0)
-    return _mean(scores)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)

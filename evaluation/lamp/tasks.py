@@ -1,45 +1,26 @@
-"""LaMP's seven tasks as data: the questions, the documents, and how answers are judged.
+"""LaMP's seven tasks: the questions, the documents, and how answers are judged.
 
-Salemi et al. (2024), LaMP: When Large Language Models Meet Personalization; queries and fields as
-in their code. An entry of a task has an ``input``, which is the question in LaMP's words with the
-text that it is about, and a ``profile``: the documents that its user wrote or labelled.
+An entry of a task has an ``input``, which is the question in LaMP's words with the text that it is
+about, and a ``profile``: the documents that its user wrote or labelled.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, TypeAdapter
 
 from fairqr.agents.attribution.attributor import RAW
 from fairqr.base.errors import InputError, one_line
+from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.lamp.metrics import Accuracy, FourMinusError, Rouge
 from fairqr.evaluation.rag.collection import RagTask, Utility
 
-LABELS = (
-    "sci-fi",
-    "based on a book",
-    "comedy",
-    "action",
-    "twist ending",
-    "dystopia",
-    "dark comedy",
-    "classic",
-    "psychology",
-    "fantasy",
-    "romance",
-    "thought-provoking",
-    "social commentary",
-    "violence",
-    "true story",
-)
-"""The tags of LaMP-2, which is about films."""
 
-# The first versions of the benchmark called news categorisation LaMP-2, and this one LaMP_2M.
-_NAME = re.compile(r"lamp[ _-]?(?P<number>[1-7])(?P<rest>(?![0-9]).*)", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class LampTask:
+class LampTask(BaseModel, frozen=True, extra="forbid"):
     """A task of LaMP.
 
     Attributes:
@@ -48,24 +29,33 @@ class LampTask:
         fields: The fields of a document of a profile, as the prompt's ``item`` has them.
         text: The fields that retrievers match and attributors read.
         marker: The text behind it in an input is the query.
-        utility: How good an answer is.
-        hypothesis: A template that makes a bare label into a sentence.
         pattern: Its groups are the query, instead of the text behind the marker.
+        judged: By which utility answers are judged.
+        labels: What there is to choose from, if answers are judged by label.
+        hypothesis: A template that makes a bare label into a sentence.
     """
 
     number: int
     about: str
     fields: tuple[str, ...]
-    text: tuple[str, ...] = ("text",)
+    text: tuple[str, ...]
     marker: str = ":"
-    utility: Utility = field(default_factory=Rouge)
-    hypothesis: str = RAW
     pattern: re.Pattern[str] | None = None
+    judged: Literal["citation", "label", "rating", "words"] = "words"
+    labels: tuple[str, ...] = ()
+    hypothesis: str = RAW
 
     @property
     def name(self) -> str:
         """LaMP's name for it, such as ``LaMP-5``."""
         return f"LaMP-{self.number}"
+
+    @cached_property
+    def utility(self) -> Utility:
+        """How good an answer is."""
+        if self.judged == "rating":
+            return FourMinusError()
+        return Rouge() if self.judged == "words" else Accuracy(self.labels)
 
     def query(self, input_: str) -> str:
         """Return the query for retrievers in an input; empty if there is none."""
@@ -83,62 +73,13 @@ class LampTask:
         """Return whether an output can be right for any answer."""
         if isinstance(self.utility, Accuracy):
             return self.utility.label(output) is not None
-        if isinstance(self.utility, FourMinusError):
-            return output.strip() in {"1", "2", "3", "4", "5", "1.0", "2.0", "3.0", "4.0", "5.0"}
+        if self.judged == "rating":
+            return re.fullmatch(r"[1-5](\.0)?", output.strip()) is not None
         return bool(output.strip())
 
 
-TASKS = (
-    LampTask(
-        number=1,
-        about="which of two references the author of a paper cites, [1] or [2]",
-        fields=("title", "abstract"),
-        text=("title", "abstract"),
-        marker='[1]: "…" [2]: "…"',
-        pattern=re.compile(r'\[1\]:\s*"(.*)"\s*\[2\]:\s*"(.*)"', re.DOTALL),
-        utility=Accuracy(),
-        hypothesis="Whoever wrote this would cite reference {answer}.",
-    ),
-    LampTask(
-        number=2,
-        about="the tag that a user gives to a film, one of 15",
-        fields=("description", "tag"),
-        text=("description",),
-        marker="description:",
-        utility=Accuracy(LABELS),
-        hypothesis="A fitting tag for this film is “{answer}”.",
-    ),
-    LampTask(
-        number=3,
-        about="the rating that a user gives with a review, 1 to 5",
-        fields=("text", "score"),
-        marker="review:",
-        utility=FourMinusError(),
-        hypothesis="The reviewer gives this {answer} out of 5.",
-    ),
-    LampTask(
-        number=4,
-        about="the headline of a news article",
-        fields=("title", "text"),
-        text=("title", "text"),
-        marker="article:",
-    ),
-    LampTask(
-        number=5,
-        about="the title of a paper from its abstract",
-        fields=("title", "abstract"),
-        text=("title", "abstract"),
-    ),
-    LampTask(
-        number=6,
-        about="the subject of an e-mail",
-        fields=("title", "text"),
-    ),
-    LampTask(
-        number=7,
-        about="a tweet in other words",
-        fields=("text",),
-    ),
+TASKS = TypeAdapter(tuple[LampTask, ...]).validate_python(
+    load_yaml(Path(__file__).with_name("tasks.yaml"), "tasks")
 )
 
 
@@ -152,13 +93,12 @@ def lamp_task(name: str) -> tuple[LampTask, str]:
     Raises:
         InputError: No task has that name.
     """
-    found = _NAME.fullmatch(name.strip())
-    rest = found["rest"].upper() if found else ""
-    if found is None or (found["number"], rest) == ("2", "N"):
+    # The first versions of LaMP called news categorisation LaMP-2, and then LaMP_2N; films LaMP_2M.
+    found = re.fullmatch(r"(?i)lamp[ _-]?([1-7])((?![0-9]).*)", name.strip())
+    if found is None or found[1] + found[2].upper() == "2N":
         what = "an older task, on news" if found else "no task of LaMP"
-        raise InputError(
-            f"'{one_line(name)}' is {what}; name one of {', '.join(task.name for task in TASKS)}."
-        )
-    task = TASKS[int(found["number"]) - 1]
-    official = not rest or (task.number, rest) == (2, "M")
+        known = ", ".join(task.name for task in TASKS)
+        raise InputError(f"'{one_line(name)}' is {what}; name one of {known}.")
+    task = TASKS[int(found[1]) - 1]
+    official = not found[2] or found[1] + found[2].upper() == "2M"
     return task, task.name if official else name.strip()

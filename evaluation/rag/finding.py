@@ -34,8 +34,7 @@ from fairqr.base.errors import CorpusError, InputError, first_problem, one_line
 from fairqr.base.files import sha256_of
 from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.collections.finding import find_collection
-from fairqr.evaluation.lamp.files import is_lamp
-from fairqr.evaluation.lamp.loading import load_lamp
+from fairqr.evaluation.lamp.loading import is_lamp, load_lamp
 from fairqr.evaluation.lamp.metrics import NamesRelevant, Rouge
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask, Utility
 from fairqr.retrieval.pools.retrievers import MemoryIndex

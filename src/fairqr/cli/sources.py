@@ -341,7 +341,7 @@ def list_collections() -> Printed:
     """List the built-in and the imported collections."""
     from fairqr.evaluation.collections import finding
 
-    rows = [dataclasses.asdict(listed) for listed in finding.list_collections()]
+    rows = finding.list_collections()
     columns = ("name", "kind", "documents", "splits", "problem")
     return Printed(rows, [out.listing(rows, *columns)])
 
@@ -361,29 +361,29 @@ def describe(name: str, *, split: str | None = None) -> Printed:
         collection = find_collection(name, split, progress=progress.count(f"importing {name}"))
         found = describe_collection(collection, progress.count(f"reading {collection.name}"))
     about = collection.about.model_dump(exclude_defaults=True)
-    data = {**found.as_dict(), "folder": str(collection.folder), "about": about}
+    data = {**found, "folder": str(collection.folder), "about": about}
     parts = {"name", "title", "attributes", "relevant", "topics_without_relevant"}
     told = {name: value for name, value in data.items() if name not in parts}
-    low, middle, high = found.relevant
+    low, middle, high = found["relevant"]
     told["relevant of a topic"] = f"{low:,} to {high:,}, {middle:,g} in the median"
-    without = found.topics_without_relevant
+    without = found["topics_without_relevant"]
     told["topics without a relevant document"] = without[:10] or None
     told["more of these topics"] = len(without[10:]) or None
-    lines: list[Any] = [f"{found.name}: {found.title}", *out.fact_lines(told)]
-    for name, it in found.attributes.items():
+    lines: list[Any] = [f"{found['name']}: {found['title']}", *out.fact_lines(told)]
+    for name, it in found["attributes"].items():
         columns = {
-            "documents": it.corpus,
-            "relevant": it.relevant,
-            "population": it.population or {},
-            "target": it.target or {},
+            "documents": it["corpus"],
+            "relevant": it["relevant"],
+            "population": it["population"] or {},
+            "target": it["target"] or {},
         }
         rows = (
             (group, *(out.percent(shares.get(group), 2) for shares in columns.values()))
-            for group in it.corpus
+            for group in it["corpus"]
         )
         lines += ["", out.table([name, *map(out.number, columns)], rows)]
-        of_topics = f"target: the mean over {it.target_topics} topics"
-        lines.append(of_topics if it.target else f"no target: {it.no_target}")
+        of_topics = f"target: the mean over {it['target_topics']} topics"
+        lines.append(of_topics if it["target"] else f"no target: {it['no_target']}")
     return Printed(data, lines)
 
 
@@ -392,15 +392,15 @@ def import_(loader: str, paths: list[Path], *, name: str, replace: bool = False)
     """Import files as a collection.
 
     Args:
-        loader: trec-fair-2021, trec-fair-2022, trec2022-subset, ir-datasets or jsonl.
+        loader: trec-fair-2021, trec-fair-2022, trec-fair-2022-all (with the track's other
+            dimensions), trec2022-subset, ir-datasets or jsonl.
         paths: The files, or the folder with them; for ir-datasets the id of the dataset.
         name: The name of the collection.
         replace: Replace a collection of that name.
     """
-    from fairqr.evaluation.collections.finding import find_loader, import_collection
+    from fairqr.evaluation.collections.finding import import_collection
 
-    chosen = find_loader(loader)
     with Progress() as progress:
         counter = progress.count(f"importing {name}")
-        folder, report = import_collection(chosen, paths, name, replace=replace, progress=counter)
-    out.say([f"{name}: imported into {folder}", *(f"  {line}" for line in report.lines())])
+        folder, held = import_collection(loader, paths, name, replace=replace, progress=counter)
+    out.say([f"{name}: imported into {folder}", *(f"  {line}" for line in held)])

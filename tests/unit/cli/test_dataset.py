@@ -90,9 +90,9 @@ def test_files_cannot_steer_the_terminal(run: Run) -> None:
     ("arguments", "words"),
     [
         (("info", "nothing"), "There is no collection 'nothing'; there are notables"),
-        (("info", "notables", "--split", "x"), "has no judgements 'x'; it has one set"),
+        (("info", "notables", "--split", "x"), "has no judgements 'x'; choose"),
         (("import", "nothing", "a", "--name", "b"), "There is no loader 'nothing'; there are"),
-        (("import", "jsonl", "qrels.txt", "--name", "b"), "one file of documents"),
+        (("import", "jsonl", "qrels.txt", "--name", "b"), "have no schema and no topics"),
         (("import", "jsonl", *FILES, "--name", "B"), "'B' cannot be the name of a collection"),
     ],
 )
@@ -104,7 +104,7 @@ def test_mistakes_are_one_sentence(
 
 def test_the_help_names_all_loaders(run: Run) -> None:
     """It is written by hand, since the loaders load numpy."""
-    from fairqr.evaluation.collections.finding import LOADERS
+    from fairqr.evaluation.collections.importing import LOADERS
 
     shown = run("import", "--help")
     assert all(name in shown for name in LOADERS)

@@ -35,6 +35,9 @@ def _page_2022(page: int, **fields: Any) -> dict[str, Any]:
         "first_letter": "a",
         "creation_date": "2004-01-01",
         "first_letter_category": "a-d",
+        "creation_date_category": "2001-2006",
+        "relative_pageviews_category": "High",
+        "num_sitelinks_category": "2-4 languages",
         **fields,
     }
 
@@ -48,7 +51,12 @@ METADATA_2022 = [
         page_subcont_regions=["Melanesia", "Polynesia", "Eastern Asia"],
         source_subcont_regions={"UNK": 2, "Northern America": 6},
     ),
-    _page_2022(12, gender=["female"], page_subcont_regions=["Western Africa"]),
+    _page_2022(
+        12,
+        gender=["female"],
+        page_subcont_regions=["Western Africa"],
+        occupations=["writer", "juggler"],
+    ),
     _page_2022(307, gender=["intersex", "genderfluid"], qual_cat="C"),
     _page_2022(12, gender=["male"], page_subcont_regions=["Western Asia"]),
 ]

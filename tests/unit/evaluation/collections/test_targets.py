@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fairqr.evaluation.collections.targets import (
-    known_cells,
+from fairqr.evaluation.collections.labels import with_unknown
+from fairqr.evaluation.collections.query_targets import (
     mean_membership,
     trec_target,
-    with_unknown,
     work_needed_exposure,
 )
 from fairqr.retrieval.fairness.exposure import Discount, FloatArray, normalise
@@ -75,7 +74,7 @@ def test_the_tracks_target_is_that_of_loops_over_cells(
 ) -> None:
     """The array code does what the rule says, and the result is a distribution."""
     memberships, populations = data.draw(documents(attributes))
-    target = trec_target(memberships, populations)
+    target = trec_target(memberships, populations).ravel()
     np.testing.assert_allclose(target, by_hand(memberships, populations), atol=1e-12)
     assert target.min() >= 0
     assert target.sum() == pytest.approx(1)
@@ -117,12 +116,11 @@ def test_the_known_cells_of_a_product_are_half_relevance_half_population(
 ) -> None:
     """The same for two attributes: in the block of what is known of both."""
     memberships, populations = found
-    cells = known_cells([members.shape[1] for members in memberships])
     relevance = mean_membership([members[:, :-1] for members in memberships])
     if relevance.sum() < 1e-9:
         return
     expected = (normalise(relevance) + np.multiply.outer(*populations).ravel()) / 2
-    known = normalise(trec_target(memberships, populations)[cells])
+    known = normalise(trec_target(memberships, populations)[:-1, :-1].ravel())
     np.testing.assert_allclose(known, expected, atol=1e-9)
 
 
@@ -133,9 +131,36 @@ def test_2021_takes_out_what_is_unknown_in_all(
     """The rest is as in 2022, normalised; partly known cells stay cells of their own."""
     memberships, populations = found
     rest = by_hand(memberships, populations)[:-1]
-    target = trec_target(memberships, populations, fully_unknown=False)
+    target = trec_target(memberships, populations, fully_unknown=False).ravel()
     assert target[-1] == 0
     np.testing.assert_allclose(target[:-1], normalise(rest), atol=1e-9)
+
+
+def official(memberships: list[FloatArray], population: FloatArray) -> FloatArray:
+    """The track's avg_with_bg for an attribute with a population and two without, in its steps."""
+    first, *raw = memberships
+    joint = np.einsum("nb,nc->nbc", *raw)
+    target = np.einsum("na,nbc->abc", first, joint) / len(first)
+    tail_mass = target.sum(axis=(1, 2), keepdims=True)
+    imputed = np.where(tail_mass > 0, target, target.sum(axis=0))
+    scale = imputed / imputed.sum(axis=(1, 2), keepdims=True)
+    known = target[:-1].sum()
+    spread = population[:, None, None] * scale[:-1] * known
+    target[:-1] = target[:-1] * 0.5 + spread * 0.5
+    return target
+
+
+@given(documents(3))
+def test_attributes_without_a_population_keep_their_shares(
+    found: tuple[list[FloatArray], list[FloatArray]],
+) -> None:
+    """Alone as they are; beside others as in the track's code."""
+    memberships, (population, *_) = found
+    alone = trec_target(memberships[:1], [None])
+    np.testing.assert_allclose(alone, memberships[0].mean(axis=0), atol=1e-12)
+    target = trec_target(memberships, [population, None, None])
+    np.testing.assert_allclose(target, official(memberships, population), atol=1e-12)
+    assert target.sum() == pytest.approx(1)
 
 
 def test_a_worked_example() -> None:

@@ -20,9 +20,10 @@ from fairqr.evaluation.lamp.metrics import (
     rating_of,
     tag_label,
 )
-from fairqr.evaluation.lamp.tasks import LABELS, TASKS
+from fairqr.evaluation.lamp.tasks import TASKS
 from fairqr.evaluation.rag.collection import Utility
 
+LABELS = TASKS[1].labels
 UTILITIES: list[Utility] = [
     Accuracy(),
     Accuracy(LABELS),
@@ -142,7 +143,7 @@ def test_rouge_is_the_harmonic_mean_of_shared_words(answer: list[str], gold: lis
 
 
 def test_rouge_without_its_library_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rouge_score", None)
+    monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
     metrics._scorer.cache_clear()
     with pytest.raises(InputError, match=r"pip install 'fairqr\[lamp\]'"):
         Rouge()("a title", ["a title"])

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import Collection
-from fairqr.evaluation.collections.finding import LOADERS, find_collection, import_collection
+from fairqr.evaluation.collections.finding import find_collection, import_collection
 from fairqr.evaluation.probes.building import build_probe_collection, draw_items, source_fingerprint
 from fairqr.evaluation.probes.collection import CELLS, ProbeQuery, write_probe_collection
 from fairqr.evaluation.probes.specification import ProbeSettings
@@ -275,9 +275,7 @@ def test_one_item_of_each_side_is_enough(tmp_path: Path) -> None:
 
 async def test_official_files(tmp_path: Path) -> None:
     """Imports of TREC Fair 2021 and 2022, in their shape, with labels that are lists or weights."""
-    import_collection(
-        LOADERS["trec-fair-2022"], [write_2022(tmp_path / "raw22")], "fair22", data=tmp_path
-    )
+    import_collection("trec-fair-2022", [write_2022(tmp_path / "raw22")], "fair22", data=tmp_path)
     train = find_collection("fair22", "train", data=tmp_path)
     sides = sides_of(train.corpus.schema)
     built = await build_probe_collection(train, sides, ProbeSettings(size=4))
@@ -290,9 +288,7 @@ async def test_official_files(tmp_path: Path) -> None:
     assert (built.manifest.undecided, built.manifest.missing) == (2, 1)
     assert built.manifest.dropped == {"no_relevant_item": 1}
     assert (built.manifest.source, built.manifest.split) == ("fair22", "train")
-    import_collection(
-        LOADERS["trec-fair-2021"], [write_2021(tmp_path / "raw21")], "fair21", data=tmp_path
-    )
+    import_collection("trec-fair-2021", [write_2021(tmp_path / "raw21")], "fair21", data=tmp_path)
     small = find_collection("fair21", "train", data=tmp_path)
     with pytest.raises(InputError, match="belongs to male or non-binary"):
         await build_probe_collection(small, sides_of(small.corpus.schema), ProbeSettings())

@@ -1,0 +1,451 @@
+"""Importing files as a collection: anyone's JSON Lines, and the official files of TREC Fair.
+
+Files are told apart by their names. Articles of TREC Fair and their metadata are joined by page id
+through a table on disk, so that memory does not grow with their number. ``schemas`` has the groups
+by the rules of the track's published evaluation code (github.com/fair-trec,
+trec2021-fair-public/Alignments.py and trec2022-fair-public/PageAlignments.py), with one difference:
+a page of several genders, or in 2021 of several regions, is shared equally among them, where the
+track's code counts it in full for each.
+
+ir_datasets knows where the files are, and fetches them. We read them ourselves, since it holds all
+metadata in memory and has no topics for the evaluation of 2022.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import AliasChoices, BaseModel, Field, NonNegativeFloat
+
+from fairqr.base.errors import CorpusError, InputError, one_line
+from fairqr.base.extras import library
+from fairqr.base.files import open_beside, write_beside
+from fairqr.base.yaml_file import load_yaml
+from fairqr.evaluation.collections import collection as standard
+from fairqr.evaluation.qrels import Qrels, read_qrels, write_qrels
+from fairqr.retrieval.sources import documents as lines
+from fairqr.retrieval.sources.corpus import DOCUMENTS, SCHEMA
+from fairqr.retrieval.sources.schema import load_schema
+
+Qrel = dict[str, int]
+SCHEMAS = Path(__file__).parent / "schemas"
+SUBSET = "trec2022-subset"
+TELL_EVERY = 1000
+COMPRESSION = 1
+"""Fast rather than small: at higher levels, compression takes longer than the rest of an import."""
+
+_JSON = r".*\.jsonl?(\.gz)?$"
+OWN = {
+    "schema": r"\.ya?ml$",
+    "qrels": r"\.(txt|qrels)$",
+    "topics": "topics|queries",
+    "documents": "",
+}
+TREC = {
+    "articles": f"corpus{_JSON}",
+    "metadata": f"(metadata|articles){_JSON}",
+    "topics": f"(topics|reldocs){_JSON}",
+}
+"""What the name of a file has in it, by the kind of the file; the first that matches counts."""
+
+TEXTS = ("plain", "text", "html")
+"""The fields that an article's text stands in, the first one being preferred."""
+# An erroneous gender in the metadata of 2021, which the track's code drops by name.
+NO_GENDERS = ("Taira no Kiyomori", "unknown")
+_RENAMED = {"qual_cat": "quality", "quality_score_disc": "quality", "pred_qual": "quality_score"}
+
+
+@dataclass(slots=True)
+class Parts:
+    """What the files of a collection hold.
+
+    Attributes:
+        schema: The content of ``schema.yaml``.
+        documents: The documents; they are read once, while they are written.
+        topics: The topics by the name of their judgements.
+        qrels: The judgements by their name.
+        about: The description.
+        notes: What of the files was not imported, and why. Reading the documents may add to it.
+        keep_first: Whether of documents with the same id the first is kept. If not, the second is
+            an error.
+    """
+
+    schema: bytes
+    documents: Iterable[lines.Document]
+    topics: Mapping[str | None, Sequence[standard.Topic]]
+    qrels: Mapping[str | None, Qrels]
+    about: standard.About
+    notes: list[str] = field(default_factory=list)
+    keep_first: bool = False
+
+
+def sort_files(paths: Iterable[Path], patterns: Mapping[str, str]) -> dict[str, list[Path]]:
+    """Return the files of each kind by their names; the rest is of the kind "".
+
+    Args:
+        paths: Files, or folders that stand for the files in them.
+        patterns: :data:`OWN` or :data:`TREC`.
+
+    Raises:
+        CorpusError: There is no file of a kind.
+    """
+    found: dict[str, list[Path]] = {kind: [] for kind in (*patterns, "")}
+    inside = (sorted(path.iterdir()) if path.is_dir() else [path] for path in paths)
+    for path in (path for listed in inside for path in listed if not path.is_dir()):
+        name = path.name.lower()
+        found[next((kind for kind in patterns if re.search(patterns[kind], name)), "")].append(path)
+    if lacking := [kind for kind in patterns if not found[kind]]:
+        raise CorpusError(
+            f"The files have no {' and no '.join(lacking)}; files are told apart by their names, "
+            "which docs/how-to/bring-a-collection.md lists."
+        )
+    return found
+
+
+def read_own(paths: Sequence[Path], _: Path) -> Parts:
+    """Read documents, a schema, topics and judgements.
+
+    Args:
+        paths: One folder in the standard layout, or the files: the schema ends in ``.yaml``,
+            judgements in ``.txt`` or ``.qrels``, topics have "topics" or "queries" in their name,
+            and what remains are the documents.
+
+    Raises:
+        CorpusError: A file is missing or there are too many, or a line is wrong; it is named.
+        SchemaError: The schema is wrong.
+    """
+    about = standard.About()
+    if len(paths) == 1 and paths[0].is_dir():
+        about, paths = standard.read_about(paths[0]), _standard_files(paths[0])
+    files = {}
+    for kind, found in sort_files(paths, OWN).items():
+        files[kind] = {_split(path): path for path in found}
+        if len(files[kind]) < len(found):
+            named = ", ".join(path.name for path in found)
+            raise CorpusError(f"The files {named} all seem to be {kind}; give one of them.")
+    schema = files["schema"][None]
+    return Parts(
+        schema=schema.read_bytes(),
+        documents=lines.read_documents(files["documents"][None], load_schema(schema)),
+        topics={split: standard.read_topics(path) for split, path in files["topics"].items()},
+        qrels={split: read_qrels(path) for split, path in files["qrels"].items()},
+        about=about,
+    )
+
+
+def _standard_files(folder: Path) -> list[Path]:
+    names = (*DOCUMENTS, SCHEMA, f"documents.{SCHEMA}")
+    inside = sorted(folder.iterdir())
+    return [it for it in inside if it.name in names or re.match("topics|qrels", it.name)]
+
+
+def _split(path: Path) -> str | None:
+    match = re.fullmatch(r"(?:topics|qrels)-(.+)\.(?:jsonl|txt)", path.name)
+    return match and match[1]
+
+
+def read_subset(paths: Sequence[Path], work: Path) -> Parts:
+    """Read the joined subset of TREC Fair 2022, a folder that only lacks a schema."""
+    parts = read_own([*_standard_files(paths[0]), SCHEMAS / SUBSET / SCHEMA], work)
+    parts.about = standard.read_about(SCHEMAS / SUBSET)
+    return parts
+
+
+class _Article(BaseModel):
+    id: int
+    title: Annotated[str, Field(pattern=r"\S")]
+    text: str | None = Field("", validation_alias=AliasChoices(*TEXTS))
+    url: str | None = ""
+
+
+class _Metadata(BaseModel, extra="allow"):
+    page_id: int
+    gender: list[str] | None = None
+    occupations: list[str] | None = None
+    geographic_locations: list[str] | None = None
+    page_subcont_regions: list[str] | None = None
+    source_subcont_regions: dict[str, NonNegativeFloat] | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of the document.
+
+        Transgender and cisgender women are women and men likewise, and all other genders are one
+        group, as in the track.
+        """
+        genders = [name for name in self.gender or () if name not in NO_GENDERS]
+        plain = [re.sub(r"(?:trans|cis)gender\s+((?:fe)?male)", r"\1", name) for name in genders]
+        groups = [name if name in ("female", "male") else "non-binary" for name in plain]
+        found = self.model_dump(exclude_unset=True, exclude={"page_id"})
+        fields = {_RENAMED.get(name, name): value for name, value in found.items()}
+        return fields | {"gender": list(dict.fromkeys(groups)) or None}
+
+
+def read_trec_fair(
+    paths: Sequence[Path], work: Path, *, year: int, everything: bool = False
+) -> Parts:
+    """Read the official files.
+
+    Of several corpora the one with plain text is taken, and of several files of metadata the last
+    by name, which is the one that assessors have seen. Of articles with the same id the first is
+    kept. A page that the metadata lack is all unknown. Judgements of pages that the corpus lacks
+    are kept.
+
+    Args:
+        paths: The files, or folders with them.
+        work: A folder for the table of the metadata.
+        year: The year of the track, 2021 or 2022.
+        everything: Whether the schema has the attributes without a population too: in 2022
+            occupation, alphabet, age, popularity and languages.
+
+    Raises:
+        CorpusError: A file is missing or of the other year, or a line is wrong; the line is named.
+    """
+    files = sort_files(paths, TREC)
+    corpus = min(files["articles"], key=lambda path: [text not in path.name for text in TEXTS])
+    metadata = max(files["metadata"])
+    if (found := _year(metadata)) != year:
+        raise CorpusError(f"{metadata} is of {found}; import it with trec-fair-{found}.")
+    unused = {*files["articles"], *files["metadata"], *files[""]} - {corpus, metadata}
+    notes = [f"{path.name} was left out" for path in sorted(unused)]
+    topics, qrels = _read_trec_topics(files["topics"])
+    for split in [split for split in topics if not any(qrels[split].values())]:
+        notes.append(f"{split}: topics without judgements were left out")
+        del topics[split], qrels[split]
+    if not topics:
+        raise CorpusError("The topics have no relevant documents; add the file with rel_docs.")
+    home = SCHEMAS / f"trec-fair-{year}"
+    attributes = load_yaml(home / SCHEMA, "schema")["attributes"]
+    kept = {name: it for name, it in attributes.items() if everything or "population" in it}
+    return Parts(
+        schema=yaml.safe_dump({"attributes": kept}, sort_keys=False).encode(),
+        documents=_articles(corpus, metadata, work, notes),
+        topics={split: list(found.values()) for split, found in topics.items()},
+        qrels=qrels,
+        about=standard.read_about(home),
+        notes=notes,
+        keep_first=True,
+    )
+
+
+def _year(metadata: Path) -> int:
+    return 2022 if "articles" in metadata.name else 2021
+
+
+def _read_trec_topics(
+    paths: Iterable[Path],
+) -> tuple[dict[str | None, dict[str, standard.Topic]], dict[str | None, dict[str, Qrel]]]:
+    """Read topics and judgements; what several files say of a topic is put together."""
+    topics: dict[str | None, dict[str, standard.Topic]] = {}
+    qrels: dict[str | None, dict[str, Qrel]] = {}
+    for path in paths:
+        # ir_datasets has a folder for each set of topics.
+        is_eval = re.search(r"(?<![a-z])eval", path.name.lower()) or path.parent.name == "eval"
+        split = "eval" if is_eval else "train"
+        for number, line in lines.numbered_lines(path):
+            try:
+                for topic, relevant in map(_topic, _records(lines.parse_object(line))):
+                    known = topics.setdefault(split, {}).get(topic.id)
+                    if known is None or not known.keywords:
+                        topics[split][topic.id] = topic
+                    qrels.setdefault(split, {}).setdefault(topic.id, {}).update(relevant)
+            except (ValueError, TypeError) as error:
+                raise standard.bad_line(path, number, error) from None
+    return topics, qrels
+
+
+def _records(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the records in a line; one file holds a table by its columns."""
+    if not isinstance(data.get("id"), dict):
+        return [data]
+    columns = {name: column for name, column in data.items() if isinstance(column, dict)}
+    return [{name: columns[name].get(row) for name in columns} for row in data["id"]]
+
+
+def _topic(record: dict[str, Any]) -> tuple[standard.Topic, Qrel]:
+    keywords, relevant = _listed(record.get("keywords")), _listed(record.get("rel_docs"))
+    named: dict[str, Any] = {"id": record.get("id"), "title": record.get("title")}
+    topic = standard.Topic(**named, keywords=keywords)
+    return topic, {str(int(page)): 1 for page in relevant}
+
+
+def _listed(value: Any) -> Any:
+    """Return a list; in one file they stand as a text like ``['maize', 'corn']``."""
+    if not isinstance(value, str):
+        return value or ()
+    plain = re.sub(r"[\[\]'\"]", "", value)
+    return [word for word in re.split(r"\s*,\s*", plain) if word]
+
+
+def _articles(
+    corpus: Path, metadata: Path, work: Path, notes: list[str]
+) -> Iterator[lines.Document]:
+    """Yield the articles with their metadata; of pages that stand twice, the first counts."""
+    unlabelled = 0
+    with open_table(work / "metadata") as table:
+        for page in standard.read_lines(metadata, _Metadata):
+            put(table, str(page.page_id), json.dumps(page.fields()))
+        for article in standard.read_lines(corpus, _Article):
+            id_ = str(article.id)
+            fields = get(table, id_)
+            unlabelled += fields is None
+            content = {"url": article.url or "", **json.loads(fields or "{}")}
+            yield lines.Document(id_, article.title, article.text or "", content)
+    if unlabelled:
+        notes.append(f"{unlabelled:,} without metadata: all their labels are unknown")
+
+
+def read_ir_dataset(paths: Sequence[Path], work: Path) -> Parts:
+    """Read the files of a dataset of ir_datasets, which fetches those that it does not have.
+
+    Args:
+        paths: The id of the dataset alone: ``trec-fair/2021`` or ``trec-fair/2022``.
+        work: As in :func:`read_trec_fair`.
+
+    Raises:
+        InputError: It is another dataset, or ir_datasets is not installed.
+        CorpusError: A file cannot be had, or is wrong; the library's own message says why.
+    """
+    name = " ".join(path.as_posix() for path in paths)
+    track, _, year = name.partition("/")
+    if track != "trec-fair" or year not in ("2021", "2022"):
+        raise InputError(
+            f"'{one_line(name)}' is not a TREC Fair dataset of ir_datasets; name "
+            "trec-fair/2021 or trec-fair/2022."
+        )
+    known = library("ir_datasets.util", "This import")
+    files = known.DownloadConfig.context(track, known.home_path() / track)
+    try:
+        found = [Path(files[key].path()) for key in files.contents() if key.startswith(year)]
+    except (OSError, RuntimeError, LookupError, ValueError) as error:
+        raise CorpusError(
+            f"ir_datasets cannot give {name}: {one_line(error) or type(error).__name__}; see "
+            "ir-datasets.com, or import the official files."
+        ) from None
+    return read_trec_fair(found, work, year=int(year))
+
+
+LOADERS: dict[str, Callable[[Sequence[Path], Path], Parts]] = {
+    "trec-fair-2021": partial(read_trec_fair, year=2021),
+    "trec-fair-2022": partial(read_trec_fair, year=2022),
+    "trec-fair-2022-all": partial(read_trec_fair, year=2022, everything=True),
+    SUBSET: read_subset,
+    "ir-datasets": read_ir_dataset,
+    "jsonl": read_own,
+}
+"""By the name that the command has for it, what reads files; it may write into the folder given."""
+
+
+def recognise(folder: Path) -> str | None:
+    """Return the name of the loader that knows the files of a folder, if one does."""
+    if standard.missing_files(folder) == [SCHEMA]:
+        documents = next(folder / name for name in DOCUMENTS if (folder / name).is_file())
+        with lines.open_text(documents) as stream:
+            first = stream.readline()
+        return SUBSET if b'"gender":' in first and b'"continent":' in first else None
+    with contextlib.suppress(CorpusError):
+        return f"trec-fair-{_year(max(sort_files([folder], TREC)['metadata']))}"
+    return None
+
+
+@contextlib.contextmanager
+def open_table(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a new table of values by key, on disk: for joins and duplicates in bounded memory."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as table:
+        # It does not outlive the import, so it need not survive a crash.
+        table.executescript(
+            "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536;"
+            "CREATE TABLE entries (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID; BEGIN"
+        )
+        yield table
+
+
+def put(table: sqlite3.Connection, key: str, value: str) -> bool:
+    """Store a value and return True; return False if the key exists."""
+    return table.execute("INSERT OR IGNORE INTO entries VALUES (?, ?)", (key, value)).rowcount > 0
+
+
+def get(table: sqlite3.Connection, key: str) -> str | None:
+    """Return the value of a key."""
+    found = table.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()
+    return found and str(found[0])
+
+
+def write_collection(
+    parts: Parts, folder: Path, work: Path, progress: lines.ProgressFunction | None
+) -> list[str]:
+    """Write a collection into an empty folder; the same parts give the same bytes.
+
+    Args:
+        parts: What the collection holds.
+        folder: Where to.
+        work: A folder for a table of the ids.
+        progress: Called now and then with the number of documents written.
+
+    Returns:
+        Lines on what it holds, and what was left out.
+
+    Raises:
+        CorpusError: There is no document, or two have the same id and only one may.
+    """
+    write_beside(folder / SCHEMA, parts.schema)
+    with open_table(work / "ids") as ids:
+        count, written = _write_documents(parts, folder, ids, progress)
+        told = [f"{written:,} documents"]
+        if count > written:
+            told.append(f"{count - written:,} left out, whose id had come before")
+        for split, topics in parts.topics.items():
+            standard.write_topics(folder / f"topics{f'-{split}' * bool(split)}.jsonl", topics)
+        for split, qrels in parts.qrels.items():
+            write_qrels(folder / f"qrels{f'-{split}' * bool(split)}.txt", qrels)
+            name = f"{split}: " if split else ""
+            judged = sum(map(len, qrels.values()))
+            told.append(
+                f"{name}{len(parts.topics.get(split, qrels)):,} topics, {judged:,} judgements"
+            )
+            named = {id_ for documents in qrels.values() for id_ in documents}
+            if missing := sum(get(ids, id_) is None for id_ in named):
+                told.append(
+                    f"{name}{missing:,} judged documents are not among the documents; "
+                    "their judgements are kept"
+                )
+    parts.about.model_copy(update={"documents": written}).write(folder)
+    return told + parts.notes
+
+
+def _write_documents(
+    parts: Parts, folder: Path, ids: sqlite3.Connection, progress: lines.ProgressFunction | None
+) -> tuple[int, int]:
+    """Return how many documents were read, and how many written."""
+    count = written = 0
+    with (
+        open_beside(folder / "documents.jsonl.gz") as file,
+        gzip.GzipFile("", "wb", COMPRESSION, file, mtime=0) as stream,
+    ):
+        for count, document in enumerate(parts.documents, start=1):
+            if put(ids, document.id, str(count)):
+                head = {"id": document.id, "title": document.title, "text": document.text}
+                line = json.dumps({**head, **document.fields}, ensure_ascii=False)
+                stream.write(line.encode("utf-8", "replace") + b"\n")
+                written += 1
+                if progress and not written % TELL_EVERY:
+                    progress(written)
+            elif not parts.keep_first:
+                raise CorpusError(
+                    f"Document {count} has the id '{one_line(document.id)}' of document "
+                    f"{get(ids, document.id)}; each document needs its own id."
+                )
+    if not written:
+        raise CorpusError("The documents are empty; there must be one at least.")
+    if progress:
+        progress(written)
+    return count, written
