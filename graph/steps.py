@@ -146,14 +146,10 @@ class RunJournal(Journal, Protocol):
         """
 
     def write(self, write: Write) -> None:
-        """Take note of a checkpoint, or a part of one."""
+        """Take note of a checkpoint, or a part of one; it is kept a moment later."""
 
-    async def flush(self) -> None:
-        """Keep for good what was noted, all of it or nothing.
-
-        Raises:
-            asyncio.CancelledError: The run is not this process's any more.
-        """
+    async def settled(self) -> bool:
+        """Keep the checkpoints that were noted; return whether there are any of the run."""
 
 
 def run_journal() -> RunJournal | None:

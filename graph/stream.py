@@ -192,9 +192,9 @@ async def run_graph(
                             if (event := _event(mode, update)) is not None:
                                 events.put_nowait(event)
                                 await events.join()
-                if resume and journal is not None:
-                    state = await graph.aget_state(config)
-                    events.put_nowait(Step("result", state.values))
+                    if resume and journal is not None:
+                        state = await graph.aget_state(config)
+                        events.put_nowait(Step("result", state.values))
         finally:
             events.put_nowait(None)
 

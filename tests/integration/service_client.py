@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import httpx
@@ -21,7 +20,7 @@ from fairqr.graph.service.http.app import create_app
 from fairqr.graph.service.http.parts import Metrics, Parts
 from fairqr.graph.service.records import Scope
 from fairqr.graph.service.runs.doing import Observer
-from fairqr.graph.service.runs.ephemeral import EphemeralRuns
+from fairqr.graph.service.runs.manager import EphemeralRuns
 from fairqr.graph.service.store import Store
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.corpus import find_corpus
@@ -167,11 +166,10 @@ async def in_process(store: Any = None, **given: Any) -> AsyncIterator[httpx.Asy
     """Open a client of the whole application in this process, which does no durable runs."""
     settings = ServiceSettings(limits=Limits(rate=""), **given)
     engine = Engine(settings, default_model="feedback")
-    ephemeral = EphemeralRuns(settings, Observer())
-    runs: Any = SimpleNamespace(ephemeral=ephemeral)
+    runs: Any = EphemeralRuns(settings, Observer())
     nothing: Any = None
     app = create_app(Parts(settings, store, engine, runs, Metrics(), nothing))
-    async with McpDoor.opened(engine, ephemeral) as door:
+    async with McpDoor.opened(engine, runs) as door:
         app.router.routes.append(door.route)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:

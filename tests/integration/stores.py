@@ -12,10 +12,12 @@ import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from fairqr.graph.service.configuration import Limits
 from fairqr.graph.service.records import Kind, Run
+from fairqr.graph.service.runs.manager import STEPLESS, Runs
 from fairqr.graph.service.store import Store
 
-PLENTY = {"queue": 1000, "live": 1000}
+PLENTY = Limits(queue=1000, live=1000)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -39,7 +41,7 @@ async def begun(store: Store, id_: str) -> Run:
     """Begin the next attempt at a run."""
     attempt = await store.begin(id_)
     assert attempt is not None
-    return attempt.run
+    return attempt
 
 
 async def accept(store: Store, key: str, kind: Kind, **given: Any) -> Run:
@@ -47,13 +49,20 @@ async def accept(store: Store, key: str, kind: Kind, **given: Any) -> Run:
 
     async def enqueue(connection: AsyncConnection, id_: str, kind: Kind) -> None: ...
 
-    values = {"query": "leader", "request": {}, "carrier": {}, **PLENTY, **given}
-    return await store.accept(enqueue, key_id=key, kind=kind, **values)
+    values = {"limits": PLENTY, "query": "leader", "request": {}, "carrier": {}, **given}
+    return await store.accept(enqueue, key=key, kind=kind, **values)
 
 
 async def accepted(store: Store, key: str = "k", kind: Kind = "search", **limits: int) -> str:
     """Accept a run, and return its id."""
-    return (await accept(store, key, kind, **limits)).id
+    return (await accept(store, key, kind, limits=PLENTY.model_copy(update=limits))).id
+
+
+async def over(runs: Runs, store: Store, run: Run, key: str = "k") -> Run:
+    """Follow a run to its end, and return it; it may go on elsewhere."""
+    async for _ in runs.events(run, key, STEPLESS):
+        pass
+    return await store.run(run.id, key)
 
 
 def freeze(send: Callable[[signal.Signals], None], url: str) -> None:

@@ -17,7 +17,7 @@ from fairqr.graph.service.engine.engine import Engine
 from fairqr.graph.service.http.access import MCP_PATH, caller_of
 from fairqr.graph.service.http.runs import carrier_of
 from fairqr.graph.service.mcp.tools import Origin, make_server
-from fairqr.graph.service.runs.ephemeral import EphemeralRuns
+from fairqr.graph.service.runs.manager import EphemeralRuns
 
 # The most sessions of a worker; each takes about 70 kB until it ends or times out.
 SESSIONS = 1000

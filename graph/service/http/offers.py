@@ -279,6 +279,6 @@ async def metrics(request: Request) -> Response:
     parts, counts = parts_of(request), None
     with suppress(StoreUnavailableError):
         counts = await parts.store.counts()
-    live = parts.runs.ephemeral
+    live = parts.runs
     text = parts.metrics.text(counts, len(live.waiting), len(live.under_way))
     return Response(text, media_type=CONTENT_TYPE_LATEST)

@@ -67,8 +67,7 @@ async def complete_chat(asked: ChatRequest, request: Request) -> Response:
         headers = {**begun.headers, "X-Accel-Buffering": "no"}
         chunks = _chunks(request, asked, begun)
         return StreamingResponse(chunks, headers=headers, media_type="text/event-stream")
-    begun = await ended(request, "answer", asked.as_answer())
-    result = begun.run.result or {}
+    begun, result = await ended(request, "answer", asked.as_answer())
     message = {"role": "assistant", "refusal": None}
     message |= await _message(request, asked.model, result)
     whole = {**_piece(begun.run, asked, message, "stop"), "usage": _usage_of(result)}

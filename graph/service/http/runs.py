@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from fairqr.base import telemetry
-from fairqr.base.errors import InputError, RunNotFoundError
+from fairqr.base.errors import InputError, RunInterruptedError, RunNotFoundError
 from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.search.result import SearchResult
@@ -29,8 +29,8 @@ from fairqr.graph.service.engine.requests import REQUESTS, AuditRequest, Backgro
 from fairqr.graph.service.http.access import caller_of
 from fairqr.graph.service.http.answers import Events, Json, sent
 from fairqr.graph.service.http.parts import parts_of
-from fairqr.graph.service.problems import problem_of
-from fairqr.graph.service.records import Kind, Run, RunSummary, Status, path_of
+from fairqr.graph.service.records import Event, Kind, Run, RunSummary, Status, path_of
+from fairqr.graph.service.runs.manager import STEPLESS
 
 CLIENT_GONE = 499  # the status in the metrics if the client disconnected
 
@@ -80,15 +80,13 @@ class Begun(NamedTuple):
     """A run that has begun.
 
     Attributes:
-        run: The run.
+        run: The run, as it began.
         events: Yields what happens in it. If it is not kept, leaving this stops it.
-        end: Waits for its end, and returns it.
         headers: The address of a kept run, or the id of another one, which names its trace.
     """
 
     run: Run
     events: AbstractAsyncContextManager[Events]
-    end: Callable[[], Coroutine[Any, Any, Run]]
     headers: dict[str, str]
 
 
@@ -109,13 +107,13 @@ async def begin(request: Request, kind: Kind, asked: RunRequest, *, steps: bool 
     if asked.keep:
         # A client that leaves takes nothing back.
         run = await asyncio.shield(submit(request, kind, checked.body, checked.query))
-        events = aclosing(parts.runs.events(run.id, key))
-        return Begun(run, events, lambda: parts.runs.result(run.id, key), _place(run))
+        events = aclosing(parts.runs.events(run, key, 0 if steps else STEPLESS))
+        return Begun(run, events, _place(run))
     execute = partial(parts.engine.execute, checked, steps=steps)
-    begun = await parts.runs.ephemeral.begin(
+    begun = await parts.runs.begin(
         kind, checked.query, execute, key=key, carrier=carrier_of(request)
     )
-    return Begun(begun.run, begun, begun.end, {"X-Request-ID": begun.run.id})
+    return Begun(begun.run, begun, {"X-Request-ID": begun.run.id})
 
 
 async def submit(request: Request, kind: Kind, body: dict[str, Any], query: str) -> Run:
@@ -128,19 +126,32 @@ def _place(run: Run) -> dict[str, str]:
     return {"Location": path_of(run.id)}
 
 
-async def ended(request: Request, kind: Kind, asked: RunRequest) -> Begun:
+async def ended(request: Request, kind: Kind, asked: RunRequest) -> tuple[Begun, dict[str, Any]]:
     """Do a run to its end, unless the client disconnects; see :func:`begin`.
+
+    Returns:
+        The run, as it began, and its result.
 
     Raises:
         FairqrError: As of :func:`begin`.
         HTTPException: The run failed, or the client disconnected.
     """
-    begun = await unless_gone(request, begin(request, kind, asked, steps=False))
-    run = await unless_gone(request, begun.end())
-    if run.result is None:
-        problem = run.problem or problem_of(LookupError())
-        raise HTTPException(problem["status"], problem, begun.headers)
-    return begun._replace(run=run)
+
+    async def do() -> tuple[Begun, Event]:
+        begun = await begin(request, kind, asked, steps=False)
+        async with begun.events as events:
+            async for event in events:
+                if event.last:
+                    return begun, event
+        path = path_of(begun.run.id)
+        raise RunInterruptedError(
+            f"The service stopped, but the run continues; read its result at {path}."
+        )
+
+    begun, last = await unless_gone(request, do())
+    if last.name == "error":
+        raise HTTPException(last.data["status"], last.data, begun.headers)
+    return begun, last.data["result"]
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -190,8 +201,8 @@ def _add_routes(kind: Kind, about: str, result: type[BaseModel]) -> None:
     shared: dict[str, Any] = {"tags": ["ask"], "responses": {200: _LOCATED}}
 
     async def wait(asked: RunRequest, request: Request) -> Response:
-        found = await ended(request, kind, asked)
-        return Json(found.run.result, headers=found.headers)
+        begun, found = await ended(request, kind, asked)
+        return Json(found, headers=begun.headers)
 
     async def follow(
         asked: RunRequest, request: Request, response: Response
@@ -250,7 +261,7 @@ async def _followed(request: Request, id: _Id, known: _Known = None) -> AsyncIte
     if not (after.isascii() and after.isdecimal() and len(after) <= 15):
         raise InputError("Last-Event-ID must be the number of an event, such as 3.")
     run, key = await _run(request, id), caller_of(request.scope).id
-    async with aclosing(parts_of(request).runs.events(run.id, key, int(after))) as events:
+    async with aclosing(parts_of(request).runs.events(run, key, int(after))) as events:
         yield events
 
 

@@ -55,7 +55,7 @@ async def running(
         if find_spec("fastmcp") is not None:
             from fairqr.graph.service.http.agents import McpDoor
 
-            opened = McpDoor.opened(parts.engine, parts.runs.ephemeral)
+            opened = McpDoor.opened(parts.engine, parts.runs)
             app.router.routes.append((await stack.enter_async_context(opened)).route)
         yield app, lambda: parts.runs.drain(settings.grace)
 

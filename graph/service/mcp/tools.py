@@ -28,7 +28,7 @@ from fairqr.graph.service.engine.engine import Engine
 from fairqr.graph.service.engine.requests import AuditRequest, parsed
 from fairqr.graph.service.problems import INTERNAL, problem_of, told_in_log
 from fairqr.graph.service.records import NOBODY, Kind
-from fairqr.graph.service.runs.ephemeral import EphemeralRuns
+from fairqr.graph.service.runs.manager import EphemeralRuns
 from fairqr.prompts.template import fence
 
 SHOWN, READ = 10, 5  # how many documents a tool shows, and an answer rests on, by default

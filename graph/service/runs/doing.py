@@ -1,23 +1,47 @@
-"""A run of either kind that this process does, and how runs end."""
+"""A run of either kind that this process does: what it tells, what is kept, and how it ends."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
 import logging
+import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import Any
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
 
-from fairqr.base.errors import FairqrError, RunCancelledError, RunTimeoutError
+from langchain_core.messages import AIMessageChunk
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from fairqr.agents.models.replies import Reply, Usage, Validate
+from fairqr.base.errors import FairqrError, RunCancelledError, RunInterruptedError, RunTimeoutError
 from fairqr.base.telemetry import continued
 from fairqr.graph.service.problems import CANCELLED, problem_of, told_in_log
 from fairqr.graph.service.records import Event, EventName, Run, RunSummary, Status
-from fairqr.graph.stream import RunEvent, Step
+from fairqr.graph.service.store import Attempt, Store
+from fairqr.graph.service.store.checkpoints import lasting
+from fairqr.graph.steps import RunJournal, Write
+from fairqr.graph.stream import RunEvent, Step, step_data
 
 STOPPING = 1.0
 """Seconds that stopped runs have to end."""
+
+MOMENT = 0.02
+"""Seconds that events wait for others, with which they are stored."""
+
+CHECKPOINTED = 0.25
+"""Seconds between two transactions with checkpoints. A killed run may do so much once more."""
+
+LOSSES = 5
+"""After this many attempts that ended without a word, we blame the run and fail it."""
+
+_FINAL = ("ok", "parse_error", "refused", "invalid_request", "unsupported")
+"""Asking again would not change these statuses. After others, such as a timeout, we ask again."""
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -40,26 +64,60 @@ class LiveRun(ABC):
     """A run that this process does, within its time limit and to one end.
 
     Attributes:
-        run: The run, as it starts.
+        run: The run, as it starts, and in the end as it ended.
+        path: What its problems are about.
         seconds: The time limit.
         carrier: The headers of the caller's trace.
         observer: Hears what happens to the run.
-        over: Set when this process is done with the run.
+        over: Whether this process is done with the run.
         stopped: Why the run is to end, if somebody has stopped it.
         task: Does the run; None before and after it can be stopped.
         last: The number of the last event.
     """
 
     run: Run
+    path: str
     seconds: float
     carrier: Mapping[str, str]
     observer: Observer
-    over: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    stopped: FairqrError | None = field(default=None, init=False)
+    over: bool = field(default=False, init=False)
+    stopped: Exception | None = field(default=None, init=False)
     task: asyncio.Task[Any] | None = field(default=None, init=False)
     last: int = field(default=0, init=False)
+    # The caps limit the events of a run, so this list stays small.
+    _told: list[Event] = field(default_factory=list, init=False)
+    _news: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
-    def stop(self, why: FairqrError | None = None) -> None:
+    async def events(self, after: int = 0) -> AsyncGenerator[Event, None]:
+        """Yield what the run tells here until this process is done with it, pieces of text too.
+
+        Args:
+            after: Only events with higher numbers.
+        """
+        position = 0
+        while True:
+            news = self._news
+            while position < len(self._told):
+                event = self._told[position]
+                position += 1
+                if event.last or event.number > after or not event.number:
+                    yield event
+            if self.over:
+                return
+            await news.wait()
+
+    def tell(self, *events: Event) -> None:
+        """Tell those who follow the run."""
+        self._told += events
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def leave(self) -> None:
+        """Say that this process is done with the run."""
+        self.over = True
+        self.tell()
+
+    def stop(self, why: Exception | None = None) -> None:
         """End the run, unless it is over or was stopped before.
 
         Args:
@@ -78,12 +136,11 @@ class LiveRun(ABC):
         """Return the event that says what runs."""
         return self.event("run", self.run.model_dump(include=set(RunSummary.model_fields)))
 
-    async def outcome(self, happenings: AsyncGenerator[RunEvent, None], path: str) -> Run:
+    async def outcome(self, happenings: AsyncGenerator[RunEvent, None]) -> Run:
         """Do the run, and return it at its end.
 
         Args:
             happenings: What happens in the run; closed in the end.
-            path: What a problem is about.
 
         Raises:
             asyncio.CancelledError: The task was cancelled, and nobody has stopped the run.
@@ -94,9 +151,9 @@ class LiveRun(ABC):
             if self.stopped is None or self.task is None:
                 raise
             self.task.uncancel()
-            return failed(self.run, self.stopped, path)
+            return failed(self.run, self.stopped, self.path)
         except Exception as error:
-            return failed(self.run, error, path)
+            return failed(self.run, error, self.path)
 
     async def _result(self, happenings: AsyncGenerator[RunEvent, None]) -> dict[str, Any]:
         kind = self.run.kind
@@ -104,12 +161,15 @@ class LiveRun(ABC):
         result: dict[str, Any] | None = None
         limit = asyncio.timeout(self.seconds)
         try:
-            async with limit, aclosing(happenings):
+            async with limit, contextlib.aclosing(happenings):
                 with continued(self.carrier):
                     async for event in happenings:
                         if isinstance(event, Step):
                             result = event.update.get(name) or result
-                        await self.hear(event)
+                            self.hear(event)
+                        elif isinstance(event, AIMessageChunk):
+                            data = {"text": str(event.text)}
+                            self.hear_piece(Event(number=0, name="token", data=data))
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -122,8 +182,259 @@ class LiveRun(ABC):
         return result
 
     @abstractmethod
-    async def hear(self, event: RunEvent) -> None:
-        """Tell followers of something that happens in the run."""
+    def hear(self, step: Step) -> None:
+        """Take note of a step that has ended."""
+
+    def hear_piece(self, piece: Event) -> None:
+        """Tell of a piece of an answer."""
+        self.tell(piece)
+
+
+@dataclass(eq=False)
+class EphemeralRun(LiveRun):
+    """A run that ends with its client: nothing of it is stored, and nobody resumes it.
+
+    Use it as a context manager to follow it. Leaving that stops the run.
+
+    Attributes:
+        key: The id of the key that asked.
+    """
+
+    key: str
+
+    async def __aenter__(self) -> AsyncGenerator[Event, None]:
+        """Return all events; the last one is ``end`` or ``error``."""
+        return self.events()
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop the run if it is not over."""
+        self.stop()
+
+    async def do(self, happenings: AsyncGenerator[RunEvent, None]) -> None:
+        """Do the run to its end."""
+        self.observer.begun(self.run)
+        self.tell(self.first_event())
+        self.conclude(await self.outcome(happenings))
+
+    def hear(self, step: Step) -> None:
+        """Tell the client of a step."""
+        self.tell(self.event("step", step_data(self.run.kind, step)))
+
+    def conclude(self, final: Run | None = None) -> None:
+        """End the run if it is not over; by default, as whoever stopped it has said."""
+        if not self.over:
+            why = self.stopped or RunCancelledError(CANCELLED)
+            final = final or failed(self.run, why, self.path)
+            self.run = final.model_copy(update={"finished": time.time()})
+            self.tell(last_event(self.run, self.last + 1))
+            self.leave()
+            self.observer.finished(self.run)
+
+
+@dataclass(eq=False)
+class DurableRun(LiveRun, RunJournal):
+    """An attempt at a stored run. What it tells is kept first, and its end is written once.
+
+    Attributes:
+        run: What the store knows of the attempt.
+        store: Keeps what it tells and its end.
+        saver: Keeps where it is.
+        resumed: Whether there are checkpoints to go on from.
+    """
+
+    run: Attempt
+    store: Store
+    saver: BaseCheckpointSaver[Any]
+
+    def __post_init__(self) -> None:
+        self.stopped = RunCancelledError(CANCELLED) if self.run.cancel else None
+        self.last = self.run.last
+        self.resumed = False
+        self._known = {key for key in self.run.told.values() if key}
+        """The keys of the steps that were told."""
+        self._asked: Counter[str] = Counter()
+        self._kept: dict[str, dict[int, dict[str, Any]]] = {}
+        """The replies of earlier attempts, by question and by how often it was asked before."""
+        for id_, reply in self.run.replies.items():
+            short, _, number = id_.partition(":")
+            self._kept.setdefault(short, {})[int(number)] = reply
+        # What is to be stored.
+        self._events: list[Event] = []
+        self._replies: dict[str, dict[str, Any]] = {}
+        self._writes: list[Write] = []
+        self._flushing = asyncio.Lock()
+        self._soon: asyncio.Task[None] | None = None
+        self._checkpoint_at = time.monotonic() + CHECKPOINTED
+        self._has_checkpoints = self.run.attempts > 1
+        self._lost = False
+        self._version = self.run.version
+
+    async def do(self, execute: Execute) -> None:
+        """Do the run to its end.
+
+        Raises:
+            asyncio.CancelledError: It goes on elsewhere or later.
+        """
+        self.task = asyncio.current_task()
+        try:
+            final = await self.outcome(self._happenings(execute))
+            self.task = None  # it is not to be stopped any more
+            try:
+                await self._finish(final)
+            except Exception as error:  # the result or an event cannot be written
+                self.last -= sum(event.number > 0 for event in self._events)
+                self._events.clear()
+                await self._finish(failed(self.run, error, self.path))
+        except asyncio.CancelledError:
+            if not self._lost:
+                await asyncio.shield(self._hand_over())
+            raise
+        finally:
+            self.leave()
+            if self._soon is not None:
+                self._soon.cancel()
+
+    async def _happenings(self, execute: Execute) -> AsyncGenerator[RunEvent, None]:
+        if self.stopped is not None:
+            raise self.stopped
+        if self.run.attempts - 1 - self.run.handed_over > LOSSES:
+            raise RunInterruptedError(
+                "Every worker that started this run stopped before its end; ask for less."
+            )
+        if self.run.attempts > 1:
+            config: Any = {"configurable": {"thread_id": self.run.id, "checkpoint_ns": ""}}
+            self.resumed = await self.saver.aget_tuple(config) is not None
+        self.observer.begun(self.run)
+        self._note(self.first_event())
+        async with contextlib.aclosing(execute(self.run, self)) as happenings:
+            async for event in happenings:
+                yield event
+
+    def hear(self, step: Step) -> None:
+        """Tell of a step of an audit, which is no graph, whose nodes tell of their ends."""
+        if self.run.kind == "audit":
+            self._note(self.event("step", step_data(self.run.kind, step)))
+
+    def hear_piece(self, piece: Event) -> None:
+        """Tell of a piece of an answer, after what comes before it."""
+        if self._events:
+            self._events.append(piece)
+        else:
+            self.tell(piece)
+
+    async def begin_over(self, version: str) -> None:
+        """Forget the checkpoints if they are over another version of the index."""
+        self._version = version
+        if self.run.version not in (None, version):
+            self.resumed = False
+            self._known.clear()
+            await self._lasting(lambda: self.store.begin_over(self.run))
+
+    async def once(self, key: str, check: Validate, ask: Callable[[], Awaitable[Reply]]) -> Reply:
+        """Return the kept reply to a question, or ask it and keep the reply."""
+        short = hashlib.sha256(key.encode()).hexdigest()[:32]
+        number = self._asked[short]  # if a question is asked twice, keep both replies
+        self._asked[short] += 1
+        kept = self._kept.get(short, {})
+        # Steps of before this attempt do not ask again, so that its numbers are lower than before;
+        # and what they knew by a cache of their process is known by the last reply.
+        found = kept.get(number) or (kept[max(kept)] if kept and number > max(kept) else None)
+        if found is not None and (number in kept or found["status"] == "ok"):
+            value = check(found["value"]) if found["status"] == "ok" else {}
+            return Reply(found["status"], value, found["message"], Usage(**found["usage"]))
+        reply = await ask()
+        if reply.status in _FINAL:
+            stored = {**asdict(reply), "value": dict(reply.value)}
+            self._replies[f"{short}:{number}"] = stored
+            await self.flush()
+        return reply
+
+    def ended(self, key: str, name: str, update: Mapping[str, Any]) -> None:
+        """Tell that a step has ended, unless an earlier attempt did."""
+        if key not in self._known:
+            self._known.add(key)
+            data = step_data(self.run.kind, Step(name, dict(update)))
+            self._note(self.event("step", data, key))
+
+    def write(self, write: Write) -> None:
+        """Take note of a checkpoint, or a part of one."""
+        self._writes.append(write)
+        self._note()
+
+    async def settled(self) -> bool:
+        """Store the checkpoints that were noted; return whether there are any of the run."""
+        if self._writes:
+            await self.flush(checkpoints=True)
+        return self._has_checkpoints
+
+    def _note(self, *events: Event) -> None:
+        self._events += events
+        if self._soon is None or self._soon.done():
+            self._soon = asyncio.create_task(self._flush_soon())
+
+    async def _flush_soon(self) -> None:
+        while self._events or self._writes:
+            await asyncio.sleep(MOMENT)
+            try:
+                await self.flush(checkpoints=time.monotonic() > self._checkpoint_at)
+            except Exception as error:  # something cannot be written
+                self.stop(error)
+                return
+
+    async def flush(self, checkpoints: bool = False) -> None:
+        """Store what was noted, all of it or nothing, and tell of it.
+
+        Args:
+            checkpoints: Whether to store checkpoints, too. They never say more than was told.
+
+        Raises:
+            asyncio.CancelledError: The run is not this process's any more.
+        """
+        async with self._flushing:
+            events, replies = [*self._events], dict(self._replies)
+            writes = [*self._writes] if checkpoints else []
+            self._has_checkpoints = self._has_checkpoints or bool(writes)
+            if events or replies or writes:
+                given = (self.run, events, replies, self._version, writes)
+                if not await self._lasting(lambda: self.store.add(*given)):
+                    raise asyncio.CancelledError
+                del self._events[: len(events)], self._writes[: len(writes)]
+                self._replies = {k: v for k, v in self._replies.items() if k not in replies}
+                self.tell(*events)
+            if writes:
+                self._checkpoint_at = time.monotonic() + CHECKPOINTED
+
+    async def _finish(self, final: Run) -> None:
+        async with self._flushing:  # the end makes all that is not stored yet needless but events
+            if self.over:  # this process has left it to the next one
+                return
+            given = (final, self._events, self._has_checkpoints)
+            if over := await self._lasting(lambda: self.store.finish(*given)):
+                self.tell(*self._events, last_event(over, self.last + 1))
+                self._events, self._replies, self._writes = [], {}, []
+                self.observer.finished(over)
+
+    async def _hand_over(self) -> None:
+        with contextlib.suppress(Exception, asyncio.CancelledError):  # the next attempt does more
+            await self.flush(checkpoints=True)
+        await self._lasting(lambda: self.store.release(self.run))
+
+    async def _lasting(self, write: Callable[[], Awaitable[T]]) -> T | None:
+        """Write something, also if the database is away for a while.
+
+        Returns:
+            None or False if a later attempt has begun; this one ends then.
+        """
+        if self._lost or not (written := await lasting(write)):
+            if not self._lost and self.task is not None:
+                self._lost = True
+                self.task.cancel()
+            return None
+        return written
+
+
+Execute = Callable[[Run, DurableRun], AsyncGenerator[RunEvent, None]]
+"""Runs a run from its last checkpoint on; yields what happens."""
 
 
 async def wait_for(tasks: Iterable[asyncio.Task[Any] | None], seconds: float) -> None:

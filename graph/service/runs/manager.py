@@ -7,24 +7,27 @@ import contextlib
 import logging
 import shutil
 import time
-from collections.abc import AsyncGenerator, Mapping
+import uuid
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairqr.base.errors import FairqrError, RunInterruptedError
+from fairqr.base.errors import AccessError, FairqrError, RunInterruptedError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.problems import busy, told_in_log
 from fairqr.graph.service.records import NOBODY, Event, Kind, Run, is_id, path_of
-from fairqr.graph.service.runs.doing import STOPPING, Observer, last_event, wait_for
-from fairqr.graph.service.runs.durable import DurableRun, Execute
-from fairqr.graph.service.runs.ephemeral import EphemeralRuns
+from fairqr.graph.service.runs import doing
 from fairqr.graph.service.runs.queues import LocalQueue, SharedQueue
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.checkpoints import Checkpoints, lasting
+from fairqr.graph.stream import RunEvent
 
 SOON, FOLLOW = 0.02, 0.2
 """Seconds between the first two and between later looks at a run that another process does."""
+
+STEPLESS = 2**31 - 1
+"""Who follows a run from this event on hears of its end alone."""
 
 TICK = 1.0
 """Seconds between two looks for what is to be cancelled or done again."""
@@ -35,7 +38,120 @@ CLEAN_EVERY = 600.0
 _log = logging.getLogger(__name__)
 
 
-class Runs:
+class EphemeralRuns:
+    """The ephemeral runs of this process.
+
+    Args:
+        settings: The settings of the service.
+        observer: Hears what happens to runs.
+
+    Attributes:
+        accepting: Whether runs are accepted; false once :meth:`drain` was called.
+        waiting: The key of each run that waits for a slot.
+        under_way: The runs that have one.
+    """
+
+    def __init__(self, settings: ServiceSettings, observer: doing.Observer) -> None:
+        self._settings = settings
+        self._observer = observer
+        # For runs of both kinds, first come, first served.
+        self._slots = asyncio.Semaphore(settings.concurrency)
+        self.accepting = True
+        self.waiting: list[str] = []
+        self.under_way: set[doing.EphemeralRun] = set()
+
+    async def begin(
+        self,
+        kind: Kind,
+        query: str,
+        execute: Callable[[str], AsyncGenerator[RunEvent, None]],
+        *,
+        key: str,
+        carrier: Mapping[str, str],
+        seconds: float | None = None,
+    ) -> doing.EphemeralRun:
+        """Wait for a slot, and start a run in it.
+
+        Args:
+            kind: The kind of the run.
+            query: The query or the question.
+            execute: Runs the run, given its id.
+            key: The id of the key that asks.
+            carrier: The headers of the caller's trace.
+            seconds: The time limit; at most the cap, which is the default.
+
+        Raises:
+            BusyError: The key has too many runs, too many runs wait, no slot became free in time,
+                or the service is stopping.
+        """
+        limits, cap = self._settings.limits, self._settings.caps.seconds
+        own = [*self.waiting, *(run.key for run in self.under_way)].count(key)
+        accepting = self.accepting
+        if not accepting:
+            raise busy("draining", limits.live)
+        if own >= limits.live:
+            raise busy("live", limits.live)
+        if len(self.waiting) >= limits.queue:
+            raise busy("queue", limits.live)
+        self.waiting.append(key)
+        try:
+            async with asyncio.timeout(limits.wait):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise busy("queue", limits.live) from None
+        finally:
+            self.waiting.remove(key)
+        if not self.accepting:
+            self._slots.release()
+            raise busy("draining", limits.live)
+        run = Run(
+            id=uuid.uuid4().hex,
+            kind=kind,
+            status="running",
+            query=query,
+            created=time.time(),
+            started=time.time(),
+            attempts=1,
+            request={},
+        )
+        self._observer.accepted(run)
+        seconds = min(seconds or cap, cap)
+        begun = doing.EphemeralRun(run, f"/v1/{kind}", seconds, carrier, self._observer, key)
+        self.under_way.add(begun)
+        begun.task = asyncio.create_task(begun.do(execute(run.id)))
+        begun.task.add_done_callback(lambda _: self._over(begun))
+        return begun
+
+    def _over(self, run: doing.EphemeralRun) -> None:
+        run.conclude()  # it may have been stopped before its first step
+        self.under_way.discard(run)
+        self._slots.release()
+
+    async def drain(self, grace: float) -> None:
+        """Accept no more runs, and give those under way ``grace`` seconds; then stop them."""
+        if self.accepting:
+            self.accepting = False
+            self._slots.release()  # whoever waits for one sees it, and passes it on
+        await doing.wait_for((run.task for run in self.under_way), grace)
+        for run in self.under_way:
+            run.stop(
+                RunInterruptedError(
+                    "The service stopped during this run; ask again. A run with 'keep' survives a "
+                    "restart."
+                )
+            )
+        await doing.wait_for((run.task for run in self.under_way), doing.STOPPING)
+        for run in self.under_way:  # it does not stop
+            run.conclude()
+
+    def stop_runs_of(self, keys: set[str]) -> None:
+        """Stop the runs of revoked keys."""
+        for run in self.under_way:
+            if run.key in keys:
+                run.stop(AccessError("The access key was revoked; send another one."))
+
+
+class Runs(EphemeralRuns):
     """The runs that this process accepts, and those that it does.
 
     An ephemeral run belongs to its client: it only runs here, and nothing of it is stored. A
@@ -49,17 +165,19 @@ class Runs:
         observer: Hears what happens to runs.
 
     Attributes:
-        ephemeral: The ephemeral runs.
         doing: The durable runs under way here, by id.
     """
 
     def __init__(
-        self, store: Store, execute: Execute | None, settings: ServiceSettings, observer: Observer
+        self,
+        store: Store,
+        execute: doing.Execute | None,
+        settings: ServiceSettings,
+        observer: doing.Observer,
     ) -> None:
+        super().__init__(settings, observer)
         self._store = store
         self._execute = execute
-        self._settings = settings
-        self._observer = observer
         self._queue = (LocalQueue if store.database.file else SharedQueue)(store, settings)
         self._ticking: asyncio.Task[None] | None = None
         self._clean_at = 0.0
@@ -67,13 +185,7 @@ class Runs:
         """When the database was away last: after that, all workers look as if they were silent."""
         self._changed = asyncio.Event()
         self._ended = False
-        self.doing: dict[str, DurableRun] = {}
-        self.ephemeral = EphemeralRuns(settings, observer)
-
-    @property
-    def accepting(self) -> bool:
-        """Whether runs are accepted; false once :meth:`drain` was called."""
-        return not self.ephemeral.slots.closed
+        self.doing: dict[str, doing.DurableRun] = {}
 
     async def start(self) -> None:
         """Start doing runs, including those that wait in the store.
@@ -92,19 +204,18 @@ class Runs:
 
         Durable ones that are stopped go on in another process, or at the next start.
         """
-        self.ephemeral.slots.close()
         if self._ticking is not None:
             self._ticking.cancel()
         try:
             await asyncio.gather(
-                self.ephemeral.drain(grace),
+                super().drain(grace),
                 self._queue.drain(grace, self.doing.keys()),
-                wait_for({self._ticking}, STOPPING),
+                doing.wait_for({self._ticking}, doing.STOPPING),
             )
         finally:
             self._ended = True
-            for doing in self.doing.values():  # it does not stop
-                doing.leave()
+            for run in self.doing.values():  # it does not stop
+                run.leave()
             self._tell()
 
     async def submit(
@@ -134,9 +245,8 @@ class Runs:
             raise busy("draining", limits.live)
         run = await self._store.accept(
             self._queue.enqueue,
-            queue=limits.queue,
-            live=limits.live,
-            key_id=key,
+            limits,
+            key,
             kind=kind,
             query=query,
             request=dict(request),
@@ -145,80 +255,48 @@ class Runs:
         self._observer.accepted(run)
         return run
 
-    async def events(self, id_: str, key: str, after: int = 0) -> AsyncGenerator[Event, None]:
-        """Yield the past and future events of a run, until it is over.
+    async def events(self, run: Run, key: str, after: int = 0) -> AsyncGenerator[Event, None]:
+        """Yield the past and future events of a durable run, until it is over.
 
         The last event is ``end`` or ``error``, unless the service stops first. The run then goes on
         elsewhere: follow it there. While the database is away, nothing comes. Pieces of an answer
         come where the run is done in this process, all of them to everybody who begins to follow.
 
         Args:
-            id_: The id of the run.
+            run: The run, as it was read for the key.
             key: The id of the key that asks.
             after: The number of the last event that the caller has.
 
         Raises:
-            RunNotFoundError: The key has no such run.
+            RunNotFoundError: The run has been deleted.
         """
-        known: Run | None = None
-        local: DurableRun | None = None
-        told = 0
-        async for run in self._looks(id_, key):
-            while run is not known and (
-                stored := await lasting(partial(self._store.events, id_, after))
-            ):
-                for event in stored:
-                    yield event
-                    after = event.number
-            known, before, local = run, local, self.doing.get(id_)
-            if local is not None:
-                told = told if local is before else 0
-                for piece in local.pieces[told:]:
-                    yield piece
-                told = len(local.pieces)
-            if not run.live:
-                yield last_event(run, after + 1)
-
-    async def result(self, id_: str, key: str) -> Run:
-        """Wait until a run is over, and return it.
-
-        Raises:
-            RunNotFoundError: The key has no such run.
-            RunInterruptedError: The service stops, and the run continues elsewhere.
-        """
-        async for run in self._looks(id_, key, steps=False):
-            if not run.live:
-                return run
-        raise RunInterruptedError(
-            f"The service stopped, but the run continues; read its result at {path_of(id_)}."
-        )
-
-    async def _looks(self, id_: str, key: str, *, steps: bool = True) -> AsyncGenerator[Run, None]:
-        """Yield a run now and whenever there is news of it, until it is over or the service stops.
-
-        Args:
-            id_: The id of the run.
-            key: The id of the key that asks.
-            steps: Whether the end of a step is news.
-        """
-        run: Run | None = None
-        known: tuple[DurableRun | None, int] = (None, 0)
         pause = SOON
         while True:
-            local, stopping = self.doing.get(id_), self._ended  # before we look into the store
-            news, stored = self._changed, 0
-            if local is not None:
-                news, stored = local.news if steps else local.over, local.stored
-            if run is None or local is None or known != (local, stored):
-                known = local, stored
-                run = await lasting(partial(self._store.run, id_, key))
-            yield run
-            if stopping or not run.live:
+            here = self.doing.get(run.id)
+            # What earlier attempts have told, and what is told elsewhere.
+            if run.attempts if here is None else after < here.run.last:
+                while stored := await lasting(partial(self._store.events, run.id, after)):
+                    for event in stored:
+                        yield event
+                    after = stored[-1].number
+            if not run.live:
+                yield doing.last_event(run, after + 1)
+                return
+            if here is not None:
+                async with contextlib.aclosing(here.events(after)) as events:
+                    async for event in events:
+                        yield event
+                        if event.last:
+                            return
+                        after = max(after, event.number)
+            if self._ended:
                 return
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if local else pause):
-                    await news.wait()
+                async with asyncio.timeout(pause):
+                    while self.doing.get(run.id) is here and not self._ended:
+                        await self._changed.wait()
             pause = min(FOLLOW, 1.5 * pause)
+            run = await lasting(partial(self._store.run, run.id, key))
 
     async def cancel(self, id_: str, key: str) -> Run:
         """Cancel a run; a run that is over stays unchanged.
@@ -231,39 +309,29 @@ class Runs:
             StoreUnavailableError: The database cannot be used.
         """
         run = await self._store.cancel(id_, key)
-        if doing := self.doing.get(id_):
-            doing.stop()
+        if here := self.doing.get(id_):
+            here.stop()
         return run
 
-    async def _do(self, execute: Execute, saver: Checkpoints, id_: str) -> None:
+    async def _do(self, execute: doing.Execute, saver: Checkpoints, id_: str) -> None:
         """Do a run when there is a slot."""
-        if not await self.ephemeral.slots.take():
-            return
-        try:
+        async with self._slots:
+            if not self.accepting:
+                return
             attempt = await lasting(lambda: self._store.begin(id_))
             if attempt is None:
                 return
             caps = self._settings.caps
-            seconds = caps.audit_seconds if attempt.run.kind == "audit" else caps.seconds
-            run = self.doing[id_] = DurableRun(
-                attempt.run,
-                seconds,
-                attempt.carrier,
-                self._observer,
-                attempt,
-                self._store,
-                saver,
-                execute,
-            )
+            seconds = caps.audit_seconds if attempt.kind == "audit" else caps.seconds
+            about = (path_of(id_), seconds, attempt.carrier, self._observer)
+            run = self.doing[id_] = doing.DurableRun(attempt, *about, self._store, saver)
             self._tell()
             try:
-                await run.do()
+                await run.do(execute)
             finally:
                 if self.doing.get(id_) is run:
                     del self.doing[id_]
                 self._tell()
-        finally:
-            self.ephemeral.slots.release()
 
     async def _tick(self) -> None:
         """Cancel what is to be, hand out again what nobody does, and remove what is old."""
@@ -273,8 +341,8 @@ class Runs:
             try:
                 for id_ in {*await self._store.to_cancel()} & self.doing.keys():
                     self.doing[id_].stop()
-                if keys := {run.key for run in self.ephemeral.under_way} - {NOBODY}:
-                    self.ephemeral.stop_runs_of(await self._store.revoked(keys))
+                if keys := {run.key for run in self.under_way} - {NOBODY}:
+                    self.stop_runs_of(await self._store.revoked(keys))
                 if loop.time() > self._away + self._settings.lease:
                     await self._queue.put_back()
                 if loop.time() > self._clean_at:
@@ -288,20 +356,12 @@ class Runs:
                 _log.debug("What went wrong", exc_info=error)
 
     async def _clean(self, retention: float) -> None:
-        """Remove old runs, old traces, and audits that failed or were cancelled.
-
-        Audits that the database does not know are removed when they are old: a service with another
-        database may share the folder.
-        """
+        """Remove old runs, and old traces and audits but those of live runs."""
         await self._store.forget(retention)
-        before = time.time() - retention
-        traces = await asyncio.to_thread(_written, self._settings.traces)
-        audits = await asyncio.to_thread(_written, self._settings.audits_folder)
-        statuses = await self._store.statuses([path.name for path in audits])
-        for path, written in (traces | audits).items():
-            status = statuses.get(path.name)
-            if written < before if status is None else status in ("failed", "cancelled"):
-                await asyncio.to_thread(_remove, path)
+        live = {id_ for id_, _ in await self._store.unfinished()}
+        for folder in (self._settings.traces, self._settings.audits_folder):
+            if folder is not None:
+                await asyncio.to_thread(_remove_old, folder, time.time() - retention, live)
 
     def _tell(self) -> None:
         """Wake those who wait for a run to begin or to end."""
@@ -309,17 +369,16 @@ class Runs:
         self._changed = asyncio.Event()
 
 
-def _written(folder: Path | None) -> dict[Path, float]:
-    """Return when each file or folder of a run was last written to; users may keep others there."""
-    found = {}
-    with contextlib.suppress(OSError):  # another process removes one, or we may not
-        for path in folder.iterdir() if folder else ():
-            if is_id(path.stem):
-                found[path] = path.stat().st_mtime
-    return found
+def _remove_old(folder: Path, before: float, live: Collection[str]) -> None:
+    """Remove the files and folders of runs that were last written to before; users may keep others.
 
-
-def _remove(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
-    with contextlib.suppress(OSError):  # it was a folder, or another process has removed it
-        path.unlink()
+    Args:
+        folder: Where they are. A service with another database may share it.
+        before: In seconds since the epoch.
+        live: The ids of runs whose files stay.
+    """
+    for path in folder.glob("*"):
+        with contextlib.suppress(OSError):  # another process removes it, or we may not
+            if is_id(path.stem) and path.stem not in live and path.stat().st_mtime < before:
+                shutil.rmtree(path, ignore_errors=True)
+                path.unlink(missing_ok=True)

@@ -47,8 +47,6 @@ class LocalQueue:
             ConfigError: Another process serves this file.
         """
         if do is None:
-            if left := await self._store.unfinished():
-                _log.warning("%d runs wait until a service does runs again.", len(left))
             return
         file = self._store.database.file
         try:

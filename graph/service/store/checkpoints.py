@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 PAUSE = 0.5
 """Seconds between two attempts while the database is away."""
 
-MOMENT = 0.002
-"""Seconds in which a checkpoint follows the changes of a step that had no others beside it."""
-
 T = TypeVar("T")
 
 
@@ -37,9 +34,9 @@ async def lasting(call: Callable[[], Awaitable[T]]) -> T:
 class Checkpoints(BaseCheckpointSaver[Any]):
     """The checkpoints of durable runs, which LangGraph's own savers read and write.
 
-    A checkpoint is written in the transaction that stores what its steps have told; in SQLite, some
-    of its parts follow at once. So nothing that was done is never told, and whoever has lost a run
-    writes no checkpoint of it any more.
+    A checkpoint is written in a transaction of its run, never before what its steps have told; in
+    SQLite, some of its parts follow at once. So nothing that was done is never told, and whoever
+    has lost a run writes no checkpoint of it any more.
 
     Args:
         database: Where they are.
@@ -64,6 +61,9 @@ class Checkpoints(BaseCheckpointSaver[Any]):
 
     async def aget_tuple(self, config: Any) -> Any:
         """Return the last checkpoint of a thread."""
+        journal = run_journal()  # None if somebody looks from outside of the run
+        if journal is not None and not await journal.settled():
+            return None
         return await self._read(lambda saver: saver.aget_tuple(config))
 
     async def aget_delta_channel_history(self, **about: Any) -> Any:
@@ -71,18 +71,15 @@ class Checkpoints(BaseCheckpointSaver[Any]):
         return await self._read(lambda saver: saver.aget_delta_channel_history(**about))
 
     async def aput(self, config: Any, checkpoint: Any, *given: Any) -> Any:
-        """Keep a checkpoint, together with what the run has to tell."""
+        """Keep a checkpoint soon, together with what the run has to tell."""
         journal: Any = run_journal()  # only durable runs have these checkpoints
         journal.write(lambda driver: self.saver(driver).aput(config, checkpoint, *given))
-        await journal.flush()
         return {"configurable": {**config["configurable"], "checkpoint_id": checkpoint["id"]}}
 
     async def aput_writes(self, *given: Any) -> None:
-        """Keep what a step changed, before all steps beside it have ended."""
+        """Keep what a step changed soon, even if steps beside it have not ended."""
         journal: Any = run_journal()
         journal.write(lambda driver: self.saver(driver).aput_writes(*given))
-        await asyncio.sleep(MOMENT)
-        await journal.flush()
 
     async def _read(self, call: Callable[[Any], Awaitable[Any]]) -> Any:
         async def read() -> Any:

@@ -8,7 +8,6 @@ import logging
 import math
 import os
 import sqlite3
-import sys
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -126,26 +125,15 @@ class Database:
     async def begin(self) -> AsyncIterator[AsyncConnection]:
         """Open a transaction, which is committed at the end.
 
-        Raises:
-            StoreUnavailableError: The database cannot be used.
-        """
-        async with self.told(), self._engine.begin() as connection:
-            yield connection
-
-    async def driver_of(self, connection: AsyncConnection) -> Any:
-        """Return the driver's connection of a transaction, for LangGraph and procrastinate."""
-        return (await connection.get_raw_connection()).driver_connection
-
-    @asynccontextmanager
-    async def told(self) -> AsyncIterator[None]:
-        """Turn the failures of drivers into one sentence for clients; log what they say.
+        What drivers say of a failure is logged.
 
         Raises:
-            StoreUnavailableError: The code inside failed because of the database. The sentence
-                names no place and no user; the cause has the database's message.
+            StoreUnavailableError: The database cannot be used. The sentence names no place and no
+                user; the cause has the database's message.
         """
         try:
-            yield
+            async with self._engine.begin() as connection:
+                yield connection
         except _BUGS:
             raise
         except _FAILURES as error:
@@ -153,6 +141,10 @@ class Database:
             raise StoreUnavailableError(
                 "The database of runs is not available; try again later."
             ) from error
+
+    async def driver_of(self, connection: AsyncConnection) -> Any:
+        """Return the driver's connection of a transaction, for LangGraph and procrastinate."""
+        return (await connection.get_raw_connection()).driver_connection
 
     def now(self) -> sa.ColumnElement[float]:
         """Return the time in seconds since the epoch, by a clock that all processes share."""
@@ -252,11 +244,6 @@ def _make_file(file: Path) -> None:
 
 def _arguments_of(url: str) -> dict[str, Any]:
     """Return what connects to the PostgreSQL of a URL."""
-    if sys.platform == "win32":
-        raise ConfigError(
-            "The service cannot keep its runs in PostgreSQL on Windows, where psycopg does not "
-            "work with asyncio; run it in WSL, or name a SQLite file."
-        )
     kind, _, rest = url.partition("://")
     given: dict[str, Any] | None = None
     if kind.partition("+")[0] in ("postgresql", "postgres"):

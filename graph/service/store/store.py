@@ -11,7 +11,6 @@ import re
 import secrets
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,6 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.base.errors import InputError, RunCancelledError, RunNotFoundError, one_line
+from fairqr.graph.service.configuration import Limits
 from fairqr.graph.service.problems import CANCELLED, busy, problem_of
 from fairqr.graph.service.records import (
     KEY_START,
@@ -54,29 +54,30 @@ Enqueue = Callable[[AsyncConnection, str, Kind], Awaitable[None]]
 """Hands a run of this id and kind to whoever does it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Run):
     """An attempt at a run. The store takes what it writes while no later one has begun.
 
     Attributes:
-        run: The run, as the attempt found it; ``attempts`` is the number of this one, from 1.
+        attempts: The number of this one, from 1.
+        handed_over: How many earlier attempts have said that they end.
         carrier: The headers of the caller's trace.
         cancel: Whether the run is to be cancelled.
-        lost: How many earlier attempts ended without a word.
         version: Of the index that the run's checkpoints are over; None if there are none.
-        last: The number of the last event that earlier attempts have stored.
-        steps: The keys of the steps that these events tell.
+        told: What earlier attempts have stored: the keys of steps, by the numbers of events.
         replies: The replies of models in earlier attempts, by key.
     """
 
-    run: Run
+    handed_over: int
     carrier: dict[str, str]
     cancel: bool
-    lost: int
     version: str | None
-    last: int
-    steps: set[str]
+    told: dict[int, str | None]
     replies: dict[str, dict[str, Any]]
+
+    @property
+    def last(self) -> int:
+        """The number of the last event that earlier attempts have stored."""
+        return max(self.told, default=0)
 
 
 class Store:
@@ -126,34 +127,31 @@ class Store:
 
     # --- runs, as their keys see them -------------------------------------------------------------
 
-    async def accept(
-        self, enqueue: Enqueue, *, queue: int, live: int, key_id: str, **values: Any
-    ) -> Run:
+    async def accept(self, enqueue: Enqueue, limits: Limits, key: str, **values: Any) -> Run:
         """Accept a run.
 
         Args:
             enqueue: Hands it to whoever does it, in the same transaction.
-            queue: The most runs of all keys that may wait.
-            live: The most live runs of this key.
-            key_id: The id of the key that asked for it.
+            limits: How many runs may wait, and how many of this key may be live.
+            key: The id of the key that asked for it.
             values: What the other columns of the table say of it.
 
         Raises:
             BusyError: One of these limits is reached.
         """
         counts = sa.select(
-            sa.func.count().filter(RUNS.c.key_id == key_id),
+            sa.func.count().filter(RUNS.c.key_id == key),
             sa.func.count().filter(RUNS.c.status == "queued"),
         ).where(_LIVE)
         async with self.database.begin() as connection:
             if not self.database.file:  # two would both count before either is there
                 await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ACCEPTING)))
             own, waiting = (await connection.execute(counts)).one()
-            if own >= live:
-                raise busy("live", live)
-            if waiting >= queue:
-                raise busy("queue", live)
-            values |= {"id": uuid.uuid4().hex, "key_id": key_id, "created": self.database.now()}
+            if own >= limits.live:
+                raise busy("live", limits.live)
+            if waiting >= limits.queue:
+                raise busy("queue", limits.live)
+            values |= {"id": uuid.uuid4().hex, "key_id": key, "created": self.database.now()}
             accepted = RUNS.insert().values(status="queued", **values).returning(*RUNS.c)
             run = _run_of((await connection.execute(accepted)).mappings().one())
             await enqueue(connection, run.id, run.kind)
@@ -169,12 +167,7 @@ class Store:
             return await _own(connection, id, key)
 
     async def runs(
-        self,
-        key: str,
-        *,
-        limit: int = 50,
-        before: float | None = None,
-        **only: str | None,
+        self, key: str, *, limit: int = 50, before: float | None = None, **only: str | None
     ) -> list[RunSummary]:
         """Return a key's runs, the newest first.
 
@@ -267,16 +260,8 @@ class Store:
             again = row["attempts"] > 1
             events = (await connection.execute(told)).all() if again else ()
             replies = (await connection.execute(kept)).all() if again else ()
-        return Attempt(
-            run=_run_of(row),
-            carrier=row["carrier"],
-            cancel=row["cancel"],
-            lost=row["attempts"] - 1 - row["handed_over"],
-            version=row["version"],
-            last=max((event.number for event in events), default=0),
-            steps={event.step for event in events if event.step},
-            replies={reply.id: reply.reply for reply in replies},
-        )
+        more = {"told": dict(map(tuple, events)), "replies": dict(map(tuple, replies))}
+        return Attempt(**{name: row[name] for name in row if name in Attempt.model_fields}, **more)
 
     async def add(
         self,
@@ -290,7 +275,7 @@ class Store:
 
         Args:
             run: The run of an attempt.
-            events: Events, with numbers from 1.
+            events: Events; pieces of text, whose number is 0, are not kept.
             replies: Replies of models as plain data, by the key of the question; the key counts
                 how often it was asked before.
             version: Of the index that the checkpoints are over, if there are any.
@@ -307,19 +292,23 @@ class Store:
         values = {"version": None}
         return await self._write(run, values, deleted=self._checkpoints) is not None
 
-    async def finish(self, run: Run, events: Sequence[Event] = ()) -> Run | None:
+    async def finish(
+        self, run: Run, events: Sequence[Event] = (), has_checkpoints: bool = True
+    ) -> Run | None:
         """Write the last events of a run and its end; see :meth:`add`.
 
         Args:
             run: The run at its end.
             events: Events that are not stored yet.
+            has_checkpoints: Whether there may be checkpoints of the run.
 
         Returns:
             The run with the time of its end; None if nothing was written.
         """
         end = {name: getattr(run, name) for name in ("status", "result", "problem")}
         end["finished"] = self.database.now()
-        deleted = [REPLIES.c.run_id, *self._checkpoints]  # only what is live needs them
+        # Only what is live needs them.
+        deleted = [REPLIES.c.run_id, *(self._checkpoints if has_checkpoints else ())]
         written = await self._write(run, end, events, deleted=deleted)
         return written and run.model_copy(update={"finished": written.finished})
 
@@ -346,7 +335,7 @@ class Store:
             RUNS.c.id == run.id, RUNS.c.attempts == run.attempts, RUNS.c.status == "running"
         )
         mine = mine.values(**values).returning(RUNS.c.finished)
-        told = [{"run_id": run.id, **event.model_dump()} for event in events]
+        told = [{"run_id": run.id, **event.model_dump()} for event in events if event.number]
         kept = [{"run_id": run.id, "id": id_, "reply": it} for id_, it in (replies or {}).items()]
         insert = sqlite.insert if self.database.file else postgresql.insert
         # To make a checkpoint plain data takes a thread. If none is free, keys are still checked.
@@ -362,8 +351,9 @@ class Store:
                 return None
             for table, rows in ((EVENTS, told), (REPLIES, kept)):
                 if rows:
-                    # One statement: for several, psycopg would open a pipeline, too.
-                    await connection.execute(insert(table).values(rows).on_conflict_do_nothing())
+                    # Without what it returns, psycopg would open a pipeline, too.
+                    adding = insert(table).on_conflict_do_nothing().returning(table.c.run_id)
+                    await connection.execute(adding, rows)
             await _delete(connection, [run.id], *deleted)
             # In SQLite, last: the saver commits each of them.
             for write in writes if self.database.file else ():
@@ -383,11 +373,6 @@ class Store:
         """Return the ids and kinds of all live runs, the oldest first."""
         query = sa.select(RUNS.c.id, RUNS.c.kind).where(_LIVE).order_by(RUNS.c.created)
         return [(row["id"], row["kind"]) for row in await self._all(query)]
-
-    async def statuses(self, ids: Collection[str]) -> dict[str, Status]:
-        """Return the statuses of runs, by id; unknown ids are left out."""
-        query = sa.select(RUNS.c.id, RUNS.c.status).where(RUNS.c.id.in_(ids))
-        return {row["id"]: row["status"] for row in await self._all(query)}
 
     async def counts(self) -> dict[Status, int]:
         """Return the numbers of live runs, by status; zeros are left out."""

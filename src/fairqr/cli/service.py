@@ -186,7 +186,7 @@ async def _converse(settings: ServiceSettings, corpora: list[str], model: str | 
     from fairqr.graph.service.engine.engine import Engine
     from fairqr.graph.service.mcp.tools import make_server
     from fairqr.graph.service.runs.doing import Observer
-    from fairqr.graph.service.runs.ephemeral import EphemeralRuns
+    from fairqr.graph.service.runs.manager import EphemeralRuns
 
     async with contextlib.AsyncExitStack() as stack:
         with Progress() as progress:

@@ -8,9 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from fairqr.base.errors import ConfigError
 from tests.patience import PATIENCE
 
 SCRIPT = """
@@ -75,11 +72,3 @@ def test_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     _, errors = child.communicate(timeout=PATIENCE)
     assert "http://127.0.0.1:" in said, errors
     assert child.returncode == 0, errors
-
-
-def test_windows_keeps_runs_in_sqlite_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fairqr.graph.service.store.database import Database
-
-    monkeypatch.setattr(sys, "platform", "win32")
-    with pytest.raises(ConfigError, match=r"on Windows.*; run it in WSL, or name a SQLite file"):
-        Database("postgresql://user:word@localhost/runs")

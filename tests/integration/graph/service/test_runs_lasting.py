@@ -12,8 +12,7 @@ from langchain_core.messages import AIMessageChunk
 
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Run
-from fairqr.graph.service.runs.doing import Observer
-from fairqr.graph.service.runs.durable import DurableRun
+from fairqr.graph.service.runs.doing import DurableRun, Observer
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import RunEvent, Step
@@ -46,10 +45,10 @@ async def test_memory_does_not_grow_with_the_number_of_runs(tmp_path: Path) -> N
         for each in range(number):
             if each % 10 == 0:
                 stored = await runs.submit("search", {}, key=KEY, query="q")
-                events = runs.events(stored.id, KEY)
+                events = runs.events(stored, KEY)
                 assert [event.name async for event in events][-1] == "end"
                 continue
-            run = await runs.ephemeral.begin("search", "q", steps, key=KEY, carrier={})
+            run = await runs.begin("search", "q", steps, key=KEY, carrier={})
             async with run as told:
                 assert [event.name async for event in told][-1] == "end"
 
@@ -89,21 +88,22 @@ async def test_runs_that_are_under_way_outlive_a_restart_of_the_database() -> No
         gated = Gated()
         runs = Runs(store, gated, ServiceSettings(lease=600), Observer())
         await runs.start()
-        ids = [(await runs.submit("search", {}, key=KEY, query="q")).id for _ in range(2)]
+        kept = [await runs.submit("search", {}, key=KEY, query="q") for _ in range(2)]
 
-        told: dict[str, list[Any]] = {id_: [] for id_ in ids}
+        told: dict[str, list[Any]] = {run.id: [] for run in kept}
 
-        async def read(id_: str) -> None:
-            async for event in runs.events(id_, KEY):
-                told[id_].append((event.number, event.name))
+        async def read(run: Run) -> None:
+            async for event in runs.events(run, KEY):
+                told[run.id].append((event.number, event.name))
 
-        readers = [asyncio.create_task(read(id_)) for id_ in ids]
+        readers = [asyncio.create_task(read(run)) for run in kept]
         async with asyncio.timeout(PATIENCE):
             while any(len(events) < 2 for events in told.values()):
                 await asyncio.sleep(0.01)
         await asyncio.to_thread(server.kill)
-        own = await runs.ephemeral.begin("search", "q", steps, key=KEY, carrier={})
-        assert (await own.end()).status == "done"
+        own = await runs.begin("search", "q", steps, key=KEY, carrier={})
+        async with own as events:
+            assert [event.name async for event in events][-1] == "end"
         gated.go.set()
         await asyncio.sleep(1)  # the time of the outage
         assert not any(reader.done() for reader in readers)
@@ -114,8 +114,8 @@ async def test_runs_that_are_under_way_outlive_a_restart_of_the_database() -> No
             numbers, names = zip(*events, strict=True)
             assert numbers == tuple(range(1, len(events) + 1))
             assert [name for name in names if name != "run"] == ["step", "step", "end"]
-        for id_ in ids:
-            run = await store.run(id_, KEY)
+        for each in kept:
+            run = await store.run(each.id, KEY)
             assert run.status == "done"
         await runs.drain(1)
         await store.close()

@@ -7,6 +7,7 @@ import json
 import sqlite3
 import subprocess
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from fairqr.graph.service.runs.doing import CHECKPOINTED
 from tests.integration.model_server import Answer, Asked, Command, ModelServer, says, write_people
 from tests.integration.page_service import ServiceClient, environment, running, settings_for
 from tests.integration.service_client import index_people
@@ -87,6 +89,7 @@ def test_a_run_goes_on_after_kill_9_and_no_reply_is_asked_for_again(
             place = service.client.in_background(request_, kind)
             id_ = place.rpartition("/")[2]
             until(lambda: all_is_kept_but_what_is_held(model, database, tmp_path, id_))
+            time.sleep(4 * CHECKPOINTED)
             service.kill()
         model.gate.set()
         with running(variables) as service:

@@ -16,12 +16,12 @@ from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context, make_context
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Event, Kind, Run
-from fairqr.graph.service.runs.doing import Observer
-from fairqr.graph.service.runs.durable import DurableRun
+from fairqr.graph.service.runs.doing import DurableRun, Observer
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import RunEvent, Step, run_graph
 from fairqr.retrieval.engines.engine import SearchEngine
+from tests.integration.stores import over
 from tests.patience import PATIENCE
 from tests.unit.graph.corpora import write_corpus
 
@@ -85,15 +85,15 @@ async def doing(store: Store, execute: Any) -> AsyncIterator[Runs]:
 async def whole(store: Store, graph: Graph, kind: Kind = "search") -> tuple[Run, list[Event]]:
     """Do a run; where it is left, go on as the next process does."""
     async with doing(store, graph) as runs:
-        id_ = (await runs.submit(kind, {}, key="k", query="science")).id
+        submitted = await runs.submit(kind, {}, key="k", query="science")
         async with asyncio.timeout(PATIENCE):
             while not runs.doing:
                 await asyncio.sleep(0.001)
             while runs.doing:
                 await asyncio.sleep(0.001)
     async with doing(store, graph) as runs:
-        run = await runs.result(id_, "k")
-    return run, await store.events(id_)
+        run = await over(runs, store, submitted)
+    return run, await store.events(run.id)
 
 
 def result_of(run: Run) -> dict[str, Any]:
@@ -171,12 +171,12 @@ async def test_what_was_asked_twice_is_kept_twice_and_what_may_heal_is_not_kept(
         yield Step("rerank", {"result": {"ranking": []}})
 
     async with doing(store, asks) as runs:
-        id_ = (await runs.submit("search", {}, key="k", query="q")).id
+        submitted = await runs.submit("search", {}, key="k", query="q")
         async with asyncio.timeout(PATIENCE):
             while not told:
                 await asyncio.sleep(0.01)
     async with doing(store, asks) as runs:
-        assert (await runs.result(id_, "k")).status == "done"
+        assert (await over(runs, store, submitted)).status == "done"
     first, again = told
     assert not replies
     assert [again[0], again[2]] == [first[0], first[2]]

@@ -18,13 +18,11 @@ from langchain_core.messages import AIMessageChunk
 from fairqr.base import errors
 from fairqr.graph.service.configuration import Caps, Limits, ServiceSettings
 from fairqr.graph.service.records import Event, Run
-from fairqr.graph.service.runs.doing import Observer, done
-from fairqr.graph.service.runs.durable import DurableRun
-from fairqr.graph.service.runs.ephemeral import EphemeralRun, EphemeralRuns
-from fairqr.graph.service.runs.manager import Runs
+from fairqr.graph.service.runs.doing import DurableRun, EphemeralRun, Observer, done
+from fairqr.graph.service.runs.manager import EphemeralRuns, Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import RunEvent, Step
-from tests.integration.stores import begun
+from tests.integration.stores import begun, over
 from tests.patience import PATIENCE
 
 KEY = "k"
@@ -150,18 +148,24 @@ async def written(store: Store, run: Run, number: int) -> None:
 
 
 async def ephemeral(runs: Runs, of: Any, key: str = KEY) -> EphemeralRun:
-    return await runs.ephemeral.begin("search", "q", of, key=key, carrier={})
+    return await runs.begin("search", "q", of, key=key, carrier={})
 
 
-async def collected(events: AsyncGenerator[RunEvent, None]) -> list[Event]:
+async def end(run: EphemeralRun) -> Run:
+    async with run as events:
+        await collected(events)
+    return run.run
+
+
+async def collected(events: AsyncGenerator[Event, None]) -> list[Event]:
     return [event async for event in events]
 
 
 async def read(kind: str, runs: Runs, of: Any) -> tuple[str, asyncio.Task[list[Event]]]:
     """Begin a run, and read its events; return its id and the reader."""
     if kind == "durable":
-        id_ = (await submitted(runs)).id
-        return id_, asyncio.create_task(collected(runs.events(id_, KEY)))
+        kept = await submitted(runs)
+        return kept.id, asyncio.create_task(collected(runs.events(kept, KEY)))
     run = await ephemeral(runs, of)
 
     async def reading() -> list[Event]:
@@ -198,9 +202,9 @@ async def test_a_run_is_told_and_a_durable_one_stored(
             assert (stored.status, stored.result) == ("done", RESULT)
             assert shape(await store.events(id_)) == ALL[:-1]
             # Asked for once more, it is told again.
-            assert numbered(await collected(runs.events(id_, KEY))) == ALL
+            assert numbered(await collected(runs.events(stored, KEY))) == ALL
     assert told.said == ["accepted", "begun", "done"]
-    assert not runs.ephemeral.under_way
+    assert not runs.under_way
 
 
 async def test_a_run_is_told_the_same_to_all_and_from_any_event_on(
@@ -210,15 +214,15 @@ async def test_a_run_is_told_the_same_to_all_and_from_any_event_on(
         elsewhere = Runs(store, None, ServiceSettings(), Told())  # a process that does no runs
         run = await submitted(here)
         readers = [
-            asyncio.create_task(collected(runs.events(run.id, KEY))) for runs in (here, elsewhere)
+            asyncio.create_task(collected(runs.events(run, KEY))) for runs in (here, elsewhere)
         ]
-        results = [asyncio.create_task(runs.result(run.id, KEY)) for runs in (here, elsewhere)]
+        ends = [asyncio.create_task(over(runs, store, run)) for runs in (here, elsewhere)]
         await script.begun.wait()
         script.go.set()
         for reader in readers:
             assert numbered(await reader) == ALL
-        assert {(await result).status for result in results} == {"done"}
-        later = [event async for event in here.events(run.id, KEY, after=2)]
+        assert {(await end).status for end in ends} == {"done"}
+        later = [event async for event in here.events(await store.run(run.id, KEY), KEY, after=2)]
         assert shape(later) == [(3, "step"), (4, "end")]
         assert script.attempts == [1]
 
@@ -236,9 +240,9 @@ async def test_a_reader_that_is_slower_than_memory_is_long_gets_a_kept_run_whole
 
     async with running(store, long) as runs:
         run = await submitted(runs)
-        events = runs.events(run.id, KEY)
+        events = runs.events(run, KEY)
         first = await anext(events)
-        await runs.result(run.id, KEY)
+        await over(runs, store, run)
         numbers = [first.number] + [event.number async for event in events if event.number]
         assert numbers == list(range(1, 153))
 
@@ -249,11 +253,11 @@ async def test_what_runs_is_cancelled_from_wherever_that_is_asked(
 ) -> None:
     async with running(store, script, told) as runs:
         run = await submitted(runs)
-        reader = asyncio.create_task(collected(runs.events(run.id, KEY)))
+        reader = asyncio.create_task(collected(runs.events(run, KEY)))
         await script.begun.wait()
         other = Runs(store, None, ServiceSettings(), Told())
         await (runs if here else other).cancel(run.id, KEY)
-        final = await runs.result(run.id, KEY)
+        final = await over(runs, store, run)
         assert final.status == "cancelled"
         # What happened just before is told and stored, and the end is numbered after it.
         assert shape(await reader) == [(1, "run"), (2, "step"), (3, "error")]
@@ -262,10 +266,10 @@ async def test_what_runs_is_cancelled_from_wherever_that_is_asked(
         assert told.said[-1] == "cancelled"
 
 
-async def both(runs: Runs, script: Script) -> list[tuple[Run, str]]:
+async def both(runs: Runs, store: Store, script: Script) -> list[tuple[Run, str]]:
     """Do an ephemeral run and a durable one; return how each ended, and what problems name."""
-    first = await (await ephemeral(runs, script.of)).end()
-    second = await runs.result((await submitted(runs)).id, KEY)
+    first = await end(await ephemeral(runs, script.of))
+    second = await over(runs, store, await submitted(runs))
     return [(first, "/v1/search"), (second, f"/v1/runs/{second.id}")]
 
 
@@ -280,7 +284,7 @@ async def test_a_users_error_is_told_and_a_mistake_of_ours_is_not(
             (RuntimeError("SECRET"), "internal"),
         ):
             script.fails = error
-            for final, path in await both(runs, script):
+            for final, path in await both(runs, store, script):
                 assert final.status == "failed"
                 assert final.problem is not None
                 assert final.problem["type"] == f"urn:fairqr:error:{type_}"
@@ -292,7 +296,7 @@ async def test_a_users_error_is_told_and_a_mistake_of_ours_is_not(
 
 async def test_a_run_that_takes_too_long_is_ended(store: Store, script: Script) -> None:
     async with running(store, script, caps=Caps(seconds=0.05)) as runs:
-        for final, _ in await both(runs, script):
+        for final, _ in await both(runs, store, script):
             assert final.problem is not None
             assert final.problem["type"] == "urn:fairqr:error:run-timeout"
             assert final.problem["status"] == 504
@@ -305,7 +309,7 @@ async def test_a_result_that_cannot_be_stored_fails_the_run(store: Store) -> Non
 
     async with running(store, strange) as runs:
         run = await submitted(runs)
-        final = await runs.result(run.id, KEY)
+        final = await over(runs, store, run)
         assert final.status == "failed"
         assert (await store.run(run.id, KEY)).problem == final.problem
 
@@ -337,9 +341,8 @@ async def test_what_does_not_end_is_resumed_elsewhere(store: Store, script: Scri
         await written(store, run, 2)
         waits = await submitted(runs)
         readers = {
-            it.id: asyncio.create_task(collected(runs.events(it.id, KEY))) for it in (run, waits)
+            it.id: asyncio.create_task(collected(runs.events(it, KEY))) for it in (run, waits)
         }
-        result = asyncio.create_task(runs.result(run.id, KEY))
         await asyncio.sleep(0)
         began = time.monotonic()
         await runs.drain(0.2)
@@ -347,13 +350,11 @@ async def test_what_does_not_end_is_resumed_elsewhere(store: Store, script: Scri
         # Their clients come back, and find them elsewhere.
         assert shape(await readers[run.id]) == WHOLE[:2]
         assert shape(await readers[waits.id]) == []
-        with pytest.raises(errors.RunInterruptedError):
-            await result
     script.go.set()
     async with running(store, script) as runs:
         for it in (run, waits):
-            assert (await runs.result(it.id, KEY)).status == "done"
-        events = await collected(runs.events(run.id, KEY))
+            assert (await over(runs, store, it)).status == "done"
+        events = await collected(runs.events(run, KEY))
         # The first step was told before, and is not told again.
         names = ["run", "step", "run", "step", "end"]
         assert numbered(events) == [*enumerate(names, start=1)]
@@ -392,7 +393,7 @@ async def test_an_attempt_that_is_not_the_last_is_stopped_and_told_no_more(
     """Its reader goes on with what the next one does."""
     async with running(store, script, told) as runs:
         run = await submitted(runs)
-        reader = asyncio.create_task(collected(runs.events(run.id, KEY)))
+        reader = asyncio.create_task(collected(runs.events(run, KEY)))
         await written(store, run, 2)
         another = await begun(store, run.id)
         script.go.set()
@@ -413,7 +414,7 @@ async def test_a_run_that_ends_five_processes_fails_for_good(store: Store, scrip
     for _ in range(6):
         await begun(store, run.id)
     async with running(store, script) as runs:
-        final = await runs.result(run.id, KEY)
+        final = await over(runs, store, run)
     assert final.problem is not None
     assert final.problem["type"] == "urn:fairqr:error:interrupted"
     assert script.attempts == []
@@ -475,8 +476,8 @@ async def test_a_client_that_goes_while_it_waits_leaves_no_run() -> None:
     waiting.cancel()
     await asyncio.wait({waiting})
     world.go.set()
-    await first.end()
-    assert (await (await world.begin()).end()).status == "done"
+    await end(first)
+    assert (await end(await world.begin())).status == "done"
     assert world.told.said.count("accepted") == 2
 
 
@@ -489,9 +490,9 @@ async def test_who_asks_first_is_served_first() -> None:
     async def one_more(number: int) -> None:
         run = await world.begin()
         order.append(number)
-        await run.end()
+        await end(run)
 
-    await asyncio.gather(first.end(), *map(one_more, range(5)))
+    await asyncio.gather(end(first), *map(one_more, range(5)))
     assert order == [0, 1, 2, 3, 4]
 
 
@@ -503,8 +504,8 @@ async def test_a_run_waits_no_longer_than_it_may() -> None:
     assert refused.value.retry_after > 0
     assert not world.runs.waiting
     world.go.set()
-    await first.end()
-    assert (await (await world.begin()).end()).status == "done"
+    await end(first)
+    assert (await end(await world.begin())).status == "done"
 
 
 async def test_the_runs_of_a_revoked_key_end() -> None:
@@ -512,8 +513,8 @@ async def test_the_runs_of_a_revoked_key_end() -> None:
     mine, others = await world.begin("mine"), await world.begin("others")
     await world.begun.wait()
     world.runs.stop_runs_of({"mine"})
-    final = await mine.end()
+    final = await end(mine)
     assert final.problem is not None
     assert (final.status, final.problem["type"]) == ("failed", "urn:fairqr:error:access")
     world.go.set()
-    assert (await others.end()).status == "done"
+    assert (await end(others)).status == "done"

@@ -48,10 +48,10 @@ async def test_places_are_told_without_user_and_password(
 async def test_our_own_mistakes_are_not_taken_for_the_databases(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/runs.sqlite")
     with pytest.raises(sa.exc.IntegrityError):
-        async with database.told():
+        async with database.begin():
             raise sa.exc.IntegrityError("INSERT", None, sqlite3.IntegrityError("UNIQUE"))
     with pytest.raises(StoreUnavailableError) as told:
-        async with database.told():
+        async with database.begin():
             raise sa.exc.OperationalError("", None, sqlite3.OperationalError("no secret place"))
     assert "secret" not in str(told.value)
     await database.close()
