@@ -13,7 +13,7 @@ from pydantic import Field
 from fairqr.base.errors import InputError
 from fairqr.cli.common import SEARCHED, Searched, run
 from fairqr.cli.options import Fields, command, readable
-from fairqr.cli.output import Printed, warn
+from fairqr.cli.output import Printed
 from fairqr.evaluation.audit.specification import AuditSpec
 
 if TYPE_CHECKING:
@@ -125,12 +125,11 @@ def measure(
     if sign is not None:
         signing.sign_folder(kept, sign)
     broken, doubtful = conditions.check(limits, found.figures, sure=sure)
-    for sentence in [*broken, *doubtful]:
-        warn(sentence)
     return Printed(
         lambda: outcomes.audit_json(found).decode(),
         [*found.findings, f"report: {output / 'report.html'}", f"digest: {found.digest}"],
         FAILED if broken else DOUBTFUL if doubtful else 0,
+        [*broken, *doubtful],
     )
 
 
@@ -160,8 +159,6 @@ def verify(folder: Path, *, digest: str | None = None, signed_by: Path | None = 
     from fairqr.evaluation.experiments.verifying import verify as checked
 
     found = checked(AuditFolder(folder), digest, make_again, signed_by)
-    for sentence in found.problems:
-        warn(sentence)
     lines = [f"Not checked: {sentence}" for sentence in found.unchecked]
     if found.signed_by:
         lines.insert(0, f"signed by: {found.signed_by}")
@@ -170,7 +167,8 @@ def verify(folder: Path, *, digest: str | None = None, signed_by: Path | None = 
         told = f"All {found.files:,} files match the manifest{fits}."
         lines = [told, "All that is checked follows from raw/.", *lines]
     lines.append(f"digest: {found.digest}")
-    return Printed(dataclasses.asdict(found), lines, FAILED if found.problems else 0)
+    code = FAILED if found.problems else 0
+    return Printed(dataclasses.asdict(found), lines, code, found.problems)
 
 
 @command(app)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairqr.base.errors import InputError, one_line
-from fairqr.cli.output import Printed, counted, interval, literal, number, table, warn
+from fairqr.cli.output import Printed, counted, interval, literal, number, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -99,8 +99,6 @@ def evaluate(
 
         write_beside(csv, results.csv_text(evaluations))
     told = (note.sentence for evaluation in evaluations for note in evaluation.notes)
-    for sentence in dict.fromkeys(told):
-        warn(sentence)
     data = {
         "runs": [evaluation.as_json(by_query=by_query) for evaluation in evaluations],
         "comparisons": found.as_json() if found else None,
@@ -110,7 +108,7 @@ def evaluate(
         lines.append("")
         for row, sentence in zip(found.rows, found.sentences(), strict=True):
             lines.append(literal(sentence, "bold" if row.holds(found.alpha) else ""))
-    return Printed(data, lines)
+    return Printed(data, lines, warnings=dict.fromkeys(told))
 
 
 def _read_runs(paths: Sequence[Path], ties: str) -> list[SystemRun]:

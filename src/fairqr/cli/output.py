@@ -34,17 +34,21 @@ class Printed(NamedTuple):
         lines: What people see. A text is shown literally: it has no markup and cannot steer the
             terminal.
         code: The exit code.
+        warnings: What people are told first, on stderr.
         error: What is wrong nevertheless; it is raised once all is printed.
     """
 
     data: Any
     lines: Iterable[RenderableType] = ()
     code: int = 0
+    warnings: Iterable[str] = ()
     error: Exception | None = None
 
 
 def show(found: Printed, *, as_json: bool) -> None:
     """Print the outcome of a command, and end with its error or its exit code."""
+    for warning in found.warnings:
+        warn(warning)
     if as_json:
         print_json(found.data() if callable(found.data) else found.data)
     else:

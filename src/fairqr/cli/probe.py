@@ -16,7 +16,7 @@ from fairqr.base.settings import cache_dir, default_model
 from fairqr.cli import output as out
 from fairqr.cli.common import NOTABLES, RUN, ModelSettings, RunSettings, agree, run
 from fairqr.cli.options import Fields, checked, command
-from fairqr.cli.output import Printed, Progress, warn
+from fairqr.cli.output import Printed, Progress
 from fairqr.evaluation.probes import specification as specs
 from fairqr.graph.probe.context import ProbeContext
 
@@ -109,9 +109,8 @@ def query(
     error = None
     if told and {*told} == {"failed"}:
         error = ModelError("failed", (*result.warnings, "The model gave no usable reply.")[0])
-    for warning in result.warnings[1 if error else 0 :]:
-        warn(warning)
-    return Printed(result, probe_lines(result), error=error)
+    warnings = result.warnings[1 if error else 0 :]
+    return Printed(result, probe_lines(result), warnings=warnings, error=error)
 
 
 @command(app)

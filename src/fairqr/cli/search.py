@@ -12,7 +12,7 @@ from fairqr.base.errors import InputError, ModelError
 from fairqr.base.settings import DEFAULT_POOL, default_model
 from fairqr.cli.common import RUN, RunSettings
 from fairqr.cli.options import Fields
-from fairqr.cli.output import Printed, warn
+from fairqr.cli.output import Printed
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.search.context import Context
 
@@ -54,15 +54,15 @@ def search(
 
     work = searched(query, asked, settings, silent=as_json)
     result, passages = settings.run(work, "search")
-    for warning in result.warnings:
-        warn(warning)
     ranked = result.reranking
     failed = result.stop_reason == "model_failed" or (
         ranked is not None and 0 < ranked.asked <= sum(ranked.failures.values())
     )
-    error = ModelError("failed", "The model failed, and strict was set.")
+    error = None
+    if failed and settings.strict:
+        error = ModelError("failed", "The model failed, and strict was set.")
     lines = result_lines(result, passages)
-    return Printed(result, lines, error=error if failed and settings.strict else None)
+    return Printed(result, lines, warnings=result.warnings, error=error)
 
 
 async def searched(
@@ -180,9 +180,8 @@ def answer(
     is_live = asked.answer.samples == 1 and not as_json and sys.stdout.isatty()
     work = _answered(question, asked, settings, live=is_live, silent=as_json)
     result, passages, has_written = settings.run(work, "answer")
-    for warning in result.warnings:
-        warn(warning)
-    return Printed(result, answer_lines(result, passages, written=has_written))
+    lines = answer_lines(result, passages, written=has_written)
+    return Printed(result, lines, warnings=result.warnings)
 
 
 async def _answered(

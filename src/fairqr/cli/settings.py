@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from fairqr.base import settings as base
 from fairqr.base.errors import InputError, PromptError, nearest_names
 from fairqr.cli.options import command
-from fairqr.cli.output import Printed, Progress, listing, number, print_file, say, table, warn
+from fairqr.cli.output import Printed, Progress, listing, number, print_file, say, table
 from fairqr.graph.service.configuration import service_settings, service_variables, source_of
 from fairqr.prompts.library import DEFAULT_VERSIONS, SHIPPED, PromptLibrary
 from fairqr.retrieval.sources.credentials import named_credentials
@@ -42,8 +42,6 @@ def show_settings(*, as_json: bool = False) -> Printed:
         for name, value, source in _settings()
     }
     warnings = [*unknown_settings(), *_open_to_others(file, settings.values())]
-    for warning in [] if as_json else warnings:
-        warn(warning)
     exists = os.path.exists(file)
     data = {"file": str(file), "exists": exists, "settings": settings, "warnings": warnings}
     rows = (
@@ -51,7 +49,8 @@ def show_settings(*, as_json: bool = False) -> Printed:
         for name, it in settings.items()
     )
     told = f"settings file: {file}{'' if exists else ' (does not exist)'}"
-    return Printed(data, [told, listing(rows, "setting", "value", "from")])
+    shown = () if as_json else warnings
+    return Printed(data, [told, listing(rows, "setting", "value", "from")], warnings=shown)
 
 
 def unknown_settings() -> Iterator[str]:
