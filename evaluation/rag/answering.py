@@ -50,15 +50,8 @@ class Draw:
 
     def key(self, collection: str, generator: str, query: str) -> Key:
         """Return the key of the record of a query."""
-        return (
-            collection,
-            generator,
-            self.retriever,
-            self.policy,
-            self.alpha,
-            self.seed,
-            query,
-        )
+        own = (self.retriever, self.policy, self.alpha, self.seed)
+        return (collection, generator, *own, query)
 
     def answered(self, experiment: FairRagExperiment) -> int:
         """Return from how many of them answers are generated."""
@@ -183,10 +176,7 @@ class Answerer:
 
     def spent(self) -> dict[str, Any]:
         """Return the whole cost for a record; cached replies count as when they were made."""
-        return {
-            **spent(self.usage),
-            "milliseconds": round(self.milliseconds, 1),
-        }
+        return spent(self.usage) | {"milliseconds": round(self.milliseconds, 1)}
 
 
 async def open_answerer(tools: Tools, asked: Asked) -> Answerer:
@@ -258,6 +248,7 @@ async def answer_policy(tools: Tools, policies: Policies, task: PolicyTask) -> D
         ModelError: The generator fails all the time.
     """
     experiment, query, draw = policies.experiment, task.query, task.draw
+    names = (policies.collection, query.id)
     key = draw.key(policies.collection, policies.asked.generator, query.id)
     parts = {
         **dict(zip(PolicyRecord.keys, key, strict=True)),
@@ -266,14 +257,7 @@ async def answer_policy(tools: Tools, policies: Policies, task: PolicyTask) -> D
         "k": experiment.k,
     }
     try:
-        samples = draw_rankings(
-            draw,
-            task.scores,
-            task.useful,
-            len(query.pool),
-            experiment,
-            (policies.collection, query.id),
-        )
+        samples = draw_rankings(draw, task.scores, task.useful, len(query.pool), experiment, names)
     except InputError as error:
         return Done(PolicyRecord.model_validate({**parts, "failure": str(error)}))
     attributor = await _open_attributor(tools, policies.attributor)
@@ -287,13 +271,12 @@ async def answer_policy(tools: Tools, policies: Policies, task: PolicyTask) -> D
     record = PolicyRecord.model_validate(
         {**parts, "samples": samples, "answers": tuple(answered), **answerer.spent()}
     )
-    failed = any(answer.utility is None for answer in answered)
     return Done(
         record,
         tuple(answerer.replies),
         usage=answerer.usage,
         work=draw.answered(experiment),
-        is_held=failed,
+        is_held=any(answer.utility is None for answer in answered),
     )
 
 

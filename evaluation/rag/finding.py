@@ -94,18 +94,16 @@ def load_notables(limit: int = 1000, pool: int | None = None) -> RagCollection:
             continue
         queries.append(
             RagQuery(
-                id=topic.id,
-                question=topic.title,
-                query=topic.title,
-                golds=tuple(golds),
-                pool=tuple(_pool_document(document, schema) for document in found),
+                topic.id,
+                topic.title,
+                topic.title,
+                tuple(golds),
+                tuple(_pool_document(document, schema) for document in found),
             )
         )
     if not queries:
         raise CorpusError("No topic of the collection can be asked; install fairqr again.")
-    digest = hashlib.sha256()
-    for name in (collection.corpus.path.name, "schema.yaml", "topics.jsonl", "qrels.txt"):
-        digest.update(sha256_of(collection.folder / name).encode())
+    files = (collection.corpus.path.name, "schema.yaml", "topics.jsonl", "qrels.txt")
     return RagCollection(
         name="notables",
         title="Name one of the people",
@@ -122,10 +120,14 @@ def load_notables(limit: int = 1000, pool: int | None = None) -> RagCollection:
             hypothesis="The text is about {answer}.",
         ),
         queries=tuple(queries),
-        fingerprint=digest.hexdigest(),
+        fingerprint=_digest(*(sha256_of(collection.folder / name) for name in files)),
         schema=schema,
         left_out=dict(left_out),
     )
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
 def shares_of(document: Document, schema: Schema) -> Mapping[str, Mapping[str, float]]:
@@ -134,37 +136,31 @@ def shares_of(document: Document, schema: Schema) -> Mapping[str, Mapping[str, f
     Raises:
         ValueError: A label does not fit the schema.
     """
-    groups: dict[str, dict[str, float]] = {}
-    for name, attribute in schema.attributes.items():
-        membership = zip(attribute.universe, document.membership(attribute), strict=True)
-        groups[name] = {group: share for group, share in membership if share > 0}
-    return groups
+    return {
+        name: {
+            group: share
+            for group, share in zip(it.universe, document.membership(it), strict=True)
+            if share > 0
+        }
+        for name, it in schema.attributes.items()
+    }
 
 
 def _mixed(found: Sequence[Document], relevant: Set[str], size: int) -> list[Document]:
     """Return the first documents of both kinds, in their order, half as many as asked of each."""
-    room = {True: size - size // 2, False: size // 2}
-    taken = []
-    for document in found:
-        is_relevant = document.id in relevant
-        if room[is_relevant]:
-            room[is_relevant] -= 1
-            taken.append(document)
-    return taken
+    right = [it.id for it in found if it.id in relevant][: size - size // 2]
+    wrong = [it.id for it in found if it.id not in relevant][: size // 2]
+    return [it for it in found if it.id in {*right, *wrong}]
 
 
 def _text(document: Document) -> str:
     # As the index of a corpus has it.
-    return f"{document.title}\n{document.text}"
+    return f"{document.title}\n{document.text}".strip()
 
 
 def _pool_document(document: Document, schema: Schema) -> PoolDocument:
-    return PoolDocument(
-        id=document.id,
-        fields={"title": document.title, "text": document.text},
-        text=_text(document),
-        groups=shares_of(document, schema),
-    )
+    fields = {"title": document.title, "text": document.text}
+    return PoolDocument(document.id, fields, _text(document), shares_of(document, schema))
 
 
 class _About(BaseModel):
@@ -229,23 +225,20 @@ def load_jsonl(
     asked = tuple(query for query in queries.values() if query.pool)
     if not asked:
         raise CorpusError(f"No document in {path} has a title or a text; give each some text.")
-    notes = [about.note] if about.note else []
-    if pool is not None:
-        notes.append(f"Of each pool the first {pool}.")
-    if without_text:
-        notes.append(f"Documents without text, left out: {without_text}.")
+    notes = [
+        about.note,
+        f"Of each pool the first {pool}." if pool is not None else "",
+        f"Documents without text, left out: {without_text}." if without_text else "",
+    ]
     unasked = len(queries) - len(asked)
-    digest = hashlib.sha256(sha256_of(path).encode())
-    if schema_path:
-        digest.update(sha256_of(schema_path).encode())
-    digest.update(chosen.encode())
+    files = [path, *([schema_path] if schema_path else [])]
     return RagCollection(
         name=stem,
         title=about.title or stem,
-        note=" ".join(notes),
+        note=" ".join(filter(None, notes)),
         task=RagTask(stem, "questions of one's own", "answer", METRICS[chosen]),
         queries=asked,
-        fingerprint=digest.hexdigest(),
+        fingerprint=_digest(*map(sha256_of, files), chosen),
         schema=schema,
         left_out={"no document of its pool can be used": unasked} if unasked else {},
     )
@@ -258,10 +251,8 @@ def _read_about(path: Path) -> _About:
 
 
 def _schema_beside(path: Path, stem: str) -> Path | None:
-    for name in (f"{stem}.schema.yaml", "schema.yaml"):
-        if (beside := path.with_name(name)).is_file():
-            return beside
-    return None
+    beside = (path.with_name(name) for name in (f"{stem}.schema.yaml", "schema.yaml"))
+    return next(filter(Path.is_file, beside), None)
 
 
 def _query(line: bytes, schema: Schema | None, pool: int | None) -> tuple[RagQuery, int]:
@@ -282,8 +273,7 @@ def _query(line: bytes, schema: Schema | None, pool: int | None) -> tuple[RagQue
         raise ValueError("one of its texts has half a surrogate pair") from None
     except json.JSONDecodeError:
         raise ValueError("it is not valid JSON") from None
-    documents: dict[str, PoolDocument] = {}
-    blank = 0
+    checked, documents, blank = schema or NO_SCHEMA, dict[str, PoolDocument](), 0
     for place, fields in enumerate(read.pool, start=1):
         if len(documents) == pool:
             break
@@ -291,7 +281,7 @@ def _query(line: bytes, schema: Schema | None, pool: int | None) -> tuple[RagQue
             blank += 1
             continue
         try:
-            document = _document(fields, schema)
+            document = _pool_document(parse_document(json.dumps(fields), checked), checked)
             if document.id in documents:
                 raise ValueError(f"its id '{one_line(document.id)}' appears twice")
         except ValueError as error:
@@ -305,17 +295,6 @@ def _query(line: bytes, schema: Schema | None, pool: int | None) -> tuple[RagQue
 def _has_text(value: object) -> bool:
     """Return whether a field has something to read, or is wrong, which is said where it is read."""
     return value is not None and (not isinstance(value, str) or bool(value.strip()))
-
-
-def _document(fields: dict[str, Any], schema: Schema | None) -> PoolDocument:
-    checked = schema or NO_SCHEMA
-    document = parse_document(json.dumps(fields), checked)
-    return PoolDocument(
-        id=document.id,
-        fields={"title": document.title, "text": document.text},
-        text=f"{document.title}\n{document.text}".strip(),
-        groups=shares_of(document, checked),
-    )
 
 
 def find_rag_collection(
