@@ -104,7 +104,8 @@ def readable(function: Callable[..., Any]) -> Callable[..., Any]:
         set_ = [
             f"{it}={text}" for option, it in named.items() for text in _texts(given.pop(option))
         ]
-        set_ += given.pop("set_", None) or []
+        if models:  # an experiment, whose model the file names, reads its own
+            set_ += given.pop("set_", None) or []
         values = read_parameters(models.values(), set_)
         for name, model in models.items():
             mine = {it: values.pop(it) for it in model.model_fields if it in values}
