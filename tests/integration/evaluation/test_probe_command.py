@@ -484,7 +484,7 @@ def test_a_large_run_has_to_be_agreed_to(
         (["--attribute", "age"], "age"),
         (["--attribute", "region"], "no group 'female' of region; choose among north, south"),
         (["--protected", "blue"], "blue"),
-        (["--protected", ""], "name an attribute and its protected group"),
+        (["--protected", ""], "'protected=' has no value; write NAME=VALUE"),
         (["--words", "women"], "The parameter 'words.1' is wrong"),
         (["--set", "by=feeling"], "The parameter 'by' is wrong"),
         (["--set", "shown=cover"], "The parameter 'shown' is wrong"),
