@@ -13,7 +13,7 @@ from workspace import Workspace
 from fairqr.evaluation.expected_exposure import expected_exposure
 from fairqr.evaluation.fairness import awrf
 from fairqr.evaluation.relevance import ndcg
-from fairqr.retrieval.fairness.exposure import Discount, group_exposure
+from fairqr.retrieval.fairness.exposure import Discount, exposure, group_exposure
 
 RANKED, GROUPS, QUERIES = 1_000, 8, 50
 SAMPLES, SHOWN = 100, 5
@@ -39,13 +39,13 @@ def _rankings(workspace: Workspace) -> Iterator[Row]:
     target = dict(enumerate(targets[0].tolist()))
     relevant = {place for place, gain in enumerate(gains[0]) if gain}
 
-    close(awrf(members[0], targets[0], TREC), loop_awrf(documents, target))
+    close(awrf(exposure(members[0], TREC), targets[0]), loop_awrf(documents, target))
     close(ndcg(gains[0], ideal[0], TREC), loop_ndcg(range(RANKED), relevant))
     taken = _microseconds(
         workspace,
         {
-            "awrf": (lambda: awrf(members[0], targets[0], TREC), 50),
-            "awrf batched": (lambda: awrf(members, targets, TREC), 2),
+            "awrf": (lambda: awrf(exposure(members[0], TREC), targets[0]), 50),
+            "awrf batched": (lambda: awrf(exposure(members, TREC), targets), 2),
             "awrf loops": (lambda: loop_awrf(documents, target), 1),
             "ndcg": (lambda: ndcg(gains[0], ideal[0], TREC), 200),
             "ndcg batched": (lambda: ndcg(gains, ideal, TREC), 10),

@@ -27,7 +27,8 @@ from fairqr.agents.models.opening import open_model
 from fairqr.agents.statistics import corrected_by_holm, paired_randomisation, stream
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
-from fairqr.evaluation.evaluate import evaluate_all
+from fairqr.evaluation.collections.labels import scan_corpus
+from fairqr.evaluation.evaluate import evaluate_all, ids_of
 from fairqr.evaluation.experiments.training import folds_of, gather, train
 from fairqr.evaluation.inputs import as_run
 from fairqr.graph.search.builder import build_search_graph
@@ -155,7 +156,7 @@ def table(
         runs,
         collection.qrels,
         [NDCG, AWRF, PRODUCT],
-        documents=collection.corpus,
+        documents=scan_corpus(collection.corpus, ids_of(runs, collection.qrels)),
         target=collection.about.target,
         attributes=[attribute],
     )

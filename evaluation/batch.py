@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,8 +22,6 @@ from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import Discount, FloatArray
 from fairqr.retrieval.fairness.ranking import OrderedView
 from fairqr.retrieval.fairness.target import Target
-
-T = TypeVar("T")
 
 
 class Batch:
@@ -95,10 +93,8 @@ class Batch:
 
         def fill(depth: int) -> FloatArray:
             grades = np.zeros((len(self.rankings), depth))
-            for row, (ids, query) in enumerate(
-                zip(self.rankings, self.owner.tolist(), strict=True)
-            ):
-                found = _grades(ids, self.judged[query], depth)
+            for row, ids in enumerate(self.rankings):
+                found = _grades(ids, self.judged[self.owner[row]], depth)
                 grades[row, : len(found)] = found
             return np.maximum(grades, 0.0, out=grades)
 
@@ -144,7 +140,10 @@ class Batch:
         """
         wanted, computed = rule or self._target, self._computed.get(dimension.name)
         key = ("targets", str(wanted), *_key(dimension))
-        return self._once(key, lambda: self._targets(dimension, wanted, computed))
+        if key not in self._kept:
+            self._kept[key] = self._targets(dimension, wanted, computed)
+        found: tuple[FloatArray, dict[int, Undefined]] = self._kept[key]
+        return found
 
     def relevant_shares(self, dimension: Dimension) -> tuple[FloatArray, dict[int, Undefined]]:
         """Return the share of each group among a query's relevant documents, as targets are."""
@@ -163,11 +162,14 @@ class Batch:
                 all documents and the pool.
         """
         key = ("expected", query, discount, k, items)
-        return self._once(key, lambda: self._expected(query, discount, k, items))
+        if key not in self._kept:
+            useful, samples = self._items(query, k, items)
+            self._kept[key] = expected_exposure(samples, useful, discount, k)
+        found: ExpectedExposure = self._kept[key]
+        return found
 
-    def _expected(
-        self, query: int, discount: Discount, k: int | None, items: str
-    ) -> ExpectedExposure:
+    def _items(self, query: int, k: int | None, items: str) -> tuple[Any, Any]:
+        """Return which items are useful, shape (n,), and the rankings as their positions."""
         own = [self.rankings[place] for place in self.of_query(query)]
         pool = sorted(set(self.judged[query]).union(*own))
         place = {id_: number for number, id_ in enumerate(pool)}
@@ -181,7 +183,7 @@ class Batch:
             count = self.groups.documents + len(pool) - len(self.groups.labels.known(pool))
         useful = np.zeros(count, dtype=bool)
         useful[[place[id_] for id_ in self.relevant[query]]] = True
-        return expected_exposure(samples, useful, discount, k)
+        return useful, samples
 
     def _targets(
         self, dimension: Dimension, rule: TargetRule, computed: QueryTargets | None
@@ -195,18 +197,14 @@ class Batch:
         size = len(dimension.groups)
         targets = np.full((len(self.queries), size), 1 / size)
         why = {}
+        groups = self.groups
         for place, relevant in enumerate(self.relevant):
-            found = (
-                self._looked_up(place, computed)
-                if computed is not None
-                else resolve_target(
-                    dimension,
-                    rule,
-                    self.groups.labels,
-                    relevant,
-                    corpus_shares=self.groups.corpus_shares,
+            if computed is not None:
+                found = self._looked_up(place, computed)
+            else:
+                found = resolve_target(
+                    dimension, rule, groups.labels, relevant, corpus_shares=groups.corpus_shares
                 )
-            )
             if isinstance(found, Undefined):
                 why[place] = found
             else:
@@ -230,12 +228,6 @@ class Batch:
         if key not in self._kept or self._kept[key].shape[1] < depth:
             self._kept[key] = fill(depth)
         found: FloatArray = self._kept[key][:, :depth]
-        return found
-
-    def _once(self, key: object, compute: Callable[[], T]) -> T:
-        if key not in self._kept:
-            self._kept[key] = compute()
-        found: T = self._kept[key]
         return found
 
 

@@ -55,6 +55,11 @@ Wider = Callable[["Estimate", float], "Estimate"]
 """Makes the interval of a figure hold another error, too."""
 
 Scale = Literal["own", "log", "logit"]
+_SCALES: Mapping[Scale, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "own": (np.asarray, np.asarray),
+    "log": (np.log, np.exp),
+    "logit": (special.logit, special.expit),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,35 +157,23 @@ def _jackknifed(
     if too_few(int(effective), 1 - LEVEL):
         return _Ends(values, np.full(len(values), np.nan), np.full(len(values), np.nan))
     # A query whose weight is nearly all leaves no rest to compare with: NaN.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        whole = _on(scale, values)
+    on, back = _SCALES[scale]
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        whole = on(values)
         half = _half_width(
-            _on(scale, statistic(totals - weighted)) - whole,
+            on(statistic(totals - weighted)) - whole,
             np.minimum(telling, effective) - 1,
             1 - (1 - LEVEL) / comparisons,
         )
         # What no query changes, but for rounding, says nothing of its spread.
         half = np.where(half <= ROUNDING * (1 + np.abs(whole)), np.nan, half)
-        return _Ends(values, _back_from(scale, whole - half), _back_from(scale, whole + half))
+        return _Ends(values, back(whole - half), back(whole + half))
 
 
 def _listed(ends: _Ends, queries: int) -> list[Estimate]:
     # Machines add in different orders, which shows in the last digits; nothing goes by these.
     value, low, high = (it.round(10).tolist() for it in ends)
     return [Estimate(*found, queries) for found in zip(value, low, high, strict=True)]
-
-
-def _on(scale: Scale, values: FloatArray) -> FloatArray:
-    if scale == "own":
-        return values
-    return np.asarray(np.log(values) - (np.log1p(-values) if scale == "logit" else 0.0))
-
-
-def _back_from(scale: Scale, values: FloatArray) -> FloatArray:
-    if scale == "own":
-        return values
-    with np.errstate(over="ignore"):  # what is beyond all numbers is beyond all ratios
-        return np.asarray(np.exp(values) if scale == "log" else 1 / (1 + np.exp(-values)))
 
 
 def _half_width(changes: FloatArray, most_freedom: FloatArray, level: float) -> FloatArray:

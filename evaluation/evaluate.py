@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.by_group import exposed_and_relevant, group_shares
-from fairqr.evaluation.collections.labels import Groups, scan_corpus
+from fairqr.evaluation.collections.labels import Groups
 from fairqr.evaluation.collections.query_targets import (
     DEFAULT_TARGET,
     QueryTargets,
@@ -127,14 +127,13 @@ def evaluate_all(
     qrels: Qrels | None,
     measures: str | Iterable[str | Measure],
     *,
-    documents: Corpus | Groups | None = None,
+    documents: Groups | None = None,
     target: TargetRule | str | Sequence[str] = DEFAULT_TARGET,
     computed: Sequence[QueryTargets] = (),
     attributes: Sequence[str] = (),
     missing: Missing = "zero",
     level: float = 0.95,
     by_group: Sequence[str] = (),
-    progress: Callable[[int], None] | None = None,
 ) -> list[Evaluation]:
     """Measure several runs against the same judgements, groups and items.
 
@@ -146,8 +145,8 @@ def evaluate_all(
         qrels: Judgements. Optional if no measure needs them; all queries of the runs are then
             measured.
         measures: As text or as objects; see :mod:`fairqr.evaluation.measures.measure`.
-        documents: The source of the documents' groups: a corpus, which is read once, or
-            what ``scan_corpus`` or ``scan_engine`` knows of :func:`ids_of`.
+        documents: The groups of the documents, such as ``scan_corpus`` or ``scan_engine`` finds for
+            :func:`ids_of`.
         target: ``relevance:0.5,population:0.5`` by default; ``trec2022`` for the track's target,
             which makes the unknown a group unless a measure says otherwise; see
             :func:`fairqr.evaluation.collections.query_targets.as_target`.
@@ -160,7 +159,6 @@ def evaluate_all(
         level: The level of the intervals.
         by_group: The attributes whose groups are listed with their exposure beside their share of
             the relevant documents; none without judgements.
-        progress: Called now and then with the number of documents read.
 
     Returns:
         One evaluation for each run, in order.
@@ -171,13 +169,10 @@ def evaluate_all(
     if missing not in ("zero", "undefined"):
         raise InputError(f"Missing queries count as zero or undefined, not '{missing}'.")
     check_level(level)
-    wanted, rule = parse_measures(measures), as_target(target)
-    groups = (
-        scan_corpus(documents, ids_of(runs, qrels), progress=progress)
-        if isinstance(documents, Corpus)
-        else documents
-    )
-    bound = [measure.for_target(rule) for measure in bind(wanted, groups, attributes)]
+    rule, groups = as_target(target), documents
+    bound = [
+        measure.for_target(rule) for measure in bind(parse_measures(measures), groups, attributes)
+    ]
     _check(bound, qrels, groups, rule)
     judged = qrels or {}
     queries = tuple(
@@ -262,19 +257,17 @@ def bind(
     """
     bound: list[Measure] = []
     for measure in measures:
-        names: Sequence[str] = attributes
-        if measure.takes_attribute and not names:
-            if groups is None:
-                raise InputError(f"{measure} needs the groups of the documents; {GROUPS_NEEDED}.")
+        names = tuple(attributes) if measure.takes_attribute else ("",)
+        if not names and groups is None:
+            raise InputError(f"{measure} needs the groups of the documents; {GROUPS_NEEDED}.")
+        if not names and groups is not None:
             names = tuple(groups.schema.attributes)
             if len(names) > 1:
                 raise InputError(
                     f"{measure} needs an attribute; write (attribute=…) behind it with one of "
                     f"{', '.join(names)}, or a product such as {'×'.join(names[:2])}."
                 )
-        bound += (
-            [measure.with_attribute(n) for n in names] if measure.takes_attribute else [measure]
-        )
+        bound += map(measure.with_attribute, names)
     return list(dict.fromkeys(bound))
 
 

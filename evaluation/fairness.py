@@ -22,7 +22,6 @@ from fairqr.retrieval.fairness.exposure import (
     LOG2,
     Discount,
     FloatArray,
-    exposure,
     group_exposure,
     normalise,
 )
@@ -30,59 +29,23 @@ from fairqr.retrieval.fairness.exposure import (
 Unit = Literal["nats", "bits"]
 
 
-def awrf(
-    memberships: ArrayLike,
-    target: ArrayLike,
-    discount: Discount = LOG2,
-    k: int | None = None,
-    *,
-    unit: Unit = "nats",
-) -> FloatArray:
+def awrf(exposures: ArrayLike, target: ArrayLike, *, unit: Unit = "nats") -> FloatArray:
     """Return AWRF = 1 − JS(ε, ε*), attention-weighted rank fairness.
 
     ε is the exposure of the groups in the first k ranks, normalised (Sapiezynski et al. 2019; with
     the Jensen–Shannon divergence in TREC Fair 2022, Ekstrand et al. 2023).
 
     Args:
-        memberships: Shape (…, n, G).
+        exposures: ε, shape (…, G), such as of :func:`fairqr.retrieval.fairness.exposure.exposure`;
+            TREC Fair 2022 takes the discount ``trec``.
         target: ε*, shape (…, G).
-        discount: The weight of each rank; TREC Fair 2022 takes ``trec``.
-        k: The cut-off; a shorter list is measured as it is.
         unit: ``nats``, as in TREC Fair 2022: in [1 − ln 2, 1], about .307 to 1. ``bits``: in
             [0, 1]. Gains in one unit are not gains in the other.
 
     Returns:
         Shape (…); 1 is fair: exposure is exactly as the target says.
     """
-    return awrf_of(exposure(memberships, discount, k), target, unit=unit)
-
-
-def awrf_of(exposures: ArrayLike, target: ArrayLike, *, unit: Unit = "nats") -> FloatArray:
-    """Return AWRF of exposures that are known already, shape (…, G); see :func:`awrf`."""
     return np.asarray(1 - jensen_shannon(target, exposures, unit=unit))
-
-
-def prefix_divergences(
-    memberships: ArrayLike, target: ArrayLike, *, smoothing: float = 0.0
-) -> tuple[FloatArray, FloatArray]:
-    """Return KL(D_i‖ε*) of each prefix, and whether the prefix has a known group.
-
-    D_i are the shares of the groups among the first i documents, all counted alike.
-
-    Args:
-        memberships: Shape (…, n, G).
-        target: Shape (…, G).
-        smoothing: λ of :func:`fairqr.retrieval.fairness.divergence.smooth`, for both distributions.
-
-    Returns:
-        Two arrays of shape (…, n): nats, at least 0, 0 being fair and infinite where the target
-        gives nothing to a group that is there; and 1 or 0.
-    """
-    counts = np.cumsum(np.asarray(memberships, dtype=np.float64), axis=-2)
-    shares = normalise(counts)
-    wanted = np.asarray(target, dtype=np.float64)[..., None, :]
-    divergences = kullback_leibler(wanted, shares, smoothing=smoothing, direction="exposure_target")
-    return divergences, (counts.sum(axis=-1) > 0).astype(np.float64)
 
 
 def ndkl(
@@ -109,10 +72,14 @@ def ndkl(
         group that is there and nothing is smoothed. 0 where no document has a known group.
     """
     members = np.asarray(memberships, dtype=np.float64)[..., :k, :]
-    divergences, known = prefix_divergences(members, target, smoothing=smoothing)
+    counts = np.cumsum(members, axis=-2)
+    wanted, known = np.asarray(target, dtype=np.float64)[..., None, :], counts.sum(axis=-1) > 0
+    divergences = kullback_leibler(
+        wanted, normalise(counts), smoothing=smoothing, direction="exposure_target"
+    )
     weights = LOG2.weights(members.shape[-2]) * known
     total = weights.sum(axis=-1)
-    summed = (weights * np.where(known > 0, divergences, 0.0)).sum(axis=-1)
+    summed = (weights * np.where(known, divergences, 0.0)).sum(axis=-1)
     return np.asarray(np.divide(summed, total, out=np.zeros_like(summed), where=total > 0))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,9 @@ from fairqr.retrieval.sources.runs import TIES, SystemRun, Ties, check_ties, rea
 from fairqr.retrieval.sources.schema import NAME, UNKNOWN, Attribute, Schema, as_text
 from fairqr.retrieval.sources.source import Source
 
-QUERY, DOCUMENT = ("query_id", "qid"), ("doc_id", "docno")
-SCORE, GRADE = ("score",), ("relevance", "label", "rel")
+COLUMNS = {"qid": "query_id", "docno": "doc_id", "label": "relevance", "rel": "relevance"}
+"""Other names of columns, such as PyTerrier's."""
+
 RUN_FORMS = (
     "a path, a dict such as {'q1': {'d1': 2.5}} or {'q1': ['d1', 'd2']}, or a pandas data frame "
     "with the columns query_id, doc_id and score"
@@ -55,8 +56,7 @@ def as_run(run: Any, name: str = "run", *, ties: Ties = "rank") -> SystemRun:
             order already. Also an iterable of records with query_id, doc_id and score.
         name: The name of a run that has none.
         ties: How to order equal scores; see :func:`fairqr.retrieval.sources.runs.read_run`. Only a
-        file has
-            ranks, so elsewhere ``rank`` orders them by id.
+            file has ranks, so elsewhere ``rank`` orders them by id.
 
     Raises:
         InputError: It has another form, a score is not a finite number, or scores are tied and ties
@@ -68,10 +68,9 @@ def as_run(run: Any, name: str = "run", *, ties: Ties = "rank") -> SystemRun:
         return read_run(Path(run), ties=ties)
     check_ties(ties)
     ties = "id" if ties == "rank" else ties
-    by_query = run if isinstance(run, Mapping) else _records(run, SCORE, "the run", RUN_FORMS)
     rankings: dict[str, list[Ranking]] = {}
     tied = 0
-    for query, documents in zip(_ids(by_query, "query"), by_query.values(), strict=True):
+    for query, documents in _by_query(run, "score", "the run", RUN_FORMS).items():
         ranking, equal = _ranking(query, documents, ties)
         if equal and ties == "error":
             refuse_ties("The run", query, equal)
@@ -93,7 +92,9 @@ def as_qrels(qrels: Any) -> Qrels | None:
     if qrels is None:
         return None
     if isinstance(qrels, str | Path):
-        return read_qrels(Path(qrels)) if Path(qrels).exists() else _dataset(str(qrels))
+        if Path(qrels).exists():
+            return read_qrels(Path(qrels))
+        qrels = _dataset(str(qrels))
     if hasattr(qrels, "qrels_iter"):
         try:
             qrels = list(qrels.qrels_iter())
@@ -101,36 +102,30 @@ def as_qrels(qrels: Any) -> Qrels | None:
             raise InputError(
                 f"ir_datasets cannot give the judgements: {one_line(error)}; see ir-datasets.com."
             ) from None
-    by_query = (
-        qrels
-        if isinstance(qrels, Mapping)
-        else _records(qrels, GRADE, "the judgements", QRELS_FORMS)
-    )
     found: dict[str, dict[str, int]] = {}
-    for query, documents in zip(_ids(by_query, "query"), by_query.values(), strict=True):
+    for query, documents in _by_query(qrels, "relevance", "the judgements", QRELS_FORMS).items():
         if not isinstance(documents, Mapping):
             raise InputError(
                 f"The judgements of '{one_line(query)}' are not a dict from document to grade; "
                 f"give {QRELS_FORMS}."
             )
         grades: dict[str, Any] = dict(zip(_ids(documents), documents.values(), strict=True))
+        for document, grade in grades.items():
+            if type(grade) is not int or abs(grade) > HIGHEST_GRADE:
+                grades[document] = _grade(query, document, grade)
         found[query] = grades
-        if not _types(grades.values()) <= {int}:
-            for document, grade in grades.items():
-                if not isinstance(grade, int | np.integer) and not (
-                    isinstance(grade, float | np.floating) and grade.is_integer()
-                ):
-                    raise _wrong_grade(query, document, grade, "must be a whole number")
-                grades[document] = int(grade)
-        if max(map(abs, grades.values()), default=0) > HIGHEST_GRADE:
-            odd = max(grades, key=lambda document: abs(grades[document]))
-            raise _wrong_grade(query, odd, grades[odd], f"must be at most {HIGHEST_GRADE:,}")
     return found
 
 
-def _wrong_grade(query: str, document: str, grade: Any, wanted: str) -> InputError:
-    return InputError(
-        f"The grade of '{one_line(document)}' for '{one_line(query)}' {wanted}, "
+def _grade(query: str, document: str, grade: Any) -> int:
+    is_whole = isinstance(grade, int | np.integer) or (
+        isinstance(grade, float | np.floating) and bool(np.isfinite(grade)) and grade == int(grade)
+    )
+    if is_whole and abs(whole := int(grade)) <= HIGHEST_GRADE:
+        return whole
+    wanted = f"be at most {HIGHEST_GRADE:,}" if is_whole else "be a whole number"
+    raise InputError(
+        f"The grade of '{one_line(document)}' for '{one_line(query)}' must {wanted}, "
         f"not {one_line(repr(grade), 60)}."
     )
 
@@ -147,19 +142,24 @@ def as_groups(groups: Any, ids: Collection[str]) -> Groups | None:
     """
     if groups is None or isinstance(groups, Groups):
         return groups
-    if isinstance(groups, Corpus):
-        return scan_corpus(groups, ids)
     if isinstance(groups, str | Path):
         path = Path(BUILT_IN.get(str(groups), groups))
-        if path.suffix not in (".yaml", ".yml") and path.exists():
-            return scan_corpus(find_corpus(path), ids)
-    if isinstance(groups, str | Path | Source):
-        return run_blocking(_asked(groups if isinstance(groups, Source) else str(groups), ids))
-    if _is_frame(groups):
-        return _groups_of(*_labels_of_frame(groups))
-    if not isinstance(groups, Mapping):
+        is_file = path.suffix not in (".yaml", ".yml") and path.exists()
+        groups = find_corpus(path) if is_file else str(groups)
+    if isinstance(groups, Corpus):
+        return scan_corpus(groups, ids)
+    if isinstance(groups, str | Source):
+        return run_blocking(_asked(groups, ids))
+    if not isinstance(groups, Mapping) and not _is_frame(groups):
         raise InputError(f"The groups are of type {type(groups).__name__}; give {GROUPS_FORMS}.")
-    return _groups_of(groups, _by_attribute(groups))
+    read = _labels_of_dict if isinstance(groups, Mapping) else _labels_of_frame
+    documents, by_attribute = read(groups)
+    attributes, arrays = {}, {}
+    for name, labels in by_attribute.items():
+        attributes[name], arrays[name] = _memberships(name, labels)
+    rows = {id_: row for row, id_ in enumerate(documents)}
+    shares = {name: array.mean(axis=0) for name, array in arrays.items()}
+    return Groups(Labels(Schema(attributes=attributes), rows, arrays), len(rows), shares)
 
 
 async def _asked(source: str | Source, ids: Collection[str]) -> Groups:
@@ -215,7 +215,7 @@ def _is_finite_number(value: Any) -> bool:
 def _ids(given: Iterable[Any], what: str = "document") -> list[str]:
     """Return ids as text; 1 and "1" are the same id."""
     ids = list(given)
-    if _types(ids) <= {str}:
+    if set(map(type, ids)) <= {str}:
         return ids
     texts = [_id(id_, what) for id_ in ids]
     if isinstance(given, Mapping) and len(set(texts)) < len(texts):
@@ -224,10 +224,6 @@ def _ids(given: Iterable[Any], what: str = "document") -> list[str]:
             f"The {what} '{one_line(twice)}' is there twice, as a number and as text; keep one."
         )
     return texts
-
-
-def _types(values: Iterable[Any]) -> set[type]:
-    return set(map(type, values))
 
 
 def _id(value: Any, what: str) -> str:
@@ -240,60 +236,55 @@ def _id(value: Any, what: str) -> str:
     )
 
 
-def _records(given: Any, value: Sequence[str], what: str, forms: str) -> dict[Any, dict[Any, Any]]:
-    """Gather the rows of a data frame, or named tuples, by query and document."""
+def _by_query(given: Any, value: str, what: str, forms: str) -> dict[str, Any]:
+    """Return what is given by query; rows of a data frame, or records, as dicts by document."""
+    if isinstance(given, Mapping):
+        return dict(zip(_ids(given, "query"), given.values(), strict=True))
+    names = ["query_id", "doc_id", value]
+    frame = given
+    if not _is_frame(given):
+        wrong = f"{what[0].upper()}{what[1:]} cannot be of type {type(given).__name__}; give"
+        records = list(given) if isinstance(given, Iterable) else [None]
+        if not all(hasattr(record, name) for record in records for name in names):
+            raise InputError(f"{wrong} {forms}.")
+        cells = [[getattr(record, name) for name in names] for record in records]
+        frame = library("pandas", "A list of records").DataFrame(cells, columns=names, dtype=object)
+    frame = _renamed(frame, what)
+    if not {*names} <= {*frame.columns}:
+        raise InputError(
+            f"The data frame of {what} needs the columns {', '.join(names)}; it "
+            f"has {', '.join(map(str, given.columns)) or 'none'}."
+        )
+    if (twice := frame.duplicated(names[:2])).any():
+        row = int(twice.argmax())
+        query, document = frame[names[:2]].iloc[row]
+        raise InputError(
+            f"In row {row + 1} of {what} the document '{one_line(document)}' appears a "
+            f"second time for '{one_line(query)}'; keep one."
+        )
     found: dict[Any, dict[Any, Any]] = {}
-    for row, (query, document, number) in enumerate(_rows(given, value, what, forms), start=1):
-        of_query = found.setdefault(query, {})
-        if document in of_query:
-            raise InputError(
-                f"In row {row} of {what} the document '{one_line(document)}' appears a "
-                f"second time for '{one_line(query)}'; keep one."
-            )
-        of_query[document] = number
-    return found
-
-
-def _rows(given: Any, value: Sequence[str], what: str, forms: str) -> Iterator[tuple[Any, ...]]:
-    wrong = f"{what[0].upper()}{what[1:]} cannot be of type {type(given).__name__}; give {forms}."
-    names = (QUERY, DOCUMENT, value)
-    if _is_frame(given):
-        there = _columns_of(given, what)
-        columns = [next((name for name in choices if name in there), None) for choices in names]
-        if None in columns:
-            raise InputError(
-                f"The data frame of {what} needs the columns {', '.join(n[0] for n in names)}; it "
-                f"has {', '.join(map(str, there)) or 'none'}."
-            )
-        yield from zip(*(given[name].tolist() for name in columns), strict=True)
-        return
-    if not isinstance(given, Iterable) or isinstance(given, bytes):
-        raise InputError(wrong)
-    for record in given:
-        cells = [
-            next((getattr(record, name) for name in choices if hasattr(record, name)), None)
-            for choices in names
-        ]
-        if None in cells:
-            raise InputError(wrong)
-        yield tuple(cells)
+    for query, document, number in zip(*(frame[name].tolist() for name in names), strict=True):
+        found.setdefault(query, {})[document] = number
+    return dict(zip(_ids(found, "query"), found.values(), strict=True))
 
 
 def _is_frame(given: Any) -> bool:
     return type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "columns")
 
 
-def _columns_of(frame: Any, what: str) -> list[Any]:
+def _renamed(frame: Any, what: str) -> Any:
+    """Return a data frame with the usual names of columns, which must be distinct."""
+    there = list(frame.columns)
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise InputError(
             f"The data frame of {what} has the column '{one_line(twice)}' twice; keep one."
         )
-    return list(frame.columns)
+    return frame.rename(columns={o: n for o, n in COLUMNS.items() if n not in there})
 
 
-def _dataset(name: str) -> Qrels:
-    """Return the judgements of an ir_datasets dataset."""
+def _dataset(name: str) -> Any:
+    """Return an ir_datasets dataset."""
     datasets = library("ir_datasets", f"There is no file {name}. A dataset of that id")
     try:
         dataset = datasets.load(name)
@@ -303,80 +294,70 @@ def _dataset(name: str) -> Qrels:
         ) from None
     if not dataset.has_qrels():
         raise InputError(f"The ir_datasets dataset '{one_line(name)}' has no judgements.")
-    return as_qrels(dataset) or {}
+    return dataset
 
 
-def _labels_of_frame(frame: Any) -> tuple[dict[Any, None], dict[str, list[Any]]]:
+def _labels_of_frame(given: Any) -> tuple[list[str], dict[str, list[Any]]]:
     """Return the documents of a data frame, and their labels by attribute."""
-    there = _columns_of(frame, "the groups")
-    key = next((name for name in DOCUMENT if name in there), None)
-    attributes = [name for name in there if name != key]
-    if key is None or not attributes:
+    frame = _renamed(given, "the groups")
+    attributes = [name for name in frame.columns if name != "doc_id"]
+    if len(attributes) in (0, len(frame.columns)):
         raise InputError(
             "The data frame of the groups needs the column doc_id and one for each attribute; it "
-            f"has {', '.join(map(str, there)) or 'none'}."
+            f"has {', '.join(map(str, given.columns)) or 'none'}."
         )
-    documents = dict.fromkeys(frame[key].tolist())
-    if len(documents) < len(frame):
-        twice = frame[key][frame[key].duplicated()].iloc[0]
+    documents = frame["doc_id"]
+    if not documents.is_unique:
+        twice = documents[documents.duplicated()].iloc[0]
         raise InputError(
             f"The data frame of the groups has the document '{one_line(twice)}' in several rows; "
             "keep one, with a list of groups where there are several."
         )
-    missing = {name: frame[name].isna() for name in attributes}
-    return documents, {
-        str(name): frame[name].astype(object).mask(missing[name], None).tolist()
-        for name in attributes
-    }
+    labels = frame[attributes].astype(object).mask(frame[attributes].isna(), None)
+    return _ids(documents.tolist()), {str(name): labels[name].tolist() for name in attributes}
 
 
-def _by_attribute(groups: Mapping[Any, Any]) -> dict[str, list[Any]]:
-    """Return the labels in a dict by attribute."""
-    if _types(groups.values()) <= {str} or not any(map(_has_attributes, groups.values())):
-        return {ATTRIBUTE: list(groups.values())}
-    for id_, labels in groups.items():
-        if labels and not _has_attributes(labels):
+def _labels_of_dict(groups: Mapping[Any, Any]) -> tuple[list[str], dict[str, list[Any]]]:
+    """Return the documents of a dict, and their labels by attribute."""
+    documents, labels = _ids(groups), list(groups.values())
+    if not any(map(_has_attributes, labels)):
+        return documents, {ATTRIBUTE: labels}
+    for id_, own in zip(documents, labels, strict=True):
+        if own and not _has_attributes(own):
             raise InputError(
                 f"Some documents have attributes, but '{one_line(id_)}' has none; give each "
                 "document a dict such as {'gender': 'female'}."
             )
-    names = dict.fromkeys(name for labels in groups.values() for name in labels or ())
-    return {str(name): [(labels or {}).get(name) for labels in groups.values()] for name in names}
+    names = dict.fromkeys(name for own in labels for name in own or ())
+    return documents, {str(name): [(own or {}).get(name) for own in labels] for name in names}
 
 
-def _groups_of(documents: Mapping[Any, Any], by_attribute: Mapping[str, Sequence[Any]]) -> Groups:
-    """Return the groups of documents, whose labels stand in the same order."""
-    ids = _ids(documents)
-    attributes, arrays = {}, {}
-    for name, labels in by_attribute.items():
-        attributes[name], arrays[name] = _memberships(name, labels)
-    schema = Schema(attributes=attributes)
-    shares = {name: array.mean(axis=0) for name, array in arrays.items()}
-    rows = dict(zip(ids, range(len(ids)), strict=True))
-    return Groups(Labels(schema, rows, arrays), len(ids), shares)
+def _has_attributes(label: Any) -> bool:
+    """Return whether a label is a dict of attributes, and not of groups with weights."""
+    return isinstance(label, Mapping) and any(
+        isinstance(value, bool) or not isinstance(value, int | float | np.number)
+        for value in label.values()
+    )
 
 
-def _memberships(name: str, labels: Sequence[Any]) -> tuple[Attribute, Any]:
+def _memberships(name: str, given: Sequence[Any]) -> tuple[Attribute, Any]:
     """Return the attribute whose groups these labels name, and the memberships, shape (n, G+1)."""
     if not NAME.search(name):
         raise InputError(
             f"The attribute '{one_line(name)}' cannot be called so; write its name with letters, "
             "digits, _ and -, such as birth_year."
         )
-    keys: Sequence[Any] = labels
-    if not _types(labels) <= {str}:
-        labels = list(map(_label, labels))
-        keys = [(type(label), repr(label)) for label in labels]
-    first = dict(zip(reversed(keys), reversed(labels), strict=True))
-    codes = dict(zip(first, range(len(first)), strict=True))
-    kinds = list(first.values())
+    labels = list(map(_label, given))
+    keys = [label if isinstance(label, str) else (type(label), repr(label)) for label in labels]
+    kinds = dict(zip(keys, labels, strict=True))
+    codes = {key: code for code, key in enumerate(kinds)}
     rows = np.fromiter(map(codes.__getitem__, keys), np.intp, len(keys))
-    named = sorted({group for label in kinds for group in _groups_in(label)} - {UNKNOWN})
+    named = sorted({group for label in kinds.values() for group in _groups_in(label)} - {UNKNOWN})
     if not named:
         raise InputError(f"No document has a group of '{one_line(name)}'.")
     try:
         attribute = Attribute(name=name, field=name, groups=tuple(named))
-        known = np.array([attribute.membership(label) for label in kinds])
+        known = np.array([attribute.membership(label) for label in kinds.values()])
     except ValidationError as error:
         _, reason = first_problem(error)
         raise InputError(f"The groups of '{one_line(name)}' are wrong: {reason}.") from None
@@ -389,23 +370,12 @@ def _label(given: Any) -> Any:
     """Return a label with None for NaN, and with a list for an array or a set."""
     if isinstance(given, float) and np.isnan(given):
         return None
-    if isinstance(given, np.ndarray):
-        given = given.tolist()
-    if isinstance(given, list | tuple | set | frozenset):
-        return [group for group in map(_label, given) if group is not None]
+    if isinstance(given, np.ndarray | list | tuple | set | frozenset):
+        return [group for group in map(_label, list(given)) if group is not None]
     return given
 
 
 def _groups_in(label: Any) -> Iterable[str]:
-    if label is None or (isinstance(label, str) and not label):
-        return ()
-    values = label if isinstance(label, Iterable) and not isinstance(label, str) else (label,)
-    return map(as_text, values)
-
-
-def _has_attributes(label: Any) -> bool:
-    """Return whether a label is a dict of attributes, and not of groups with weights."""
-    return isinstance(label, Mapping) and any(
-        isinstance(value, bool) or not isinstance(value, int | float | np.number)
-        for value in label.values()
-    )
+    if isinstance(label, str) or not isinstance(label, Iterable):
+        label = () if label is None or (isinstance(label, str) and not label) else (label,)
+    return map(as_text, label)

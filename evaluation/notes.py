@@ -54,19 +54,16 @@ def notes_on(
     absent = sum(not own for own in rankings.values())
     bare = 0 if qrels is None else sum(not ids for ids in relevant)
     counted = "counted as 0 in measures of relevance" if missing == "zero" else "left out"
-    notes = [
-        Note(
-            "unjudged_queries",
-            left_out,
-            f"{_count(left_out, 'query', 'queries')} of {name} without judgements: left out.",
-        ),
-        Note(
+    those, them = _count(left_out, "query", "queries"), _count(len(rankings), "query", "queries")
+    found: list[tuple[Kind, int, str]] = [
+        ("unjudged_queries", left_out, f"{those} of {name} without judgements: left out."),
+        (
             "missing_queries",
             absent,
-            f"{absent} of {_count(len(rankings), 'query', 'queries')} missing from {name}: "
-            f"{counted}, and without a value in measures of exposure.",
+            f"{absent} of {them} missing from {name}: {counted}, and without a value in measures "
+            "of exposure.",
         ),
-        Note(
+        (
             "no_relevant",
             bare,
             f"{_count(bare, 'query', 'queries')} without a relevant document: no value where a "
@@ -76,35 +73,31 @@ def notes_on(
     if groups is not None and any(Need.GROUPS in measure.needs for measure in measures):
         depth = depth_of(measures)
         ranked = {id_ for own in rankings.values() for ids in own for id_ in ids[:depth]}
-        notes += _on_groups(name, ranked, set().union(*relevant), groups, measures)
+        found += _on_groups(name, ranked, set().union(*relevant), groups, measures)
     what = f"{_count(tied)} of {name} have the same score as their neighbour; their order is by "
-    notes.append(Note("ties", tied, f"{what}{run.ties}."))
-    return tuple(note for note in notes if note.count)
+    found.append(("ties", tied, f"{what}{run.ties}."))
+    return tuple(Note(*note) for note in found if note[1])
 
 
 def _on_groups(
     name: str, ranked: set[str], relevant: set[str], groups: Groups, measures: Sequence[Measure]
-) -> Iterable[Note]:
+) -> Iterable[tuple[Kind, int, str]]:
     known = groups.labels.known(ranked)
     unknown, absent = (len(ids) - len(groups.labels.known(ids)) for ids in (ranked, relevant))
-    yield Note(
+    those = f"{unknown} of {_count(len(ranked))} ranked by {name} are not in the corpus: "
+    yield (
         "unknown_documents",
         unknown,
-        f"{unknown} of {_count(len(ranked))} ranked by {name} are not in the corpus: "
-        "they keep their rank, and give exposure to no group.",
+        f"{those}they keep their rank, and give exposure to no group.",
     )
-    yield Note(
-        "unknown_relevant",
-        absent,
-        f"{absent} of {len(relevant)} relevant documents are not in the corpus: "
-        "they count as relevant, but not for the target.",
-    )
+    those = f"{absent} of {len(relevant)} relevant documents are not in the corpus: "
+    yield "unknown_relevant", absent, f"{those}they count as relevant, but not for the target."
     attributes = (factor.attribute for measure in measures for factor in measure.factors)
     for attribute in dict.fromkeys(filter(None, attributes)):
         members = groups.labels.in_dimension(groups.dimension(attribute, "exclude"), known)
         bare = int((members.sum(axis=1) == 0).sum())
         sentence = f"{bare} of {_count(len(known))} ranked by {name} have no known {attribute}."
-        yield Note("unlabelled_documents", bare, sentence)
+        yield "unlabelled_documents", bare, sentence
 
 
 def _count(count: int, one: str = "document", many: str = "documents") -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -75,22 +74,18 @@ class MeasureResult:
 
     def as_json(self, *, by_query: bool = False) -> dict[str, Any]:
         """Return it as an object for JSON."""
-        found: dict[str, Any] = {
+        why = {q: str(v.reason) for q, v in self.values.items() if isinstance(v, Undefined)}
+        return {
             "measure": str(self.measure),
             "settings": self.measure.settings(),
             "mean": self.mean,
             "count": self.count,
             "undefined": {str(reason): number for reason, number in self.undefined().items()},
-            "interval": dataclasses.asdict(self.interval) if self.interval else None,
+            "interval": asdict(self.interval) if self.interval else None,
             "higher_is_better": self.measure.kind.higher_is_better,
             "best": self.measure.kind.best,
+            **({"values": self.defined(), "reasons": why} if by_query else {}),
         }
-        if by_query:
-            found["values"] = self.defined()
-            found["reasons"] = {
-                q: str(v.reason) for q, v in self.values.items() if isinstance(v, Undefined)
-            }
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +194,8 @@ class Evaluation:
             "unknown": dict(self.unknown),
             "missing": self.missing,
             "measures": [result.as_json(by_query=by_query) for result in self.results.values()],
-            "by_group": [dataclasses.asdict(share) for share in self.by_group],
-            "notes": [dataclasses.asdict(note) for note in self.notes],
+            "by_group": [asdict(share) for share in self.by_group],
+            "notes": [asdict(note) for note in self.notes],
         }
 
 
@@ -244,8 +239,8 @@ class Comparison:
     t: float | None
     randomisation: float | None
     exact: bool
-    t_corrected: float | None
-    randomisation_corrected: float | None
+    t_corrected: float | None = None
+    randomisation_corrected: float | None = None
 
     def holds(self, alpha: float) -> bool:
         """Return whether the difference holds: the corrected randomisation test rejects at α."""
@@ -276,13 +271,13 @@ class Comparisons:
 
     def as_json(self) -> dict[str, Any]:
         """Return them as an object for JSON."""
-        rows = []
-        for row, sentence in zip(self.rows, self.sentences(), strict=True):
-            interval = asdict(row.interval) if row.interval else None
-            named = {name: getattr(row, name) for name in Comparison.__slots__}
-            named.update(measure=str(row.measure), interval=interval)
-            verdict = {"holds": row.holds(self.alpha), "too_few": self.too_few(row)}
-            rows.append({**named, **verdict, "sentence": sentence})
+        rows = [
+            {name: getattr(row, name) for name in Comparison.__slots__}
+            | {"measure": str(row.measure), "interval": row.interval and asdict(row.interval)}
+            | {"holds": row.holds(self.alpha), "too_few": self.too_few(row)}
+            | {"sentence": self._sentence(row)}
+            for row in self.rows
+        ]
         return {"alpha": self.alpha, "tests": self.tests, "rows": rows}
 
     def _sentence(self, row: Comparison) -> str:
@@ -343,7 +338,7 @@ def compare(
         InputError: The level is out of range.
     """
     check_level(alpha, "a test", "0.05")
-    drafts: list[dict[str, Any]] = []
+    rows = []
     for other in others:
         shared = [text for text in baseline.results if text in other.results]
         if not shared:
@@ -352,33 +347,29 @@ def compare(
                 f"{', '.join(baseline.results)}, and {', '.join(other.results)}."
             )
         for text in shared:
-            result = baseline.results[text]
-            ours, theirs = result.defined(), other.results[text].defined()
+            ours, theirs = baseline.results[text].defined(), other.results[text].defined()
             common = [query for query in ours if query in theirs]
             differences = np.array([theirs[query] - ours[query] for query in common])
             random = stream(seed, f"{baseline.run}\n{other.run}\n{text}")
-            interval = mean_interval(differences, level=1 - alpha)
-            tested = paired_randomisation(differences, random, permutations=permutations)
-            drafts.append(
-                {
-                    "measure": result.measure,
-                    "baseline": baseline.run,
-                    "run": other.run,
-                    "difference": float(differences.mean()) if common else None,
-                    "count": len(common),
-                    "interval": interval,
-                    "t": paired_t(differences),
-                    "randomisation": tested,
-                    "exact": 0 < len(common) <= EXACT_UP_TO,
-                }
+            row = Comparison(
+                baseline.results[text].measure,
+                baseline.run,
+                other.run,
+                difference=float(differences.mean()) if common else None,
+                count=len(common),
+                interval=mean_interval(differences, level=1 - alpha),
+                t=paired_t(differences),
+                randomisation=paired_randomisation(differences, random, permutations=permutations),
+                exact=0 < len(common) <= EXACT_UP_TO,
             )
-    t = corrected_by_holm([draft["t"] for draft in drafts])
-    randomisation = corrected_by_holm([draft["randomisation"] for draft in drafts])
-    rows = tuple(
-        Comparison(**draft, t_corrected=by_t, randomisation_corrected=by_randomisation)
-        for draft, by_t, by_randomisation in zip(drafts, t, randomisation, strict=True)
+            rows.append(row)
+    t = corrected_by_holm([row.t for row in rows])
+    randomisation = corrected_by_holm([row.randomisation for row in rows])
+    corrected = (
+        replace(row, t_corrected=by_t, randomisation_corrected=by_randomisation)
+        for row, by_t, by_randomisation in zip(rows, t, randomisation, strict=True)
     )
-    return Comparisons(rows, alpha, sum(p is not None for p in randomisation))
+    return Comparisons(tuple(corrected), alpha, sum(p is not None for p in randomisation))
 
 
 def _p(value: float | None) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, cast
 
 import numpy as np
@@ -28,6 +28,7 @@ from fairqr.evaluation.expected_exposure import Normalization, What
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.fairness import divergence, exposure
 from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.divergence import DEFAULT_SMOOTHING
 from fairqr.retrieval.fairness.exposure import INVERSE_LOG, LOG2, TREC, Discount, FloatArray
 
 FAIR_RAG = "fair-rag"
@@ -243,7 +244,7 @@ _AWRF_RANGE = "0.307 to 1; 0 to 1 with unit=bits"
 @kind("AWRF@20(attribute=gender)", TARGET, "1 is fair", _AWRF_RANGE, takes=_AWRF)
 def _awrf(at: View) -> FloatArray:
     """1 − JS(exposure, target): attention-weighted rank fairness."""
-    return fairness.awrf_of(at.exposures, at.wanted, unit=at["unit"])
+    return fairness.awrf(at.exposures, at.wanted, unit=at["unit"])
 
 
 @kind(
@@ -264,11 +265,7 @@ def _js(at: View) -> FloatArray:
     TARGET,
     "0 is fair",
     "0 to about ln(groups/smoothing), nats",
-    takes={
-        "discount": LOG2,
-        "smoothing": divergence.DEFAULT_SMOOTHING,
-        "direction": "target_exposure",
-    },
+    takes={"discount": LOG2, "smoothing": DEFAULT_SMOOTHING, "direction": "target_exposure"},
     higher_is_better=False,
 )
 def _kl(at: View) -> FloatArray:
@@ -358,38 +355,31 @@ def _exposure_ratio(at: View, query: int) -> Score:
 
 BY_ITEM = ("normalization", "items", "estimator")
 BY_GROUP = ("documents", "unknown", "convention")
-_EXPECTED = {
-    "discount": None,
-    "normalization": None,
-    "items": None,
-    "documents": None,
-    "convention": None,
-}
-_EITHER = {"estimator": None}
-_EXPECTED_RANGE = "0 to 1 by item; by group from 0, in squared units of the discount"
-
-
-def _expected(
-    example: str, best: str, takes: Mapping[str, Any], **more: Any
-) -> Callable[[Compute], Compute]:
-    return kind(example, DEPENDS, best, _EXPECTED_RANGE, takes=takes, by_query=True, **more)
+_EXPECTED = dict.fromkeys(["discount", "normalization", "items", "documents", "convention"])
+_ESTIMATED = _EXPECTED | {"estimator": None}
+_expected = partial(
+    kind,
+    needs=DEPENDS,
+    range="0 to 1 by item; by group from 0, in squared units of the discount",
+    by_query=True,
+)
 
 
 @_expected(
-    "EE-D@5(normalization=fair-rag)", "0 is even", _EXPECTED | _EITHER, higher_is_better=False
+    "EE-D@5(normalization=fair-rag)", best="0 is even", takes=_ESTIMATED, higher_is_better=False
 )
 def _disparity(at: View, query: int) -> Score:
     """Disparity of expected exposure, by item or by group: Σ ε², how unevenly it is spread."""
     return _expected_score("disparity", at, query)
 
 
-@_expected("EE-R@20", "the high end is best", _EXPECTED)
+@_expected("EE-R@20", best="the high end is best", takes=_EXPECTED)
 def _relevance(at: View, query: int) -> Score:
     """Agreement of expected exposure with the target, by item or by group: Σ ε·ε*."""
     return _expected_score("relevance", at, query)
 
 
-@_expected("EE-L@20(attribute=gender)", "0 is fair", _EXPECTED | _EITHER, higher_is_better=False)
+@_expected("EE-L@20(attribute=gender)", best="0 is fair", takes=_ESTIMATED, higher_is_better=False)
 def _loss(at: View, query: int) -> Score:
     """Distance of expected exposure from the target, by item or by group: Σ (ε − ε*)²."""
     return _expected_score("loss", at, query)

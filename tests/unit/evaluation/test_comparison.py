@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
 from fairqr.agents.statistics import corrected_by_holm
-from fairqr.base.errors import InputError
 from fairqr.evaluation.estimates import paired_t
 from fairqr.evaluation.evaluate import evaluate_all
 from fairqr.evaluation.results import Evaluation, compare
@@ -120,27 +117,3 @@ def test_only_queries_with_a_value_in_both_count() -> None:
     assert found.rows[0].difference is None
     assert found.tests == 0
     assert found.sentences() == ["RR: no query has a value in both nothing and low."]
-
-
-def test_all_differences_alike_have_no_t_test() -> None:
-    first, second = evaluations(run("two", [2] * 10), run("one", [1] * 10), measures="RR")
-    found = compare(first, [second])
-    assert found.rows[0].t is None
-    assert "no t test" in found.sentences()[0]
-    assert found.rows[0].holds(0.05)
-
-
-def test_it_repeats_and_is_plain_json() -> None:
-    both = evaluations(LOW, HIGH)
-    one, two = compare(both[0], both[1:], seed=1), compare(both[0], both[1:], seed=1)
-    assert one == two
-    rows = json.loads(json.dumps(one.as_json(), allow_nan=False))["rows"]
-    assert rows[0]["measure"] == "RR"
-    assert rows[0]["holds"] is True
-    assert rows[0]["sentence"] == one.sentences()[0]
-
-
-def test_a_level_out_of_range_is_refused() -> None:
-    both = evaluations(LOW, HIGH)
-    with pytest.raises(InputError, match="between 0 and 1"):
-        compare(both[0], both[1:], alpha=1.5)

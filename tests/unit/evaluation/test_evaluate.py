@@ -21,9 +21,7 @@ from fairqr.evaluation.collections.labels import (
     schema_with_unknown,
 )
 from fairqr.evaluation.collections.query_targets import (
-    DEFAULT_TARGET,
     QueryTargets,
-    resolve_target,
 )
 from fairqr.evaluation.evaluate import evaluate, evaluate_all, ids_of
 from fairqr.evaluation.expected_exposure import exposure_bounds
@@ -119,10 +117,6 @@ def test_each_measure_has_a_finite_value_or_a_reason_for_each_odd_query(whole: E
                 assert score.sentence.endswith("."), (text, query)
             else:
                 assert math.isfinite(score), (text, query)
-
-
-def test_an_ordinary_query_has_all_values(whole: Evaluation) -> None:
-    assert set(of_query(whole, "plain").values()) == {None}
 
 
 def test_without_a_relevant_document(whole: Evaluation) -> None:
@@ -240,14 +234,6 @@ def test_the_notes_say_what_was_odd(scan: Groups) -> None:
     assert "unasked" not in found.queries
 
 
-def test_a_product_is_taken_by_query_and_then_averaged(whole: Evaluation) -> None:
-    product = whole["nDCG@3×AWRF@3(attribute=gender)"].values["plain"]
-    ndcg, awrf = whole["nDCG@3"].values["plain"], whole["AWRF@3(attribute=gender)"].values["plain"]
-    assert isinstance(ndcg, float)
-    assert isinstance(awrf, float)
-    assert product == pytest.approx(ndcg * awrf)
-
-
 def test_measures_of_one_ranking_are_the_mean_over_several(scan: Groups) -> None:
     """A product is taken for each ranking before that mean."""
     first, second = ["f1", "m2", "m1"], ["u1", "m1", "f1"]
@@ -283,18 +269,6 @@ def test_the_exposure_ratio_of_samples_averages_exposure_first(scan: Groups) -> 
         groups=scan,
     )
     assert found["ExposureRatio(attribute=gender,group=female)"].mean == pytest.approx(1)
-
-
-def test_the_exposure_ratio_of_two_named_groups(scan: Groups) -> None:
-    """By hand: v(1)/v(2) = ln 3/ln 2, whoever stands at rank 3."""
-    found = evaluate(
-        run_of(q=["f1", "m1", "u1"]),
-        None,
-        ["ExposureRatio(attribute=gender,group=female,against=male)"],
-        groups=scan,
-    )
-    value = next(iter(found.results.values())).mean
-    assert value == pytest.approx(math.log(3) / math.log(2))
 
 
 class TestBySecondWay:
@@ -564,13 +538,6 @@ class TestTargets:
         assert given.mean == pytest.approx(expected.mean)
         assert given.mean != pytest.approx(of_its_own.mean)
 
-    def test_one_function_resolves_targets(self, scan: Groups) -> None:
-        """Without labels among the relevant there is none, evaluated or computed before."""
-        found = resolve_target(scan.dimension("gender"), DEFAULT_TARGET, scan.labels, ["u1", "u2"])
-        assert isinstance(found, Undefined)
-        assert found.reason is Reason.NO_TARGET
-        assert self.awrf(scan, "population:1") == pytest.approx(self.expected(0.5))
-
     @pytest.mark.parametrize(
         ("target", "words"),
         [
@@ -641,21 +608,6 @@ class TestGroups:
         )
         assert [result.mean for result in found.results.values()] == [0.5, 1.0, 0.5]
 
-    def test_each_attribute_gives_a_measure(self, scan: Groups) -> None:
-        found = evaluate(
-            RUN,
-            QRELS,
-            ["AWRF@3", "P@3", "AWRF@3(attribute=gender)"],
-            groups=scan,
-            attributes=["gender", "place", "gender*place"],
-        )
-        assert list(found.results) == [
-            "AWRF@3(attribute=gender)",
-            "AWRF@3(attribute=place)",
-            "AWRF@3(attribute=gender×place)",
-            "P@3",
-        ]
-
     @pytest.mark.parametrize(
         ("measure", "kind", "words"),
         [
@@ -721,13 +673,6 @@ class TestGroups:
 class TestTheWhole:
     """What holds for the call itself."""
 
-    def test_the_order_of_measures_changes_nothing(self, scan: Groups) -> None:
-        options = {"groups": scan, "attributes": ["gender"]}
-        first = evaluate(RUN, QRELS, ALL, **options).as_json(by_query=True)
-        again = evaluate(RUN, QRELS, list(reversed(ALL)), **options).as_json(by_query=True)
-        by_name = {found["measure"]: found for found in again["measures"]}
-        assert all(found == by_name[found["measure"]] for found in first["measures"])
-
     def test_queries_are_measured_part_by_part(
         self, scan: Groups, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -773,17 +718,6 @@ class TestTheWhole:
         with pytest.raises(InputError, match="AP@7 was not measured; the measures are nDCG@3"):
             whole["AP@7"]
 
-    @pytest.mark.parametrize(
-        ("options", "words"),
-        [
-            ({"missing": "maybe"}, "count as zero or undefined, not 'maybe'"),
-            ({"level": 1.0}, "between 0 and 1"),
-        ],
-    )
-    def test_options_out_of_range_are_refused(self, options: dict[str, object], words: str) -> None:
-        with pytest.raises(InputError, match=words):
-            evaluate(RUN, QRELS, "P@3", **options)
-
     def test_without_judgements_all_queries_of_the_run_are_measured(self, scan: Groups) -> None:
         found = evaluate(RUN, None, "Exposure(attribute=gender,group=male)", groups=scan)
         assert set(found.queries) == set(RUN.rankings)
@@ -795,7 +729,3 @@ class TestTheWhole:
     def test_judgements_without_any_query_are_refused(self) -> None:
         with pytest.raises(InputError, match="No query is judged"):
             evaluate(RUN, {}, "P@3")
-
-    def test_the_corpus_is_read_for_what_is_needed(self, people: Corpus) -> None:
-        found = evaluate(RUN, QRELS, "AWRF@3(attribute=gender)", groups=people)
-        assert found["AWRF@3(attribute=gender)"].count == 3

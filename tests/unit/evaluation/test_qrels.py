@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import pytest
@@ -24,12 +23,6 @@ def test_judgements(tmp_path: Path) -> None:
     again = tmp_path / "again.txt"
     write_qrels(again, qrels)
     assert read_qrels(again) == qrels
-
-
-def test_packed_files_are_unpacked(tmp_path: Path) -> None:
-    path = tmp_path / "qrels.gz"
-    path.write_bytes(gzip.compress(b"1 0 a 1\n"))
-    assert read_qrels(path) == {"1": {"a": 1}}
 
 
 @pytest.mark.parametrize(
