@@ -13,12 +13,10 @@ import pytest
 
 Fairqr = Callable[..., Any]
 
-SCHEMA = """attributes:
-  gender:
-    field: gender
-    groups: [female, male]
-    population: {female: 0.5, male: 0.5}
-"""
+SCHEMA = (
+    "attributes: {gender: {field: gender, groups: [female, male],"
+    " population: {female: 0.5, male: 0.5}}}"
+)
 
 
 @pytest.fixture(autouse=True)

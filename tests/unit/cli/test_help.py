@@ -21,17 +21,8 @@ from fairqr.graph.search.context import METHODS, Context
 from fairqr.retrieval.rerankers.registry import RERANKERS
 
 Fairqr = Callable[..., Any]
-HEAVY = {
-    "elasticsearch",
-    "fastmcp",
-    "langchain",
-    "langchain_core",
-    "langgraph",
-    "mcp",
-    "numpy",
-    "openai",
-    "tantivy",
-}
+HEAVY = {"elasticsearch", "fastmcp", "langchain", "langchain_core", "langgraph", "mcp", "numpy"}
+HEAVY |= {"openai", "tantivy"}
 SCRIPT = """
 import contextlib, io, sys
 from fairqr.cli.main import main
@@ -82,9 +73,7 @@ def test_the_help_of_no_command_loads_what_is_slow(explain: bool) -> None:
     [("search", Context), ("answer", AnswerContext), ("probe query", ProbeContext)],
 )
 def test_help_has_the_common_options_and_reads_what_they_mean(
-    fairqr: Fairqr,
-    command: str,
-    context: type[Context],
+    fairqr: Fairqr, command: str, context: type[Context]
 ) -> None:
     """All other parameters are set by name."""
     code, shown, _ = fairqr(*command.split(), "--help")
@@ -95,7 +84,7 @@ def test_help_has_the_common_options_and_reads_what_they_mean(
 
 
 def test_each_method_is_explained_in_one_line_without_an_index(
-    monkeypatch: pytest.MonkeyPatch, fairqr: Fairqr, tmp_path: Path
+    fairqr: Fairqr, tmp_path: Path
 ) -> None:
     """Nothing is opened or made for it, and every method of the literature names its paper."""
     code, shown, errors = fairqr("search", "--method", "help")
@@ -117,37 +106,26 @@ def test_each_method_is_explained_in_one_line_without_an_index(
     [
         (["answr"], "No such command 'answr'. Did you mean 'answer'? See 'fairqr --help'."),
         (["search"], "Missing argument 'QUERY'; see 'fairqr search --help'."),
-        (
-            ["search", "x", "-k", "many"],
-            "The parameter 'k' is wrong: Input should be a valid integer",
-        ),
+        (["search", "x", "-k", "many"], "'k' is wrong: Input should be a valid integer"),
         (["search", "x", "--nonsense"], "No such option: --nonsense"),
         (["search", "x", "y"], "unexpected extra argument"),
         (["index", "create", "x"], "Missing argument 'PATH'; see 'fairqr index create --help'."),
     ],
 )
-def test_wrong_arguments_are_one_line(
-    fairqr: Fairqr,
-    arguments: list[str],
-    words: str,
-) -> None:
+def test_wrong_arguments_are_one_line(fairqr: Fairqr, arguments: list[str], words: str) -> None:
     """Like every error: one sentence on stderr, and exit code 2."""
     assert words in fairqr(*arguments).complaint()
 
 
-@pytest.mark.parametrize("arguments", [[], ["index"]])
-def test_no_arguments_show_the_help(fairqr: Fairqr, arguments: list[str]) -> None:
-    """Who asks nothing is shown what there is to ask."""
-    code, stdout, _ = fairqr(*arguments)
-    assert code in (0, 2)
-    assert "Usage: fairqr" in stdout
-
-
-def test_the_version(fairqr: Fairqr) -> None:
-    """One line, and nothing else."""
-    code, stdout, stderr = fairqr("--version")
-    assert (code, stderr) == (0, "")
-    assert stdout.startswith("fairqr ")
+@pytest.mark.parametrize(
+    ("arguments", "shown"), [([], "Usage: "), (["index"], "Usage: "), (["--version"], "")]
+)
+def test_who_asks_nothing_is_shown_what_there_is_to_ask(
+    fairqr: Fairqr, arguments: list[str], shown: str
+) -> None:
+    _, stdout, stderr = fairqr(*arguments)
+    assert stdout.startswith(f"{shown}fairqr ")
+    assert stderr == ""
 
 
 def test_a_terminal_that_cannot_show_a_character_gets_its_escape(tmp_path: Path) -> None:
