@@ -245,8 +245,8 @@ def load_collection(folder: Path, name: str | None = None, split: str | None = N
         (split,) = splits
     if split not in splits:
         named = ", ".join(key for key in splits if key is not None) or "one set without a name"
-        wanted = f"has no judgements '{one_line(split)}'" if split else "has several of them"
-        raise CorpusError(f"The collection '{name}' {wanted}; choose one of its sets: {named}.")
+        what = f"no judgements '{one_line(split)}'" if split else "several sets of judgements"
+        raise CorpusError(f"The collection '{name}' has {what}; there are {named}: choose one.")
     path = folder / f"topics-{split}.jsonl"
     shared = split is None or not path.is_file()
     if shared:

@@ -75,10 +75,10 @@ def find_collection(
     place = folder.resolve()
     stem = re.sub(r"[^a-z0-9_-]+", "-", place.name.lower()).strip("-_")[:80] or "collection"
     target = root / f"{stem}-{hashlib.sha256(str(place).encode()).hexdigest()[:8]}"
-    fingerprint = _fingerprint(place, loader)
+    state = _fingerprint(place, loader)
     with _lock(target):
-        if not (target.is_dir() and standard.read_about(target).fingerprint == fingerprint):
-            _import(loader, [folder], target, fingerprint, progress)
+        if not (target.is_dir() and standard.read_about(target).fingerprint == state):
+            _import(loader, [folder], target, state, progress)
     return standard.load_collection(target, target.name, split)
 
 
@@ -139,11 +139,7 @@ def _lock(target: Path, timeout: float = -1) -> FileLock:
 
 
 def _import(
-    loader: str,
-    paths: Sequence[Path],
-    target: Path,
-    fingerprint: str,
-    progress: ProgressFunction | None,
+    loader: str, paths: Sequence[Path], target: Path, state: str, progress: ProgressFunction | None
 ) -> list[str]:
     """Put a new collection in place of the old one, if any; hold the lock."""
     prefix = f".{target.name}.build-"
@@ -156,7 +152,7 @@ def _import(
         folder.mkdir()
         parts = LOADERS[loader](paths, work)
         source = parts.about.source or ", ".join(str(path.resolve()) for path in paths)
-        told = {"source": source, "loader": loader, "fingerprint": fingerprint}
+        told = {"source": source, "loader": loader, "fingerprint": state}
         parts.about = parts.about.model_copy(update=told)
         lines = write_collection(parts, folder, work, progress)
         for split in standard.splits_of(folder):

@@ -220,11 +220,7 @@ def resolve_target(
 
 
 def _trec_target(
-    dimension: Dimension,
-    rule: TrecRule,
-    labels: Labels,
-    ids: Sequence[str],
-    weights: FloatArray | None,
+    dimension: Dimension, rule: TrecRule, labels: Labels, ids: list[str], weights: FloatArray | None
 ) -> FloatArray:
     populations = [
         normalise([it.population.get(group, 0.0) for group in it.groups]) if it.population else None

@@ -90,7 +90,7 @@ def test_files_cannot_steer_the_terminal(run: Run) -> None:
     ("arguments", "words"),
     [
         (("info", "nothing"), "There is no collection 'nothing'; there are notables"),
-        (("info", "notables", "--split", "x"), "has no judgements 'x'; choose"),
+        (("info", "notables", "--split", "x"), "has no judgements 'x'; there are"),
         (("import", "nothing", "a", "--name", "b"), "There is no loader 'nothing'; there are"),
         (("import", "jsonl", "qrels.txt", "--name", "b"), "have no schema and no topics"),
         (("import", "jsonl", *FILES, "--name", "B"), "'B' cannot be the name of a collection"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field
@@ -108,3 +109,11 @@ def test_a_field_with_more_than_bounds_is_read_without_a_warning() -> None:
     assert read_parameters([Quiet], ["place=x", "size=2"]) == {"place": "x", "size": 2}
     with pytest.raises(InputError, match="greater than or equal to 1"):
         read_parameters([Quiet], ["size=0"])
+
+
+def test_an_experiment_lists_and_reads_what_its_file_sets(fairqr: Callable[..., Any]) -> None:
+    """It has a --set of its own: which parameters there are depends on the file."""
+    run = ("experiment", "run", "llm_pairwise_small")
+    assert "\n  split\n" in fairqr(*run, "--set", "help").stdout
+    told = fairqr(*run, "--set", "split=nothing", "-o", "out").complaint()
+    assert "has no judgements 'nothing'" in told
