@@ -18,7 +18,7 @@ from fairqr.base.errors import (
 )
 from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.audit.records import Observation
-from fairqr.evaluation.experiments.engine import Done, failure_of
+from fairqr.evaluation.experiments.engine import Done
 from fairqr.evaluation.qrels import Qrels
 from fairqr.retrieval.engines.engine import (
     PROBES,
@@ -61,6 +61,11 @@ def memberships_of(
 ) -> Memberships:
     """Return the memberships of documents in single attributes."""
     return {it.name: table.memberships(Dimension(it, (it,)), ids) for it in attributes}
+
+
+def failed(query: AuditQuery, error: FairqrError) -> Observation:
+    """Return that nothing is known of a query, since the engine failed."""
+    return Observation(query=query.id, status="failed", message=one_line(error))
 
 
 class _Reach(NamedTuple):
@@ -171,19 +176,19 @@ class Asker:
             progress(len(self._looked_up))
 
     async def observe(self, query: AuditQuery) -> Done[Observation]:
-        """Ask one query; a failure of the engine is an observation, too.
+        """Ask one query; that the engine refuses it is an observation, too.
 
         Raises:
+            IndexUnavailableError: The engine is away.
             ModelError: An encoder fails.
             ModelUnavailableError: It is not there.
         """
         try:
             return await self._observed(query)
+        except (IndexUnavailableError, ModelError, ModelUnavailableError):
+            raise
         except FairqrError as error:
-            if isinstance(error, ModelError | ModelUnavailableError):
-                raise
-            failed = Observation(query=query.id, status="failed", message=one_line(error))
-            return failure_of(error, failed)
+            return Done((failed(query, error),))
 
     async def _observed(self, query: AuditQuery) -> Done[Observation]:
         words = query.id if query.id in self._rankings else query.text
@@ -224,7 +229,7 @@ class Asker:
             absent=absent,
             hidden=hidden,
         )
-        return Done(observation, (None,), hits.warnings)
+        return Done((observation,), hits.warnings)
 
     async def _widen(
         self, pool: DocumentTable, query: AuditQuery, words: str, answer: Hits

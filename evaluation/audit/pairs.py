@@ -16,10 +16,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairqr.agents.statistics import corrected_by_holm, stream
-from fairqr.base.errors import FairqrError, InputError, ModelUnavailableError, SourceError, one_line
+from fairqr.base.errors import (
+    FairqrError,
+    IndexUnavailableError,
+    InputError,
+    ModelError,
+    ModelUnavailableError,
+    SourceError,
+    one_line,
+)
 from fairqr.evaluation.audit.records import PairScores
 from fairqr.evaluation.estimates import Estimate, divided, estimate, p_of_means, shares
-from fairqr.evaluation.experiments.engine import Done, failure_of
+from fairqr.evaluation.experiments.engine import Done
 from fairqr.evaluation.reports.text import counted
 from fairqr.retrieval.engines.engine import Query, SearchEngine, require, searched
 from fairqr.retrieval.fairness.exposure import FloatArray
@@ -146,25 +154,30 @@ class ScoredPairs:
         return f"{versions:,} versions for {queries} by '{self.name}'"
 
     async def do(self, task: PairQuery) -> Done[PairScores]:
-        """Score the documents of one query; a failure is a record, too.
+        """Score the documents of one query; that it is refused is a record, too.
 
         Raises:
+            IndexUnavailableError: The engine is away.
+            ModelError: An encoder is.
             ModelUnavailableError: What scores is not there.
             ValueError: A score is no finite number.
         """
         try:
             scores = await self.scores(task)
-        except ModelUnavailableError:
+        except (IndexUnavailableError, ModelError, ModelUnavailableError):
             raise
         except FairqrError as error:
-            failed = PairScores(query=task.id, status="failed", message=one_line(error))
-            return failure_of(error, failed)
+            return Done((self.failed(task, error),))
         pairs: dict[str, dict[str, Any]] = {}
         for it, score in zip(task.documents, scores, strict=True):
             pair = pairs.setdefault(it.pair, {"segment": it.segment, "scores": {}})
             pair["scores"][it.version] = score
         record = {"query": task.id, "status": "ok", "pairs": tuple(pairs.values())}
-        return Done(PairScores.model_validate(record), (None,))
+        return Done((PairScores.model_validate(record),))
+
+    def failed(self, task: PairQuery, error: FairqrError) -> PairScores:
+        """Return that nothing is known of a query."""
+        return PairScores(query=task.id, status="failed", message=one_line(error))
 
 
 async def open_pairs(name: str, pairs: Pairs, engine: SearchEngine) -> ScoredPairs:

@@ -11,7 +11,7 @@ from functools import partial
 
 from fairqr.base.errors import FairqrError, InputError, SourceError, TargetError, one_line
 from fairqr.base.secrets import WITHHELD, without_secrets
-from fairqr.evaluation.audit.asking import Asker
+from fairqr.evaluation.audit.asking import Asker, failed
 from fairqr.evaluation.audit.bundle import REDACTED, AuditFolder, AuditManifest, Relevance
 from fairqr.evaluation.audit.finishing import Audit, measured, read_audit
 from fairqr.evaluation.audit.measuring import dimensions_to_measure
@@ -226,7 +226,8 @@ async def _ask(
     """
     done, scored = folder.observations.done(), len(folder.pairs.done())
     left = [query for query in queries.queries if (query.id,) not in done]
-    engine, then = f"The engine '{asker.engine.name}'", pairs.cost(scored) if pairs else ""
+    engine = f"The engine '{asker.engine.name}'"
+    then = pairs.cost(scored) if pairs and scored < len(pairs.tasks) else ""
     missing, answered = {it.name for it in asker.attributes}, 0
 
     def note(kept: Observation) -> None:
@@ -235,13 +236,13 @@ async def _ask(
         answered += bool(groups)
         missing.difference_update(name for name, it in groups if any(map(any, it["patterns"])))
 
-    async def start() -> None:
+    async def start(_: None) -> None:
         await asker.look_up(left, watcher.count("looking up judged documents"))
         folder.begin(manifest)  # nothing is written before everything is there
 
     async def observe(query: AuditQuery) -> Done[Observation]:
         found = await asker.observe(query)
-        note(found.record)
+        note(*found.records)
         if answered >= UNLABELLED:
             check_labels()
         return found
@@ -257,18 +258,35 @@ async def _ask(
     for kept in folder.observations.in_order(done):
         note(kept)
     run = partial(
-        run_tasks, key=lambda it: it.id, start=start, watcher=watcher, at_once=concurrency
+        run_tasks,
+        keys=lambda it: [(it.id,)],
+        place=lambda _: None,
+        start=start,
+        watcher=watcher,
+        at_once=concurrency,
     )
-    cost = "; then ".join(filter(None, (_cost(asker, left, len(queries.queries), rate), then)))
+    asked = _cost(asker, left, len(queries.queries), rate) if left else ""
+    if cost := "; then ".join(filter(None, (asked, then))):
+        watcher.note(cost)
     await asker.find_limit(queries.queries if left else ())
     await run(
-        queries.queries, observe, folder.observations, title="queries", model=engine, cost=cost
+        queries.queries,
+        observe,
+        folder.observations,
+        title="queries",
+        model=lambda _: engine,
+        failed=failed,
     )
     check_labels()
     folder.begin(manifest)
     if pairs:
         await run(
-            pairs.tasks, pairs.do, folder.pairs, title="pairs", model=f"'{pairs.name}'", cost=then
+            pairs.tasks,
+            pairs.do,
+            folder.pairs,
+            title="pairs",
+            model=lambda _: f"'{pairs.name}'",
+            failed=pairs.failed,
         )
 
 

@@ -56,10 +56,6 @@ _HALF_WRITTEN = re.compile(r"\..+\.[0-9a-f]{16}")
 HASH = re.compile(r"[0-9a-f]{64}")
 
 
-PASSING = frozenset({"rate_limited", "timeout", "unavailable"})
-"""The statuses of what failed for now: it is not done, and is asked again when the run goes on."""
-
-
 class Record(BaseModel):
     """A line of a run.
 
@@ -202,10 +198,6 @@ class Lines(Generic[R]):
             InputError: A line is damaged that is not the last, half written one.
         """
         return list({record.key: record for _, record in self._records()}.values())
-
-    def final(self) -> list[R]:
-        """Return the records that need not be made again; the others are no results."""
-        return [record for record in self.read() if record.is_final]
 
     def in_order(self, keys: Iterable[Hashable]) -> Iterator[R]:
         """Yield the records of these keys, as :meth:`read` has them, one at a time in memory."""

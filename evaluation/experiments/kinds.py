@@ -13,6 +13,7 @@ from fairqr.base.extras import library
 from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.specification import Experiment
+from fairqr.evaluation.experiments.workers import Pool, Workers, opened_pool
 from fairqr.evaluation.probes.specification import (
     LISTWISE_KIND,
     LORA_KIND,
@@ -22,12 +23,10 @@ from fairqr.evaluation.probes.specification import (
     PairwiseExperiment,
 )
 from fairqr.evaluation.rag.specification import FairRagExperiment
-from fairqr.evaluation.workers.choice import Workers
 from fairqr.prompts.library import PromptLibrary
 
 if TYPE_CHECKING:
     from fairqr.evaluation.reports.writer import Figure
-    from fairqr.evaluation.workers.tools import Pool
 
 SEARCH = "search"
 FAIR_RAG = "fair_rag"
@@ -69,8 +68,6 @@ class RunOptions:
         Args:
             replies: The file that keeps replies of models.
         """
-        from fairqr.evaluation.workers.ray_pool import opened_pool
-
         return opened_pool(self.workers, self.prompts, replies)
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from fairqr.agents.refiner import FeedbackRefiner
 from fairqr.base.errors import IndexNotFoundError, InputError, QueryError, UnsupportedError
 from fairqr.evaluation.collections.collection import Collection, Topic
 from fairqr.evaluation.collections.finding import find_collection
-from fairqr.evaluation.experiments.engine import Absence, Done, Keep, Stage, is_away, run_stages
+from fairqr.evaluation.experiments.engine import Done, check_answered, run_tasks
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.experiments.measuring import MeasuredSearches, measure_experiment
@@ -24,8 +23,8 @@ from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.specification import Experiment, QueryForm, System
 from fairqr.evaluation.experiments.store import Manifest, Round, SearchRecord, Store
 from fairqr.evaluation.experiments.training import folds_of, gather, train
+from fairqr.evaluation.experiments.workers import Pool, Tools
 from fairqr.evaluation.measures.measure import parse_measures
-from fairqr.evaluation.workers.tools import Pool, Tools
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import METHODS, Context, make_context
 from fairqr.graph.search.rankers import ASKED, Rankers
@@ -336,18 +335,22 @@ async def search_by(
         query: The text to search for.
         context: The options of the search.
         at_once: How many searches run at the same time, for the record.
+
+    Raises:
+        ModelError: The model was away for a part of it.
     """
     parts = dict(zip(SearchRecord.keys, key, strict=True))
     try:
         state = await graph.ainvoke({"query": query}, context=context)
     except QueryError as error:
-        return Done(SearchRecord.model_validate({**parts, "error": str(error)}))
+        return Done((SearchRecord.model_validate({**parts, "error": str(error)}),))
     result = SearchResult.model_validate(state["result"])
     usage = usage_of(state["result"])
+    _check_model(result, usage)
     record = SearchRecord.model_validate(
         {**parts, **_kept(result), **spent(usage), "at_once": at_once}
     )
-    return Done(record, _replies(result, usage), usage=usage)
+    return Done((record,))
 
 
 async def _open_graph(tools: Tools, place: Place) -> Any:
@@ -368,21 +371,17 @@ async def _open_graph(tools: Tools, place: Place) -> Any:
     return build_search_graph(engine, model, prompts=tools.prompts)
 
 
-def _replies(result: SearchResult, usage: Usage) -> tuple[Absence | None, ...]:
-    """Return whether the model was there when it was asked last; nothing if it was not asked."""
-    rounds = [round_.refinements for round_ in result.iterations if round_.refinements]
-    last = result.unused_refinements or (rounds[-1] if rounds else [])
-    statuses = [group.status for group in last]
-    if result.reranking is not None and result.reranking.asked:
-        failures = result.reranking.failures
-        answers = result.reranking.asked - sum(failures.values())
-        statuses = [status for status, times in failures.items() for _ in range(times)]
-        statuses += ["ok"] * answers
-    away = [status for status in statuses if is_away(status, usage)]
-    if away and len(away) == len(statuses):
-        message = result.warnings[0] if result.warnings else f"the status '{away[0]}'"
-        return (Absence(away[0], message, len(away)),)
-    return (None,) if usage.model_calls or usage.cached_calls else ()
+def _check_model(result: SearchResult, usage: Usage) -> None:
+    """Check that the model was there whenever it was asked.
+
+    Raises:
+        ModelError: It was not.
+    """
+    asked = [it for round_ in result.iterations for it in round_.refinements]
+    statuses = [group.status for group in (*asked, *result.unused_refinements)]
+    statuses += result.reranking.failures if result.reranking is not None else ()
+    for status in statuses:
+        check_answered(status, next(iter(result.warnings), ""), usage)
 
 
 def _kept(result: SearchResult) -> Mapping[str, Any]:
@@ -429,8 +428,7 @@ async def run_searches(
         await pool.do(check_needs, plan, cells)
         with store.locked():
             store.begin(plan.manifest)
-            stages = partial(run.stages, cells)
-            await run_stages(stages, watcher=watcher, at_once=pool.at_once)
+            await run.search_all(cells)
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,55 +477,51 @@ class _Run:
             lambda name: self.watcher.count(f"preparing {name}"),
         )
 
-    async def stages(self, cells: Sequence[Cell]) -> AsyncIterator[Stage[Topic, SearchRecord]]:
-        """Yield a stage for each cell."""
-        done = self.store.lines.done()
-        for cell in cells:
-            yield await self._stage(cell, done)
-
-    async def _stage(self, cell: Cell, done: Set[Hashable]) -> Stage[Topic, SearchRecord]:
+    async def search_all(self, cells: Sequence[Cell]) -> None:
+        """Do the searches of these cells, one cell after the other."""
         experiment = self.plan.manifest.experiment
-        corpus = experiment.corpus_of(cell.system) or self.collection.corpus_name
-        engine = await self._engine(corpus, cell.system.retriever)
-        model = None
-        if cell.system.asks_a_model or cell.system.ranker in ASKED:
-            model = cell.system.model or experiment.model
-        fingerprint = (await engine.info()).fingerprint
-        place = Place(
-            self.collection.name,
-            corpus,
-            fingerprint,
-            cell.system.retriever,
-            model,
-            self.pool.at_once,
-        )
-        folds = self._folds(cell)
-        context = cell.context(experiment).model_dump(exclude_unset=True)
+        places: dict[int, Place] = {}
+        corpora = [experiment.corpus_of(it.system) or self.collection.corpus_name for it in cells]
 
-        async def do(topic: Topic, keep: Keep[SearchRecord]) -> None:
-            path = next((path for path, fold in folds.items() if topic.id in fold), None)
-            task = Search(
+        def model(number: int) -> str | None:
+            system = cells[number].system
+            asks = system.asks_a_model or system.ranker in ASKED
+            return (system.model or experiment.model) if asks else None
+
+        async def start(number: int) -> None:
+            cell, corpus = cells[number], corpora[number]
+            retriever = cell.system.retriever
+            engine = await self._engine(corpus, retriever)
+            print_ = (await engine.info()).fingerprint
+            name, at_once = self.collection.name, self.pool.at_once
+            places[number] = Place(name, corpus, print_, retriever, model(number), at_once)
+            await self._train(cell, self._folds(cell), engine)
+
+        async def do(task: tuple[int, Topic]) -> Done[SearchRecord]:
+            cell, topic = cells[task[0]], task[1]
+            path = next((it for it, fold in self._folds(cell).items() if topic.id in fold), None)
+            asked = Search(
                 cell.key(topic),
                 topic.text(cell.form.keywords),
-                context,
+                cell.context(experiment).model_dump(exclude_unset=True),
                 weights=path.read_bytes() if path else None,
             )
-            keep(await self.pool.do(search, place, task))
+            return await self.pool.do(search, places[task[0]], asked)
 
-        async def start() -> None:
-            await self._train(cell, folds, engine)
-
-        return Stage(
-            title=f"{cell.attribute}, {cell.form}: {cell.system.name}",
-            model=model or cell.system.name,
-            tasks=self.plan.topics,
-            keys=lambda topic: [cell.key(topic)],
-            done=done,
+        undone = await run_tasks(
+            [(number, topic) for number in range(len(cells)) for topic in self.plan.topics],
+            do,
+            self.store.lines,
+            title="searches",
+            keys=lambda task: [cells[task[0]].key(task[1])],
+            place=lambda task: task[0],
             start=start,
-            do=do,
-            lines=self.store.lines,
-            pace=cell.system.name,
+            model=lambda number: model(number) or cells[number].system.name,
+            watcher=self.watcher,
+            at_once=self.pool.at_once,
         )
+        if undone is not None:
+            raise undone
 
     def _folds(self, cell: Cell) -> dict[Path, list[str]]:
         """Return the topics of each fold, by the file of the weights that rank them."""
@@ -544,7 +538,7 @@ class _Run:
         missing = {path: fold for path, fold in folds.items() if not path.exists()}
         if training is None or not missing:
             return
-        self.watcher.stage(f"training {cell.system.name}", len(folds), len(folds) - len(missing))
+        progress = self.watcher.count(f"training {cell.system.name}")
         context = cell.context(self.plan.manifest.experiment)
         examples = await gather(
             engine,
@@ -553,11 +547,11 @@ class _Run:
             context,
             depth=training.depth,
         )
-        for path, fold in missing.items():
+        for number, (path, fold) in enumerate(missing.items(), 1):
             others = [topic.id for topic in self.plan.topics if topic.id not in fold]
             model = await train(context.strategy.final_step, examples, others, training.options)
             model.save(path)
-            self.watcher.advance()
+            progress(number, len(missing))
 
 
 async def _has_some(engine: SearchEngine, ids: Iterable[str]) -> bool:

@@ -6,9 +6,8 @@ Tasks with a record are not done again. The jobs run in this process or on Ray.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal
 
 from fairqr.agents.models.cache import ReplyCache, replies_file
@@ -16,12 +15,13 @@ from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.opening import open_language_model
 from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED
 from fairqr.agents.ranking.pairwise import PairwiseJudge
-from fairqr.agents.ranking.rankers import Cost, ItemRanker, ItemRanking, RankerOptions
-from fairqr.evaluation.experiments.engine import Absence, Done, Stage, by_job, is_away, run_stages
+from fairqr.agents.ranking.rankers import Cost, ItemRanker, RankerOptions
+from fairqr.evaluation.experiments.engine import Done, check_answered, run_tasks
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.experiments.options import check_prompts
 from fairqr.evaluation.experiments.progress import StageWatcher
+from fairqr.evaluation.experiments.workers import Pool, Tools
 from fairqr.evaluation.probes.building import Preparing, open_probe_collections
 from fairqr.evaluation.probes.collection import ProbeCollection
 from fairqr.evaluation.probes.listwise_measures import MeasuredListwise, measure_listwise
@@ -38,7 +38,6 @@ from fairqr.evaluation.probes.store import (
     RankingRecord,
     Spent,
 )
-from fairqr.evaluation.workers.tools import Pool, Tools
 from fairqr.prompts.library import PromptLibrary
 
 STORE = ProbeStore
@@ -234,44 +233,34 @@ async def run_probe(
         FairqrError: A model is not there, fails all the time, or reads too little at once for two
             items. The results so far are kept.
     """
-    with store.locked():
-        store.check(plan.manifest)
-        stages = partial(_stages, plan, store, pool)
-        await run_stages(stages, watcher=watcher, at_once=pool.at_once)
-        store.start(plan.manifest, plan.collections)
-
-
-async def _stages(plan: ProbePlan, store: ProbeStore, pool: Pool) -> AsyncIterator[Stage[Any, Any]]:
-    """Yield a stage for each model, or for each ranker and window."""
     experiment = plan.manifest.experiment
+    each = askings(plan, pool.at_once)
+    for asked in each:
+        asked.open(plan.prompts)  # a wrong name is an error before anything is sent to a worker
     tasks = tasks_of(experiment, plan.collections)
-    lines = store.lines(experiment)
-    done = lines.done()
-    what = "pairs" if isinstance(experiment, PairwiseExperiment) else "lists"
 
-    async def start(asked: Asked) -> None:
-        await pool.do(open_asked, asked)
+    async def start(place: int) -> None:
+        await pool.do(open_asked, each[place])
         # Nothing is written before the model is there.
         store.start(plan.manifest, plan.collections)
 
-    for asked in askings(plan, pool.at_once):
-        # A wrong name is an error before anything is sent to a worker.
-        asked.open(plan.prompts)
-        yield Stage(
-            title=f"{asked.name}{asked.window and f', window {asked.window}'}: {what}",
-            model=asked.name,
-            tasks=tasks,
-            keys=partial(_keys, asked),
-            done=done,
-            start=partial(start, asked),
-            do=by_job(pool, do_task, asked),
-            lines=lines,
-            pace=f"{asked.name} {asked.window}",
+    with store.locked():
+        store.check(plan.manifest)
+        undone = await run_tasks(
+            [(place, task) for place in range(len(each)) for task in tasks],
+            lambda it: pool.do(do_task, each[it[0]], it[1]),
+            store.lines(experiment),
+            title="pairs" if isinstance(experiment, PairwiseExperiment) else "lists",
+            keys=lambda it: [it[1].key(each[it[0]].name, each[it[0]].window)],
+            place=lambda it: it[0],
+            start=start,
+            model=lambda place: each[place].name,
+            watcher=watcher,
+            at_once=pool.at_once,
         )
-
-
-def _keys(asked: Asked, task: ListTask | PairTask) -> list[Hashable]:
-    return [task.key(asked.name, asked.window)]
+        store.start(plan.manifest, plan.collections)
+        if undone is not None:
+            raise undone
 
 
 async def open_asked(tools: Tools, asked: Asked) -> None:
@@ -288,8 +277,14 @@ async def do_task(tools: Tools, asked: Asked, task: ListTask | PairTask) -> Done
 
 
 async def rank_list(ranker: ItemRanker, asked: Asked, task: ListTask) -> Done[RankingRecord]:
-    """Rank a list."""
+    """Rank a list.
+
+    Raises:
+        ModelError: The model was away for a part of it.
+    """
     ranking = await ranker.rank(task.query.query, task.items, group=task.group)
+    for status in ranking.failures:
+        check_answered(status, ranking.message, ranking.usage)
     key = task.key(asked.name, asked.window)
     record = RankingRecord(
         **dict(zip(RankingRecord.keys, key, strict=True)),
@@ -300,17 +295,7 @@ async def rank_list(ranker: ItemRanker, asked: Asked, task: ListTask) -> Done[Ra
         warnings=ranking.warnings,
         spent=Spent(**spent(ranking.usage)),
     )
-    return Done(record, _replies(ranking), ranking.warnings, ranking.usage)
-
-
-def _replies(ranking: ItemRanking) -> tuple[Absence | None, ...]:
-    """Return whether the model of a ranking was there; nothing where it was not asked."""
-    away = {s: n for s, n in ranking.failures.items() if is_away(s, ranking.usage)}
-    if ranking.failed and away:
-        status = max(away, key=lambda name: away[name])
-        message = ranking.message or f"the status '{status}'"
-        return (Absence(status, message, sum(away.values())),)
-    return (None,) if ranking.asked else ()
+    return Done((record,), ranking.warnings)
 
 
 async def compare_pair(judge: PairwiseJudge, model: str, task: PairTask) -> Done[PairRecord]:
@@ -320,10 +305,15 @@ async def compare_pair(judge: PairwiseJudge, model: str, task: PairTask) -> Done
         judge: A started judge.
         model: Its name in results.
         task: The pair.
+
+    Raises:
+        ModelError: The model was away for one of them.
     """
     asked = await judge.compare(task.query.query, task.items, task.group)
     both = (asked.one_first, asked.other_first)
     usage = both[0].usage + both[1].usage
+    for each in both:
+        check_answered(each.status, each.message, each.usage)
     protected_first, unprotected_first = asked.preferred(PROTECTED, UNPROTECTED)
     record = PairRecord(
         **dict(zip(PairRecord.keys, task.key(model), strict=True)),
@@ -332,11 +322,7 @@ async def compare_pair(judge: PairwiseJudge, model: str, task: PairTask) -> Done
         log_odds=(asked.one_first.log_odds, asked.other_first.log_odds),
         spent=Spent(**spent(usage)),
     )
-    replies = tuple(
-        Absence(each.status, each.message) if is_away(each.status, each.usage) else None
-        for each in both
-    )
-    return Done(record, replies, judge.warnings, usage)
+    return Done((record,), judge.warnings)
 
 
 async def _opened(tools: Tools, asked: Asked) -> Any:

@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from fairqr.agents.ranking.rankers import Asker
 from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.folder import (
-    PASSING,
     Folder,
     FolderManifest,
     Lines,
@@ -84,11 +83,6 @@ class RankingRecord(Record):
         """Whether no question was answered; such a ranking counts in no measure."""
         return self.asked > 0 and sum(self.failures.values()) >= self.asked
 
-    @property
-    def is_final(self) -> bool:
-        """Whether asking again would be no use; replies that were kept cost nothing then."""
-        return not PASSING & self.failures.keys()
-
 
 class PairRecord(Record):
     """What a model said of a pair, asked once with each item first.
@@ -120,11 +114,6 @@ class PairRecord(Record):
     unprotected_first: str
     log_odds: tuple[float | None, float | None] = (None, None)
     spent: Spent = Spent()
-
-    @property
-    def is_final(self) -> bool:
-        """Whether asking again would be no use."""
-        return not PASSING & {self.protected_first, self.unprotected_first}
 
 
 class CollectionEntry(BaseModel):

@@ -7,7 +7,7 @@ import json
 import shutil
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -31,7 +31,7 @@ from fairqr.agents.tuning import (
 )
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.neural import PretrainedModel
-from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages
+from fairqr.evaluation.experiments.engine import run_tasks
 from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.experiments.options import check_prompts
 from fairqr.evaluation.experiments.progress import StageWatcher
@@ -44,7 +44,6 @@ from fairqr.evaluation.probes.store import (
     CollectionEntry,
     LoraManifest,
     LoraStore,
-    PairRecord,
     SplitEntry,
     StepRecord,
     When,
@@ -289,29 +288,26 @@ async def _probe(plan: LoraPlan, store: LoraStore, when: When, watcher: StageWat
     weights = str(store.adapter) if when == "after" else plan.manifest.base
     judge = judge_of(plan, CausalModel(weights, cache=ReplyCache(store.replies)))
 
-    async def start() -> None:
+    async def start(_: None) -> None:
         await judge.start()
         # Nothing is written before the model is there.
         store.begin(plan.manifest)
 
-    async def compare(task: PairTask, keep: Keep[PairRecord]) -> None:
-        keep(await compare_pair(judge, name, task))
-
-    async def stages() -> AsyncIterator[Stage[PairTask, PairRecord]]:
-        yield Stage(
-            title=f"pairs {when} tuning",
-            model=name,
-            tasks=plan.held_out,
-            keys=lambda task: [task.key(name)],
-            done=lines.done(),
-            start=start,
-            do=compare,
-            lines=lines,
-            pace=name,
-        )
-
-    await run_stages(stages, watcher=watcher, at_once=PAIRS_AT_ONCE)
+    undone = await run_tasks(
+        plan.held_out,
+        lambda task: compare_pair(judge, name, task),
+        lines,
+        title=f"pairs {when} tuning",
+        keys=lambda task: [task.key(name)],
+        place=lambda _: None,
+        start=start,
+        model=lambda _: name,
+        watcher=watcher,
+        at_once=PAIRS_AT_ONCE,
+    )
     store.begin(plan.manifest)
+    if undone is not None:
+        raise undone
 
 
 async def _tune(plan: LoraPlan, store: LoraStore, watcher: StageWatcher) -> None:

@@ -16,12 +16,12 @@ from fairqr.agents.generators import GenerationRequest, Generator
 from fairqr.agents.models.opening import open_generator
 from fairqr.agents.models.replies import Reply, Usage
 from fairqr.base.errors import InputError
-from fairqr.evaluation.experiments.engine import Absence, Done, Patience
+from fairqr.evaluation.experiments.engine import check_answered
 from fairqr.evaluation.experiments.folder import spent
+from fairqr.evaluation.experiments.workers import Tools
 from fairqr.evaluation.rag.collection import RagQuery, RagTask
 from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.evaluation.rag.store import AnswerRecord, Policy, PolicyRecord
-from fairqr.evaluation.workers.tools import Tools
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.pools.retrievers import PoolRetriever, open_pool_retriever
@@ -130,7 +130,6 @@ class Answerer:
         generator: It has been started.
         usage: What all questions used, judgements of attribution included.
         milliseconds: How long they took; cached replies count as when they were made.
-        replies: Whether the generator answered, in the order of the questions.
     """
 
     generator: Generator
@@ -138,11 +137,6 @@ class Answerer:
     prompt: PromptTemplate
     usage: Usage = field(default_factory=Usage, init=False)
     milliseconds: float = field(default=0.0, init=False)
-    replies: list[Absence | None] = field(default_factory=list, init=False)
-    _patience: Patience = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._patience = Patience(self.generator.name)
 
     async def answer(self, query: RagQuery, ranking: Sequence[int]) -> tuple[Reply, float | None]:
         """Return the answer to a query, and its utility: 0 if it is empty, None if it failed.
@@ -152,19 +146,16 @@ class Answerer:
             ranking: The documents that the generator reads, as positions in the pool; may be empty.
 
         Raises:
-            ModelError: This and the last answers all failed, so going on is of no use.
+            ModelError: The generator was away.
         """
         begun = time.perf_counter()
         sources = [query.pool[place].fields for place in ranking]
         request = GenerationRequest(self.prompt, query.question, sources)
         reply = await self.generator.generate(request)
         self.spend(reply.usage, begun)
+        check_answered(reply.status, reply.message, reply.usage)
         if reply.status not in ("ok", "empty"):
-            self.replies.append(Absence(reply.status, reply.message))
-            self._patience.failed(reply.status, reply.message)
             return reply, None
-        self.replies.append(None)
-        self._patience.answered()
         return reply, self.task.utility(reply.text, query.golds) if reply.text else 0.0
 
     def spend(self, usage: Usage, begun: float) -> None:
@@ -241,11 +232,11 @@ async def score_pool(tools: Tools, retriever: str, query: RagQuery) -> FloatArra
     return await opened.scores(query.query, [document.text for document in query.pool])
 
 
-async def answer_policy(tools: Tools, policies: Policies, task: PolicyTask) -> Done[PolicyRecord]:
+async def answer_policy(tools: Tools, policies: Policies, task: PolicyTask) -> PolicyRecord:
     """Draw the rankings of a policy, and answer from the first of them.
 
     Raises:
-        ModelError: The generator fails all the time.
+        ModelError: The generator was away.
     """
     experiment, query, draw = policies.experiment, task.query, task.draw
     names = (policies.collection, query.id)
@@ -259,7 +250,7 @@ async def answer_policy(tools: Tools, policies: Policies, task: PolicyTask) -> D
     try:
         samples = draw_rankings(draw, task.scores, task.useful, len(query.pool), experiment, names)
     except InputError as error:
-        return Done(PolicyRecord.model_validate({**parts, "failure": str(error)}))
+        return PolicyRecord.model_validate({**parts, "failure": str(error)})
     attributor = await _open_attributor(tools, policies.attributor)
     answerer = await open_answerer(tools, policies.asked)
     answers = _Answers(query, answerer, attributor, policies.hypothesis, task.known)
@@ -268,15 +259,8 @@ async def answer_policy(tools: Tools, policies: Policies, task: PolicyTask) -> D
         (await answers.of(ranking)).model_copy(update={"times": count})
         for ranking, count in times.items()
     ]
-    record = PolicyRecord.model_validate(
+    return PolicyRecord.model_validate(
         {**parts, "samples": samples, "answers": tuple(answered), **answerer.spent()}
-    )
-    return Done(
-        record,
-        tuple(answerer.replies),
-        usage=answerer.usage,
-        work=draw.answered(experiment),
-        is_held=any(answer.utility is None for answer in answered),
     )
 
 
@@ -329,6 +313,7 @@ class _Answers:
         )
         self._answerer.spend(sum((verdict.usage for verdict in verdicts), Usage()), begun)
         for place, verdict in zip(asked, verdicts, strict=True):
+            check_answered(verdict.status, verdict.message, verdict.usage)
             if verdict.attributed is not None:
                 self._verdicts[place, hypothesis] = verdict.attributed
         return tuple(self._verdicts.get((place, hypothesis)) for place in ranking)

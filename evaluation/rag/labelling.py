@@ -10,20 +10,17 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import (
-    Awaitable,
-    Callable,
-    Collection,
     Sequence,
 )
 from pathlib import Path
 from typing import Any
 
 from fairqr.base.errors import InputError, one_line
-from fairqr.evaluation.experiments.engine import Done, Stage, by_job
+from fairqr.evaluation.experiments.engine import Done
+from fairqr.evaluation.experiments.workers import Tools
 from fairqr.evaluation.rag.answering import Asked, open_answerer
 from fairqr.evaluation.rag.collection import RagCollection, RagQuery
 from fairqr.evaluation.rag.store import GenerationLabels, LabelManifest, LabelRecord
-from fairqr.evaluation.workers.tools import Pool, Tools
 from fairqr.prompts.template import PromptTemplate
 
 NO_BASELINE = "the answer without documents failed"
@@ -112,42 +109,11 @@ def labelling_calls(queries: Sequence[RagQuery]) -> int:
     return sum(1 + len(query.pool) for query in queries)
 
 
-def label_stage(
-    collection: RagCollection,
-    asked: Asked,
-    store: GenerationLabels,
-    pool: Pool,
-    start: Callable[[], Awaitable[object]],
-    given: Collection[str] = (),
-) -> Stage[RagQuery, LabelRecord]:
-    """Return the stage that labels the queries of a collection that have no labels yet.
-
-    Args:
-        collection: The queries.
-        asked: The generator and its prompt.
-        store: Where labels go; locked by the caller.
-        pool: Does the jobs.
-        start: Makes the generator ready, and begins the folder.
-        given: The ids of queries whose labels are taken from elsewhere.
-    """
-    return Stage(
-        title=f"{collection.name}, {asked.generator}: labels",
-        model=asked.generator,
-        tasks=collection.queries,
-        keys=lambda query: [(query.id,)],
-        done=store.lines.done() | {(query,) for query in given},
-        start=start,
-        do=by_job(pool, label_query, asked),
-        lines=store.lines,
-        pace=f"{collection.name} {asked.generator} labels",
-    )
-
-
 async def label_query(tools: Tools, asked: Asked, query: RagQuery) -> Done[LabelRecord]:
     """Label the documents of a query.
 
     Raises:
-        ModelError: The generator fails all the time.
+        ModelError: The generator was away.
     """
     answerer = await open_answerer(tools, asked)
     failures: Counter[str] = Counter()
@@ -172,7 +138,7 @@ async def label_query(tools: Tools, asked: Asked, query: RagQuery) -> Done[Label
         failures=dict(failures),
         **answerer.spent(),
     )
-    return Done(record, tuple(answerer.replies), usage=answerer.usage)
+    return Done((record,))
 
 
 def check_labels(given: GenerationLabels, wanted: LabelManifest) -> None:
@@ -208,7 +174,7 @@ def given_labels(folder: Path, queries: Sequence[RagQuery]) -> list[LabelRecord]
     Raises:
         InputError: A query has documents that were not looked at, or a line is damaged.
     """
-    labels = {label.query: label for label in GenerationLabels(folder).lines.final()}
+    labels = {label.query: label for label in GenerationLabels(folder).lines.read()}
     given = []
     for query in queries:
         if (label := labels.get(query.id)) is None:

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
     Collection,
     Hashable,
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from fairqr.agents.attribution.attributor import RAW, Attributor
 from fairqr.agents.attribution.checking import unchecked_warning
 from fairqr.agents.attribution.opening import open_attributor
 from fairqr.agents.models.opening import open_generator
-from fairqr.base.errors import InputError, one_line
-from fairqr.evaluation.experiments.engine import Keep, Stage, run_stages
+from fairqr.base.errors import FairqrError, InputError, ModelError, one_line
+from fairqr.evaluation.experiments.engine import Done, run_tasks
 from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.experiments.options import check_prompts
 from fairqr.evaluation.experiments.progress import StageWatcher
+from fairqr.evaluation.experiments.workers import Pool
 from fairqr.evaluation.rag.answering import (
     Asked,
     Draw,
-    Key,
     Policies,
     PolicyTask,
     answer_policy,
@@ -44,7 +40,7 @@ from fairqr.evaluation.rag.labelling import (
     check_labels,
     given_labels,
     label_manifest,
-    label_stage,
+    label_query,
     labelling_calls,
     useful_positions,
     why_dropped,
@@ -52,7 +48,6 @@ from fairqr.evaluation.rag.labelling import (
 from fairqr.evaluation.rag.measuring import MeasuredRag, measure_fair_rag
 from fairqr.evaluation.rag.specification import NO_ATTRIBUTOR, FairRagExperiment
 from fairqr.evaluation.rag.store import (
-    AnswerRecord,
     CollectionEntry,
     GenerationLabels,
     LabelManifest,
@@ -61,7 +56,6 @@ from fairqr.evaluation.rag.store import (
     RagManifest,
     RagStore,
 )
-from fairqr.evaluation.workers.tools import Pool
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.fairness.exposure import FloatArray
@@ -304,7 +298,7 @@ def remaining_cost(plan: RagPlan, store: RagStore, folders: Sequence[Path] = ())
     done = store.lines.done()
     total = Cost()
     for part in plan.parts:
-        labels = [*given.get(part.name, ()), *store.labels(*part.name).lines.final()]
+        labels = [*given.get(part.name, ()), *store.labels(*part.name).lines.read()]
         found = {label.query: label for label in labels}
         kept = {it for it in found if why_dropped(found[it], experiment.min_useful) is None}
         total += cost_of(part, experiment, labelled=found, kept=kept, done=done)
@@ -335,8 +329,10 @@ async def run_fair_rag(
     run = _Run(plan, store, match_labels(plan, folders), pool)
     with store.locked():
         store.check(plan.manifest)
-        await run_stages(run.stages, watcher=watcher, at_once=pool.at_once)
+        undone = [error for part in plan.parts for error in await run.do(part, watcher)]
         store.begin(plan.manifest)
+        if undone:
+            raise undone[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,101 +343,86 @@ class _Run:
     pool: Pool
     _scores: dict[tuple[str, str, str], FloatArray] = field(default_factory=dict, init=False)
 
-    async def stages(self) -> AsyncIterator[Stage[Any, Any]]:
-        """Yield the labels and then the rankings of each part."""
-        for part in self.plan.parts:
-            labels = self.store.labels(*part.name)
-            there = {label.query for label in labels.lines.final()}
-            given = [it for it in self.given.get(part.name, ()) if it.query not in there]
-            start = partial(self._start, part, labels, given)
-            labelling = label_stage(
-                part.collection, part.asked, labels, self.pool, start, [it.query for it in given]
-            )
-            yield labelling
-            found = {label.query: label for label in [*given, *labels.lines.final()]}
-            rankings = self._rankings(part, found, start)
-            dropped = len(found) - len(rankings.tasks)
-            if dropped and (labelling.left or rankings.left):
-                note = (
-                    f"{', '.join(part.name)}: {dropped} of {len(found)} queries are left out, "
-                    f"since they have fewer than {self._least} useful documents or could not be "
-                    "labelled."
-                )
-                rankings = replace(rankings, note=note)
-            yield rankings
+    async def do(self, part: Part, watcher: StageWatcher) -> list[FairqrError]:
+        """Make the labels and then the rankings of a part; return what tells what is not done."""
+        labels = self.store.labels(*part.name)
+        there = {label.query for label in labels.lines.read()}
+        given = [it for it in self.given.get(part.name, ()) if it.query not in there]
 
-    @property
-    def _least(self) -> int:
-        return self.plan.manifest.experiment.min_useful
+        async def start(_: None) -> None:
+            """Make the models ready, and then begin the folders."""
+            open_generator(part.generator, cache=False)  # a wrong name is an error here
+            await self.pool.do(open_policies, self._policies(part))
+            self.store.begin(self.plan.manifest)
+            labels.begin(_wanted(self.plan, part))
+            missing = {label.query for label in given} - {it.query for it in labels.lines.read()}
+            with labels.lines.writing():
+                for label in given:
+                    if label.query in missing:
+                        labels.lines.add(label)
+
+        run = partial(
+            run_tasks,
+            place=lambda _: None,
+            start=start,
+            model=lambda _: part.generator,
+            watcher=watcher,
+            at_once=self.pool.at_once,
+        )
+        known = {label.query for label in given}
+        unlabelled = await run(
+            [query for query in part.collection.queries if query.id not in known],
+            lambda query: self.pool.do(label_query, part.asked, query),
+            labels.lines,
+            title=f"{', '.join(part.name)}: labels",
+            keys=lambda query: [(query.id,)],
+        )
+        found = {label.query: label for label in [*given, *labels.lines.read()]}
+        least = self.plan.manifest.experiment.min_useful
+        kept = [
+            query
+            for query in part.collection.queries
+            if query.id in found and why_dropped(found[query.id], least) is None
+        ]
+        before: dict[str, list[PolicyRecord]] = {}
+        for record in self.store.lines.read():
+            if (record.collection, record.generator) == part.name:
+                before.setdefault(record.query, []).append(record)
+        if (dropped := len(found) - len(kept)) and len(before) < len(kept):
+            watcher.note(
+                f"{', '.join(part.name)}: {dropped} of {len(found)} queries are left out, since "
+                f"they have fewer than {least} useful documents or could not be labelled."
+            )
+        unranked = await run(
+            kept,
+            lambda query: self._rank(part, query, found[query.id], before.get(query.id, ())),
+            self.store.lines,
+            title=f"{', '.join(part.name)}: rankings",
+            keys=lambda query: [draw.key(*part.name, query.id) for draw in self.plan.draws],
+        )
+        return [error for error in (unlabelled, unranked) if error is not None]
+
+    async def _rank(
+        self, part: Part, query: RagQuery, label: LabelRecord, before: Sequence[PolicyRecord]
+    ) -> Done[PolicyRecord]:
+        """Make the records of a query that are not there yet."""
+        policies, useful = self._policies(part), useful_positions(query, label)
+        known = {answer.ranking: answer for record in before for answer in record.answers}
+        done, made = {record.key for record in before}, list[PolicyRecord]()
+        for draw in self.plan.draws:
+            if draw.key(*part.name, query.id) not in done:
+                scores = await self._score(draw, part, query)
+                task = PolicyTask(query, useful, draw, scores, tuple(known.values()))
+                try:
+                    made.append(await self.pool.do(answer_policy, policies, task))
+                except ModelError as error:
+                    return Done(made, away=error)
+                known |= {answer.ranking: answer for answer in made[-1].answers}
+        return Done(made)
 
     def _policies(self, part: Part) -> Policies:
         manifest, name = self.plan.manifest, part.collection.name
         return Policies(manifest.experiment, name, part.asked, manifest.attributor, part.hypothesis)
-
-    async def _start(
-        self, part: Part, labels: GenerationLabels, given: Sequence[LabelRecord]
-    ) -> None:
-        """Make the models ready, and then begin the folders."""
-        open_generator(part.generator, cache=False)  # a wrong name is an error here
-        await self.pool.do(open_policies, self._policies(part))
-        self.store.begin(self.plan.manifest)
-        labels.begin(_wanted(self.plan, part))
-        there = {label.query for label in labels.lines.final()}
-        with labels.lines.writing():
-            for label in given:
-                if label.query not in there:
-                    labels.lines.add(label)
-
-    def _rankings(
-        self, part: Part, found: Mapping[str, LabelRecord], start: Callable[[], Awaitable[None]]
-    ) -> Stage[RagQuery, PolicyRecord]:
-        """Return the stage that makes the records of the queries that are kept."""
-        policies = self._policies(part)
-        kept = [
-            query
-            for query in part.collection.queries
-            if query.id in found and why_dropped(found[query.id], self._least) is None
-        ]
-        known: dict[str, dict[tuple[int, ...], AnswerRecord]] = defaultdict(dict)
-        for record in self.store.lines.read():
-            if (record.collection, record.generator) == part.name:
-                known[record.query] |= _kept(record)
-        done = self.store.lines.done()
-
-        def keys(query: RagQuery) -> list[Key]:
-            return [draw.key(*part.name, query.id) for draw in self.plan.draws]
-
-        answers = [draw.answered(policies.experiment) for draw in self.plan.draws]
-        work: dict[Hashable, float] = {
-            key: number for query in kept for key, number in zip(keys(query), answers, strict=True)
-        }
-
-        async def do(query: RagQuery, keep: Keep[PolicyRecord]) -> None:
-            own = known[query.id]
-            useful = useful_positions(query, found[query.id])
-            for draw in self.plan.draws:
-                if draw.key(*part.name, query.id) in done:
-                    continue
-                scores = await self._score(draw, part, query)
-                task = PolicyTask(query, useful, draw, scores, tuple(own.values()))
-                answered = await self.pool.do(answer_policy, policies, task)
-                own |= _kept(answered.record)
-                if not keep(answered):
-                    return
-
-        return Stage(
-            title=f"{', '.join(part.name)}: rankings",
-            model=part.generator,
-            tasks=kept,
-            keys=keys,
-            done=done,
-            start=start,
-            do=do,
-            lines=self.store.lines,
-            pace=f"{' '.join(part.name)} rankings",
-            work=work.__getitem__,
-            more=sum(answers) * (len(part.collection.queries) - len(found)),
-        )
 
     async def _score(self, draw: Draw, part: Part, query: RagQuery) -> FloatArray | None:
         """Return a retriever's scores of a pool, which are the same for every generator."""
@@ -449,11 +430,6 @@ class _Run:
         if draw.retriever and key not in self._scores:
             self._scores[key] = await self.pool.do(score_pool, draw.retriever, query)
         return self._scores.get(key)
-
-
-def _kept(record: PolicyRecord) -> dict[tuple[int, ...], AnswerRecord]:
-    """Return the answers of a record that need not be asked for again, by ranking."""
-    return {it.ranking: it for it in record.answers if not it.failed_for_now}
 
 
 def _wanted(plan: RagPlan, part: Part) -> LabelManifest:
@@ -486,7 +462,7 @@ def measure(store: RagStore) -> MeasuredRag:
     """Measure all answers."""
     manifest = store.manifest()
     collections = unchanged_collections(manifest)
-    return measure_fair_rag(manifest, store.lines.final(), store.all_labels(), collections)
+    return measure_fair_rag(manifest, store.lines.read(), store.all_labels(), collections)
 
 
 def _attributor(name: str, prompts: PromptLibrary) -> Attributor | None:

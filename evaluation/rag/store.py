@@ -13,7 +13,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fairqr.evaluation.experiments.folder import (
-    PASSING,
     Folder,
     FolderManifest,
     Lines,
@@ -52,11 +51,6 @@ class LabelRecord(Record):
     tokens: int = 0
     milliseconds: float = 0.0
 
-    @property
-    def is_final(self) -> bool:
-        """Whether no answer failed for now."""
-        return not PASSING & self.failures.keys()
-
 
 class AnswerRecord(BaseModel):
     """What was generated from one ranking, and what it used.
@@ -79,11 +73,6 @@ class AnswerRecord(BaseModel):
     text: str = ""
     utility: float | None = None
     used: tuple[bool | None, ...] = ()
-
-    @property
-    def failed_for_now(self) -> bool:
-        """Whether it is asked for again when the run goes on."""
-        return self.status in PASSING
 
 
 class PolicyRecord(Record):
@@ -121,11 +110,6 @@ class PolicyRecord(Record):
     tokens: int = 0
     milliseconds: float = 0.0
     failure: str = ""
-
-    @property
-    def is_final(self) -> bool:
-        """Whether no answer failed for now."""
-        return not any(answer.failed_for_now for answer in self.answers)
 
     @model_validator(mode="after")
     def _fits_its_pool(self) -> PolicyRecord:
@@ -288,7 +272,7 @@ class RagStore(Folder[RagManifest]):
         """
         manifest = self.manifest()
         return {
-            (entry.name, generator): self.labels(entry.name, generator).lines.final()
+            (entry.name, generator): self.labels(entry.name, generator).lines.read()
             for entry in manifest.collections
             for generator in manifest.experiment.generators
         }

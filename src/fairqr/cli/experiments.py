@@ -76,7 +76,7 @@ def run_experiment(
     """
     from fairqr.evaluation.experiments.catalogue import read_experiment
     from fairqr.evaluation.experiments.kinds import FAIR_RAG, RunOptions
-    from fairqr.evaluation.workers.choice import parse_workers
+    from fairqr.evaluation.experiments.workers import parse_workers
 
     file = read_experiment(experiment)
     kind = file.kind

@@ -167,9 +167,9 @@ def _probe(
 ) -> Printed:
     """Run a probe of either kind, and measure it."""
     from fairqr.evaluation.experiments import kinds
+    from fairqr.evaluation.experiments.workers import Workers
     from fairqr.evaluation.probes import running as probes
     from fairqr.evaluation.reports.text import records_of
-    from fairqr.evaluation.workers.choice import Workers
     from fairqr.prompts.library import PromptLibrary
 
     kinds.check_pandas()

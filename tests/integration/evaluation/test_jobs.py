@@ -19,6 +19,7 @@ from fairqr.evaluation.experiments.catalogue import read_experiment
 from fairqr.evaluation.experiments.folder import Lines
 from fairqr.evaluation.experiments.running import make_plan, run_searches
 from fairqr.evaluation.experiments.store import Store
+from fairqr.evaluation.experiments.workers import Job, P, Pool, T, Tools
 from fairqr.evaluation.lamp.tasks import TASKS
 from fairqr.evaluation.probes.collection import write_probe_collection
 from fairqr.evaluation.probes.running import make_probe_plan, run_probe
@@ -26,7 +27,6 @@ from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.evaluation.rag.collection import RagQuery
 from fairqr.evaluation.rag.running import make_rag_plan, run_fair_rag
 from fairqr.evaluation.rag.store import RagStore
-from fairqr.evaluation.workers.tools import Job, LocalPool, P, Pool, T, Tools
 from fairqr.prompts.library import PromptLibrary
 from tests.integration.evaluation.test_experiments import collection, write_experiment
 from tests.integration.model_server import (
@@ -58,7 +58,7 @@ class Elsewhere:
     """
 
     def __init__(self, prompts: PromptLibrary, replies: Path, at_once: int) -> None:
-        self._pool = LocalPool.of(prompts, replies, at_once)
+        self._pool = Pool.here(prompts, replies, at_once)
         self.tools = Tools(prompts, ReplyCache(replies))
         self.at_once = at_once
         self.done = 0
@@ -72,7 +72,7 @@ class Elsewhere:
 
 def _pool(where: str, prompts: PromptLibrary, replies: Path, at_once: int = 2) -> Pool:
     if where == "here":
-        return LocalPool.of(prompts, replies, at_once)
+        return Pool.here(prompts, replies, at_once)
     return Elsewhere(prompts, replies, at_once)
 
 

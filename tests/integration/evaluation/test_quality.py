@@ -16,7 +16,7 @@ from fairqr.evaluation.experiments.measuring import measure_experiment
 from fairqr.evaluation.experiments.running import make_plan, run_searches
 from fairqr.evaluation.experiments.specification import Experiment
 from fairqr.evaluation.experiments.store import Store
-from fairqr.evaluation.workers.tools import LocalPool
+from fairqr.evaluation.experiments.workers import Pool
 from fairqr.prompts.library import PromptLibrary
 from tests.integration.local_model import ENCODER, linked
 from tests.unit.evaluation.watching import Watcher
@@ -47,7 +47,7 @@ async def test_ours_is_above_plain_retrieval_and_keeps_its_relevance(
     )
     prompts, store = PromptLibrary(), Store(tmp_path / "run")
     plan = make_plan(experiment, collection, prompts)
-    pool = LocalPool.of(prompts, store.replies)
+    pool = Pool.here(prompts, store.replies)
     await run_searches(plan, collection, store, pool, watcher=Watcher())
     (table,) = measure_experiment(store, collection).tables
     plain, ours = (

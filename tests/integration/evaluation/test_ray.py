@@ -24,10 +24,8 @@ from typing import Any
 import pytest
 
 from fairqr.base.errors import ModelError, WorkersError
-from fairqr.evaluation.workers import ray_pool
-from fairqr.evaluation.workers.choice import Workers
-from fairqr.evaluation.workers.ray_pool import opened_pool
-from fairqr.evaluation.workers.tools import Tools
+from fairqr.evaluation.experiments import workers as ray_workers
+from fairqr.evaluation.experiments.workers import Tools, Workers, opened_pool
 from fairqr.prompts.library import PromptLibrary
 from tests.integration.evaluation.test_experiments import collection, write_experiment
 from tests.integration.evaluation.test_jobs import records, timeless
@@ -152,7 +150,7 @@ def _workers_of(pid: int) -> list[int]:
             parents[int(entry.name)] = int(
                 (entry / "stat").read_text().rsplit(")", 1)[1].split()[1]
             )
-            if (entry / "cmdline").read_bytes().startswith(b"ray::Worker"):
+            if (entry / "cmdline").read_bytes().startswith(b"ray::_work"):
                 found.append(int(entry.name))
     return [worker for worker in found if pid in _line(worker, parents)]
 
@@ -232,11 +230,8 @@ async def _fails(tools: Tools) -> None:
     raise ModelError("timeout", "It was slow.")
 
 
-async def _opens(tools: Tools, name: str) -> int:
-    async def opened() -> object:
-        return object()
-
-    return id(await tools.keep("model", name, opened))
+async def _answers(tools: Tools) -> str:
+    return "here"
 
 
 async def test_what_goes_wrong_on_workers_is_told(
@@ -251,21 +246,21 @@ async def test_what_goes_wrong_on_workers_is_told(
         with pytest.raises(ModelError, match=r"^On the worker .*: It was slow\.$") as failed:
             await pool.do(_fails)
         assert failed.value.status == "timeout"
-        first = await pool.do(_opens, "small")
-        assert await pool.do(_opens, "small") == first
         with pytest.raises(WorkersError, match=r"The workers failed .*; see Ray's logs"):
             await pool.do(_dies)
-        await pool.do(_opens, "large")
-    monkeypatch.setattr(ray_pool, "versions_here", lambda: {"fairqr": "0.0.7"})
-    assert "here is 0.0.7; results would differ" in await _refused(cluster.workers, replies)
+        assert await pool.do(_answers) == "here"
+    monkeypatch.setattr(ray_workers, "versions_here", lambda: {"fairqr": "0.0.7"})
+    assert "where you run it 0.0.7; results would differ" in await _refused(
+        cluster.workers, replies
+    )
     monkeypatch.setattr("ray.__version__", "2.0.0")
     assert "Version mismatch" in await _refused(cluster.workers, replies)
 
 
 async def _refused(workers: Workers, replies: Path) -> str:
     with pytest.raises(WorkersError) as refused:
-        async with opened_pool(workers, PromptLibrary(), replies):
-            pass
+        async with opened_pool(workers, PromptLibrary(), replies) as pool:
+            await pool.do(_answers)
     return str(refused.value)
 
 

@@ -64,15 +64,14 @@ class Limited(EngineOverWords):
 async def looked_up(asker: Asker, *queries: AuditQuery) -> list[Observation]:
     """What is observed of queries, once their relevant documents were looked up."""
     await asker.look_up(queries, lambda done, total=None, /: None)
-    return [(await asker.observe(query)).record for query in queries]
+    return [(await asker.observe(query)).records[0] for query in queries]
 
 
 async def test_what_the_engine_answers_comes_first_and_in_its_order(engine: TantivyEngine) -> None:
-    done = await Asker(engine, GENDERS, 10).observe(QUERY)
-    found, hits = done.record, await hits_of(engine, "physics", 10)
+    found = (await Asker(engine, GENDERS, 10).observe(QUERY)).records[0]
+    hits = await hits_of(engine, "physics", 10)
     assert (found.status, list(found.ids)) == ("ok", hits.ids)
     assert (found.pool, found.relevance) == (found.ids, None)
-    assert done.replies == (None,)
 
 
 async def test_the_pool_is_widened_for_each_group_and_compared_where_all_were_looked_for(
@@ -80,7 +79,7 @@ async def test_the_pool_is_widened_for_each_group_and_compared_where_all_were_lo
 ) -> None:
     texts, watched = ByRank(), Breaking(engine)
     asker = Asker(watched, GENDERS, 10, texts=texts, widened=GROUPS)
-    found = (await asker.observe(QUERY)).record
+    found = (await asker.observe(QUERY)).records[0]
     # One search, and one request for all groups.
     assert [[query.within for query in it] for it in watched.searches] == [[None], list(GROUPS)]
     assert {id_[0] for id_ in found.ids} == {"m"}
@@ -89,7 +88,7 @@ async def test_the_pool_is_widened_for_each_group_and_compared_where_all_were_lo
     # Both searches were cut off at 20 documents; the last ten of each have 10 to 19 in their ids.
     assert found.levels == {"gender": pytest.approx(1 - 14.5 / 25)}
     wide = Asker(engine, GENDERS, 100, texts=texts, widened=(("gender", "male"),))
-    assert (await wide.observe(AuditQuery("q", "opera"))).record.levels == {}
+    assert (await wide.observe(AuditQuery("q", "opera"))).records[0].levels == {}
 
 
 async def test_searches_go_on_where_all_that_they_found_is_likely_relevant(
@@ -97,13 +96,17 @@ async def test_searches_go_on_where_all_that_they_found_is_likely_relevant(
 ) -> None:
     """All 25 women and 30 men are found, of whom the first searches see 20 each."""
     texts = ByRank(of=400)
-    found = (await Asker(engine, GENDERS, 10, texts=texts, widened=GROUPS).observe(QUERY)).record
+    found = (await Asker(engine, GENDERS, 10, texts=texts, widened=GROUPS).observe(QUERY)).records[
+        0
+    ]
     assert (len(found.pool), found.levels) == (55, {})
     one = Asker(engine, GENDERS, 10, texts=texts, widened=GROUPS[:1])
-    assert len((await one.observe(QUERY)).record.pool) == 55, "for men, the plain search goes on"
+    assert len((await one.observe(QUERY)).records[0].pool) == 55, (
+        "for men, the plain search goes on"
+    )
     plain = replace(one, widened=())
-    assert len((await plain.observe(QUERY)).record.pool) == 55
-    shallow = (await replace(plain, deepens=False).observe(QUERY)).record
+    assert len((await plain.observe(QUERY)).records[0].pool) == 55
+    shallow = (await replace(plain, deepens=False).observe(QUERY)).records[0]
     assert (len(shallow.pool), shallow.levels) == (10, {"gender": pytest.approx(1 - 4.5 / 400)})
 
 
@@ -122,9 +125,9 @@ async def test_an_engine_that_answers_no_more_has_more_than_was_looked_at(
     narrow = [AuditQuery(f"q{number}", "nothing") for number in range(50)]
     await below.find_limit([*narrow, *[QUERY] * 20])
     await between.find_limit([*narrow[:20], *[QUERY] * 50])
-    assert (await between.observe(QUERY)).record.levels["gender"] >= LIKELY
+    assert (await between.observe(QUERY)).records[0].levels["gender"] >= LIKELY
     for asker in (limited, failing, below):
-        found = (await asker.observe(QUERY)).record
+        found = (await asker.observe(QUERY)).records[0]
         assert (found.status, len(found.ids)) == ("ok", 10)
         assert found.levels["gender"] >= LIKELY
 
@@ -140,7 +143,7 @@ async def test_judgements_bring_the_relevant_documents_that_were_not_answered(
     assert (found.levels, found.hidden, found.absent) == ({}, 0, 1), "'gone' is not in the index"
     assert unjudged.relevance is None
     # Beside an estimate they change neither the pool nor what is relevant.
-    estimated = (await Asker(engine, GENDERS, 5, texts=ByRank()).observe(QUERY)).record
+    estimated = (await Asker(engine, GENDERS, 5, texts=ByRank()).observe(QUERY)).records[0]
     both, without = await looked_up(
         replace(asker, texts=ByRank()), QUERY, AuditQuery("q2", "physics")
     )
@@ -193,7 +196,7 @@ async def test_an_id_that_is_refused_costs_no_other_document(engine: TantivyEngi
 
 
 async def test_nothing_found_is_an_observation(engine: TantivyEngine) -> None:
-    found = (await Asker(engine, GENDERS, 5).observe(AuditQuery("q", "zebra"))).record
+    found = (await Asker(engine, GENDERS, 5).observe(AuditQuery("q", "zebra"))).records[0]
     assert (found.status, found.ids, found.pool) == ("empty", (), ())
 
 

@@ -167,7 +167,7 @@ async def test_the_engine_and_readers_of_texts_score(tmp_path: Path, minilm_cach
 
     async def scores(name: str, pairs: Pairs) -> list[float | None]:
         scored = await open_pairs(name, pairs, engine)
-        (pair,) = (await scored.do(pairs[0])).record.pairs
+        (pair,) = (await scored.do(pairs[0])).records[0].pairs
         return list(pair.scores.values())
 
     nurse, doctor, gone = await scores("engine", ids)

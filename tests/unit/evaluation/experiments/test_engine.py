@@ -1,24 +1,15 @@
-"""The engine: each task once, a few of them first, and what is left is said beforehand."""
+"""The engine: each task once, and what is away is not done, and is asked again."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from fairqr.agents.models.replies import Usage
-from fairqr.base.errors import ModelError
-from fairqr.evaluation.experiments import engine
-from fairqr.evaluation.experiments.engine import (
-    Absence,
-    Done,
-    Estimate,
-    Keep,
-    Stage,
-    Timing,
-    run_stages,
-)
+from fairqr.base.errors import FairqrError, IndexUnavailableError, InputError, ModelError
+from fairqr.evaluation.experiments.engine import GIVE_UP, Done, check_answered, run_tasks
 from fairqr.evaluation.experiments.folder import Lines, Record
 from tests.unit.evaluation.watching import Watcher
 
@@ -29,17 +20,11 @@ class Note(Record):
     keys = ("name",)
 
     name: str
+    failed: bool = False
 
-
-class Clock:
-    """A second passes at each look."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        self.now += 1.0
-        return self.now
+    @property
+    def is_final(self) -> bool:
+        return not self.failed
 
 
 @pytest.fixture
@@ -47,110 +32,114 @@ def lines(tmp_path: Path) -> Lines[Note]:
     return Lines(tmp_path / "notes.jsonl", Note, "the note")
 
 
-def _stages(
-    lines: Lines[Note],
-    stages: dict[str, Sequence[str]],
-    answer: Callable[[str], Done[Note]],
-    started: list[str] | None = None,
-) -> Callable[[], AsyncIterator[Stage[str, Note]]]:
-    async def do(task: str, keep: Keep[Note]) -> None:
-        keep(answer(task))
+class Model:
+    """Answers tasks, but for those that it is told to fail at."""
 
-    async def made() -> AsyncIterator[Stage[str, Note]]:
-        for title, tasks in stages.items():
+    def __init__(self, **failures: FairqrError) -> None:
+        self.failures = failures
+        self.asked: list[str] = []
+        self.started: list[str] = []
 
-            async def start(title: str = title) -> None:
-                if started is not None:
-                    started.append(title)
+    async def run(self, tasks: Sequence[str], lines: Lines[Note], **more: object) -> Watcher:
+        """Do tasks, each at the place that its first letter names."""
 
-            yield Stage(
-                title=title,
-                model="model",
-                tasks=tasks,
-                keys=lambda task: [task],
-                done={note.name for note in lines.read()},
-                start=start,
-                do=do,
-                lines=lines,
-                pace=title[:1],
-            )
+        async def start(place: str) -> None:
+            self.started.append(place)
 
-    return made
+        watcher = Watcher()
+        how: dict[str, object] = {"at_once": 1, "watcher": watcher, **more}
+        undone = await run_tasks(
+            tasks,
+            self.answer,
+            lines,
+            title="tasks",
+            keys=lambda task: [(task,)],
+            place=lambda task: task[0],
+            start=start,
+            model=lambda place: f"model {place}",
+            **how,  # type: ignore[arg-type]
+        )
+        if undone is not None:
+            raise undone
+        return watcher
+
+    async def answer(self, task: str) -> Done[Note]:
+        self.asked.append(task)
+        if task in self.failures:
+            raise self.failures[task]
+        return Done((Note(name=task),), ("Said once.",))
 
 
-def _answered(task: str) -> Done[Note]:
-    return Done(Note(name=task), (None,), usage=Usage(model_calls=1, prompt_tokens=90))
+async def test_each_task_is_done_once_and_one_place_after_the_other(lines: Lines[Note]) -> None:
+    tasks, model = [f"{place}{n}" for place in "abc" for n in range(4)], Model()
+    await model.run(tasks[2:4], lines)
+    watcher = await model.run(tasks, lines, at_once=3)
+    assert watcher.stages == [("tasks", 12, 2)]
+    assert (watcher.steps, watcher.notes) == (10, ["Said once."])
+    assert sorted(model.asked) == tasks
+    assert model.started == ["a", "a", "b", "c"]
+    await model.run(tasks, lines)
+    assert (len(model.asked), len(model.started)) == (12, 4)
 
 
-async def test_a_few_of_each_pace_are_timed_and_nothing_is_done_twice(
-    lines: Lines[Note], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [ModelError("timeout", "Slow."), IndexUnavailableError("Slow.")])
+async def test_what_is_away_is_not_done_and_is_asked_again(
+    error: FairqrError, lines: Lines[Note]
 ) -> None:
-    monkeypatch.setattr(engine, "time", Clock())
-    tasks = {f"{pace}{n}": [f"{pace}{n} {k}" for k in range(8)] for pace in "ab" for n in range(2)}
-    watcher, asked, started = Watcher(), list[str](), list[str]()
-
-    def answer(task: str) -> Done[Note]:
-        asked.append(task)
-        return _answered(task)
-
-    stages = _stages(lines, tasks, answer, started)
-    await run_stages(stages, watcher=watcher, at_once=1)
-    assert watcher.stages[:2] == [("a0, timed", 3, 0), ("b0, timed", 3, 0)]
-    assert watcher.stages[2:] == [("a0", 8, 3), ("a1", 8, 0), ("b0", 8, 3), ("b1", 8, 0)]
-    assert sorted(asked) == sorted(task for each in tasks.values() for task in each)
-    # 26 records at a second and 90 tokens each; the first of each pace was not timed.
-    assert watcher.notes == ["about 26 s and 2,300 tokens are left"]
-    started.clear()
-    await run_stages(stages, watcher=watcher, at_once=1)
-    assert not started
-    assert len(watcher.notes) == 1
+    """A failure is never a record; the run says so at its end, and goes on where it was left."""
+    model = Model(a1=error)
+    with pytest.raises(type(error), match=r"model a did not answer 1 of 3 .*: Slow; run again"):
+        await model.run(["a0", "a1", "a2"], lines)
+    assert [note.name for note in lines.read()] == ["a0", "a2"]
+    model.failures = {}
+    await model.run(["a0", "a1", "a2"], lines)
+    assert model.asked == ["a0", "a1", "a2", "a1"]
 
 
-async def test_a_model_that_is_away_from_the_start_leaves_nothing(lines: Lines[Note]) -> None:
-    def answer(task: str) -> Done[Note]:
-        return Done(Note(name=task), (Absence("timeout", "It was slow."),))
-
-    stages = _stages(lines, {"a": [str(number) for number in range(10)]}, answer)
-    with pytest.raises(
-        ModelError, match="model answered none of 13 questions, the last time with: It"
-    ):
-        await run_stages(stages, watcher=Watcher(), at_once=1)
-    assert lines.read() == []
-
-
-async def test_half_answered_tasks_are_held_until_the_model_is_back(lines: Lines[Note]) -> None:
-    """Two questions of a task may be answered in any order while the model goes away."""
-    away = Absence("timeout", "It was slow.")
-    replies = {"0": (None, away), "1": (away, None), "2": (away, away), "3": (None, None)}
-    written: list[int] = []
-
-    def answer(task: str) -> Done[Note]:
-        written.append(len(lines.read()))
-        return Done(Note(name=task), replies[task])
-
-    await run_stages(_stages(lines, {"a": list(replies)}, answer), watcher=Watcher(), at_once=1)
-    assert written == [0, 0, 0, 0]
-    assert {note.name for note in lines.read()} == set(replies)
+async def test_what_is_never_there_is_given_up(lines: Lines[Note]) -> None:
+    tasks = [f"a{n}" for n in range(2 * GIVE_UP)]
+    away = ModelError("rate_limited", "Too many.")
+    model = Model(**dict.fromkeys(tasks, away))
+    with pytest.raises(ModelError, match=f"model a failed {GIVE_UP} times in a row") as given_up:
+        await model.run(tasks, lines)
+    assert given_up.value.status == "rate_limited"
+    assert len(model.asked) == GIVE_UP
+    # An answer in between says that it is there.
+    model = Model(**dict.fromkeys(tasks[: GIVE_UP - 1] + tasks[GIVE_UP:-1], away))
+    with pytest.raises(ModelError, match=f"did not answer {2 * GIVE_UP - 2} of"):
+        await model.run(tasks, lines)
+    few = Model(**dict.fromkeys(tasks[1:3], away))
+    with pytest.raises(ModelError, match="did not answer any question"):
+        await few.run(tasks[1:3], Lines(lines.path.with_name("other"), Note, "the note"))
 
 
-def test_what_the_cache_holds_is_no_work() -> None:
-    timing = Timing()
-    for usage in (Usage(model_calls=1), Usage(cached_calls=1, cached_tokens=9), Usage()):
-        timing.add(2.0, usage)
-    assert (timing.done, timing.work) == (6.0, 2.0)
+async def test_a_report_may_tell_of_what_was_not_done(lines: Lines[Note]) -> None:
+    """An audit says which queries failed; they are asked again all the same."""
+    model = Model(a1=IndexUnavailableError("Slow."))
+    how = {"failed": lambda task, error: Note(name=task, failed=True)}
+    await model.run(["a0", "a1"], lines, **how)
+    assert [note.failed for note in lines.read()] == [False, True]
+    model.failures = {}
+    await model.run(["a0", "a1"], lines, **how)
+    assert [note.failed for note in lines.read()] == [False, False]
+    nothing = Lines(lines.path.with_name("other"), Note, "the note")
+    with pytest.raises(IndexUnavailableError, match="did not answer any question"):
+        await Model(a1=IndexUnavailableError("Slow.")).run(["a1"], nothing, **how)
 
 
-@pytest.mark.parametrize(
-    ("stages", "sentence"),
-    [
-        ([(100, 1, 0)], "about 2 min are left"),
-        ([(100, 1, 0), (1, 0, 0)], "at least 2 min are left"),
-        ([(10, 1, 9), (10, 1, 9)], "about 20 s and 180 tokens are left"),
-    ],
-)
-def test_what_is_left_in_words(stages: list[tuple[int, int, int]], sentence: str) -> None:
-    estimate = Estimate()
-    for work, timed, tokens in stages:
-        usage = Usage(model_calls=1, prompt_tokens=tokens)
-        estimate.add(work, Timing(work=timed, usage=usage, seconds=timed))
-    assert estimate.sentence() == sentence
+@pytest.mark.parametrize("error", [InputError("Bad."), ModelError("parse_error", "Odd.")])
+async def test_other_errors_stop_the_run(error: FairqrError, lines: Lines[Note]) -> None:
+    with pytest.raises(type(error), match=str(error)):
+        await Model(a1=error).run(["a0", "a1", "a2"], lines)
+    assert [note.name for note in lines.read()] == ["a0"]
+
+
+def test_a_refusal_without_tokens_is_the_server_s() -> None:
+    """Of the key, perhaps; a model that declines has read the question."""
+    for status in ("ok", "tie", "essay", "parse_error", "unsupported"):
+        check_answered(status, "", Usage())
+    for usage in (Usage(model_calls=1, prompt_tokens=20), Usage(cached_calls=1)):
+        check_answered("refused", "", usage)
+    for status, usage in (("refused", Usage(model_calls=1)), ("timeout", Usage(prompt_tokens=9))):
+        with pytest.raises(ModelError, match=f"the status '{status}'"):
+            check_answered(status, "", usage)

@@ -26,7 +26,7 @@ from fairqr.evaluation.experiments.measuring import measure_experiment
 from fairqr.evaluation.experiments.running import Place, Plan, Search, run_searches, search
 from fairqr.evaluation.experiments.store import SearchRecord, Store
 from fairqr.evaluation.experiments.training import folds_of, gather
-from fairqr.evaluation.workers.tools import LocalPool, Tools
+from fairqr.evaluation.experiments.workers import Pool, Tools
 from fairqr.graph.search.context import make_context
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.sources.catalog import Catalog
@@ -56,21 +56,16 @@ def _plan(collection: Collection, folder: Path, **changes: Any) -> Plan:
 
 async def _run(plan: Plan, collection: Collection, store: Store, at_once: int = 2) -> Watcher:
     watcher = Watcher()
-    pool = LocalPool.of(PromptLibrary(), store.replies, at_once)
+    pool = Pool.here(PromptLibrary(), store.replies, at_once)
     await run_searches(plan, collection, store, pool, watcher=watcher)
     return watcher
-
-
-def _searches(watcher: Watcher) -> int:
-    """How many searches were done; the training of weights is none."""
-    return sum(steps for title, steps in watcher.done.items() if "training" not in title)
 
 
 async def test_all_searches_are_done_once_and_no_more(
     collection: Collection, tmp_path: Path
 ) -> None:
     plan, store = _plan(collection, tmp_path), Store(tmp_path / "run")
-    assert _searches(await _run(plan, collection, store)) == 4 * 4
+    assert (await _run(plan, collection, store)).steps == 4 * 4
     keys = [record.key for record in store.lines.read()]
     assert sorted(keys) == sorted(cell.key(topic) for cell in plan.cells for topic in plan.topics)
     content = (store.folder / "results.jsonl").read_bytes()
@@ -88,7 +83,7 @@ async def test_order_and_number_at_once_change_nothing(
     first = {record.key: record.ids for record in store.lines.read()}
     lines = (store.folder / "results.jsonl").read_text().splitlines(keepends=True)
     (store.folder / "results.jsonl").write_text("".join(lines[::2]) + lines[1][:30])
-    assert _searches(await _run(plan, collection, store, at_once=1)) == 8
+    assert (await _run(plan, collection, store, at_once=1)).steps == 8
     assert {record.key: record.ids for record in store.lines.read()} == first
 
 
@@ -151,7 +146,7 @@ async def test_a_full_disk_stops_the_run_and_what_is_whole_is_kept(
     monkeypatch.undo()
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
     assert len(store.lines.read()) == 8
-    assert _searches(await _run(plan, collection, store)) == 8
+    assert (await _run(plan, collection, store)).steps == 8
     assert len(store.lines.read()) == 16
 
 

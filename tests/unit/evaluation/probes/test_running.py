@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from fairqr.agents.models.replies import Usage
-from fairqr.base.errors import InputError, ModelError, ModelUnavailableError
-from fairqr.evaluation.experiments.engine import GIVE_UP, Cautious, Patience, is_away
-from fairqr.evaluation.experiments.folder import Lines, Record, spent
+from fairqr.base.errors import InputError, ModelUnavailableError
+from fairqr.evaluation.experiments.folder import spent
+from fairqr.evaluation.experiments.workers import Pool
 from fairqr.evaluation.probes.collection import write_probe_collection
 from fairqr.evaluation.probes.running import ProbePlan, make_probe_plan, measure, run_probe
-from fairqr.evaluation.probes.store import PairRecord, ProbeStore, RankingRecord
-from fairqr.evaluation.workers.tools import LocalPool
+from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.probes.written_out import collection_of, listwise, query_of
 from tests.unit.evaluation.watching import Watcher
@@ -27,8 +26,8 @@ async def make_plan(tmp_path: Path, *rankers: str) -> ProbePlan:
     return await make_probe_plan(experiment, PromptLibrary())
 
 
-def here(store: ProbeStore) -> LocalPool:
-    return LocalPool.of(PromptLibrary(), store.replies)
+def here(store: ProbeStore) -> Pool:
+    return Pool.here(PromptLibrary(), store.replies)
 
 
 async def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
@@ -37,7 +36,7 @@ async def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     store = ProbeStore(tmp_path / "run")
     first = Watcher()
     await run_probe(plan, store, here(store), watcher=first)
-    assert first.stages == [("initial: lists", 9, 0)]
+    assert first.stages == [("lists", 9, 0)]
     assert first.steps == 9
     records = store.rankings.read()
     assert {record.key for record in records} == {
@@ -50,7 +49,7 @@ async def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
     second = Watcher()
     await run_probe(plan, store, here(store), watcher=second)
-    assert (second.stages, second.steps) == ([("initial: lists", 9, 8)], 1)
+    assert (second.stages, second.steps) == ([("lists", 9, 8)], 1)
     assert {record.key for record in store.rankings.read()} == {it.key for it in records}
     third = Watcher()
     await run_probe(plan, store, here(store), watcher=third)
@@ -76,74 +75,6 @@ async def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     path.write_text("{}\n" + path.read_text())
     with pytest.raises(InputError, match="line 1, is damaged or of another version; remove"):
         await run_probe(plan, store, here(store), watcher=Watcher())
-
-
-def test_failures_that_say_nothing_of_a_model_are_asked_again() -> None:
-    pair = {
-        "collection": "c",
-        "model": "m",
-        "query": "q",
-        "kind": "relevant",
-        "protected": "1",
-        "unprotected": "2",
-        "protected_first": "protected",
-    }
-    for status, final in (
-        ("unprotected", True),
-        ("refused", True),
-        ("essay", True),
-        ("timeout", False),
-        ("unavailable", False),
-        ("rate_limited", False),
-    ):
-        record = PairRecord.model_validate({**pair, "unprotected_first": status})
-        assert record.is_final is final
-        ranking = RankingRecord(
-            collection="c", ranker="r", query="q", order=(0,), asked=2, failures={status: 1}
-        )
-        assert ranking.is_final is final
-
-
-def test_a_refusal_without_tokens_is_the_server_s() -> None:
-    """Of the key, perhaps; a model that declines has read the question."""
-    assert is_away("refused", Usage(model_calls=1))
-    assert not is_away("refused", Usage(model_calls=1, prompt_tokens=20))
-    assert not is_away("refused", Usage(cached_calls=1))
-    assert is_away("timeout", Usage(model_calls=1, prompt_tokens=20))
-    for status in ("ok", "tie", "essay", "parse_error", "unsupported"):
-        assert not is_away(status, Usage())
-
-
-def test_patience_ends_after_so_many_failures_in_a_row() -> None:
-    patience = Patience("model")
-    for _ in range(3):
-        for _ in range(GIVE_UP - 1):
-            patience.failed("timeout", "It was slow.")
-        patience.answered()
-    with pytest.raises(ModelError, match=f"model failed {GIVE_UP} times in a row.*It was slow;"):
-        patience.failed("timeout", "It was slow.", GIVE_UP)
-
-
-class Note(Record):
-    """A record of a test."""
-
-    keys = ("name",)
-
-    name: str
-
-
-def test_failures_are_written_once_the_model_has_answered_again(tmp_path: Path) -> None:
-    lines = Lines(tmp_path / "notes.jsonl", Note, "the note")
-    written = Cautious(lines)
-    with written.writing():
-        written.add(Note(name="failed"), has_failures=True, is_back=False)
-        assert lines.read() == []
-        written.add(Note(name="asked before"), has_failures=False, is_back=False)
-        assert {note.name for note in lines.read()} == {"asked before"}
-        written.add(Note(name="ok"), has_failures=False, is_back=True)
-        assert {note.name for note in lines.read()} == {"asked before", "failed", "ok"}
-        written.add(Note(name="last"), has_failures=True, is_back=False)
-    assert len(lines.read()) == 4
 
 
 def test_what_the_cache_answered_costs_what_it_did_first() -> None:

@@ -11,9 +11,9 @@ from typing import Any
 from fairqr.agents.generators import GenerationRequest, OnToken
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.replies import Reply, Usage
+from fairqr.evaluation.experiments.workers import Tools
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask
 from fairqr.evaluation.rag.specification import FairRagExperiment
-from fairqr.evaluation.workers.tools import Tools
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import Message, PromptTemplate
 
@@ -71,6 +71,8 @@ class Namer:
                 return Reply("empty", usage=usage)
             case "cached":
                 return Reply("ok", {"text": titles}, usage=Usage(0, 1, 0, 0, 10, 250.0))
+            case "refuses":
+                return Reply("refused", message="No.", usage=usage)
             case _:
                 return Reply("timeout", message="It took too long.", usage=usage)
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fairqr.base.errors import InputError, ModelError
-from fairqr.evaluation.experiments.engine import GIVE_UP, Stage, run_stages
+from fairqr.evaluation.experiments.engine import GIVE_UP, run_tasks
+from fairqr.evaluation.experiments.workers import Pool
 from fairqr.evaluation.rag.answering import Asked, open_answerer
 from fairqr.evaluation.rag.collection import RagCollection
 from fairqr.evaluation.rag.labelling import (
@@ -20,14 +18,13 @@ from fairqr.evaluation.rag.labelling import (
     check_labels,
     given_labels,
     label_manifest,
-    label_stage,
+    label_query,
     labelling_calls,
     summarise_labels,
     useful_positions,
     why_dropped,
 )
 from fairqr.evaluation.rag.store import GenerationLabels, LabelRecord
-from fairqr.evaluation.workers.tools import LocalPool, Pool
 from tests.patience import PATIENCE
 from tests.unit.evaluation.rag.small_rag import (
     PROMPT,
@@ -52,21 +49,22 @@ async def _label(
     at_once: int = 4,
     watcher: Watcher | None = None,
 ) -> list[LabelRecord]:
-    store = _store(folder, collection)
-    await run_stages(
-        partial(_stages, collection, store, LocalPool(await tools_with(folder, generator=namer))),
+    store, asked = _store(folder, collection), Asked("namer", collection.task, PROMPT)
+    pool = Pool(await tools_with(folder, generator=namer))
+    await run_tasks(
+        collection.queries,
+        lambda query: pool.do(label_query, asked, query),
+        store.lines,
+        title="labels",
+        keys=lambda query: [(query.id,)],
+        place=lambda _: None,
+        start=lambda _: pool.do(open_answerer, asked),
+        model=lambda _: "namer",
         watcher=watcher or Watcher(),
         at_once=at_once,
     )
     found = {label.query: label for label in store.lines.read()}
     return [found[query.id] for query in collection.queries]
-
-
-async def _stages(
-    collection: RagCollection, store: GenerationLabels, pool: Pool
-) -> AsyncIterator[Stage[Any, Any]]:
-    asked = Asked("namer", collection.task, PROMPT)
-    yield label_stage(collection, asked, store, pool, partial(pool.do, open_answerer, asked))
 
 
 async def test_the_gain_is_over_the_answer_without_documents(tmp_path: Path) -> None:
@@ -102,9 +100,9 @@ async def test_the_documents_of_a_query_without_a_baseline_are_not_asked_about(
     collection = collection_of(query_of("q0"), query_of("q1"), query_of("q2"))
     watcher, namer = Watcher(), Namer()
     await _label(tmp_path / "l", collection_of(query_of("q2")), namer)
-    asked, namer.ends = len(namer.asked), {"": "fails"}
+    asked, namer.ends = len(namer.asked), {"": "refuses"}
     labels = await _label(tmp_path / "l", collection, namer, watcher=watcher)
-    assert watcher.stages == [("letters, namer: labels", 3, 1)]
+    assert watcher.stages == [("labels", 3, 1)]
     assert watcher.steps == 2
     assert len(namer.asked) == asked + 2
     assert [why_dropped(label, 2) for label in labels] == [NO_BASELINE, NO_BASELINE, None]
@@ -133,11 +131,10 @@ async def test_a_generator_that_only_fails_is_given_up_and_leaves_no_failures(
     assert [label.gains for label in labels] == [label.gains for label in whole]
 
 
-async def test_failures_are_kept_once_the_generator_answers_again(tmp_path: Path) -> None:
+async def test_what_it_refuses_is_a_result(tmp_path: Path) -> None:
     collection = collection_of(query_of("q0"), query_of("q1"))
-    await _label(tmp_path / "l", collection, Namer({"e": "fails", "b": "fails"}), 1)
-    labels = GenerationLabels(tmp_path / "l").lines.read()
-    assert [label.failures for label in labels] == [{"timeout": 2}, {"timeout": 2}]
+    labels = await _label(tmp_path / "l", collection, Namer({"e": "refuses", "b": "refuses"}), 1)
+    assert [label.failures for label in labels] == [{"refused": 2}, {"refused": 2}]
     assert list(labels[0].gains.values()) == [1.0, None, 0.0, 0.0, None]
 
 

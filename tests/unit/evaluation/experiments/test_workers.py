@@ -12,9 +12,7 @@ import yaml
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.base.errors import CapError, FairqrError, InputError, ModelError
 from fairqr.evaluation.experiments.catalogue import SHIPPED, read_experiment
-from fairqr.evaluation.workers.choice import Workers, parse_workers
-from fairqr.evaluation.workers.tools import Tools
-from fairqr.evaluation.workers.worker import Failure, Replies
+from fairqr.evaluation.experiments.workers import Failure, Tools, Workers, parse_workers
 from fairqr.prompts.library import PromptLibrary
 
 
@@ -110,19 +108,6 @@ async def test_a_worker_opens_each_thing_once_and_closes_the_one_before(tmp_path
     assert notes == ["model a", "index b", "a closed", "model c", "c closed", "model a"]
     await tools.aclose()
     assert sorted(notes[6:]) == ["a closed", "b closed"]
-
-
-async def test_replies_are_told_once_and_to_the_end() -> None:
-    replies = Replies()
-    await replies.load({"old": {"value": 0}})
-    taking = asyncio.create_task(replies.take())
-    await replies.put_many({"new": {"value": 1}})
-    assert await taking == {"new": {"value": 1}}
-    await replies.put_many({"last": {"value": 2}})
-    await replies.end()
-    assert await replies.take() == {"last": {"value": 2}}
-    assert await replies.take() is None
-    assert await replies.get_many(["old", "none"]) == {"old": {"value": 0}}
 
 
 async def test_all_kept_replies_are_told_in_batches(tmp_path: Path) -> None:

@@ -1,1 +1,0 @@
-"""Where the work of an experiment is done: in this process, or by the processes of a Ray."""
