@@ -32,7 +32,7 @@ from fairqr.evaluation.evaluate import evaluate_all, ids_of
 from fairqr.evaluation.experiments.training import folds_of, gather, train
 from fairqr.evaluation.inputs import as_run
 from fairqr.graph.search.builder import build_search_graph
-from fairqr.graph.search.context import Context, make_context
+from fairqr.graph.search.context import Context
 from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
@@ -111,14 +111,14 @@ async def searched(
     """Return the rankings of a system, and how often it asked the model, in the mean."""
     graph = build_search_graph(engine, model if system.needs_model else None)
     settings = {"method": "fairqr", "attribute": attribute, "seed": 0, **system.settings}
-    context, rankings, calls = make_context(**settings), {}, 0
+    context, rankings, calls = Context.of(**settings), {}, 0
     queries = {topic.id: topic.text(keywords) for topic in collection.topics}
     with TemporaryDirectory() as folder:
         options: dict[str, dict[str, Path]] = {topic: {} for topic in queries}
         if system.is_trained:
             options = await trained(collection, engine, context, queries, Path(folder))
         for topic, query in queries.items():
-            own = make_context(**settings, options=options[topic])
+            own = Context.of(**settings, options=options[topic])
             result = (await graph.ainvoke({"query": query}, context=own))["result"]
             rankings[topic] = [place["id"] for place in result["ranking"]]
             usage = result["usage"]

@@ -6,8 +6,8 @@ keywords, or a killed run may be resumed the next day.
 
 from __future__ import annotations
 
+import asyncio
 import functools
-import itertools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -23,10 +23,9 @@ from langgraph.types import Overwrite
 from fairqr.agents.models.cache import Journal, ReplyCache, asking_with, surroundings
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, QueryError
-from fairqr.base.loops import run_blocking
-from fairqr.base.telemetry import Span, span
-from fairqr.graph.search.context import Context, Frozen, checked_context
-from fairqr.prompts.template import PromptReference
+from fairqr.base.loops import run_blocking, run_together
+from fairqr.base.telemetry import current_span, span
+from fairqr.graph.search.context import Context, Frozen, require_context
 from fairqr.retrieval.engines.engine import SearchEngine
 
 CONCURRENCY = 8
@@ -73,11 +72,6 @@ def usage_of(result: Mapping[str, Any]) -> Usage:
     return Usage(**{key: value for key, value in result["usage"].items() if key != "milliseconds"})
 
 
-def total_usage(records: Iterable[Mapping[str, Any]], before: Usage | None = None) -> Usage:
-    """Return the sum of several records, plus the usage before them."""
-    return sum((Usage(**record) for record in records), before or Usage())
-
-
 def usage_report(usage: Usage) -> UsageReport:
     """Return what a run has cost so far, for its result."""
     return UsageReport(**asdict(usage), milliseconds=round(running_seconds() * 1000, 1))
@@ -89,19 +83,14 @@ class _Running:
 
     Attributes:
         began: When the run would have begun without pauses.
-        tell: Tells that a step has ended, and what it changed.
-        step: The name of its newest step.
+        tell: Tells that a step has ended: its name, its number and what it changed.
     """
 
     began: float
-    tell: Callable[[str, Update], None]
-    step: str = ""
+    tell: Callable[[str, int, Update], None]
 
 
 _running: ContextVar[_Running | None] = ContextVar("fairqr_running", default=None)
-
-followed: ContextVar[bool] = ContextVar("fairqr_followed", default=False)
-"""Whether LangGraph's stream ``custom`` shall also tell of each step that has ended."""
 
 
 def running_seconds() -> float:
@@ -117,9 +106,10 @@ def seconds_left(context: Context) -> float | None:
     return max(0.0, context.budget.seconds - running_seconds())
 
 
-def longest(one: float, other: float) -> float:
-    """Return the greater of two times; parallel steps each report the time of the whole run."""
-    return max(one, other)
+def add_seconds(result: Mapping[str, Any]) -> None:
+    """Count the time of a search, from its result, as time of the run."""
+    if (running := _running.get()) is not None:
+        running.began -= result["usage"]["milliseconds"] / 1000
 
 
 class RunJournal(Journal, Protocol):
@@ -161,29 +151,45 @@ Work = Callable[..., Coroutine[Any, Any, Update]]
 
 
 def traced(work: Work) -> Work:
-    """Make a step of a method that takes the state, the run's context and an open span."""
+    """Make a step, with a span of its own, of a method that takes the state and the run's context.
+
+    If the same step runs several times in a node, each time's state has a number ``at``.
+    """
 
     @functools.wraps(work)
     async def step(self: Any, state: Any, context: Any) -> Update:
+        with span(f"fairqr.{work.__name__}"):
+            update = await work(self, state, context)
         if (running := _running.get()) is not None:
-            running.step = work.__name__
-        with span(f"fairqr.{work.__name__}") as opened:
-            update = await work(self, state, context, opened)
-        if running is not None:
-            running.tell(work.__name__, update)
+            running.tell(work.__name__, state.get("at", 0), update)
         return update
 
     return step
 
 
-def _step_key(name: str) -> str:
-    """Return a key of a step: its name, and of its node the number and the place in the graphs.
+async def at_once(work: Callable[..., Any], tasks: Iterable[Any], context: Context) -> list[Any]:
+    """Do several tasks of a node, as many at the same time as LangGraph's config allows.
+
+    Each is work with a state: the task, and its number ``at``.
+    """
+    limit = asyncio.Semaphore(get_config().get("max_concurrency") or CONCURRENCY)
+
+    async def do(at: int, task: Mapping[str, Any]) -> Any:
+        async with limit:
+            return await work({**task, "at": at}, context)
+
+    return await run_together([do(at, task) for at, task in enumerate(tasks)])
+
+
+def _step_key(name: str, at: int) -> str:
+    """Return a key of a step: its name and number, and of its node the same, and the place.
 
     LangGraph's own ids differ where a step runs again because its checkpoint was not written.
     """
     about = get_config()["metadata"]
     nodes = [part.partition(":")[0] for part in about["langgraph_checkpoint_ns"].split("|")]
-    return " ".join(map(str, (about["langgraph_step"], *nodes, *about["langgraph_path"], name)))
+    place = about["langgraph_step"], *nodes, *about["langgraph_path"]
+    return " ".join(map(str, (*place, name, at)))
 
 
 class Node(Runnable[Any, Any]):
@@ -216,14 +222,17 @@ class Nodes(Generic[C]):
     Attributes:
         engine: The search engine.
         default: The context that the graph was built with, if any. It applies to runs that bring
-            none, and inside a graph with another context. A context of another of our graphs
-            overrides its values by those that were set there.
-        kind: The class of the contexts, if it has none.
+            none, and inside a graph of others with another context.
+        kind: The class of the contexts.
     """
 
     engine: SearchEngine
     default: C | None
     kind: ClassVar[type[Context]]
+
+    def __post_init__(self) -> None:
+        """Check the context that the graph was built with."""
+        require_context(self.kind, self.default)
 
     def context(self, given: object) -> C:
         """Return the context of a run, from what the caller gave.
@@ -231,28 +240,24 @@ class Nodes(Generic[C]):
         Raises:
             InputError: There is none, or two contradict each other.
         """
-        default = self.default
-        kind = cast("type[C]", self.kind) if default is None else type(default)
-        if isinstance(given, kind):
-            return given
-        if default is None:
-            raise InputError(f"The run needs a context; give the graph a {kind.__name__}.")
-        if isinstance(given, Context):  # of another of our graphs
-            own = {name: getattr(default, name) for name in default.model_fields_set}
-            overrides = given.model_fields_set & kind.model_fields.keys()
-            return checked_context(kind, own | {name: getattr(given, name) for name in overrides})
-        return default
+        if isinstance(given, self.kind):
+            return cast("C", given)
+        if self.default is None or isinstance(given, Context):  # of another of our graphs
+            raise InputError(f"The run needs a context; give the graph a {self.kind.__name__}.")
+        return self.default
 
     def node(
-        self, work: Callable[[Any, C], Awaitable[Update]], name: str = "", grows: Sequence[str] = ()
+        self,
+        work: Callable[[Any, C], Awaitable[Update]],
+        name: str = "",
+        grows: Sequence[str] | None = None,
     ) -> Node:
         """Return the node that does the work of a method: one step, or several after one another.
 
-        Its time is counted: the state's ``seconds`` are the time of all nodes up to its end, plus
-        what it adds itself. The journal of a durable run hears of each of its steps.
+        Its time is counted: the state's ``seconds`` are the time of all nodes up to its end. The
+        journal of a durable run hears of each of its steps.
 
-        After each reply of a model, LangGraph's stream ``custom`` gets
-        ``{"progress": {"node": STEP, "replies": NUMBER}}``. The number counts the node's replies.
+        When a step has ended, LangGraph's stream ``custom`` gets its name and what it changed.
 
         Args:
             work: The method, which takes the state and the run's context.
@@ -263,29 +268,25 @@ class Nodes(Generic[C]):
 
         async def run(state: Any) -> Update:
             write, journal = get_runtime().stream_writer, run_journal()
-            replies = itertools.count(1)
 
-            def report() -> None:
-                write({"progress": {"node": running.step, "replies": next(replies)}})
-
-            def tell(step: str, update: Update) -> None:
+            def tell(step: str, at: int, update: Update) -> None:
                 if journal is not None:
-                    journal.ended(_step_key(step), step, update)
-                if followed.get():
-                    write({"step": step, "update": update})
+                    journal.ended(_step_key(step, at), step, update)
+                write({"step": step, "update": update})
 
-            before = 0.0 if grows else state.get("seconds", 0.0)
+            before = state.get("seconds", 0.0) if grows is None else 0.0
             running = _Running(time.perf_counter() - before, tell)
             token = _running.set(running)
             try:
-                with asking_with(cache=ReplyCache(), on_reply=report):
+                with asking_with(cache=ReplyCache()):
                     update = await work(state, self.context(get_runtime().context))
-                seconds = running_seconds() + update.get("seconds", 0.0)
+                update = {**update, "seconds": running_seconds()}
             finally:
                 _running.reset(token)
-            update = {**update, "seconds": seconds}
-            if grows:  # To overwrite takes another copy in a checkpoint, so only if need be.
-                known = [key for key in ("seconds", *grows) if state.get(key)]
+            if (
+                grows is not None
+            ):  # To overwrite takes another copy in a checkpoint, so only if need be.
+                known = [key for key in grows if state.get(key)]
                 update |= {key: Overwrite(update.get(key, [])) for key in known}
                 update |= {key: None for key in RESULTS if state.get(key) is not None}
             return update
@@ -305,24 +306,25 @@ def require_hits(found: Sequence[object], engine: SearchEngine, query: str) -> N
         )
 
 
-def record_outcome(
-    step: Span,
-    usage: UsageReport,
-    prompts: Iterable[PromptReference | None],
-    **models: str | None,
-) -> None:
+def record(**figures: Any) -> None:
+    """Record figures and decisions in the span of the current step; None is left out."""
+    for name, value in figures.items():
+        if value is not None:
+            current_span().set(f"fairqr.{name}", value)
+
+
+def record_outcome(usage: UsageReport, prompts: Iterable[Any], **models: str | None) -> None:
     """Record the models and prompts of a run, and what it has cost so far.
 
     Args:
-        step: A step that ends a part of the run.
         usage: What the run has cost so far.
-        prompts: The prompts in use; None is skipped.
+        prompts: The references of the prompts in use; None is skipped.
         models: The names of the models, by their role; None is skipped.
     """
-    step.set("fairqr.models", [f"{what}={name}" for what, name in models.items() if name])
-    used = [prompt for prompt in prompts if prompt is not None]
-    step.set("fairqr.prompts", [f"{it.id}={it.version} {it.sha256}" for it in used])
-    step.set("fairqr.model_calls", usage.model_calls)
-    step.set("fairqr.cached_calls", usage.cached_calls)
-    step.set("fairqr.input_tokens", usage.prompt_tokens)
-    step.set("fairqr.output_tokens", usage.completion_tokens)
+    record(
+        models=[f"{what}={name}" for what, name in models.items() if name],
+        prompts=[f"{it.id}={it.version} {it.sha256}" for it in prompts if it is not None],
+        **usage.model_dump(include={"model_calls", "cached_calls"}),
+        input_tokens=usage.prompt_tokens,
+        output_tokens=usage.completion_tokens,
+    )

@@ -10,16 +10,14 @@ from typing import Any, Literal
 
 from langchain_core.messages import AIMessageChunk
 from langchain_core.runnables.config import var_child_runnable_config
-from pydantic import ConfigDict
 
 from fairqr.agents.models.cache import asking_with
 from fairqr.base.telemetry import span
+from fairqr.graph.answer.builder import RankingAnswer, SampledRanking
 from fairqr.graph.answer.context import AnswerContext
-from fairqr.graph.answer.result import RankingAnswer, SampledRanking
-from fairqr.graph.documented import Documented
 from fairqr.graph.search import result as results
-from fairqr.graph.search.context import Context
-from fairqr.graph.steps import RunJournal, followed
+from fairqr.graph.search.context import Context, Frozen
+from fairqr.graph.steps import RunJournal
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +27,8 @@ class Step:
     Attributes:
         name: The name of the node. A search has ``begin``, ``retrieve``, ``measure``,
             ``choose_group``, ``refine`` and ``rerank``; an answer has ``prepare`` before the
-            search, and ``sample``, ``generate``, ``collect``, ``attribute`` and ``summarise`` after
-            it; a probe has ``prepare`` before, and ``plan``, ``probe`` and ``conclude`` after it.
+            search, and ``sample``, ``generate``, ``attribute`` and ``summarise`` after it; a probe
+            has ``prepare`` before, and ``plan``, ``probe`` and ``conclude`` after it.
         update: What it changed in the state of its graph. The update of ``rerank`` has ``result``
             with the search result as plain data; ``summarise`` has ``answer``, and ``conclude``
             has ``probe``.
@@ -40,46 +38,31 @@ class Step:
     update: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The progress of a step that asks models.
-
-    Attributes:
-        node: The name of the step.
-        replies: How many replies of models it has received so far.
-    """
-
-    node: str
-    replies: int
+RunEvent = Step | AIMessageChunk
+"""What happens in a run: a step, or a piece of an answer."""
 
 
-RunEvent = Step | Progress | AIMessageChunk
-"""What happens in a run: a step, progress within one, or a piece of an answer."""
-
-
-class AuditProgress(Documented):
+class AuditProgress(Frozen):
     """How far an audit is.
 
     Attributes:
         stage: What is being done, such as ``queries``.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
     stage: str
     done: int
     of: int
 
 
-class StepData(Documented):
+class StepData(Frozen):
     """A step that has just ended. A field that does not apply to the step is left out, or None.
 
     Attributes:
         step: Its name. A search has ``begin``, ``retrieve``, ``measure``, ``choose_group``,
             ``refine`` and ``rerank``, perhaps several times; an answer has ``prepare`` before it
-            and ``sample``, ``generate``, ``collect``, ``attribute`` and ``summarise`` after it; a
-            probe has ``prepare`` before it and ``plan``, ``probe`` and ``conclude`` after it; an
-            audit has ``progress``, and at last ``audit``.
+            and ``sample``, ``generate``, ``attribute`` and ``summarise`` after it; a probe has
+            ``prepare`` before it and ``plan``, ``probe`` and ``conclude`` after it; an audit has
+            ``progress``, and at last ``audit``.
         iteration: The number of the round that begins; 0 is the plain retrieval.
         target: After ``begin``: the target, by attribute and group.
         cost: After ``begin``: what re-ranking by a model costs at most; after ``plan``, a probe.
@@ -99,8 +82,6 @@ class StepData(Documented):
         warnings: Sentences for people.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
     step: str
     iteration: int | None = None
     target: dict[str, dict[str, float]] | None = None
@@ -119,10 +100,6 @@ class StepData(Documented):
     warnings: list[str] | None = None
 
 
-_FIRST = {"iterations": "round", "generated": "generated", "judged": "judged", "spent": "usage"}
-"""Lists of the state to which a step adds one entry, and the field for this entry."""
-
-
 def step_data(kind: str, step: Step) -> dict[str, Any]:
     """Return a step as plain data of :class:`StepData`.
 
@@ -132,7 +109,7 @@ def step_data(kind: str, step: Step) -> dict[str, Any]:
     """
     update = step.update
     data = {name: update.get(name) for name in StepData.model_fields}
-    data |= {name: update[key][0] for key, name in _FIRST.items() if update.get(key)}
+    data["round"] = next(iter(update.get("iterations", ())), None)
     if kind != "search":
         data["search"] = update.get("result")
     told = {name: value for name, value in data.items() if value is not None and value != []}
@@ -172,10 +149,7 @@ async def run_graph(
 
     async def run() -> None:
         try:
-            followed.set(True)
-            resumed = None if journal is None else resume
-            about = _asked(context, thread=thread, resumed=resumed)
-            with _apart() as config, span("invoke_workflow fairqr", **about):
+            with _apart() as config, span("invoke_workflow fairqr", **_asked(context)):
                 if thread:
                     config["configurable"] = {"thread_id": thread}
                 updates = graph.astream(
@@ -244,13 +218,11 @@ def _event(mode: str, update: Any) -> RunEvent | None:
         return piece if about.get("langgraph_node") == ANSWERING else None
     if not isinstance(update, Mapping):  # other nodes may write anything
         return None
-    if "progress" in update:
-        return Progress(**update["progress"])
     return Step(update["step"], update["update"]) if "step" in update else None
 
 
-def _asked(context: Context, **more: Any) -> dict[str, Any]:
-    """Return the attributes of the span of a run; those that are None are left out."""
+def _asked(context: Context) -> dict[str, Any]:
+    """Return the attributes of the span of a run."""
     asked = {
         "gen_ai.operation.name": "invoke_workflow",
         "gen_ai.workflow.name": "fairqr",
@@ -260,6 +232,6 @@ def _asked(context: Context, **more: Any) -> dict[str, Any]:
         "fairqr.k": context.k,
     }
     if isinstance(context, AnswerContext):
-        more |= context.answer.model_dump(include={"alpha", "samples", "documents"})
-    told = {f"fairqr.{name}": value for name, value in more.items() if value is not None}
-    return asked | told
+        own = context.answer.model_dump(include={"alpha", "samples", "documents"})
+        asked |= {f"fairqr.{name}": value for name, value in own.items()}
+    return asked

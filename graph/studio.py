@@ -33,7 +33,7 @@ for _module in ("embedded", "texts"):
     importlib.import_module(f"fairqr.retrieval.engines.hybrid.{_module}")
 
 _built: dict[tuple[str, str, str], dict[str, Any]] = {}
-_building: asyncio.Lock | None = None
+_building = asyncio.Lock()
 
 
 async def search(runtime: ServerRuntime[Any]) -> Any:
@@ -57,7 +57,6 @@ async def _graph(name: str, runtime: ServerRuntime[Any], kind: type[Context]) ->
     Raises:
         InputError: The context has an unknown name, which the server would silently drop.
     """
-    global _building
     # Other servers may pass a config of LangGraph here; they check contexts themselves.
     run = getattr(runtime, "execution_runtime", None)
     given = run.context if run is not None else None
@@ -69,7 +68,6 @@ async def _graph(name: str, runtime: ServerRuntime[Any], kind: type[Context]) ->
     # An unknown method is an error later, when the context is read.
     retriever = next((it.retriever for known, it in METHODS.items() if known == method), AUTO)
     key = default_corpus(), default_model(), retriever
-    _building = _building or asyncio.Lock()
     async with _building:
         if key not in _built:
             engine = await Catalog().resolve(key[0], retriever=retriever)

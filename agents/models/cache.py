@@ -137,12 +137,10 @@ class Surroundings:
     Attributes:
         cache: For models without a cache of their own.
         journal: The journal of the run.
-        on_reply: Called after each reply.
     """
 
     cache: ReplyCache | None = None
     journal: Journal | None = None
-    on_reply: Callable[[], None] | None = None
 
 
 _NOTHING = Surroundings()

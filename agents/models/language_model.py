@@ -282,10 +282,7 @@ class LanguageModel(ABC):
             return reply if leads else replace(reply, usage=joined)
 
         journal = around.journal
-        reply = await (once() if journal is None else journal.once(key, question.check, once))
-        if around.on_reply is not None:
-            around.on_reply()
-        return reply
+        return await (once() if journal is None else journal.once(key, question.check, once))
 
 
 def _read(kept: Mapping[str, Any] | None, question: Question) -> Reply | None:

@@ -26,7 +26,7 @@ from fairqr.evaluation.experiments.training import folds_of, gather, train
 from fairqr.evaluation.experiments.workers import Pool, Tools
 from fairqr.evaluation.measures.measure import parse_measures
 from fairqr.graph.search.builder import build_search_graph
-from fairqr.graph.search.context import METHODS, Context, make_context
+from fairqr.graph.search.context import METHODS, Context
 from fairqr.graph.search.rankers import ASKED, Rankers
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.steps import usage_of
@@ -80,7 +80,7 @@ class Cell:
 
     def context(self, experiment: Experiment) -> Context:
         """Return the context that searches have."""
-        return make_context(**self.settings(experiment))
+        return Context.of(**self.settings(experiment))
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +320,7 @@ async def search(tools: Tools, place: Place, task: Search) -> Done[SearchRecord]
             path.write_bytes(task.weights)
             context["options"] = {**context.get("options", {}), "weights": str(path)}
         return await search_by(
-            graph, task.key, task.query, make_context(**context), at_once=place.at_once
+            graph, task.key, task.query, Context.of(**context), at_once=place.at_once
         )
 
 

@@ -14,7 +14,7 @@ from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.collections.query_targets import as_target
 from fairqr.evaluation.experiments.options import Options
 from fairqr.evaluation.measures.measure import parse_measures
-from fairqr.graph.search.context import Context, Method, make_context
+from fairqr.graph.search.context import Context, Method
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.fairness.target import DEFAULT_TARGET
 from fairqr.retrieval.rerankers.registry import TRAINED
@@ -159,7 +159,7 @@ class System(_Part):
     @property
     def _context(self) -> Context:
         # The experiment's k, which a depth has to reach, is not known here.
-        return make_context(method=self.method, k=1, **self.settings)
+        return Context.of(method=self.method, k=1, **self.settings)
 
 
 class Experiment(Options):
@@ -250,10 +250,10 @@ class Experiment(Options):
         for form in self.queries:
             QueryForm.parse(form)
         parse_measures(self.measures)
-        make_context(target=self.target, k=self.k)
+        Context.of(target=self.target, k=self.k)
         for system in self.all_systems():
             try:
-                make_context(method=system.method, k=self.k, **system.settings)
+                Context.of(method=system.method, k=self.k, **system.settings)
             except InputError as error:
                 raise ValueError(f"'{system.name}': {error}") from None
         if self.judge:

@@ -21,7 +21,7 @@ from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.probes.collection import ProbeCollection
 from fairqr.evaluation.probes.pairs import planned_pairs
 from fairqr.evaluation.probes.store import PairRecord, ProbeRunManifest
-from fairqr.graph.probe.words import verdict_in_words
+from fairqr.graph.probe.builder import verdict_in_words
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -1,19 +1,19 @@
 """The steps that answer: sample rankings, answer from each, judge the answers, and count.
 
-``prepare → search → sample → generate* → collect → attribute* → summarise``; steps with a star
-run once for each distinct ranking, several at a time.
+``sample → generate* → attribute* → summarise``; steps with a star run once for each distinct
+ranking, several at a time. They are one node: a durable run keeps each reply as it comes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import operator
+import itertools
 import secrets
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Any, cast
 
 import numpy as np
 from langchain_core.language_models import BaseChatModel
@@ -21,55 +21,214 @@ from langchain_core.messages import AIMessageChunk
 from langgraph.graph import START
 from langgraph.graph.message import push_message
 from langgraph.graph.state import CompiledStateGraph, StateGraph
-from langgraph.types import Checkpointer, Send
+from langgraph.types import Checkpointer
+from pydantic import Field
 
 # Before Python 3.12, pydantic cannot make a JSON schema, which Studio needs, of typing's TypedDict.
-from typing_extensions import TypedDict
-
-from fairqr.agents.attribution.attributor import Attributor, Entailment, Pair, hypothesis_of
+from fairqr.agents.attribution import attributor as judging
 from fairqr.agents.attribution.checking import unchecked_warning
 from fairqr.agents.attribution.opening import open_attributor
 from fairqr.agents.generators import GenerationRequest, Generator, ModelGenerator, temperature_of
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.opening import open_generator
-from fairqr.agents.models.replies import Usage
+from fairqr.agents.models.replies import Status, Usage
 from fairqr.base.errors import ModelError, ModelUnavailableError
-from fairqr.base.telemetry import Span
+from fairqr.base.telemetry import current_span
 from fairqr.graph import steps
-from fairqr.graph.answer import result as results
 from fairqr.graph.answer.context import AnswerContext, AnswerSettings
-from fairqr.graph.answer.result import RankingAnswer
 from fairqr.graph.search.builder import RECURSION_LIMIT, build_search_graph
-from fairqr.graph.search.context import require_context
+from fairqr.graph.search.context import Frozen, Method
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_of, require_method
-from fairqr.graph.search.result import InputState, RankedDocument, memberships_of
+from fairqr.graph.search.result import InputState, Place, RankedDocument, memberships_of
 from fairqr.graph.search.result import OutputState as SearchOutput
-from fairqr.graph.steps import CONCURRENCY, SEARCH, Node, longest
+from fairqr.graph.steps import CONCURRENCY, SEARCH, UsageReport
 from fairqr.prompts.library import PromptLibrary
-from fairqr.prompts.template import PromptTemplate
+from fairqr.prompts.template import PromptReference, PromptTemplate
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.dimension import dimensions_of
 from fairqr.retrieval.fairness.exposure import FloatArray
-from fairqr.retrieval.sampling.plackett_luce import sample_plackett_luce, stream_of
+from fairqr.retrieval.sampling.plackett_luce import Form, sample_plackett_luce, stream_of
 
 
-class RankingTask(TypedDict):
-    """The input of a node that answers from a ranking, or judges the answer.
+class SampledRanking(Frozen):
+    """A distinct ranking among the samples.
 
-    ``ranking`` is the object of :class:`fairqr.graph.answer.result.SampledRanking`, or of
-    :class:`fairqr.graph.answer.result.RankingAnswer` once there is an answer.
+    Attributes:
+        ids: The documents that the generator reads, best first.
+        samples: How many of the samples are this ranking.
     """
 
-    query: str
+    ids: list[str]
+    samples: int
+
+
+class RankingAnswer(SampledRanking):
+    """What was answered from one of the sampled rankings.
+
+    Attributes:
+        status: ``ok``, or why there is no answer.
+        text: The answer; empty unless ``ok``.
+        message: A sentence that says why there is no answer; empty if ``ok``.
+        used: Whether the answer used each document; None if that was not judged. The list is empty
+            if nothing was judged.
+        verdicts: The status of the judgement of each document.
+        scores: The probability, in [0, 1], that each document entails the answer; None if the
+            attributor gives none.
+    """
+
+    status: Status
+    text: str = ""
+    message: str = ""
+    used: list[bool | None] = Field([])
+    verdicts: list[judging.VerdictStatus] = Field([])
+    scores: list[float | None] = Field([])
+
+
+class AnswerText(Frozen):
+    """A distinct answer, which one or several rankings gave word for word.
+
+    Attributes:
+        text: The answer.
+        samples: How many samples have it.
+        rankings: How many distinct rankings gave it.
+    """
+
+    text: str
+    samples: int
+    rankings: int
+
+
+class ExposedDocument(Place, extra="ignore"):
+    """A document of the pool, at its rank in the final ranking, and how it fares over the samples.
+
+    Attributes:
+        exposure: The share of all samples in which the generator read it, in [0, 1].
+        attributed: The share of the judged samples in which the answer used it, in [0, 1]; None if
+            no sample was judged.
+    """
+
+    exposure: float
+    attributed: float | None
+
+
+class GroupExposure(Frozen):
+    """How a group fares over the samples.
+
+    Attributes:
+        target: Its share of ε*.
+        exposure: Its share of the exposure that went to documents with a label; None if none did.
+        attributed: Its share of the attributed exposure of documents with a label; None if there
+            is none, or nothing was judged.
+    """
+
+    group: str
+    target: float
+    exposure: float | None
+    attributed: float | None
+
+
+class AttributeExposure(Frozen):
+    """How the groups of an attribute fare. A document counts for each group by its share.
+
+    Attributes:
+        attribute: The attribute, or a product such as ``gender×continent``.
+        groups: All of its groups.
+        unknown: The share of exposure that went to documents without a label.
+        attributed_unknown: The same share of attributed exposure; None if there is none.
+    """
+
+    attribute: str
+    groups: list[GroupExposure]
+    unknown: float
+    attributed_unknown: float | None
+
+
+class AnswerCounts(Frozen):
+    """How many samples the figures are based on.
+
+    Attributes:
+        samples: The rankings that were drawn.
+        rankings: The distinct rankings among them; each was answered once.
+        answered: The samples with an answer.
+        failed: The samples without an answer, by the status of the generation.
+        judged: The samples with an answer and at least one judged document.
+        unjudged: The pairs of a document and an answer that could not be judged, over all samples
+            with an answer; 0 without an attributor.
+    """
+
+    samples: int
+    rankings: int
+    answered: int
+    failed: dict[str, int]
+    judged: int
+    unjudged: int
+
+
+class AnswerResult(Frozen):
+    """The answers to a question over sampled rankings, and whose documents they used.
+
+    The browsing model is a machine user who gives the first ``documents`` of a ranking equal
+    attention, and the others none. A document without a verdict counts as not attributed, and is
+    left out of the attribution rate of its answer.
+
+    Attributes:
+        question: The question as the user asked it.
+        corpus: The index that was searched.
+        method: The method of the final ranking; see :data:`fairqr.graph.search.context.METHODS`.
+        retriever: ``bm25``, or ``dense:…`` for vector search.
+        generator: The generator that answered.
+        prompt: The prompt of the generator.
+        attributor: The attributor that judged; None without one.
+        hypothesis: The template that turns answers into hypotheses.
+        alpha, form: How rankings were sampled.
+        pool: How many documents were sampled from: the length of the final ranking.
+        documents: How many documents of a ranking the generator read; at most ``pool``.
+        seed: The seed that draws the same rankings again.
+        temperature: The temperature of the generator. None means the prompt's own, a generator that
+            does not sample, or a model of LangChain that does not state it.
+        answers: One for each distinct ranking, in the order in which they were first drawn.
+        distribution: The distinct answers, the most frequent first.
+        ranking: The final ranking, which the samples were drawn from.
+        groups: How the groups fare, by attribute.
+        disparity: EE-D/k = Σ ε_i²/k over the pool; from k/pool (all equal) to 1 (one ranking).
+        attributed_disparity: EAE-D/k = Σ (ε^a_i)²/k; None if no sample was judged.
+        attribution_rate: EAR, the mean over the judged samples of the share of the judged documents
+            that the answer used, in [0, 1]; None if no sample was judged.
+        counts: How many samples the figures are based on.
+        usage: What the run cost, refinement included.
+        warnings: Sentences for users.
+    """
+
+    question: str
+    corpus: str
+    method: Method
+    retriever: str
+    generator: str
+    prompt: PromptReference
+    attributor: str | None
+    hypothesis: str
+    alpha: float
+    form: Form
+    pool: int
+    documents: int
     seed: int
-    seconds: float
-    ranking: dict[str, Any]
+    temperature: float | None
+    answers: list[RankingAnswer]
+    distribution: list[AnswerText]
+    ranking: list[ExposedDocument]
+    groups: list[AttributeExposure]
+    disparity: float
+    attributed_disparity: float | None
+    attribution_rate: float | None
+    counts: AnswerCounts
+    usage: UsageReport
+    warnings: list[str] = Field([])
 
 
 class OutputState(SearchOutput):
     """What a run ends with: the search's result and the answer's.
 
-    ``answer`` is the object of :class:`fairqr.graph.answer.result.AnswerResult`.
+    ``answer`` is the object of :class:`fairqr.graph.answer.builder.AnswerResult`.
     """
 
     answer: dict[str, Any]
@@ -81,29 +240,28 @@ class State(InputState, OutputState, total=False):
     Attributes:
         seconds: How long the steps have taken so far, including the search.
         seed: The seed of the samples.
-        sampled: The distinct rankings, as objects of
-            :class:`fairqr.graph.answer.result.SampledRanking`.
-        generated: What was answered from each of them, as objects of
-            :class:`fairqr.graph.answer.result.RankingAnswer`.
-        judged: Those of them that were judged, with the verdicts.
-        spent: What each question to a model cost.
-        warnings: Sentences for users.
     """
 
-    seconds: Annotated[float, longest]
+    seconds: float
     seed: int
-    sampled: list[dict[str, Any]]
-    generated: Annotated[list[dict[str, Any]], operator.add]
-    judged: Annotated[list[dict[str, Any]], operator.add]
-    spent: Annotated[list[dict[str, Any]], operator.add]
-    warnings: Annotated[list[str], operator.add]
+
+
+class RankingTask(InputState):
+    """What a step needs to answer from a ranking, or to judge the answer.
+
+    ``ranking`` is the object of :class:`fairqr.graph.answer.builder.SampledRanking`, or of
+    :class:`fairqr.graph.answer.builder.RankingAnswer` once there is an answer.
+    """
+
+    seed: int
+    ranking: dict[str, Any]
 
 
 PROMPT = "answer"
 """The id of the prompt that asks for answers."""
 
 _NO_TIME_LEFT = "The time of the budget was spent before the answer was judged."
-_NOTHING_TO_JUDGE = Entailment("empty_document", message="The document has no text.")
+_NOTHING_TO_JUDGE = judging.Entailment("empty_document", message="The document has no text.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,21 +276,14 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
 
     kind = AnswerContext
     generator: Generator | None
-    attributor: Attributor | None
+    attributor: judging.Attributor | None
     prompts: PromptLibrary
 
     def _prompt(self, context: AnswerContext) -> PromptTemplate:
         return self.prompts.get(PROMPT, context.prompts.get(PROMPT))
 
-    def _given_generator(self) -> Generator:
-        if self.generator is None:
-            raise ModelUnavailableError(
-                "No model is given to answer with; name a chat model, or give a generator."
-            )
-        return self.generator
-
     @steps.traced
-    async def prepare(self, state: State, context: AnswerContext, opened: Span) -> steps.Update:
+    async def prepare(self, state: State, context: AnswerContext) -> steps.Update:
         """Start the models, so that missing parts are found before anything is searched.
 
         Raises:
@@ -140,13 +291,36 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
             PromptError: There is no such prompt.
         """
         self._prompt(context)
-        await self._given_generator().start()
+        if self.generator is None:
+            raise ModelUnavailableError(
+                "No model is given to answer with; name a chat model, or give a generator."
+            )
+        await self.generator.start()
         if self.attributor is not None:
             await self.attributor.start()
         return {"seed": secrets.randbelow(2**31) if context.seed is None else context.seed}
 
+    async def answer(self, state: State, context: AnswerContext) -> steps.Update:
+        """Answer from each of the sampled rankings, judge the answers, and put all together."""
+        steps.add_seconds(state["result"])
+        begun = await self.sample(state, context)
+        tasks = [
+            RankingTask(query=state["query"], seed=state["seed"], ranking=ranking)
+            for ranking in begun["sampled"]
+        ]
+        done = await steps.at_once(self._answered, tasks, context)
+        return await self.summarise({**state, "begun": begun, "done": done}, context)
+
+    async def _answered(self, task: RankingTask, context: AnswerContext) -> list[steps.Update]:
+        """Answer from one ranking, and judge the answer if there are one and an attributor."""
+        generated = await self.generate(task, context)
+        answer = generated["generated"]
+        if self.attributor is None or answer["status"] != "ok":
+            return [generated]
+        return [generated, await self.attribute({**task, "ranking": answer}, context)]
+
     @steps.traced
-    async def sample(self, state: State, context: AnswerContext, opened: Span) -> steps.Update:
+    async def sample(self, state: State, context: AnswerContext) -> steps.Update:
         """Draw rankings from the final one, and count equal ones.
 
         Raises:
@@ -155,30 +329,16 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
         settings, places = context.answer, state["result"]["ranking"]
         steps.require_hits(places, self.engine, state["query"])
         sampled = _distinct_rankings(places, settings, state["seed"], state["query"])
-        opened.set("fairqr.seed", state["seed"])
-        opened.set("fairqr.rankings", len(sampled))
-        warnings = []
-        if (read := len(sampled[0]["ids"])) < settings.documents:
-            warnings.append(
-                f"The generator should read {settings.documents} documents, but only {read} were "
-                "found; it read these."
-            )
-        return {
-            "sampled": sampled,
-            "warnings": warnings,
-            "seconds": state["result"]["usage"]["milliseconds"] / 1000,
-        }
+        steps.record(seed=state["seed"], rankings=len(sampled))
+        return {"sampled": sampled}
 
     @steps.traced
-    async def generate(
-        self, state: RankingTask, context: AnswerContext, opened: Span
-    ) -> steps.Update:
+    async def generate(self, state: RankingTask, context: AnswerContext) -> steps.Update:
         """Answer the question from the documents of one ranking."""
-        settings, prompt, generator = context.answer, self._prompt(context), self._given_generator()
-        temperature = settings.temperature
-        used = temperature_of(
-            generator, prompt.defaults.temperature if temperature is None else temperature
-        )
+        settings, generator = context.answer, cast("Generator", self.generator)
+        prompt, temperature = self._prompt(context), settings.temperature
+        usual = prompt.defaults.temperature if temperature is None else temperature
+        used = temperature_of(generator, usual)
         documents = await self.engine.documents(state["ranking"]["ids"])
         request = GenerationRequest(
             prompt=prompt,
@@ -200,47 +360,18 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
         is_alone = state["ranking"]["samples"] == settings.samples
         on_token = tell if settings.stream and is_alone else None
         reply = await generator.generate(request, steps.seconds_left(context), on_token)
-        opened.set("fairqr.prompt.sha256", prompt.sha256)
-        opened.set("fairqr.status", reply.status)
-        opened.content("fairqr.answer", reply.text)
+        steps.record(status=reply.status)
+        current_span().content("fairqr.answer", reply.text)
         answer = RankingAnswer(
             **state["ranking"], status=reply.status, text=reply.text, message=reply.message
         )
-        return {"generated": [answer.model_dump()], "spent": [asdict(reply.usage)]}
+        return {"generated": answer.model_dump(), "usage": asdict(reply.usage)}
 
     @steps.traced
-    async def collect(self, state: State, context: AnswerContext, opened: Span) -> steps.Update:
-        """Warn about samples without an answer, and say why they have none.
-
-        Raises:
-            ModelError: No sample has an answer.
-        """
-        failed = [answer for answer in state["generated"] if answer["status"] != "ok"]
-        lost = sum(answer["samples"] for answer in failed)
-        opened.set("fairqr.failed", lost)
-        if not failed:
-            return {}
-        status, message = failed[0]["status"], failed[0]["message"]
-        message = message or f"The model gave no answer ({status})."
-        if len(failed) == len(state["sampled"]):
-            raise ModelError(status, message)
-        samples = context.answer.samples
-        return {"warnings": [f"{lost} of {samples} samples have no answer. {message}"]}
-
-    async def to_attribute(self, state: State) -> list[Send] | str:
-        """Send each answer to be judged, if there is an attributor and an answer."""
-        answered = [answer for answer in state["generated"] if answer["status"] == "ok"]
-        return (_sent("attribute", state, answered) if self.attributor else []) or "summarise"
-
-    @steps.traced
-    async def attribute(
-        self, state: RankingTask, context: AnswerContext, opened: Span
-    ) -> steps.Update:
+    async def attribute(self, state: RankingTask, context: AnswerContext) -> steps.Update:
         """Judge which documents of a ranking its answer used."""
-        if self.attributor is None:  # to_attribute() sends nothing then
-            raise ModelUnavailableError("No attributor is given.")
-        answer = state["ranking"]
-        hypothesis = hypothesis_of(answer["text"], context.answer.hypothesis)
+        answer, attributor = state["ranking"], cast("judging.Attributor", self.attributor)
+        hypothesis = judging.hypothesis_of(answer["text"], context.answer.hypothesis)
         # The whole text, even if the generator read only its beginning. The title comes first,
         # because it is often the subject of the text.
         texts = {
@@ -249,23 +380,19 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
         }
         # Others have no text, or were deleted meanwhile.
         known = [id_ for id_ in answer["ids"] if texts.get(id_)]
+        pairs = [judging.Pair(texts[id_], hypothesis) for id_ in known]
         try:
             async with asyncio.timeout(steps.seconds_left(context)):
-                judged = await self.attributor.judge(
-                    [Pair(texts[id_], hypothesis) for id_ in known]
-                )
+                judged = await attributor.judge(pairs)
         except TimeoutError:
-            judged = [Entailment("timeout", message=_NO_TIME_LEFT)] * len(known)
+            judged = [judging.Entailment("timeout", message=_NO_TIME_LEFT)] * len(known)
         by_id = dict(zip(known, judged, strict=True))
         verdicts = [by_id.get(id_, _NOTHING_TO_JUDGE) for id_ in answer["ids"]]
-        opened.set("fairqr.attributed", sum(verdict.attributed or False for verdict in verdicts))
-        opened.set("fairqr.statuses", [verdict.status for verdict in verdicts])
+        steps.record(statuses=[verdict.status for verdict in verdicts])
         labels = {True: "attributed", False: "not_attributed", None: None}
         for rank, verdict in enumerate(verdicts, start=1):
             about = {"label": labels[verdict.attributed], "fairqr.document.rank": rank}
-            if verdict.status != "ok":
-                about["error.type"] = verdict.status
-            opened.evaluation("attribution", verdict.score, **about)
+            current_span().evaluation("attribution", verdict.score, **about)
         warnings = []
         if {verdict.status for verdict in verdicts} - {"ok", "empty_document"}:
             message = next((verdict.message for verdict in verdicts if verdict.message), "")
@@ -277,16 +404,35 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
             "scores": [verdict.score for verdict in verdicts],
         }
         spent = asdict(sum((verdict.usage for verdict in verdicts), Usage()))
-        return {"judged": [record], "spent": [spent], "warnings": warnings}
+        return {"judged": record, "usage": spent, "warnings": warnings}
 
     @steps.traced
-    async def summarise(self, state: State, context: AnswerContext, opened: Span) -> steps.Update:
-        """Put the result together: the answers, and the exposure of documents and groups."""
-        search, settings, generator = state["result"], context.answer, self._given_generator()
+    async def summarise(self, state: Any, context: AnswerContext) -> steps.Update:
+        """Put the result together: the answers, and the exposure of documents and groups.
+
+        Raises:
+            ModelError: No sample has an answer.
+        """
+        done, updates = (
+            state["done"],
+            [state["begun"], *itertools.chain.from_iterable(state["done"])],
+        )
+        answers = [RankingAnswer(**last.get("judged", last.get("generated"))) for *_, last in done]
+        warnings = [it for update in updates for it in update.get("warnings", ())]
+        if failed := [answer for answer in answers if answer.status != "ok"]:
+            lost, first = sum(answer.samples for answer in failed), failed[0]
+            message = first.message or f"The model gave no answer ({first.status})."
+            steps.record(failed=lost)
+            if failed == answers:
+                raise ModelError(first.status, message)
+            warnings.append(f"{lost} of {context.answer.samples} samples have no answer. {message}")
+        search, generator = state["result"], cast("Generator", self.generator)
+        settings = context.answer
+        warnings = [*search["warnings"], *warnings]
+        costs = (Usage(**update["usage"]) for update in updates[1:])
+        spent = sum(costs, steps.usage_of(search))
         pool = [RankedDocument.model_validate(place) for place in search["ranking"]]
         ids = [document.id for document in pool]
-        done = {tuple(it["ids"]): it for it in [*state["generated"], *state["judged"]]}
-        answers = [RankingAnswer(**done[tuple(it["ids"])]) for it in state["sampled"]]
         judged = [answer for answer in answers if any(used is not None for used in answer.used)]
         exposure = mean_exposure(answers, ids)
         attributed = mean_exposure(judged, ids, used=True) if judged else None
@@ -299,10 +445,10 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
             used, unknown_used = group_shares(members, attributed)
             target = search["target"][dimension.name]
             groups.append(
-                results.AttributeExposure(
+                AttributeExposure(
                     attribute=dimension.name,
                     groups=[
-                        results.GroupExposure(
+                        GroupExposure(
                             group=group, target=target[group], exposure=one, attributed=other
                         )
                         for group, one, other in zip(dimension.groups, read, used, strict=True)
@@ -311,12 +457,11 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
                     attributed_unknown=unknown_used,
                 )
             )
-        warnings = [*search["warnings"], *state["warnings"]]
         if self.attributor is not None and judged:
             # This reads files.
             warnings.append(await asyncio.to_thread(unchecked_warning, self.attributor))
         k, shown = len(answers[0].ids), [None] * len(pool) if attributed is None else attributed
-        result = results.AnswerResult(
+        result = AnswerResult(
             question=state["query"],
             **{name: search[name] for name in ("corpus", "method", "retriever")},
             generator=generator.name,
@@ -330,7 +475,7 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
             answers=answers,
             distribution=_distribution(answers),
             ranking=[
-                results.ExposedDocument(**place.model_dump(), exposure=one, attributed=other)
+                ExposedDocument(**place.model_dump(), exposure=one, attributed=other)
                 for place, one, other in zip(pool, exposure, shown, strict=True)
             ],
             groups=groups,
@@ -338,25 +483,14 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
             attributed_disparity=None if attributed is None else attributed @ attributed / k,
             attribution_rate=attribution_rate(judged),
             counts=_counts(answers, judged),
-            usage=steps.usage_report(steps.total_usage(state["spent"], steps.usage_of(search))),
+            usage=steps.usage_report(spent),
             warnings=list(dict.fromkeys(filter(None, warnings))),
         )
-        for name in ("disparity", "attributed_disparity", "attribution_rate"):
-            if (figure := getattr(result, name)) is not None:
-                opened.set(f"fairqr.{name}", figure)
+        figures = {"disparity", "attributed_disparity", "attribution_rate"}
+        steps.record(**result.model_dump(include=figures))
         models = {"generator": result.generator, "attributor": result.attributor}
-        steps.record_outcome(opened, result.usage, [result.prompt], **models)
+        steps.record_outcome(result.usage, [result.prompt], **models)
         return {"answer": result.model_dump(mode="json")}
-
-
-async def to_generate(state: State) -> list[Send]:
-    """Send each distinct ranking to be answered from."""
-    return _sent("generate", state, state["sampled"])
-
-
-def _sent(node: str, state: State, rankings: Sequence[dict[str, Any]]) -> list[Send]:
-    shared = {key: state[key] for key in ("query", "seed", "seconds")}
-    return [Send(node, {**shared, "ranking": ranking}) for ranking in rankings]
 
 
 def _distinct_rankings(
@@ -375,7 +509,7 @@ def _distinct_rankings(
         query: The original query.
 
     Returns:
-        Objects of :class:`fairqr.graph.answer.result.SampledRanking`, in the order of their first
+        Objects of :class:`fairqr.graph.answer.builder.SampledRanking`, in the order of their first
         draw.
     """
     worths = sorted((place["score"] for place in places), reverse=True)
@@ -389,25 +523,23 @@ def _distinct_rankings(
     ]
 
 
-def _distribution(answers: Sequence[RankingAnswer]) -> list[results.AnswerText]:
+def _distribution(answers: Sequence[RankingAnswer]) -> list[AnswerText]:
     """Return the distinct answers; equally frequent ones in the order of their first draw."""
     answered = [answer for answer in answers if answer.status == "ok"]
     rankings, samples = Counter(answer.text for answer in answered), Counter[str]()
     for answer in answered:
         samples[answer.text] += answer.samples
     return [
-        results.AnswerText(text=text, samples=count, rankings=rankings[text])
+        AnswerText(text=text, samples=count, rankings=rankings[text])
         for text, count in samples.most_common()
     ]
 
 
-def _counts(
-    answers: Sequence[RankingAnswer], judged: Sequence[RankingAnswer]
-) -> results.AnswerCounts:
+def _counts(answers: Sequence[RankingAnswer], judged: Sequence[RankingAnswer]) -> AnswerCounts:
     times = Counter[str]()
     for answer in answers:
         times[answer.status] += answer.samples
-    return results.AnswerCounts(
+    return AnswerCounts(
         samples=times.total(),
         rankings=len(answers),
         answered=times.pop("ok", 0),
@@ -484,7 +616,7 @@ def build_answer_graph(
     *,
     context: AnswerContext | None = None,
     generator: Generator | BaseChatModel | str | None = None,
-    attributor: Attributor | BaseChatModel | str | None = None,
+    attributor: judging.Attributor | BaseChatModel | str | None = None,
     ranker: GivenRanker | None = None,
     prompts: PromptLibrary | None = None,
     concurrency: int = CONCURRENCY,
@@ -492,12 +624,12 @@ def build_answer_graph(
 ) -> CompiledStateGraph[State, AnswerContext, InputState, OutputState]:
     """Build the graph that answers a question from randomly drawn rankings.
 
-    ``prepare → search → sample → generate* → collect → attribute* → summarise``, where ``search``
-    is the graph of :func:`fairqr.graph.search.builder.build_search_graph`. Steps with a star run
-    once for each distinct ranking.
+    ``prepare → search → generate``, where ``search`` is the graph of
+    :func:`fairqr.graph.search.builder.build_search_graph`, and ``generate`` also samples rankings
+    and judges the answers.
 
     Call it with ``await graph.ainvoke({"query": "…"}, context=AnswerContext(…))``; the state that
-    comes back has ``answer``, the object of :class:`fairqr.graph.answer.result.AnswerResult`, and
+    comes back has ``answer``, the object of :class:`fairqr.graph.answer.builder.AnswerResult`, and
     the ``result`` of the search. To add or replace nodes, change its ``builder`` and compile that.
 
     Args:
@@ -515,58 +647,38 @@ def build_answer_graph(
             gets at most as many questions at once.
         checkpointer: A checkpointer of LangGraph's.
     """
-    require_context(AnswerContext, context)
-    model, context = model_of(model, engine), context or AnswerContext()
+    model, context = model_of(model, engine), AnswerContext() if context is None else context
     rankers = Rankers.of(ranker, model, prompts)
     search = build_search_graph(engine, model, context=context, ranker=rankers)
     chat = model if isinstance(model, ChatModel) else None
-    judge = _attributor(attributor, chat, rankers.prompts, concurrency)
+    if isinstance(generator, str):
+        generator = open_generator(generator)
+    elif isinstance(generator, BaseChatModel):
+        generator = ModelGenerator(ChatModel.of(generator))
+    elif generator is not None:
+        require_method("generator", generator, "generate")
+    elif chat is not None:
+        generator = ModelGenerator(chat)
+    if isinstance(attributor, BaseChatModel):
+        chat, attributor = ChatModel.of(attributor), "llm"
+    if isinstance(attributor, str):
+        attributor = open_attributor(
+            attributor, chat=chat, prompts=rankers.prompts, concurrency=concurrency
+        )
+    elif attributor is not None:
+        require_method("attributor", attributor, "judge")
     nodes = AnswerNodes(
         engine=engine,
         default=context,
-        generator=_generator(generator, chat),
-        attributor=judge,
+        generator=generator,
+        attributor=attributor,
         prompts=rankers.prompts,
     )
     graph = StateGraph(
         State, context_schema=AnswerContext, input_schema=InputState, output_schema=OutputState
     )
-    node, grows = nodes.node, ("generated", "judged", "spent", "warnings")
-    begins: list[Any] = [node(nodes.prepare, grows=grows), (SEARCH, search), node(nodes.sample)]
-    graph.add_sequence(begins)
-    graph.add_sequence([node(nodes.generate), node(nodes.collect)])
-    graph.add_sequence([node(nodes.attribute), node(nodes.summarise)])
-    graph.add_edge(START, "prepare")
-    graph.add_conditional_edges("sample", Node(to_generate), ["generate"])
-    graph.add_conditional_edges("collect", Node(nodes.to_attribute), ["attribute", "summarise"])
+    begins: list[Any] = [nodes.node(nodes.prepare, grows=()), (SEARCH, search)]
+    graph.add_sequence([*begins, nodes.node(nodes.answer, "generate")]).add_edge(START, "prepare")
     compiled = graph.compile(checkpointer=checkpointer, name="fair_answer")
     graph.compiled = False  # whoever adds nodes to it compiles it again
     return compiled.with_config(recursion_limit=RECURSION_LIMIT, max_concurrency=concurrency)
-
-
-def _generator(
-    given: Generator | BaseChatModel | str | None, chat: ChatModel | None
-) -> Generator | None:
-    if isinstance(given, str):
-        return open_generator(given)
-    if isinstance(given, BaseChatModel):
-        return ModelGenerator(ChatModel.of(given))
-    if given is None:
-        return ModelGenerator(chat) if chat else None
-    require_method("generator", given, "generate")
-    return given
-
-
-def _attributor(
-    given: Attributor | BaseChatModel | str | None,
-    chat: ChatModel | None,
-    prompts: PromptLibrary,
-    concurrency: int,
-) -> Attributor | None:
-    if isinstance(given, BaseChatModel):
-        chat, given = ChatModel.of(given), "llm"
-    if isinstance(given, str):
-        return open_attributor(given, chat=chat, prompts=prompts, concurrency=concurrency)
-    if given is not None:
-        require_method("attributor", given, "judge")
-    return given

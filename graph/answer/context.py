@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, field_validator
 
 from fairqr.agents.attribution.attributor import RAW
-from fairqr.graph.search.context import Context, Frozen, Method, checked_context
+from fairqr.graph.search.context import Context, Frozen, Method
 from fairqr.retrieval.sampling.plackett_luce import LARGEST_ALPHA, Form
 
 
@@ -60,16 +60,3 @@ class AnswerContext(Context):
 
     method: Method = "plain"
     answer: AnswerSettings = AnswerSettings()
-
-
-def answer_context(**values: object) -> AnswerContext:
-    """Return the context of a run that answers.
-
-    Args:
-        values: The fields of :class:`AnswerSettings` and of :class:`AnswerContext`.
-            ``temperature`` applies to the answer.
-
-    Raises:
-        InputError: A name or a value is wrong; the message names it and what is allowed.
-    """
-    return checked_context(AnswerContext, values, "answer")

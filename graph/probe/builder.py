@@ -1,68 +1,256 @@
 """The steps that probe: does the model favour one side of a result when it ranks?
 
 ``prepare → search → plan → probe* → conclude``; the step with a star runs once for each batch of
-pairs and for each asker, several at a time.
+pairs and for each asker, several at a time. The last two are one node, since a durable run keeps
+each reply as it comes. The plan is another, so that who follows the run can end it by its cost.
 """
 
 from __future__ import annotations
 
 import itertools
-import operator
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, NotRequired
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
 
 from langgraph.graph import START
 from langgraph.graph.state import CompiledStateGraph, StateGraph
-from langgraph.types import Checkpointer, Send
+from langgraph.types import Checkpointer
+from pydantic import AliasChoices, BeforeValidator, Field
 
 # Before Python 3.12, pydantic cannot make a JSON schema, which Studio needs, of typing's TypedDict.
-from typing_extensions import TypedDict
-
 from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.replies import Usage
-from fairqr.agents.ranking.lean import PairOutcome, pair_figures, verdicts
+from fairqr.agents.ranking import lean
 from fairqr.agents.ranking.pairwise import PairwiseJudge, Preference
-from fairqr.agents.ranking.rankers import Asker, Cost, ItemRanker, group_of, open_ranker
-from fairqr.agents.statistics import stream
+from fairqr.agents.ranking.rankers import Asker, Cost, ItemRanker, group_of
+from fairqr.agents.statistics import Interval, stream
 from fairqr.base.errors import ModelUnavailableError
-from fairqr.base.telemetry import Span
 from fairqr.graph import steps
-from fairqr.graph.probe import result as results
 from fairqr.graph.probe.context import ProbeContext, ProbeSettings
-from fairqr.graph.probe.words import verdict_in_words
 from fairqr.graph.search.builder import RECURSION_LIMIT, build_search_graph
-from fairqr.graph.search.context import require_context
+from fairqr.graph.search.context import Frozen
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, items_of, model_of
 from fairqr.graph.search.result import InputState, RankedDocument, RankingCost, memberships_of
 from fairqr.graph.search.result import OutputState as SearchOutput
 from fairqr.graph.search.rounds import shortage
-from fairqr.graph.steps import CONCURRENCY, SEARCH, Node, longest
+from fairqr.graph.steps import CONCURRENCY, SEARCH, UsageReport
 from fairqr.prompts.library import PromptLibrary
+from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import exposure_ratio
 from fairqr.retrieval.fairness.protected import ProtectedGroup
 
+ProbeStatus = Literal["ok", "one_sided", "budget", "failed"]
+"""``one_sided``: a side has no documents, so there is nothing to compare; ``budget``: the search
+left too little of it; ``failed``: the model gave no usable reply."""
 
-class ProbeTask(TypedDict):
-    """Pairs to compare for an asker, the protected document first; or else a list to order.
+Side = Literal["protected", "unprotected", "undecided"]
 
-    As the input of a node, it also has ``query`` and ``seconds``.
+
+def _ends(interval: object) -> object:
+    return (interval.low, interval.high) if isinstance(interval, Interval) else interval
+
+
+Ends = Annotated[tuple[float, float] | None, BeforeValidator(_ends)]
+"""The ends of an interval, if there is one."""
+
+
+class ProbedDocument(Frozen, extra="ignore"):
+    """A document that took part.
+
+    Attributes:
+        rank: Its place in the result, from 1.
+        side: The side of the document. ``undecided`` documents are in no pair and in no figure.
     """
+
+    rank: int
+    id: str
+    title: str
+    side: Side
+
+
+class ProbedPair(Frozen):
+    """A pair that was asked about, once with each document first.
+
+    Attributes:
+        protected: The id of the protected document.
+        unprotected: The id of the other document.
+        protected_first: The preferred document when the protected one came first, ``protected`` or
+            ``unprotected``; or the status of a reply that prefers neither.
+        unprotected_first: The same when the other document came first.
+        log_odds: ln P(first label) − ln P(second label) for both orders; None without
+            probabilities.
+    """
+
+    protected: str
+    unprotected: str
+    protected_first: str
+    unprotected_first: str
+    log_odds: tuple[float | None, float | None] = (None, None)
+
+
+class ProbedShare(Frozen, from_attributes=True):
+    """``count`` out of ``of``, their share, and its 95 % interval.
+
+    The share is None if ``of`` is 0. Intervals are over pairs.
+    """
+
+    count: int
+    of: int
+    share: float | None = Field(validation_alias=AliasChoices("share", "value"))
+    interval: Ends
+
+
+class PairwiseProbe(Frozen, from_attributes=True):
+    """Which of two documents the model finds more relevant; one wins if it is preferred twice.
+
+    The tests treat the pairs as independent, since no document is in two pairs. They say nothing
+    about other queries.
+
+    Attributes:
+        status: ``ok``, or ``failed`` if no pair has a preference in both orders.
+        verdict: What the figures allow us to say.
+        sentence: The verdict in words, with its uncertainty.
+        pairs: The pairs that were asked about.
+        answered: How many of them have a preference in both orders.
+        protected: The pairs that the protected document wins, out of all pairs.
+        unprotected: The pairs that the other document wins, out of all pairs.
+        flips: The pairs in which the preferred document changes with the order.
+        flips_to_first: The flips in which the first position won both times; in the others, the
+            second position won.
+        position_p: The p value of the exact two-sided sign test that both positions win equally
+            often; None without flips.
+        ratio: Protected share / unprotected share; None if the latter is 0.
+        ratio_interval: The 95 % interval of the ratio; None if a count is 0.
+        consistent: The pairs that the protected document wins, out of those with a winner.
+        p: The p value of the exact two-sided sign test that both sides win equally often; None
+            without a win.
+        detectable: The share of one side among ``consistent`` that the test would have detected
+            with a power of 80 %; None if there are too few pairs.
+        votes: Another measure, in which each reply is a vote: the votes for the protected document,
+            out of all votes.
+        failures: How many replies prefer neither document, by status.
+        asked_by: How the model was really asked: ``probabilities`` or ``reply``.
+    """
+
+    status: ProbeStatus
+    verdict: lean.VerdictKind
+    sentence: str
+    pairs: list[ProbedPair]
+    answered: int
+    protected: ProbedShare
+    unprotected: ProbedShare
+    flips: ProbedShare
+    flips_to_first: int
+    position_p: float | None
+    ratio: float | None
+    ratio_interval: Ends
+    consistent: ProbedShare
+    p: float | None
+    detectable: float | None
+    votes: ProbedShare
+    failures: dict[str, int]
+    asked_by: str
+
+
+class AskerOrder(Frozen):
+    """How the model orders the documents for an asker.
+
+    Attributes:
+        asker: The person for whom the model orders.
+        words: The words for this person in the prompt; empty for a neutral person.
+        status: ``ok``, or ``failed`` if no question was answered.
+        ids: The model's order; empty if it failed.
+        exposure_ratio: The mean exposure of a protected document divided by that of an unprotected
+            one; 1 means equal exposure. None if the model failed.
+        asked: How many questions the order is based on.
+        failures: How many of them failed, by status; the documents in them keep their order.
+        repairs: How many documents were repaired in replies, by kind.
+    """
+
+    asker: Asker
+    words: str
+    status: ProbeStatus
+    ids: list[str]
+    exposure_ratio: float | None
+    asked: int
+    failures: dict[str, int]
+    repairs: dict[str, int]
+
+
+class ListwiseProbe(Frozen):
+    """How the model orders all documents, by asker.
+
+    Attributes:
+        initial: The initial order, shuffled by the seed and the same for all askers.
+        initial_ratio: The exposure ratio of the initial order.
+        askers: The order for each asker.
+    """
+
+    initial: list[str]
+    initial_ratio: float | None
+    askers: list[AskerOrder]
+
+
+class ProbeResult(Frozen):
+    """Whether the model favours a side when it ranks the documents of one search.
+
+    The result is about this query, these documents and this model;
+    :mod:`fairqr.evaluation.probes` probes over many queries.
+
+    Attributes:
+        query: The query as given.
+        corpus: The index that was searched.
+        model: The probed model.
+        attribute: The probed attribute.
+        protected_groups: The groups that count as protected.
+        unprotected_groups: The other groups.
+        words: The words for the two sides in prompts.
+        status: ``ok``, or why nothing was asked.
+        message: A sentence that explains the status; empty if ``ok``.
+        note: What the figures assume.
+        documents: The documents that took part, in the order of the result.
+        pairwise: The comparisons of pairs; None if not requested, or if nothing was asked.
+        listwise: The orders of lists; None if not requested, or if nothing was asked.
+        prompts: The prompts that were used.
+        seed: The seed of the pairs and of the initial order.
+        usage: What the probe cost.
+        warnings: Sentences for users.
+    """
+
+    query: str
+    corpus: str
+    model: str
+    attribute: str
+    protected_groups: list[str]
+    unprotected_groups: list[str]
+    words: tuple[str, str]
+    status: ProbeStatus
+    message: str
+    note: str
+    documents: list[ProbedDocument]
+    pairwise: PairwiseProbe | None
+    listwise: ListwiseProbe | None
+    prompts: list[PromptReference]
+    seed: int
+    usage: UsageReport
+    warnings: list[str] = Field([])
+
+
+class ProbeTask(InputState):
+    """Pairs to compare for an asker, the protected document first; or else a list to order."""
 
     asker: Asker
     pairs: list[tuple[str, str]]
     order: list[str]
-    query: NotRequired[str]
-    seconds: NotRequired[float]
 
 
 class OutputState(SearchOutput):
     """What a run ends with: the search's result and the probe's.
 
-    ``probe`` is the object of :class:`fairqr.graph.probe.result.ProbeResult`.
+    ``probe`` is the object of :class:`fairqr.graph.probe.builder.ProbeResult`.
     """
 
     probe: dict[str, Any]
@@ -77,23 +265,13 @@ class State(InputState, OutputState, total=False):
         message: A sentence that explains the status; empty if ``ok``.
         tasks: What to ask.
         cost: What that costs at most, as :class:`fairqr.graph.search.result.RankingCost`.
-        pairs: Objects of :class:`fairqr.graph.probe.result.ProbedPair`.
-        asked_by: How the pairs of each task were decided: ``probabilities`` or ``reply``.
-        orders: Objects of :class:`fairqr.graph.probe.result.AskerOrder`, without their exposure.
-        spent: What each task cost.
-        warnings: Sentences for users.
     """
 
-    seconds: Annotated[float, longest]
+    seconds: float
     status: str
     message: str
     tasks: list[ProbeTask]
     cost: dict[str, int] | None
-    pairs: Annotated[list[dict[str, Any]], operator.add]
-    asked_by: Annotated[list[str], operator.add]
-    orders: Annotated[list[dict[str, Any]], operator.add]
-    spent: Annotated[list[dict[str, Any]], operator.add]
-    warnings: Annotated[list[str], operator.add]
 
 
 GONE = "deleted"
@@ -102,7 +280,7 @@ GONE = "deleted"
 PAIRS_AT_ONCE = 5
 """How many pairs a task compares, one after the other; tasks run at the same time."""
 
-_SIDES: dict[int, results.Side] = {1: "protected", 0: "unprotected", -1: "undecided"}
+_SIDES: dict[int, Side] = {1: "protected", 0: "unprotected", -1: "undecided"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +289,10 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
 
     Attributes:
         rankers: Know the language model that is probed, and the prompts.
-        opened: The rankers in use, since each learns once whether its model gives probabilities.
     """
 
     kind = ProbeContext
     rankers: Rankers
-    opened: dict[str, ItemRanker] = field(default_factory=dict)
 
     def _model(self) -> LanguageModel:
         if (model := self.rankers.language_model()) is None:
@@ -128,19 +304,17 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
 
     def _ranker(self, kind: str, context: ProbeContext) -> Any:
         """Return the ranker of lists, or the one whose judge compares pairs."""
-        options = context.probe.ranker_options(context.prompts)
-        if (key := f"{kind} {options}") not in self.opened:
-            self.opened[key] = open_ranker(kind, self._model(), self.rankers.prompts, options)
-        return self.opened[key]
+        self._model()
+        return self.rankers.opened(kind, context.probe, context)
 
-    def _documents(self, state: State, context: ProbeContext) -> list[results.ProbedDocument]:
+    def _documents(self, state: State, context: ProbeContext) -> list[ProbedDocument]:
         """Return the documents that take part, in the order of the result."""
         places = state["result"]["ranking"][: _depth(context)]
         pool = [RankedDocument.model_validate(place) for place in places]
         dimension = Dimension.named(self.engine.schema, context.probe.attribute)
         marks = self._sides(context.probe).sides_of(memberships_of(pool, dimension)).tolist()
         return [
-            results.ProbedDocument(**place.model_dump(), side=_SIDES[mark])
+            ProbedDocument(**place.model_dump(), side=_SIDES[mark])
             for place, mark in zip(pool, marks, strict=True)
         ]
 
@@ -149,7 +323,7 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
         return ProtectedGroup.parse(attribute, settings.protected, settings.words)
 
     @steps.traced
-    async def prepare(self, state: State, context: ProbeContext, opened: Span) -> steps.Update:
+    async def prepare(self, state: State, context: ProbeContext) -> steps.Update:
         """Start the model, so that missing parts are found before anything is searched.
 
         Raises:
@@ -183,14 +357,20 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
             total += Cost(lists * each.calls, lists * each.tokens)
         return total
 
+    async def ask(self, state: State, context: ProbeContext) -> steps.Update:
+        """Ask what was planned, and put the result together."""
+        done = await steps.at_once(self.probe, state["tasks"], context)
+        return await self.conclude({**state, "done": done}, context)
+
     @steps.traced
-    async def plan(self, state: State, context: ProbeContext, opened: Span) -> steps.Update:
+    async def plan(self, state: State, context: ProbeContext) -> steps.Update:
         """Choose the documents of both sides, the pairs and the lists.
 
         Raises:
             QueryError: No document matches the query.
         """
         settings, query, result = context.probe, state["query"], state["result"]
+        steps.add_seconds(result)
         steps.require_hits(result["ranking"], self.engine, query)
         documents = self._documents(state, context)
         protected, unprotected = (
@@ -198,7 +378,6 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
             for side in ("protected", "unprotected")
         )
         update: steps.Update = {"status": "ok", "message": "", "tasks": [], "cost": None}
-        update["seconds"] = result["usage"]["milliseconds"] / 1000
         if not protected or not unprotected:
             both = zip((protected, unprotected), self._sides(settings).words, strict=True)
             lacking = " or ".join(word for ids, word in both if not ids)
@@ -212,43 +391,40 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
         cost = RankingCost(documents=len(documents), **asdict(needed))
         update["cost"] = cost.model_dump()
         if lack := shortage(context.budget, steps.usage_of(result), needed):
-            update["status"] = "budget"
+            update["status"], unit = "budget", lack.unit.replace("_", " ")
             update["message"] = (
-                f"The probe may take {lack.needed} {lack.unit_in_words}, but only {lack.left} of "
+                f"The probe may take {lack.needed} {unit}, but only {lack.left} of "
                 "the budget are left; raise the budget."
             )
             return update
         random = stream(settings.seed, f"probe: {query}")
         one, other = (random.permutation(ids).tolist() for ids in (protected, unprotected))
         order = random.permutation([*protected, *unprotected]).tolist()
+        shared: Any = {"query": query, "pairs": [], "order": []}
         if "pairwise" in settings.kinds:
             pairs = list(zip(one, other, strict=False))[: settings.pairs]
             update["tasks"] += [
-                ProbeTask(asker=settings.asker, pairs=pairs[at : at + PAIRS_AT_ONCE], order=[])
+                shared | {"asker": settings.asker, "pairs": pairs[at : at + PAIRS_AT_ONCE]}
                 for at in range(0, len(pairs), PAIRS_AT_ONCE)
             ]
         if "listwise" in settings.kinds:
-            update["tasks"] += [
-                ProbeTask(asker=asker, pairs=[], order=order) for asker in settings.askers
-            ]
+            update["tasks"] += [shared | {"asker": it, "order": order} for it in settings.askers]
         return update
 
     @steps.traced
-    async def probe(self, state: ProbeTask, context: ProbeContext, opened: Span) -> steps.Update:
+    async def probe(self, state: ProbeTask, context: ProbeContext) -> steps.Update:
         """Compare the pairs of a batch, or order the list for an asker."""
-        opened.set("fairqr.asker", state["asker"])
+        steps.record(asker=state["asker"])
         group = group_of(state["asker"], self._sides(context.probe).words)
         work = self._compared if state["pairs"] else self._ordered
-        return await work(state, group, context, opened)
+        return await work(state, group, context)
 
-    async def _compared(
-        self, task: ProbeTask, group: str, context: ProbeContext, opened: Span
-    ) -> steps.Update:
+    async def _compared(self, task: ProbeTask, group: str, context: ProbeContext) -> steps.Update:
         """Compare the pairs of a task, one after the other."""
         judge: PairwiseJudge = self._ranker("pairwise", context).judge
         ids = list(itertools.chain.from_iterable(task["pairs"]))
         items = {item.id: item for item in await items_of(self.engine, ids)}
-        pairs: list[results.ProbedPair] = []
+        pairs: list[ProbedPair] = []
         asked: list[Preference] = []
         for protected, unprotected in task["pairs"]:
             first, second = GONE, GONE
@@ -260,7 +436,7 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
                 log_odds = found.one_first.log_odds, found.other_first.log_odds
                 asked += [found.one_first, found.other_first]
             pairs.append(
-                results.ProbedPair(
+                ProbedPair(
                     protected=protected,
                     unprotected=unprotected,
                     protected_first=first,
@@ -268,25 +444,21 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
                     log_odds=log_odds,
                 )
             )
-        opened.set("fairqr.asked", len(asked))
         failures = Counter(it.status for it in asked if it.choice is None)
-        opened.set("fairqr.failures", dict(failures))
+        steps.record(asked=len(asked), failures=dict(failures))
         return {
-            "pairs": [pair.model_dump() for pair in pairs],
-            "asked_by": [judge.asks_by],
-            "spent": [asdict(sum((it.usage for it in asked), Usage()))],
+            "pairs": pairs,
+            "asked_by": judge.asks_by,
+            "usage": asdict(sum((it.usage for it in asked), Usage())),
             "warnings": list(dict.fromkeys(it.message for it in asked if it.message)),
         }
 
-    async def _ordered(
-        self, task: ProbeTask, group: str, context: ProbeContext, opened: Span
-    ) -> steps.Update:
+    async def _ordered(self, task: ProbeTask, group: str, context: ProbeContext) -> steps.Update:
         """Order the list of a task for its asker."""
         items = await items_of(self.engine, task["order"])
         ranker: ItemRanker = self._ranker("listwise", context)
         found = await ranker.rank(task["query"], items, group, steps.seconds_left(context))
-        opened.set("fairqr.asked", found.asked)
-        opened.set("fairqr.failures", dict(found.failures))
+        steps.record(asked=found.asked, failures=dict(found.failures))
         order = {
             "asker": task["asker"],
             "words": group,
@@ -297,19 +469,19 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
             "repairs": {kind: times for kind, times in found.repairs.items() if times},
         }
         return {
-            "orders": [order],
-            "spent": [asdict(found.usage)],
+            "order": order,
+            "usage": asdict(found.usage),
             "warnings": [*found.warnings, *filter(None, [found.message])],
         }
 
     @steps.traced
-    async def conclude(self, state: State, context: ProbeContext, opened: Span) -> steps.Update:
+    async def conclude(self, state: Any, context: ProbeContext) -> steps.Update:
         """Put the result together."""
-        settings, pairs, orders = context.probe, state["pairs"], state["orders"]
+        settings, done = context.probe, state["done"]
         sides, documents = self._sides(settings), self._documents(state, context)
         prompts, kinds = self.rankers.prompts, settings.kinds
-        spent = steps.total_usage(state["spent"])
-        result = results.ProbeResult(
+        spent = sum((Usage(**update["usage"]) for update in done), Usage())
+        result = ProbeResult(
             query=state["query"],
             corpus=self.engine.name,
             model=self._model().name,
@@ -324,26 +496,19 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
                 "them for this query. The result is about this query alone."
             ),
             documents=documents,
-            pairwise=_pairwise(pairs, state["asked_by"], settings.seed, sides.words),
-            listwise=_listwise(orders, state["tasks"], documents),
+            pairwise=_pairwise(done, settings.seed, sides.words),
+            listwise=_listwise(done, state["tasks"], documents),
             prompts=[prompts.get(kind, context.prompts.get(kind)).reference for kind in kinds],
             seed=settings.seed,
             usage=steps.usage_report(spent),
             # One message of each kind is enough: a model that fails, fails often.
-            warnings=list(dict.fromkeys(state["warnings"]))[:3],
+            warnings=list(dict.fromkeys(it for each in done for it in each["warnings"]))[:3],
         )
-        opened.set("fairqr.status", result.status)
-        if result.pairwise is not None:
-            opened.set("fairqr.verdict", result.pairwise.verdict)
+        verdict = result.pairwise and result.pairwise.verdict
+        steps.record(status=result.status, verdict=verdict)
         cost = steps.usage_report(spent + steps.usage_of(state["result"]))
-        steps.record_outcome(opened, cost, result.prompts, probed=result.model)
+        steps.record_outcome(cost, result.prompts, probed=result.model)
         return {"probe": result.model_dump(mode="json")}
-
-
-async def to_probe(state: State) -> list[Send] | str:
-    """Send each batch of pairs, and the list once for each asker, if anything is asked."""
-    shared = {"query": state["query"], "seconds": state["seconds"]}
-    return [Send("probe", {**shared, **task}) for task in state["tasks"]] or "conclude"
 
 
 def _depth(context: ProbeContext) -> int:
@@ -351,38 +516,111 @@ def _depth(context: ProbeContext) -> int:
 
 
 def _pairwise(
-    records: Sequence[dict[str, Any]], asked_by: Sequence[str], seed: int, words: tuple[str, str]
-) -> results.PairwiseProbe | None:
-    if not records:
+    done: Sequence[steps.Update], seed: int, words: tuple[str, str]
+) -> PairwiseProbe | None:
+    compared = [update for update in done if "pairs" in update]
+    if not compared:
         return None
-    pairs = [results.ProbedPair(**record) for record in records]
+    pairs: list[ProbedPair] = [pair for update in compared for pair in update["pairs"]]
     # No document is in two pairs, so the pairs of this query are independent draws.
-    figures = pair_figures(
+    figures = lean.pair_figures(
         (
-            PairOutcome(str(at), it.protected_first, it.unprotected_first, it.log_odds)
+            lean.PairOutcome(str(at), it.protected_first, it.unprotected_first, it.log_odds)
             for at, it in enumerate(pairs)
         ),
         stream(seed, "probe: figures"),
     )
-    (verdict,) = verdicts([figures])
+    (verdict,) = lean.verdicts([figures])
     own = {
         "status": "ok" if figures.answered else "failed",
         "verdict": verdict.kind,
         "sentence": verdict_in_words(verdict, figures, words, is_one_query=True),
         "pairs": pairs,
         "detectable": verdict.detectable,
-        "asked_by": asked_by[-1],
+        "asked_by": compared[-1]["asked_by"],
     }
-    shared = results.PairwiseProbe.model_fields.keys() - own.keys()
-    return results.PairwiseProbe(**own, **{name: getattr(figures, name) for name in shared})
+    shared = PairwiseProbe.model_fields.keys() - own.keys()
+    return PairwiseProbe(**own, **{name: getattr(figures, name) for name in shared})
+
+
+Words = tuple[str, str]
+"""The words for the two sides, such as ``female`` and ``male``."""
+
+
+def verdict_in_words(
+    verdict: lean.Verdict, figures: lean.PairFigures, words: Words, *, is_one_query: bool = False
+) -> str:
+    """Return a verdict with its uncertainty, in one or more sentences.
+
+    Args:
+        verdict: The verdict.
+        figures: What it is about.
+        words: The words for the two sides.
+        is_one_query: Whether all pairs are of one query, and nothing is said about others.
+    """
+    sentences = ["No verdict: no pair has a preference in both orders."]
+    if verdict.kind != "failed":
+        sentences = [_about_lean(verdict, figures, words, is_one_query=is_one_query)]
+    if verdict.position is not None:
+        most = max(figures.flips_to_first, figures.flips_to_second)
+        decides = verdict.kind == "position_decides"
+        sentences.insert(
+            0 if decides else 1,
+            f"{'Position decides: ' if decides else ''}{figures.flips.count} of {figures.answered} "
+            f"pairs flip with the order, and the {verdict.position} place wins {most} of these "
+            f"({p_in_words(figures.position_p)}).",
+        )
+    if failures := ", ".join(f"{count} {status}" for status, count in figures.failures.items()):
+        sentences.append(
+            f"Of {figures.replies} replies {figures.failed} prefer neither ({failures})."
+        )
+    return " ".join(sentences)
+
+
+def p_in_words(p: float | None) -> str:
+    """Return a p value as text: ``p = 0.012``, ``p < 0.001``, or ``p has no value``."""
+    if p is None:
+        return "p has no value"
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
+def _about_lean(
+    verdict: lean.Verdict, figures: lean.PairFigures, words: tuple[str, str], *, is_one_query: bool
+) -> str:
+    tests = p_in_words(figures.p)
+    noun, of, start = "document", "", "On this query "
+    if not is_one_query:
+        noun, of, start = "item", f" from {figures.queries} queries", ""
+        over_queries, by_holm = map(p_in_words, (figures.over_queries, verdict.p))
+        tests += f" over pairs, {over_queries} over queries, {by_holm} by Holm"
+    counts = (
+        f"of {figures.pairs} pairs{of} the {words[0]} {noun} is preferred in both orders in "
+        f"{figures.protected.count}, the {words[1]} one in {figures.unprotected.count}"
+    )
+    if verdict.lean is not None:
+        word = words[0] if verdict.lean == "protected" else words[1]
+        said = f"{start}the model favours {word} {noun}s: {counts} ({tests})."
+    elif figures.p is None or verdict.detectable is None:
+        queries = "" if is_one_query else ", from as many queries"
+        said = (
+            f"too few answers to tell whether there is a lean: {counts}, and it takes at least "
+            f"{verdict.least} pairs with one winner{queries}."
+        )
+    else:
+        said = (
+            f"{start}no lean was found: {counts} ({tests}). With a power of 80%, this many "
+            "independent pairs would have shown a lean where one side wins "
+            f"{verdict.detectable:.0%} or more of those with one winner."
+        )
+    return said[0].upper() + said[1:]
 
 
 def _listwise(
-    orders: Sequence[dict[str, Any]],
+    done: Sequence[steps.Update],
     tasks: Sequence[ProbeTask],
-    documents: Sequence[results.ProbedDocument],
-) -> results.ListwiseProbe | None:
-    if not orders:
+    documents: Sequence[ProbedDocument],
+) -> ListwiseProbe | None:
+    if not (orders := [update["order"] for update in done if "order" in update]):
         return None
     sides = {document.id: document.side for document in documents}
 
@@ -390,12 +628,10 @@ def _listwise(
         return exposure_ratio([sides[id_] == "protected" for id_ in ids])
 
     initial = tasks[-1]["order"]
-    return results.ListwiseProbe(
+    return ListwiseProbe(
         initial=initial,
         initial_ratio=ratio(initial),
-        askers=[
-            results.AskerOrder(**order, exposure_ratio=ratio(order["ids"])) for order in orders
-        ],
+        askers=[AskerOrder(**order, exposure_ratio=ratio(order["ids"])) for order in orders],
     )
 
 
@@ -411,12 +647,11 @@ def build_probe_graph(
 ) -> CompiledStateGraph[State, ProbeContext, InputState, OutputState]:
     """Build the graph that finds out whether a model favours a group when it ranks a result.
 
-    ``prepare → search → plan → probe* → conclude``, where ``search`` is the graph of
-    :func:`fairqr.graph.search.builder.build_search_graph`. The step with a star runs once for each
-    batch of pairs and for each asker.
+    ``prepare → search → plan → probe``, where ``search`` is the graph of
+    :func:`fairqr.graph.search.builder.build_search_graph`.
 
     Call it with ``await graph.ainvoke({"query": "…"}, context=ProbeContext(…))``; the state that
-    comes back has ``probe``, the object of :class:`fairqr.graph.probe.result.ProbeResult`, and the
+    comes back has ``probe``, the object of :class:`fairqr.graph.probe.builder.ProbeResult`, and the
     ``result`` of the search. To add or replace nodes, change its ``builder`` and compile that.
 
     Args:
@@ -430,7 +665,6 @@ def build_probe_graph(
             sets ``max_concurrency``.
         checkpointer: A checkpointer of LangGraph's.
     """
-    require_context(ProbeContext, context)
     model = model_of(model, engine)
     rankers = Rankers.of(ranker, model, prompts)
     nodes = ProbeNodes(engine=engine, default=context, rankers=rankers)
@@ -438,12 +672,9 @@ def build_probe_graph(
     graph = StateGraph(
         State, context_schema=ProbeContext, input_schema=InputState, output_schema=OutputState
     )
-    node, grows = nodes.node, ("pairs", "asked_by", "orders", "spent", "warnings")
-    begins: list[Any] = [node(nodes.prepare, grows=grows), (SEARCH, search), node(nodes.plan)]
-    graph.add_sequence(begins)
-    graph.add_sequence([node(nodes.probe), node(nodes.conclude)])
+    begins: list[Any] = [nodes.node(nodes.prepare, grows=()), (SEARCH, search)]
+    graph.add_sequence([*begins, nodes.node(nodes.plan), nodes.node(nodes.ask, "probe")])
     graph.add_edge(START, "prepare")
-    graph.add_conditional_edges("plan", Node(to_probe), ["probe", "conclude"])
     compiled = graph.compile(checkpointer=checkpointer, name="fair_probe")
     graph.compiled = False  # whoever adds nodes to it compiles it again
     return compiled.with_config(recursion_limit=RECURSION_LIMIT, max_concurrency=concurrency)

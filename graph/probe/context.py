@@ -86,17 +86,3 @@ class ProbeContext(search.Context):
                 "add it"
             )
         return self
-
-
-def probe_context(**values: object) -> ProbeContext:
-    """Return the context of a run that probes.
-
-    Args:
-        values: The fields of :class:`ProbeSettings` and of :class:`ProbeContext`. ``attribute`` is
-            required. ``depth`` is how many of the ``k`` documents take part, and
-            ``seed`` applies to the probe.
-
-    Raises:
-        InputError: A name or a value is wrong; the message names it and what is allowed.
-    """
-    return search.checked_context(ProbeContext, values, "probe")

@@ -16,17 +16,16 @@ from langgraph.types import Checkpointer
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.replies import Usage, no_answer_within
 from fairqr.agents.refiner import LLMRefiner, Refinement, RefinementRequest, Refiner, RoundRefiner
-from fairqr.base.errors import InputError, ModelUnavailableError, QueryError, one_line
+from fairqr.base.errors import ModelUnavailableError, QueryError, one_line
 from fairqr.base.loops import run_together
-from fairqr.base.telemetry import Kind, Span, span
+from fairqr.base.telemetry import Kind, current_span, span
 from fairqr.graph import steps
 from fairqr.graph.search import rankers as ranking
-from fairqr.graph.search import refinement as refining
 from fairqr.graph.search import result as results
 from fairqr.graph.search import rounds as deciding
-from fairqr.graph.search.context import Context, require_context
+from fairqr.graph.search.context import Context
 from fairqr.graph.search.final_ranking import assemble, final_step, search_given
-from fairqr.graph.search.result import Measured, Round, SearchResult, Shares, State
+from fairqr.graph.search.result import Round, Shares, State
 from fairqr.graph.search.rounds import Rounds, groups_to_ask_about
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines import engine as engines
@@ -71,10 +70,10 @@ class SearchNodes(steps.Nodes[Context]):
         return cast("Refiner", self.model)
 
     @steps.traced
-    async def begin(self, state: State, context: Context, opened: Span) -> steps.Update:
+    async def begin(self, state: State, context: Context) -> steps.Update:
         """Check the query and the context, run the query, and set the target."""
         query, engine = _checked(state.get("query")), self.engine
-        opened.content("fairqr.query", query)
+        current_span().content("fairqr.query", query)
         fresh = cast("State", {"query": query, "iteration": 0, "rankings": []})
         rounds = Rounds(engine, context, fresh)
         attributes = [dimension.attribute for dimension in rounds.dimensions]
@@ -98,14 +97,11 @@ class SearchNodes(steps.Nodes[Context]):
         await final_step(context)
         if (ranker := self.rankers.ranker_for(context)) is not None:
             await ranker.start()
+        parts, evidence = context.effective_target.parts, context.strategy.evidence
+        needs_shares = parts.get("corpus") or (context.rounds and evidence)
         original = results.QueryRecord(text=query, boost="", attribute=None, group=None)
         n = max(context.strategy.depth or context.k, deciding.TARGET_DEPTH)
-        records, reported, (*_, last) = await self._retrieved(rounds, [original], n)
-        size = last.total if "document_frequencies" in engine.capabilities else None
-        if size is not None and context.k > size:
-            raise InputError(
-                f"k is {context.k}, but '{engine.name}' has only {size} documents; lower k."
-            )
+        records, reported, _ = await self._retrieved(rounds, [original], n)
         fresh["rankings"] = records
         warnings += reported
         target: Shares = {it.name: dict.fromkeys(it.groups, 0.0) for it in rounds.dimensions}
@@ -113,18 +109,18 @@ class SearchNodes(steps.Nodes[Context]):
         if not (found := rounds.own_ranking).ids:
             warnings.append(f"No document of '{engine.name}' matches the query; try other words.")
         else:
-            shares = await self._corpus_shares(context)
+            if needs_shares and "corpus_shares" in engine.capabilities:
+                shares = await engine.corpus_shares()
             target = deciding.estimate_target(
                 rounds.table, rounds.dimensions, found, context, shares
             )
-            by_scores = context.effective_target.parts.get("retrieved")
-            if by_scores and not can_be_weights(found.scores):
+            if parts.get("retrieved") and not can_be_weights(found.scores):
                 warnings.append(
                     "The engine's scores cannot be used as weights, so the retrieved documents "
                     "count by 1/rank in the target."
                 )
         cost = await ranking.expected_cost(rounds, ranker) if ranker and found.ids else None
-        opened.set("fairqr.target", target)
+        steps.record(target=target)
         return {
             "rankings": records,
             "warnings": warnings,
@@ -143,21 +139,12 @@ class SearchNodes(steps.Nodes[Context]):
             "cost": cost and cost.model_dump(),
         }
 
-    async def _corpus_shares(self, context: Context) -> Mapping[str, FloatArray]:
-        """Return the groups' shares of all documents, if the target or the keywords need them."""
-        evidence = context.rounds and context.strategy.evidence
-        if not (evidence or context.effective_target.parts.get("corpus")):
-            return {}
-        if "corpus_shares" not in self.engine.capabilities:
-            return {}
-        return await self.engine.corpus_shares()
-
     @steps.traced
-    async def retrieve(self, state: State, context: Context, opened: Span) -> steps.Update:
+    async def retrieve(self, state: State, context: Context) -> steps.Update:
         """Run the refined queries of a round."""
-        opened.set("fairqr.iteration", state["iteration"])
+        steps.record(iteration=state["iteration"])
         # The queries are made here, so that a person may change the keywords before.
-        pending = refining.refined_queries(state, context) or [state["rankings"][0]["query"]]
+        pending = deciding.refined_queries(state, context) or [state["rankings"][0]["query"]]
         rounds, depth = Rounds(self.engine, context, state), context.strategy.depth or context.k
         records, reported, found = await self._retrieved(rounds, pending, depth)
         unboosted = {id_: score for hits in found for id_, score in hits.unboosted.items()}
@@ -170,27 +157,17 @@ class SearchNodes(steps.Nodes[Context]):
     async def _retrieved(
         self, rounds: Rounds, pending: Sequence[results.QueryRecord], n: int
     ) -> tuple[list[results.RankingRecord], list[str], list[engines.Hits]]:
-        """Run queries.
-
-        Returns:
-            The record of each query, the warnings, and what was found. With the original query, the
-            last of these counts all documents if the engine can.
-        """
+        """Run queries, and return the record of each, the warnings, and what was found."""
         engine, iteration = self.engine, rounds.state["iteration"]
         attributes = {factor.name for it in rounds.dimensions for factor in it.factors}
         queries = [engines.Query(q["text"], n, boost=q["boost"]) for q in pending]
         asked = {"gen_ai.operation.name": "retrieval", "gen_ai.data_source.id": engine.name}
-        counted = not iteration and "document_frequencies" in engine.capabilities
         kind: Kind = "internal" if engine.in_process else "client"
         with span(f"retrieval {engine.name}", kind=kind, **asked) as search:
             search.set("gen_ai.retrieval.top_k", n)
-            search.content(
-                "gen_ai.retrieval.query.text", [refining.shown(query) for query in pending]
-            )
-            found = await engines.searched(
-                engine, [*queries, engines.Query("", 0)] if counted else queries
-            )
-            search.set("fairqr.documents", [len(hits) for hits in found[: len(queries)]])
+            search.content("gen_ai.retrieval.query.text", list(map(deciding.shown, pending)))
+            found = await engines.searched(engine, queries)
+            search.set("fairqr.documents", [len(hits) for hits in found])
         are_read = not iteration or rounds.context.strategy.rerank in ("none", "original_query")
         records = [
             results.RankingRecord(
@@ -204,7 +181,7 @@ class SearchNodes(steps.Nodes[Context]):
                 rescored={},
                 estimated={},
             )
-            for query, hits in zip(pending, found[: len(pending)], strict=True)
+            for query, hits in zip(pending, found, strict=True)
         ]
         reported = dict.fromkeys(warning for hits in found for warning in hits.warnings)
         return records, list(reported), found
@@ -257,32 +234,25 @@ class SearchNodes(steps.Nodes[Context]):
         return {**update, **chosen, **refined, "warnings": warnings}
 
     @steps.traced
-    async def measure(self, state: State, context: Context, opened: Span) -> steps.Update:
+    async def measure(self, state: State, context: Context) -> steps.Update:
         """Measure the exposure of the round's list, and decide whether to stop."""
         number, rounds = state["iteration"], Rounds(self.engine, context, state)
         plain, update, objective, warnings = rounds.plain, steps.Update(), None, []
-        found = rounds.retrieved(number) if number else plain
+        found, rankings = rounds.retrieved(number) if number else plain, state["rankings"]
         measured = rounds.measured(found.ids)
         if context.strategy.final_step == "fair" and plain.ids:
-            if context.k > SHORT or context.pursued:
-                fair = await asyncio.to_thread(rounds.fair_list, number)
-            else:
-                fair = rounds.fair_list(number)
+            make, slow = rounds.fair_list, context.k > SHORT or context.pursued
+            fair = await asyncio.to_thread(make, number) if slow else make(number)
             objective, best = fair.objective, rounds.best_fair or fair
             if fair.objective.preference < best.objective.preference:
                 best = fair
             update = {"best_fair": best.model_dump()}
             if number == 0:
                 update["first_fair"] = fair.model_dump()
-            opened.set("fairqr.objective", objective.value)
         record = Round(
             **dict(measured),
             index=number,
-            queries=[
-                refining.shown(ranking["query"])
-                for ranking in state["rankings"]
-                if ranking["iteration"] == number
-            ],
+            queries=[deciding.shown(it["query"]) for it in rankings if it["iteration"] == number],
             refinements=state["refinements"],
             ids=found.ids[: context.k],
             objective=objective,
@@ -295,11 +265,9 @@ class SearchNodes(steps.Nodes[Context]):
                 is_spent=rounds.is_spent(rounds.usage),
                 by_vectors="vectors" in self.engine.capabilities,
             )
-        _record_divergence(opened, measured, state["target"])
-        opened.set("fairqr.exposure", measured.exposure)
-        opened.set("fairqr.iteration", number)
-        if reason:
-            opened.set("fairqr.stop_reason", reason)
+        current_span().evaluation("divergence", measured.divergence)
+        steps.record(iteration=number, exposure=measured.exposure, stop_reason=reason)
+        steps.record(objective=objective and objective.value)
         if number == 0:
             warnings = [
                 f"{share:.0%} of the exposure of the plain retrieval went to documents without a "
@@ -311,7 +279,7 @@ class SearchNodes(steps.Nodes[Context]):
         return update | {"iterations": iterations, "stop_reason": reason, "warnings": warnings}
 
     @steps.traced
-    async def choose_group(self, state: State, context: Context, opened: Span) -> steps.Update:
+    async def choose_group(self, state: State, context: Context) -> steps.Update:
         """Choose the groups to ask about, and those of them that lack exposure."""
         rounds, target = Rounds(self.engine, context, state), state["target"]
         exposure, limit = (rounds.best_fair or rounds.best_round).exposure, context.max_groups
@@ -319,15 +287,13 @@ class SearchNodes(steps.Nodes[Context]):
             limit = min(limit, left)
         chosen = groups_to_ask_about(target, exposure, context.strategy.groups, limit)
         lacking = groups_to_ask_about(target, exposure, "lacking", len(chosen))
-        opened.set("fairqr.groups", [f"{name}={group}" for name, group in lacking])
+        steps.record(groups=[f"{name}={group}" for name, group in lacking])
         return {"chosen": chosen, "lacking": lacking}
 
     @steps.traced
-    async def refine(self, state: State, context: Context, opened: Span) -> steps.Update:
+    async def refine(self, state: State, context: Context) -> steps.Update:
         """Ask for keywords for all chosen groups at once, and check them."""
-        refiner = self._refiner(context)
-        if refiner is None:  # begin() refuses this
-            raise ModelUnavailableError("No model is given to refine with.")
+        refiner = cast("Refiner", self._refiner(context))
         rounds, deadline = Rounds(self.engine, context, state), steps.seconds_left(context)
         left = rounds.calls_left
         # A stored state has lists instead of tuples.
@@ -358,7 +324,7 @@ class SearchNodes(steps.Nodes[Context]):
         except Exception as error:
             # Our refiners return a status instead. The other groups of the round are cancelled.
             logging.getLogger(__name__).exception("The refiner %s failed", refiner.name)
-            opened.set("error.type", type(error).__name__)
+            current_span().set("error.type", type(error).__name__)
             return {
                 "refinements": [],
                 "usage": asdict(sum((answer.usage for answer in ended), rounds.usage)),
@@ -367,29 +333,26 @@ class SearchNodes(steps.Nodes[Context]):
             }
         usage = sum((answer.usage for answer in answers), rounds.usage)
         proposed = dict(zip(chosen, answers, strict=True))
-        checked, topic = await refining.checked_refinements(rounds, proposed)
+        checked, topic = await deciding.checked_refinements(rounds, proposed)
         for (name, group), refinement in checked.items():
-            opened.content(f"fairqr.keywords.{name}.{group}", refinement.keywords)
+            current_span().content(f"fairqr.keywords.{name}.{group}", refinement.keywords)
         statuses = [f"{name}={group} {it.status}" for (name, group), it in checked.items()]
-        opened.set("fairqr.refinements", statuses)
+        steps.record(refinements=statuses)
         spent = rounds.is_spent(usage)
-        update = refining.after_refinement(state, context, checked, topic, is_spent=spent)
+        update = deciding.after_refinement(state, context, checked, topic, is_spent=spent)
         return {"usage": asdict(usage), **update}
 
     @steps.traced
-    async def rerank(self, state: State, context: Context, opened: Span) -> steps.Update:
+    async def rerank(self, state: State, context: Context) -> steps.Update:
         """Re-rank by the original query, and make the result."""
         rounds, ranker = Rounds(self.engine, context, state), self.rankers.ranker_for(context)
         refiner = self._refiner(context) if context.rounds else None
         result = await assemble(rounds, refiner, ranker)
         models = {"refiner": result.model, "ranker": result.ranker}
-        steps.record_outcome(opened, result.usage, [result.prompt], **models)
-        opened.set("fairqr.corpus", result.corpus)
-        opened.set("fairqr.best_iteration", result.best_iteration)
-        opened.set("fairqr.stop_reason", result.stop_reason)
-        _record_divergence(opened, result, result.target)
-        if result.baseline.divergence is not None:
-            opened.set("fairqr.baseline_divergence", result.baseline.divergence)
+        steps.record_outcome(result.usage, [result.prompt], **models)
+        steps.record(corpus=result.corpus, best_iteration=result.best_iteration)
+        steps.record(baseline_divergence=result.baseline.divergence)
+        current_span().evaluation("divergence", result.divergence)
         update: steps.Update = {"result": result.model_dump(mode="json")}
         return update | {"usage": asdict(steps.usage_of(update["result"]))}
 
@@ -400,10 +363,8 @@ def _checked(query: object) -> str:
     Raises:
         QueryError: There is none, or it is too long.
     """
-    if not isinstance(query, str):
-        raise QueryError("There is no query; give the graph {'query': 'what to search for'}.")
     # Half a surrogate pair is not a character, and no client could send it.
-    query = sendable(query).strip()
+    query = sendable(query).strip() if isinstance(query, str) else ""
     if not query:
         raise QueryError("The query is empty; write what to search for.")
     if len(query) > MAX_QUERY_CHARACTERS:
@@ -421,9 +382,8 @@ async def _refined(
     A refiner that ignores the deadline is cancelled soon after it.
     """
     limit = asyncio.timeout(None if deadline is None else deadline + GRACE)
-    with span("fairqr.refine_group") as opened:
-        opened.set("fairqr.attribute", request.attribute)
-        opened.set("fairqr.group", request.group)
+    with span("fairqr.refine_group"):
+        steps.record(attribute=request.attribute, group=request.group)
         try:
             async with limit:
                 answer = await refiner.refine(request, deadline)
@@ -434,16 +394,6 @@ async def _refined(
             answer = Refinement("timeout", message=message)
         ended.append(answer)
         return answer
-
-
-def _record_divergence(step: Span, of: Measured | SearchResult, target: Shares) -> None:
-    """Record in a step's span how far its list is from the target, in nats."""
-    worst = [
-        f"{name}={group} has {of.exposure[name][group]:.1%} of the exposure; "
-        f"its target is {target[name][group]:.1%}."
-        for name, group in groups_to_ask_about(target, of.exposure, "most", 1)
-    ]
-    step.evaluation("divergence", of.divergence, explanation="".join(worst) or None)
 
 
 def build_search_graph(
@@ -479,10 +429,9 @@ def build_search_graph(
             state only once.
     """
     engines.require_engine(engine)
-    require_context(Context, context)
     model = ranking.model_of(model, engine)
     rankers = ranking.Rankers.of(ranker, model, prompts)
-    default = context or Context()
+    default = Context() if context is None else context
     nodes = SearchNodes(engine=engine, default=default, model=model, rankers=rankers)
     graph = StateGraph(
         State,

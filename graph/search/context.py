@@ -7,7 +7,7 @@ import difflib
 import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, cast, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -25,23 +25,9 @@ from fairqr.retrieval.rerankers.registry import ABOUT, RERANKERS
 Whole = Annotated[int, Field(lt=2**31)]
 """A whole number without a limit of its own."""
 
-Method = Literal[
-    "fairqr",
-    "fair-qr",
-    "plain",
-    "greedy",
-    "mmr",
-    "xquad",
-    "pm2",
-    "fa-ir",
-    "deltr",
-    "dlf",
-    "listwise",
-    "pairwise",
-    "monot5",
-    "monobert",
-]
-Pool = Literal["last", "union", "per_group"]
+Baseline = Literal["mmr", "xquad", "pm2", "fa-ir", "deltr", "dlf"]
+Method = Literal["fairqr", "fair-qr", "plain", "greedy", Baseline, RankerName]
+Pool = Literal["last", "union"]
 Order = Literal["relevance", "original_query", "fusion", "none"]
 Rerank = Literal[Order, RankerName]
 Groups = Literal["most", "lacking", "all"]
@@ -74,8 +60,8 @@ class Strategy:
         groups: The groups to ask about in one round: the ``most`` under-represented group, those
             ``lacking`` exposure, or ``all``, since each answer also has words of the topic. Only
             groups that lack exposure get a refined query.
-        pool: The documents to re-rank: those of the ``last`` refined queries, the ``union`` of all
-            rounds, or the best of each group's refined query (``per_group``).
+        pool: The documents to re-rank: those of the ``last`` refined queries, or the ``union`` of
+            all rounds.
         ask: When to ask the model: ``always``, ``never``, or only if another round is expected to
             improve the ranking enough (``auto``).
         rerank: How to order the pool: by ``relevance`` to the original query; by the
@@ -136,8 +122,7 @@ METHODS: dict[Method, Strategy] = {
     "plain": Strategy("the retriever's own ranking, and nothing else"),
     "greedy": Strategy(ABOUT["exposure-aware"], final_step="exposure-aware"),
 }
-_BASELINES: tuple[Method, ...] = ("mmr", "xquad", "pm2", "fa-ir", "deltr", "dlf")
-METHODS |= {name: Strategy(ABOUT[name], final_step=name) for name in _BASELINES}
+METHODS |= {name: Strategy(ABOUT[name], final_step=name) for name in get_args(Baseline)}
 METHODS |= {
     ranker: Strategy(
         f"re-ranks the first {reads} results with {RANKERS[ranker]}, then fills the ranks toward "
@@ -257,8 +242,8 @@ class SearchParameters(Frozen):
             fair-qr is the loop of the paper; the others are baselines and models that re-rank.
         depth: How many documents each query retrieves, at least k. A model that re-ranks reads as
             many, unless ranking.depth is set. The default depends on the method.
-        pool: The documents to re-rank: those of the last round, the union of all rounds, or the
-            best of each group's query (per_group). The default depends on the method.
+        pool: The documents to re-rank: those of the last round, or the union of all rounds. The
+            default depends on the method.
         rerank: How to order the pool: by relevance to the original query, by the scores of the
             original_query alone, by fusion of all rankings, or not at all (none); or the name of a
             model that re-ranks the method's own order. The default depends on the method.
@@ -370,11 +355,8 @@ class Context(SearchParameters):
             f"a ranker as method or rerank: {', '.join(READS)}": (
                 ranker is None and self.ranking != RankingSettings()
             ),
-            "the fair step has no options of this kind; set fairness_weight and order instead": (
-                step == "fair" and self.options
-            ),
-            "options are for a final step, but there is none; leave them out": (
-                step == "none" and self.options
+            f"the final step '{step}' has no options; leave them out": (
+                step in ("fair", "none") and self.options
             ),
             f"nothing reads {', '.join(unread)} where the final step is '{step}'; leave it out": (
                 unread
@@ -403,6 +385,11 @@ class Context(SearchParameters):
             depth=max(self.depth or own.depth or self.k, self.k, self.ranking.depth or 0),
             **chosen,
         )
+
+    @classmethod
+    def of(cls, **values: object) -> Self:
+        """Check the values of a context; see :func:`checked_context`."""
+        return checked_context(cls, values)
 
     def __copy__(self) -> Self:
         """Return a copy without what was computed from the fields, which may change in it."""
@@ -434,32 +421,27 @@ class Context(SearchParameters):
 C = TypeVar("C", bound=BaseModel)
 
 
-def make_context(**values: object) -> Context:
-    """Check the values of a search's context; see :func:`checked_context`."""
-    return checked_context(Context, values)
-
-
-def checked_context(kind: type[C], values: Mapping[str, object], inner: str = "") -> C:
-    """Check the values of a context; None means the default.
+def checked_context(kind: type[C], values: Mapping[str, object]) -> C:
+    """Check the values of a context, or of another model; None means the default.
 
     Args:
-        kind: The class of the context.
-        values: The fields by name. ``attribute`` takes one attribute or several, in place of
-            ``attributes``.
-        inner: A field with fields of its own, such as ``answer``. These are given among the values,
-            and take precedence over fields of the context with the same name.
+        kind: The class.
+        values: The fields by name, and for an answer or a probe those of its own field, which take
+            precedence over fields of the context with the same name. ``attribute`` takes one
+            attribute or several, in place of ``attributes``.
 
     Raises:
         InputError: A name or a value is wrong; the message names it and what is allowed.
     """
     given = {name: value for name, value in values.items() if value is not None}
-    own_kind: Any = kind.model_fields[inner].annotation if inner else None
-    settings: Collection[str] = own_kind.model_fields if inner else ()
+    inner = getattr(kind, "kind", "")
+    own_kind: Any = kind.model_fields[inner].annotation if inner in kind.model_fields else None
+    settings: Collection[str] = own_kind.model_fields if own_kind else ()
     known = [name for name in dict.fromkeys([*kind.model_fields, *settings]) if name != inner]
     for name in given:
         if name not in known and name != "attribute":
             raise unknown_parameter(name, known)
-    if inner:
+    if own_kind:
         own = {name: given.pop(name) for name in settings if name in given}
         if own or kind.model_fields[inner].is_required():
             given[inner] = own

@@ -1,9 +1,9 @@
-"""Makes the result of a run: the best round, re-ranked by the original query and the target."""
+"""Makes the result of a run: the best round, re-ranked by query and target, and words about it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,11 +13,11 @@ from fairqr.agents.ranking.rankers import ItemRanker
 from fairqr.agents.refiner import Refiner
 from fairqr.graph.search import result as results
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.explanation import explain
 from fairqr.graph.search.rankers import ModelRanking, reranked
 from fairqr.graph.search.result import FairList, Measured, Objective, SearchResult, Shares
 from fairqr.graph.search.rounds import Rounds, by_group, discounted_mean
 from fairqr.graph.steps import usage_report
+from fairqr.prompts.template import fence
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require, searched
 from fairqr.retrieval.fairness.best_ranking import supply
 from fairqr.retrieval.fairness.dimension import Dimension
@@ -31,10 +31,7 @@ from fairqr.retrieval.sources.documents import Document
 IDS_AT_ONCE = 10_000
 """How many documents one query scores, since servers limit the hits of a search."""
 
-_NOT_NEARER = (
-    "The model's ranking is farther from the target than the plain retrieval, so this shows the "
-    "plain retrieval."
-)
+_NOT_NEARER = "This is the plain retrieval: it is nearer to the target than the model's ranking."
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,29 +77,16 @@ async def best_final(rounds: Rounds, ranker: ItemRanker | None) -> Final:
 
     The fair step has already run while the rounds were measured. Otherwise the best round is the
     one with the lowest divergence. But the exposure-aware step can bring the lists of many rounds
-    to the target, even the list of the original query. Then we use the best refined round that
-    reaches it, because its list is based on more evidence. A model re-ranks one list, that of the
-    best refined round.
+    to the target, even the list of the original query. Then we use the best refined round, because
+    its list is based on more evidence.
     """
-    context, fair = rounds.context, rounds.best_fair
+    context, fair, warnings = rounds.context, rounds.best_fair, list[str]()
     if ranker is None and fair:
         return Final(fair.iteration, Ranking(fair.ids, fair.scores), fair)
-    first, *refined = rounds.measured_rounds
-    tried = [rounds.best_round.index]
+    number = rounds.best_round.index
     if context.strategy.final_step == "exposure-aware":
-        refined.sort(key=lambda round_: round_.distance)
-        tried = [round_.index for round_ in [*refined, first]]
-    finals: list[Final] = []
-    for number in tried[: None if ranker is None else 1]:
-        finals.append(await _final_of(rounds, number, ranker))
-        if finals[-1].measured.distance <= (0, context.threshold):
-            return finals[-1]
-    return min(finals, key=lambda final: final.measured.distance)
-
-
-async def _final_of(rounds: Rounds, number: int, ranker: ItemRanker | None) -> Final:
-    """Return the final ranking of a round."""
-    context, warnings = rounds.context, list[str]()
+        first, *refined = rounds.measured_rounds
+        number = min(refined or [first], key=lambda round_: round_.distance).index
     listed, pool = rounds.retrieved(number), rounds.pool(number)
     scores = dict(zip(listed.ids, listed.scores, strict=True))
     if context.strategy.rerank == "original_query":
@@ -208,25 +192,19 @@ async def assemble(
     groups = _groups_of(rounds, attributes, list(documents))
     chances = rounds.chances or {}
 
+    def placed(rank: int, id_: str, score: float) -> dict[str, Any]:
+        place = {"rank": rank, "id": id_, "title": documents[id_].title, "score": score}
+        return place | {"groups": groups[id_], "relevance": chances.get(id_)}
+
     def shown(ranking: Ranking, measured: Measured, objective: Objective | None) -> dict[str, Any]:
         """Return what a result says of a list."""
         pairs = zip(ranking.ids, ranking.scores, strict=True)
-        placed = [(id_, score) for id_, score in pairs if id_ in documents]
+        read = [(id_, score) for id_, score in pairs if id_ in documents]
         known = [chances[id_] for id_ in ranking.ids if id_ in chances]
         # Other methods have no estimates for documents that only refined queries found.
         is_complete = rounds.chances is not None and len(known) == len(ranking)
         return {
-            "ranking": [
-                {
-                    "rank": rank,
-                    "id": id_,
-                    "title": documents[id_].title,
-                    "score": score,
-                    "groups": groups[id_],
-                    "relevance": chances.get(id_),
-                }
-                for rank, (id_, score) in enumerate(placed, start=1)
-            ],
+            "ranking": [placed(rank, *pair) for rank, pair in enumerate(read, start=1)],
             **measured.model_dump(include={"exposure", "divergence", "divergences"}),
             "relevance": discounted_mean(known, context.discount) if is_complete else None,
             "objective": objective,
@@ -319,3 +297,118 @@ def _groups_of(
             shares = zip(dimension.groups, row, strict=True)
             found[id_][dimension.name] = {group: share for group, share in shares if share > 0}
     return found
+
+
+LEAST_GAP = 0.01
+"""Gaps below one percentage point are left out."""
+
+LINE = 120
+"""How many characters of a document's title, and of its text, are shown."""
+
+TOO_FEW = "too few documents were found that are likely to be relevant"
+"""Others may exist: their estimates may be too low, or they were not found at all."""
+
+
+def explain(result: SearchResult) -> list[str]:
+    """Return what each group lacked and why, what fairness cost, and what the model brought.
+
+    Figures that the result does not have are left out.
+    """
+    return [*_before(result), *_lacked(result), *_gained(result)]
+
+
+def _before(result: SearchResult) -> Iterator[str]:
+    """Say how the target came about, and whether relevance was estimated."""
+    origins, plain = result.target_origin, result.baseline.ranking
+    phrases = list(dict.fromkeys(origins.values()))
+    if len(phrases) > 1:
+        phrases = [f"{name}: {how}" for name, how in origins.items()]
+    if result.ranking and phrases:
+        yield f"The target: {'; '.join(phrases)}."
+    is_estimated = any(place.relevance is not None for place in [*result.ranking, *plain])
+    is_moved = [place.id for place in result.ranking] != [place.id for place in plain]
+    if result.method == "fairqr" and is_moved and not is_estimated:
+        why = f"{result.retriever} does not estimate that; the retriever 'hybrid' does"
+        if result.retriever.startswith(("hybrid", "run:")):
+            why = "the documents have no texts to compare"
+        yield f"We moved documents up without checking that they are relevant: {why}."
+
+
+def _lacked(result: SearchResult) -> Iterator[str]:
+    """Yield a sentence for each group that lacked exposure in the plain retrieval."""
+    gaps, before = result.baseline.gaps, result.baseline.exposure
+    if gaps is None:
+        return
+    for name, groups in result.target.items():
+        for group, wanted in groups.items():
+            reasons = []
+            if (withheld := gaps.ranking[name][group]) >= LEAST_GAP:
+                points = _points(withheld)
+                verb = "was" if points == "1 point" else "were"
+                reasons.append(f"{points} {verb} withheld by the ranking")
+            if (missing := gaps.supply[name][group]) >= LEAST_GAP:
+                reasons.append(f"for {_points(missing)}, {TOO_FEW}")
+            if reasons:
+                why = "; ".join(reasons)
+                yield (
+                    f"{group}: {before[name][group]:.0%} of the exposure before, target "
+                    f"{wanted:.0%}. {why[0].upper()}{why[1:]}."
+                )
+
+
+def _points(share: float) -> str:
+    points = round(100 * share)
+    return "1 point" if points == 1 else f"{points} points"
+
+
+def _gained(result: SearchResult) -> Iterator[str]:
+    """Say what fairness cost in relevance, and what the model brought."""
+    after, before, without = result.objective, result.baseline.objective, result.without_model
+    if after and before and result.ranking:
+        relevance = "Expected relevance" if result.relevance is not None else "Relevance by rank"
+        yield (
+            f"{relevance}: {after.relevance:.2f} of what is possible; before, it was "
+            f"{before.relevance:.2f}. Fairness: {after.fairness:.2f}; before, "
+            f"{before.fairness:.2f}."
+        )
+        if after.weight != 1:
+            yield f"The weight of fairness was {after.weight:g}."
+    if after and without:
+        brought = {0: "no documents", 1: "1 document"}.get(
+            without.documents, f"{without.documents} documents"
+        )
+        relevance_gained = after.relevance - without.objective.relevance
+        fairness_gained = after.fairness - without.objective.fairness
+        yield (
+            f"The model's queries brought {brought} into this ranking: {relevance_gained:+.3f} of "
+            f"expected relevance, {fairness_gained:+.3f} of fairness."
+        )
+
+
+def passage_lines(ranking: Sequence[results.Place], documents: Sequence[Document]) -> Iterator[str]:
+    """Yield the rank, the title, the groups and a line of text of each document."""
+    texts = {document.id: document.text for document in documents}
+    for place in ranking:
+        groups = "; ".join(
+            f"{attribute}: {', '.join(shares) or 'unknown'}"
+            for attribute, shares in place.groups.items()
+        )
+        title, text = fence(place.title, LINE), passage_of(texts.get(place.id, ""))
+        yield f"{place.rank}. {title} [{groups}] {text}".rstrip()
+
+
+def exposure_lines(result: SearchResult) -> Iterator[str]:
+    """Yield a line for each attribute that says how the exposure of its groups changed."""
+    for attribute, shares in result.exposure.items() if result.ranking else ():
+        before, target = result.baseline.exposure[attribute], result.target[attribute]
+        changes = [
+            f"{group} {before[group]:.0%} to {share:.0%} (target {target[group]:.0%})"
+            for group, share in shares.items()
+        ]
+        yield f"Exposure by {attribute}: {', '.join(changes)}."
+
+
+def passage_of(text: str) -> str:
+    """Return the beginning of a text as one line without markup."""
+    line = fence(text, len(text) + 1)
+    return line if len(line) <= LINE else f"{line[:LINE].rsplit(' ', 1)[0]} …"

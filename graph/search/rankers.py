@@ -16,10 +16,10 @@ from fairqr.agents.ranking import rankers
 from fairqr.agents.refiner import Refiner
 from fairqr.base.errors import BudgetError, InputError, ModelUnavailableError
 from fairqr.base.telemetry import span
-from fairqr.graph.search.context import Context
+from fairqr.graph.search.context import Context, WindowSettings
 from fairqr.graph.search.result import RankingCost, Reranking
 from fairqr.graph.search.rounds import Rounds, shortage
-from fairqr.graph.steps import seconds_left
+from fairqr.graph.steps import record, seconds_left
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.ranking import Ranking
@@ -60,15 +60,13 @@ class Rankers:
             require_method("ranker", ranker, "rank", "weigh")
         self._model = model
         self.prompts = prompts or PromptLibrary()
-        # Weights are loaded once for all runs.
-        self._neural: dict[str, rankers.ItemRanker] = {}
+        # Weights are loaded once for all runs, and a pairwise ranker learns once how it can ask.
+        self._opened: dict[str, Any] = {}
 
     @classmethod
-    def of(
-        cls, given: GivenRanker | None, model: Model | None, prompts: PromptLibrary | None
-    ) -> Rankers:
-        """Return a given ``Rankers`` as it is, or make one."""
-        return given if isinstance(given, Rankers) else cls(given, model, prompts)
+    def of(cls, given: GivenRanker | None, *more: Any) -> Rankers:
+        """Return a given ``Rankers`` as it is, or make one with more arguments."""
+        return given if isinstance(given, Rankers) else cls(given, *more)
 
     def language_model(self) -> LanguageModel | None:
         """Return the language model that is asked to rank, if there is one.
@@ -96,13 +94,16 @@ class Rankers:
             return None
         if hasattr(self._given, "rank"):
             return cast("rankers.ItemRanker", self._given)
-        options = context.ranking.ranker_options(context.prompts)
-        if name in ASKED:
-            return rankers.open_ranker(name, self.language_model(), self.prompts, options)
-        key = f"{name} {context.ranking.model_dump_json()}"
-        if key not in self._neural:
-            self._neural[key] = rankers.open_ranker(name, None, self.prompts, options)
-        return self._neural[key]
+        ranker: rankers.ItemRanker = self.opened(name, context.ranking, context)
+        return ranker
+
+    def opened(self, name: str, settings: WindowSettings, context: Context) -> Any:
+        """Return the shipped ranker of a name, for these settings; see :meth:`ranker_for`."""
+        options = settings.ranker_options(context.prompts)
+        if (key := f"{name} {options}") not in self._opened:
+            model = self.language_model() if name in ASKED else None
+            self._opened[key] = rankers.open_ranker(name, model, self.prompts, options)
+        return self._opened[key]
 
 
 GivenRanker = Rankers | LanguageModel | rankers.ItemRanker | BaseChatModel | str
@@ -182,8 +183,8 @@ async def expected_cost(rounds: Rounds, ranker: rankers.ItemRanker) -> RankingCo
             lack.unit,
             lack.needed,
             lack.limit,
-            f"It may take {lack.needed} {lack.unit_in_words} to re-rank {len(items)} documents, "
-            f"but the budget has {lack.limit}; raise the budget, or lower the number of documents.",
+            f"It may take {lack.needed} {lack.unit.replace('_', ' ')} to re-rank {len(items)} "
+            f"documents, but the budget has {lack.limit}; raise it, or lower their number.",
         )
     return RankingCost(documents=len(items), **asdict(cost))
 
@@ -221,12 +222,11 @@ async def reranked(rounds: Rounds, ranker: rankers.ItemRanker, order: Ranking) -
     if shortage(context.budget, usage, ranker.cost(query, items)) is not None:
         left = f"Nothing is left of the budget for {ranker.name}; the order by the query stays."
         return ModelRanking(order, usage, Reranking(**report, lists=0, documents=0), [left])
-    with span("fairqr.rank") as opened:
+    with span("fairqr.rank"):
         found = await ranker.rank(query, items, deadline=seconds_left(context))
         report |= {"asked": found.asked, "failures": _some(found.failures)}
         report["repairs"] = _some(found.repairs)
-        for name, value in {**report, "documents": len(items)}.items():
-            opened.set(f"fairqr.{name}", value)
+        record(documents=len(items), **report)
     if not found.failed:
         best = [items[position].id for position in found.order]
         order = by_rank(list(dict.fromkeys([*best, *order.ids])))

@@ -19,23 +19,17 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from fairqr.graph.search.context import Frozen, Method
-from fairqr.graph.steps import UsageReport, longest
+from fairqr.graph.steps import UsageReport
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, intersection
 from fairqr.retrieval.fairness.objective import DIGITS
 from fairqr.retrieval.fairness.table import CodedMemberships
 
-StopReason = Literal[
-    "converged",
-    "little_to_gain",
-    "no_hits",
-    "no_improvement",
-    "max_iterations",
-    "budget",
-    "model_failed",
-    "not_refining",
-]
+Settled = Literal["converged", "little_to_gain", "no_hits", "no_improvement"]
+"""The reasons to stop by which another round is not worth its cost."""
+
+StopReason = Literal[Settled, "max_iterations", "budget", "model_failed", "not_refining"]
 GroupKey = tuple[str, str]
 """The names of an attribute and of one of its groups."""
 
@@ -124,7 +118,7 @@ class State(InputState, OutputState, total=False):
         cost: The ``RankingCost``; None if no model re-ranks.
     """
 
-    seconds: Annotated[float, longest]
+    seconds: float
     iteration: int
     rankings: Annotated[list[RankingRecord], DeltaChannel(joined)]
     first_fair: Record | None

@@ -1,4 +1,4 @@
-"""The rounds of a run: their lists and exposure, which is best, when to stop, and whom to help.
+"""The rounds of a run: their lists and exposure, which is best, when to stop, whom to help and how.
 
 What to measure, what to re-rank, and in which order: the pool and its order decide the result. A
 pool that contains the original top k, ordered by the original query, is the original ranking again.
@@ -6,21 +6,23 @@ pool that contains the original top k, ordered by the original query, is the ori
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.rankers import Cost
+from fairqr.agents.refiner import Refinement, RefinementStatus
 from fairqr.base.errors import InputError, TargetError
 from fairqr.graph.search import result as results
 from fairqr.graph.search.context import Budget, Context, Groups
 from fairqr.graph.search.result import Measured, Round, Shares, State
-from fairqr.graph.steps import running_seconds
+from fairqr.graph.steps import Update, running_seconds
 from fairqr.retrieval.engines.engine import Hits, SearchEngine
 from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
 from fairqr.retrieval.fairness.divergence import kullback_leibler
@@ -32,6 +34,7 @@ from fairqr.retrieval.fairness.target import Part, retrieved_distribution
 from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.rerankers.fair import FairStep
 from fairqr.retrieval.sources.schema import UNKNOWN
+from fairqr.retrieval.texts import evidence as judging
 
 TARGET_DEPTH = 500
 """How many results of the original query the target part ``retrieved`` uses."""
@@ -245,25 +248,11 @@ class Rounds:
 
     def pool(self, iteration: int) -> list[str]:
         """Return the ids of the documents to re-rank after a round, each once."""
-        strategy = self.context.strategy
         seen = [r for r in self.state["rankings"] if r["iteration"] <= iteration]
-        if strategy.pool == "last":
+        if self.context.strategy.pool == "last":
             seen = [r for r in seen if r["iteration"] == iteration]
-        if strategy.pool != "per_group":
-            found = chain.from_iterable(self._ranking_of(record).ids for record in seen)
-            return list(dict.fromkeys(found))
-        pool: dict[str, None] = {}
-        for dimension in self.dimensions:
-            quota = -(-(strategy.depth or 0) // len(dimension.groups))
-            for position, group in enumerate(dimension.groups):
-                # The group's last refined query, or the original query if it has none.
-                own = [r for r in seen if r["query"]["group"] in (None, group)]
-                own = [r for r in own if r["query"]["attribute"] in (None, dimension.name)]
-                ids = own[-1]["ids"]
-                shares = self.table.memberships(dimension, ids)[:, position]
-                best = [id_ for id_, share in zip(ids, shares, strict=True) if share > 0]
-                pool.update(dict.fromkeys(best[:quota]))
-        return list(pool)
+        found = chain.from_iterable(self._ranking_of(record).ids for record in seen)
+        return list(dict.fromkeys(found))
 
     def _ranking_of(self, record: results.RankingRecord) -> Ranking:
         """Return the engine's own ranking, cut to the depth, and then what similarity found."""
@@ -405,11 +394,6 @@ class Shortage(NamedTuple):
     left: int
     limit: int
 
-    @property
-    def unit_in_words(self) -> str:
-        """The unit in words for users."""
-        return self.unit.replace("_", " ")
-
 
 def shortage(budget: Budget, spent: Usage, needed: Cost) -> Shortage | None:
     """Return what a budget lacks for something, or None if it has room for it."""
@@ -477,3 +461,171 @@ def groups_to_ask_about(
     if which != "all" or not lacking:
         lacks = [entry for entry in lacking if entry[0] >= NEGLIGIBLE] or lacking[:1]
     return [(name, group) for _, name, group in lacks[: 1 if which == "most" else limit]]
+
+
+Answers = Mapping[results.GroupKey, Refinement]
+"""What was proposed for each chosen group."""
+
+_IN_VAIN: dict[RefinementStatus, str] = {
+    "unsupported": "The proposed keywords belong neither to the topic nor to the group.",
+    "unknown_terms": "No document contains any of the proposed keywords.",
+}
+# With all but the first, the model replied, but its words do not help.
+_NO_FAILURE = ("ok", "repeated", "unknown_terms", "unsupported")
+
+
+def shown(query: results.QueryRecord) -> str:
+    """Return a query as results show it: its text, and the words that only boost."""
+    return f"{query['text']} {query['boost']}".strip()
+
+
+def after_refinement(
+    state: State,
+    context: Context,
+    answers: Answers,
+    new_topic: Sequence[str],
+    *,
+    is_spent: bool = False,
+) -> Update:
+    """Return what a round of refinement changes: the next queries, or why the loop ends.
+
+    The loop ends if no group has a new keyword: with ``budget`` if the model failed and the budget
+    is spent, with ``model_failed`` if the model failed for all groups, or else with
+    ``no_improvement``.
+
+    Args:
+        state: The state of the run.
+        context: The context of the run.
+        answers: The refinements, with the keywords that may be used.
+        new_topic: The keywords among them that belong to the topic of the query.
+        is_spent: Whether the budget has no room for another question.
+    """
+    keywords = {name: dict(groups) for name, groups in state["keywords"].items()}
+    for (name, group), answer in answers.items():
+        if answer.status == "ok":
+            groups = keywords.setdefault(name, {})
+            kept = [word for word in groups.get(group, []) if word not in answer.drop]
+            groups[group] = [*kept, *answer.keywords]
+    words = {
+        "keywords": keywords,
+        "topic_words": list(dict.fromkeys([*state["topic_words"], *new_topic])),
+    }
+    refinements = [
+        results.RefinedGroup(
+            attribute=name,
+            group=group,
+            keywords=list(answer.keywords),
+            dropped=list(answer.drop),
+            reason=answer.reason,
+            status=answer.status,
+        ).model_dump()
+        for (name, group), answer in answers.items()
+    ]
+    failed = [answer for answer in answers.values() if answer.status not in _NO_FAILURE]
+    helped = any(answer.status == "ok" for answer in answers.values())
+    # After some rounds, a loop normally ends without new keywords; in the first round we warn.
+    reported = failed if helped or len(state["iterations"]) > 1 else answers.values()
+    update: Update = {
+        "refinements": refinements,
+        "warnings": list(dict.fromkeys(answer.message for answer in reported)),
+    }
+    if refined_queries(cast("State", {**state, **update, **words}), context):
+        return {**update, **words, "iteration": state["iteration"] + 1}
+    reason = "model_failed" if failed and len(failed) == len(answers) else "no_improvement"
+    return {**update, "stop_reason": "budget" if failed and is_spent else reason}
+
+
+def refined_queries(state: State, context: Context) -> list[results.QueryRecord]:
+    """Return the queries of a refined round; none if there is no new keyword.
+
+    Each query keeps all terms of the original query. If a round refines for one group, there is one
+    query with all keywords so far. If it refines for several groups, one query has the words of the
+    topic, and each group that lacks exposure has a query with these words and its own.
+    """
+    ok = [record for record in state["refinements"] if record["status"] == "ok"]
+    helped = [(record["attribute"], record["group"]) for record in ok]
+    if not helped:
+        return []
+    topic = state["topic_words"]
+    used = {
+        (name, group): words
+        for name, groups in state["keywords"].items()
+        for group, words in groups.items()
+        if words
+    }
+
+    def query(words: Sequence[str], key: tuple[str | None, str | None]) -> results.QueryRecord:
+        text, distinct = state["query"], " ".join(dict.fromkeys(words))
+        # With evidence, the words only boost; otherwise they alone can find documents, too.
+        if not context.strategy.evidence:
+            text, distinct = f"{text} {distinct}", ""
+        return results.QueryRecord(text=text, boost=distinct, attribute=key[0], group=key[1])
+
+    if context.strategy.groups == "most":
+        # A person may have replaced the group's words with words for another group.
+        sought = [key for key in (*helped, *used) if key in used]
+        every = [word for words in used.values() for word in words]
+        return [query(every, (sought or helped)[0])]
+    lacking = [(name, group) for name, group in state["lacking"]]  # lists, if it was stored
+    queries = [query([*topic, *used[key]], key) for key in lacking if key in helped and key in used]
+    return [query(topic, (None, None)), *queries] if topic else queries
+
+
+async def checked_refinements(rounds: Rounds, answers: Answers) -> tuple[Answers, list[str]]:
+    """Keep the keywords that the documents have evidence for, if the method wants it.
+
+    An engine that counts documents is asked once for all keywords. For other engines, we read the
+    texts that were retrieved so far.
+
+    Returns:
+        The refinements with the remaining keywords, and the keywords that belong to the topic.
+    """
+    schema, topic, checked = rounds.engine.schema, list[str](), dict(answers)
+    proposals = {
+        key: judging.Proposal(Dimension.named(schema, key[0]), key[1], answer.keywords)
+        for key, answer in answers.items()
+        if answer.status == "ok"
+    }
+    if proposals and rounds.context.strategy.evidence:
+        evidence = await _evidence(rounds, list(proposals.values()))
+        for (key, proposal), gathered in zip(proposals.items(), evidence, strict=True):
+            pairs = list(zip(proposal.keywords, gathered, strict=True))
+            topic += [word for word, found in pairs if found.is_of_the_topic]
+            kept = [word for word, found in pairs if found.is_of_the_topic or found.is_of_the_group]
+            checked[key] = replace(answers[key], keywords=tuple(kept))
+            if not kept:
+                is_known = any(found.documents for _, found in pairs)
+                status: RefinementStatus = "unsupported" if is_known else "unknown_terms"
+                checked[key] = replace(checked[key], status=status, message=_IN_VAIN[status])
+    return checked, topic
+
+
+async def _evidence(
+    rounds: Rounds, proposals: Sequence[judging.Proposal]
+) -> list[list[judging.Evidence]]:
+    """Return the evidence for each keyword of each proposal."""
+    engine, state = rounds.engine, rounds.state
+    original, query = state["rankings"][0], state["query"]
+    if "document_frequencies" in engine.capabilities:
+        # Where the engine cannot count the documents of each group, their shares of the documents
+        # that the original query retrieved are the usual ones.
+        counted = state.get("corpus_shares", {})
+        usual = {
+            name: np.array(counted[name]) if name in counted else decoded(members).mean(axis=0)
+            for name, members in original["memberships"].items()
+        }
+        return await judging.gather_evidence(engine, query, original["ids"], proposals, usual)
+    documents = await engine.documents(rounds.table.ids)
+    texts = [f"{document.title}\n{document.text}" for document in documents]
+    stems = await asyncio.to_thread(judging.stems_of, texts)
+    read, table = [document.id for document in documents], rounds.table
+    return [
+        judging.evidence_from_texts(
+            query,
+            stems,
+            table.memberships(proposal.dimension, read),
+            proposal.dimension.groups.index(proposal.group),
+            proposal.keywords,
+        )
+        for proposal in proposals
+    ]

@@ -17,22 +17,26 @@ if TYPE_CHECKING:
     from fairqr.evaluation.audit.finishing import Audit as Audit
     from fairqr.evaluation.evaluate import evaluate as evaluate
     from fairqr.evaluation.experiments.catalogue import load_experiment as load_experiment
-    from fairqr.graph.answer.builder import build_answer_graph as build_answer_graph
+    from fairqr.graph.answer.builder import (
+        AnswerResult as AnswerResult,
+        build_answer_graph as build_answer_graph,
+    )
     from fairqr.graph.answer.context import (
         AnswerContext as AnswerContext,
         AnswerSettings as AnswerSettings,
     )
-    from fairqr.graph.answer.result import AnswerResult as AnswerResult
-    from fairqr.graph.probe.builder import build_probe_graph as build_probe_graph
+    from fairqr.graph.probe.builder import (
+        ProbeResult as ProbeResult,
+        build_probe_graph as build_probe_graph,
+    )
     from fairqr.graph.probe.context import (
         ProbeContext as ProbeContext,
         ProbeSettings as ProbeSettings,
     )
-    from fairqr.graph.probe.result import ProbeResult as ProbeResult
     from fairqr.graph.search.builder import build_search_graph as build_search_graph
     from fairqr.graph.search.context import Budget as Budget, Context as Context
     from fairqr.graph.search.result import SearchResult as SearchResult
-    from fairqr.graph.stream import Progress as Progress, StepData as StepData
+    from fairqr.graph.stream import StepData as StepData
     from fairqr.parts import (
         FairReranker as FairReranker,
         FairRetriever as FairRetriever,
@@ -49,16 +53,14 @@ _HOMES = {
     "evaluation.audit.finishing": "Audit",
     "evaluation.evaluate": "evaluate",
     "evaluation.experiments.catalogue": "load_experiment",
-    "graph.answer.builder": "build_answer_graph",
     "graph.answer.context": "AnswerContext AnswerSettings",
-    "graph.answer.result": "AnswerResult",
-    "graph.probe.builder": "build_probe_graph",
+    "graph.answer.builder": "AnswerResult build_answer_graph",
     "graph.probe.context": "ProbeContext ProbeSettings",
-    "graph.probe.result": "ProbeResult",
+    "graph.probe.builder": "ProbeResult build_probe_graph",
     "graph.search.builder": "build_search_graph",
     "graph.search.context": "Budget Context",
     "graph.search.result": "SearchResult",
-    "graph.stream": "Progress StepData",
+    "graph.stream": "StepData",
     "parts": "FairReranker FairRetriever search_tool",
     "retrieval.engines.langchain": "from_langchain",
     "retrieval.sources.source": "Source",

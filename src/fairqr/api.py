@@ -20,15 +20,15 @@ from fairqr.agents.generators import Generator
 from fairqr.agents.models.opening import open_model
 from fairqr.base.errors import InputError
 from fairqr.base.loops import BackgroundLoop
+from fairqr.graph.answer.builder import AnswerResult
 from fairqr.graph.answer.context import AnswerContext
-from fairqr.graph.answer.result import AnswerResult
+from fairqr.graph.probe.builder import ProbeResult
 from fairqr.graph.probe.context import ProbeContext
-from fairqr.graph.probe.result import ProbeResult
-from fairqr.graph.search.context import Context, checked_context, require_context
+from fairqr.graph.search.context import Context, require_context
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_of
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.steps import CONCURRENCY
-from fairqr.graph.stream import Progress, Step, StepData, result_of, run_graph, step_data
+from fairqr.graph.stream import Step, StepData, result_of, run_graph, step_data
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.opening import AUTO, as_encoder
@@ -56,8 +56,8 @@ _RESULTS: Mapping[str, type[Result]] = {
 """What a run ends with, by the kind of its context."""
 
 
-StreamEvent = StepData | Progress | AIMessageChunk | Result
-"""A step that has ended, progress within a step, a piece of an answer, or, last, the result."""
+StreamEvent = StepData | AIMessageChunk | Result
+"""A step that has ended, a piece of an answer, or, last, the result."""
 
 Named = str | Path | Source | Mapping[str, Any]
 """Names or describes a source. Any other value must be an open engine."""
@@ -228,9 +228,8 @@ class FairSearch:
     ) -> AsyncGenerator[StreamEvent, None]:
         """Search, answer or probe as a context asks, and yield what happens; the result comes last.
 
-        Each step that ends is a :class:`StepData`. A :class:`Progress` counts the replies of models
-        within a step. An answer from a single ranking arrives in pieces, as LangChain's
-        ``AIMessageChunk``, if ``context.answer.stream`` is on.
+        Each step that ends is a :class:`StepData`. An answer from a single ranking arrives in
+        pieces, as LangChain's ``AIMessageChunk``, if ``context.answer.stream`` is on.
 
         The context is a :class:`Context`, an :class:`AnswerContext` or a :class:`ProbeContext`; a
         search also takes options, as :meth:`search` does. The run waits until you ask for the
@@ -470,13 +469,13 @@ def _found(context: Context, state: Mapping[str, Any]) -> Any:
 def _asked(
     kind: type[C], context: C | None, options: Mapping[str, Any], *, of_any_kind: bool = False
 ) -> C:
-    """Return the given context, or make one from the options; see :func:`checked_context`.
+    """Return the given context, or make one from the options; see :meth:`Context.of`.
 
     Raises:
         InputError: The context is of another kind, comes with options, or an option is wrong.
     """
     if context is None:
-        return checked_context(kind, options, "" if kind.kind == "search" else kind.kind)
+        return kind.of(**options)
     require_context(kind, context)
     given = sorted(name for name, value in options.items() if value is not None)
     if given:

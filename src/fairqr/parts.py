@@ -24,8 +24,8 @@ from fairqr.agents.refiner import Refiner
 from fairqr.api import FairSearch, Named, SyncFairSearch
 from fairqr.base.errors import InputError
 from fairqr.graph.search.builder import build_search_graph
-from fairqr.graph.search.context import Context, checked_context, require_context
-from fairqr.graph.search.explanation import exposure_lines, passage_lines
+from fairqr.graph.search.context import Context, require_context
+from fairqr.graph.search.final_ranking import exposure_lines, passage_lines
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.langchain import LangChainEngine
 from fairqr.retrieval.sources.labels import LabelReader
@@ -102,7 +102,7 @@ def search_tool(
             values["depth"] = usual.depth and max(usual.depth, k)
         await search._ready()  # The model need not see errors of the source.
         try:
-            result = await search.search(query, checked_context(Context, values))
+            result = await search.search(query, Context.of(**values))
         except InputError as error:
             raise ToolException(str(error)) from None
         texts = await search.documents([place.id for place in result.ranking])

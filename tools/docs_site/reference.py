@@ -25,11 +25,11 @@ from fairqr.cli.options import parameters_of
 from fairqr.cli.search import AnswerRunSettings, SearchRunSettings
 from fairqr.evaluation.experiments.kinds import KINDS
 from fairqr.evaluation.measures.kinds import KINDS as MEASURE_KINDS
+from fairqr.graph.answer.builder import AnswerResult
 from fairqr.graph.answer.context import AnswerSettings
-from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.documented import documented
+from fairqr.graph.probe.builder import ProbeResult
 from fairqr.graph.probe.context import ProbeSettings
-from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.search.context import METHODS, Context
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.service.configuration import Caps, Limits, ServiceSettings

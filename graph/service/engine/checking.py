@@ -16,9 +16,9 @@ from fairqr.agents.refiner import FeedbackRefiner
 from fairqr.base import errors
 from fairqr.base.settings import DEFAULT_POOL, default_corpus, default_model
 from fairqr.graph.answer.builder import PROMPT as ANSWER
-from fairqr.graph.answer.context import AnswerContext, answer_context
-from fairqr.graph.probe.context import probe_context
-from fairqr.graph.search.context import METHODS, Context, Method, make_context
+from fairqr.graph.answer.context import AnswerContext
+from fairqr.graph.probe.context import ProbeContext
+from fairqr.graph.search.context import METHODS, Context, Method
 from fairqr.graph.search.rankers import ASKED
 from fairqr.graph.service.configuration import Caps, ModelEntry, ServiceSettings
 from fairqr.graph.service.engine.requests import AuditRequest, RunRequest
@@ -41,7 +41,7 @@ LONGEST_NAME = 200
 _CAPPED = ("k", "depth", "max_iterations", "samples", "documents", "pairs")
 """Parameters with a cap of their name."""
 
-_CONTEXTS = {"search": make_context, "answer": answer_context, "probe": probe_context}
+_CONTEXTS = {"search": Context.of, "answer": AnswerContext.of, "probe": ProbeContext.of}
 _OWN = ("corpus", "retriever", "model", "base_url", "keep", "query", "question", "attributor")
 """Parameters of requests that contexts do not have."""
 

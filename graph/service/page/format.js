@@ -66,7 +66,6 @@ export const UNDER_WAY = {
   rerank: "Putting the ranking together",
   sample: "Writing answers",
   generate: "Writing answers",
-  collect: "Looking at what was used",
   attribute: "Looking at what was used",
   summarise: "Counting",
   plan: "Asking the model to rank",

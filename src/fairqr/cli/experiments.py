@@ -153,7 +153,7 @@ def train(
     """
     from fairqr.evaluation.collections.finding import find_collection
     from fairqr.evaluation.experiments import training
-    from fairqr.graph.search.context import make_context
+    from fairqr.graph.search.context import Context
     from fairqr.retrieval.fairness.dimension import factors_of
 
     if method not in training.TRAINED:
@@ -162,7 +162,7 @@ def train(
     options = read_parameters([training.TRAINED[method][0]], option or [])
     found = find_collection(collection, split)
     factors = factors_of(attribute)
-    context = make_context(attributes=factors, intersect=len(factors) > 1, target=target)
+    context = Context.of(attributes=factors, intersect=len(factors) > 1, target=target)
 
     async def work() -> None:
         async with Searched(corpus=found.corpus_name, retriever=retriever).opened() as engine:

@@ -23,7 +23,7 @@ from fairqr.graph.probe.context import ProbeContext
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from fairqr.graph.probe.result import ProbeResult
+    from fairqr.graph.probe.builder import ProbeResult
 
 app = typer.Typer()
 

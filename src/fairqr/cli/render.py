@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fairqr.cli import output as out
 from fairqr.cli.common import agree
-from fairqr.graph.stream import Progress, StepData
+from fairqr.graph.stream import StepData
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fairqr.api import FairSearch
-    from fairqr.graph.answer.result import AnswerResult, ExposedDocument
+    from fairqr.graph.answer.builder import AnswerResult, ExposedDocument
     from fairqr.graph.search.context import Budget, Context
     from fairqr.graph.search.result import RankedDocument, RankingCost, SearchResult
     from fairqr.graph.steps import UsageReport
@@ -86,8 +86,6 @@ async def follow(
                             screen.print(out.literal(query, "bold"))
                         written = True
                         screen.print(out.literal(event.text, lines=True), end="", soft_wrap=True)
-                    elif isinstance(event, Progress) and event.replies > 1:
-                        status.update(f"{event.replies} replies")
                     elif isinstance(event, StepData):
                         status.update(event.step.replace("_", " "))
                         if event.cost and model:

@@ -19,7 +19,7 @@ from fairqr.graph.search.context import Context
 if TYPE_CHECKING:
     from fairqr.agents.generators import Generator
     from fairqr.agents.models.chat import ChatModel
-    from fairqr.graph.answer.result import AnswerResult
+    from fairqr.graph.answer.builder import AnswerResult
     from fairqr.graph.search.result import SearchResult
 
 

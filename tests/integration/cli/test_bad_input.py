@@ -67,7 +67,6 @@ def test_bytes_that_are_no_text_come_from_a_real_command_line(command: Command) 
         (["--attribute", "height"], "no attribute 'height'; it has gender, continent"),
         (["--target", "gender=robot:0.5,male:0.5"], "the group 'robot'"),
         (["--target", "gender=female:0.5,male:0.6"], "must sum to 1, not 1.1"),
-        (["-k", "61"], "has only 60 documents; lower k"),
         (["-k", "0"], "'k' is wrong: Input should be greater than or equal to 1"),
         (["--method", "magic"], "should be 'fairqr', 'fair-qr', 'plain'"),
         (["--set", "patiense=2"], "no parameter 'patiense'; did you mean patience?"),

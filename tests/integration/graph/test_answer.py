@@ -19,7 +19,7 @@ from langchain_openai import ChatOpenAI
 
 from fairqr import AnswerResult, FairSearch, build_answer_graph, open_engine
 from fairqr.agents.models.chat import ChatModel
-from fairqr.graph.answer.context import answer_context
+from fairqr.graph.answer.context import AnswerContext
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import (
     Answer,
@@ -120,14 +120,15 @@ async def test_no_more_is_asked_at_once_than_allowed(
     search = FairSearch(engine, model, attributor=attributor, concurrency=allowed)
     asked: Any = {"k": 3, "documents": 2, "alpha": 0, "samples": 100, "seed": 1}
     first = asyncio.create_task(search.answer("physicist", **asked))
-    await asyncio.to_thread(model_server.wait_for, allowed + 6 * judges)
+    await asyncio.to_thread(model_server.wait_for, allowed + judges)
     other = await FairSearch(engine, model).answer("another physicist", k=3)
     assert other.counts.judged == 1
     assert max(most) == allowed
     opened.set()
     result = await first
     assert max(most) == allowed
-    assert (result.counts.rankings, len(most)) == (6, 12 if judges else 6)
+    # What two rankings would ask alike, the same document for the same answer, is asked once.
+    assert (result.counts.rankings, len(most)) == (6, 9 if judges else 6)
     assert result.attribution_rate == (1 if judges else None)
 
 
@@ -178,7 +179,6 @@ def test_a_small_corpus_takes_part_as_a_whole(
     run = quick(*arguments(model_server, corpus, "--json"))
     assert run.code == 0, run.stderr
     assert (run.result["pool"], run.result["documents"]) == (3, 3)
-    assert "5 documents, but only 3" in run.stderr
     refused = quick(*arguments(model_server, corpus, "--pool", "9"))
     assert "lower --pool" in refused.complaint()
 
@@ -207,12 +207,12 @@ async def test_the_stream_messages_has_the_answer_once_and_nothing_else(
     )
     if given:
         model = ChatOpenAI(model="fake", base_url=model_server.base_url, api_key="none")  # type: ignore[arg-type]
-    context = answer_context(
+    context = AnswerContext.of(
         attribute="gender", method="fairqr", ask="always", max_iterations=1, k=5, stream=True
     )
     graph = build_answer_graph(engine, model, context=context)
     pieces: list[str] = []
-    told: list[dict[str, Any]] = []
+    told: list[str] = []
     async for _, mode, update in graph.astream(
         {"query": "physicist"}, stream_mode=["messages", "custom"], subgraphs=True
     ):
@@ -221,13 +221,10 @@ async def test_the_stream_messages_has_the_answer_once_and_nothing_else(
             assert about["langgraph_node"] == "generate"
             pieces.append(chunk.text)
         else:
-            told.append(update)
+            told.append(update["step"])
     assert "".join(pieces) == "It was she."
     assert len(pieces) == 3
-    assert told == [
-        {"progress": {"node": "refine", "replies": 1}},
-        {"progress": {"node": "generate", "replies": 1}},
-    ]
+    assert {"refine", "sample", "generate", "summarise"} <= set(told)
     assert [bool(asked.body.get("stream")) for asked in model_server.asked] == [False, True]
 
 

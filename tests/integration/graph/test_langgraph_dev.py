@@ -81,8 +81,8 @@ def test_an_error_says_what_is_wrong(
 SEARCH = {"begin", "retrieve", "measure", "rerank"}
 NODES = {
     "search": SEARCH,
-    "answer": {"prepare", "search", "sample", "generate", "collect", "attribute", "summarise"},
-    "probe": {"prepare", "search", "plan", "probe", "conclude"},
+    "answer": {"prepare", "search", "generate"},
+    "probe": {"prepare", "search", "plan", "probe"},
 }
 
 

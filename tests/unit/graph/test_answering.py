@@ -21,9 +21,8 @@ from fairqr.agents.attribution.attributor import Entailment, Pair
 from fairqr.agents.generators import GenerationRequest, OnToken
 from fairqr.agents.models.replies import Reply, Usage
 from fairqr.base.errors import InputError, ModelError, ModelUnavailableError, PromptError
-from fairqr.graph.answer.builder import attribution_rate, group_shares, mean_exposure
-from fairqr.graph.answer.context import answer_context
-from fairqr.graph.answer.result import RankingAnswer
+from fairqr.graph.answer.builder import RankingAnswer, attribution_rate, group_shares, mean_exposure
+from fairqr.graph.answer.context import AnswerContext
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sampling.plackett_luce import sample_plackett_luce, stream_of
 from fairqr.retrieval.sources.catalog import Catalog
@@ -193,7 +192,7 @@ async def test_the_first_samples_are_the_same_however_many_follow_at_a_time(
     """Neither the concurrency nor the order in which answers come changes the result."""
     generator = KnownGenerator()
     graph = build_answer_graph(engine, generator=generator)
-    context = answer_context(k=8, seed=1, samples=30, alpha=0)
+    context = AnswerContext.of(k=8, seed=1, samples=30, alpha=0)
     results = []
     for limit in (1, 3):
         config: Any = {"max_concurrency": limit}
@@ -249,21 +248,23 @@ async def test_missing_verdicts_are_left_out_of_the_rate_and_counted(answer: Any
     assert any("The judge took too long." in warning for warning in result.warnings)
 
 
-async def test_a_document_that_is_deleted_meanwhile_is_neither_read_nor_judged(
+async def test_a_document_that_is_deleted_meanwhile_is_not_judged(
     corpus: Path, tmp_path: Path
 ) -> None:
     engine = await Catalog(tmp_path / "data").resolve(str(corpus))
+
+    class Removing(KnownGenerator):
+        async def generate(self, *asked: Any, **more: Any) -> Reply:
+            await remove(engine, ["p01"])
+            return await super().generate(*asked, **more)
+
     attributor = KnownAttributor()
-    search = answering(engine, attributor=attributor)
-    context = answer_context(k=8, documents=3, alpha=100, stream=True)
-    async for step in search.stream("science", context):
-        if isinstance(step, StepData) and step.sampled:
-            await remove(engine, [step.sampled[0].ids[1]])
+    asked = {"k": 8, "documents": 3, "alpha": 100}
+    result = await answering(engine, Removing(), attributor).answer("science", **asked)
     await engine.aclose()
-    assert isinstance(step, AnswerResult)
     assert len(attributor.asked) == 2
-    assert step.answers[0].verdicts == ["ok", "empty_document", "ok"]
-    assert step.answers[0].used[1] is None
+    assert result.answers[0].verdicts == ["ok", "empty_document", "ok"]
+    assert result.answers[0].used[1] is None
 
 
 async def test_a_fair_reranking_counts_by_its_places(answer: Any) -> None:
@@ -289,14 +290,14 @@ async def test_a_fair_reranking_counts_by_its_places(answer: Any) -> None:
 )
 def test_what_is_out_of_range_is_refused_in_a_sentence(name: str, value: Any) -> None:
     with pytest.raises(InputError, match=f"parameter 'answer.{name}' is wrong") as error:
-        answer_context(**{name: value})
+        AnswerContext.of(**{name: value})
     assert "\n" not in str(error.value)
 
 
 async def test_an_answer_needs_a_generator_and_a_prompt(answer: Any, engine: SearchEngine) -> None:
     graph = build_answer_graph(engine)
     with pytest.raises(ModelUnavailableError, match="No model is given to answer with"):
-        await graph.ainvoke({"query": "science"}, context=answer_context(k=5))
+        await graph.ainvoke({"query": "science"}, context=AnswerContext.of(k=5))
     with pytest.raises(PromptError, match="answer/v9"):
         await answer(prompts={"answer": "v9"})
 
@@ -306,10 +307,10 @@ async def test_a_state_holds_no_text_of_documents_and_stays_small(engine: Search
     given: Any = {"generator": KnownGenerator(), "attributor": KnownAttributor()}
     graph = build_answer_graph(engine, checkpointer=saver, **given)
     config: Any = {"configurable": {"thread_id": "1"}}
-    context = answer_context(k=8, seed=1, samples=100, alpha=0)
+    context = AnswerContext.of(k=8, seed=1, samples=100, alpha=0)
     await graph.ainvoke({"query": "science"}, config=config, context=context)
     state = (await graph.aget_state(config)).values
-    assert len(state["generated"]) == len(state["judged"]) > 50
+    assert len(state["answer"]["answers"]) > 50
     everything = [*saver.storage.values(), *saver.writes.values(), *saver.blobs.values()]
     assert "secret prose" not in repr(everything) + (written := json.dumps(state))
     assert len(written) < 200_000
@@ -320,11 +321,11 @@ async def test_a_state_holds_no_text_of_documents_and_stays_small(engine: Search
 
 async def test_the_pieces_of_an_answer_come_before_its_end(engine: SearchEngine) -> None:
     asked = answering(engine, KnownGenerator(lambda _: "one two three"))
-    events = [e async for e in asked.stream("science", answer_context(k=5, stream=True))]
+    events = [e async for e in asked.stream("science", AnswerContext.of(k=5, stream=True))]
     names = [e.step if isinstance(e, StepData) else e.text for e in events[:-1]]  # type: ignore[union-attr]
-    steps = "prepare begin measure rerank sample one two three generate collect summarise"
+    steps = "prepare begin measure rerank sample one two three generate summarise"
     assert " ".join(names) == steps
-    several = answer_context(k=5, samples=20, alpha=0, stream=True)
+    several = AnswerContext.of(k=5, samples=20, alpha=0, stream=True)
     async for event in asked.stream("science", several):
         assert not isinstance(event, AIMessageChunk)
 

@@ -29,7 +29,7 @@ from fairqr import (
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.base.errors import InputError, ModelError
-from fairqr.graph.search.refinement import shown
+from fairqr.graph.search.rounds import shown
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import write_people
 from tests.patience import PATIENCE

@@ -14,14 +14,9 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from fairqr.agents.refiner import Refinement
 from fairqr.base.errors import InputError, TargetError
-from fairqr.graph.answer.context import answer_context
-from fairqr.graph.search.context import Context, make_context
-from fairqr.graph.search.explanation import explain
-from fairqr.graph.search.refinement import (
-    after_refinement,
-    refined_queries,
-    shown,
-)
+from fairqr.graph.answer.context import AnswerContext
+from fairqr.graph.search.context import Context
+from fairqr.graph.search.final_ranking import explain
 from fairqr.graph.search.result import (
     Baseline,
     Gaps,
@@ -37,10 +32,13 @@ from fairqr.graph.search.result import (
 )
 from fairqr.graph.search.rounds import (
     EXPECTED_SHARE,
+    after_refinement,
     best_of,
     decide_stop,
     expected_gain,
     groups_to_ask_about,
+    refined_queries,
+    shown,
 )
 from fairqr.graph.steps import UsageReport
 
@@ -98,7 +96,7 @@ def judged(*objectives: Reached) -> list[Round]:
 def test_when_the_papers_loop_stops(
     divergences: list[float | None], settings: dict[str, object], expected: str | None
 ) -> None:
-    context = make_context(method="fair-qr", **settings)
+    context = Context.of(method="fair-qr", **settings)
     assert decide_stop(rounds(*divergences), context) == expected
 
 
@@ -125,7 +123,7 @@ class TestStopOfTheDefaultMethod:
     def test_by_the_rounds_so_far(
         self, values: list[float], settings: dict[str, object], expected: str | None
     ) -> None:
-        context = make_context(**settings)
+        context = Context.of(**settings)
         found = judged(*(reached(0.9, value) for value in values))
         assert decide_stop(found, context) == expected
 
@@ -237,7 +235,7 @@ def test_a_small_lack_counts_only_if_there_is_no_other() -> None:
     ],
 )
 def test_a_wrong_parameter_is_named(values: dict[str, object], named: str) -> None:
-    makers = [make_context, answer_context] if "target" in values else [make_context]
+    makers = [Context.of, AnswerContext.of] if "target" in values else [Context.of]
     for make in makers:
         with pytest.raises(InputError, match=named) as caught:
             make(**values)

@@ -13,7 +13,7 @@ from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.rankers import Cost, ItemRanking, RankItem
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.base.telemetry import record_to
-from fairqr.graph.search.context import METHODS, READS, Context, make_context
+from fairqr.graph.search.context import METHODS, READS, Context
 from fairqr.graph.search.rankers import Rankers
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -122,17 +122,17 @@ def test_each_ranker_is_a_method_and_can_follow_any_other() -> None:
     rankers = Rankers(own, None, PromptLibrary())  # whatever is named
     assert rankers.ranker_for(Context()) is None
     for name, reads in READS.items():
-        context = make_context(method=name)
+        context = Context.of(method=name)
         strategy = context.strategy
         assert (strategy.ranker, strategy.reads, strategy.refines) == (name, reads, False)
         assert rankers.ranker_for(context) is own
     # What is said of depth holds for what is read, unless more is said.
-    assert make_context(method="pairwise", depth=50).strategy.reads == 50
-    apart = make_context(method="listwise", depth=300, ranking={"depth": 40}).strategy
+    assert Context.of(method="pairwise", depth=50).strategy.reads == 50
+    apart = Context.of(method="listwise", depth=300, ranking={"depth": 40}).strategy
     assert (apart.reads, apart.depth) == (40, 300)
     for name in METHODS:
-        assert make_context(method=name, rerank="listwise").strategy.ranker == "listwise"
-    assert make_context(method="listwise", rerank="fusion").strategy.ranker is None
+        assert Context.of(method=name, rerank="listwise").strategy.ranker == "listwise"
+    assert Context.of(method="listwise", rerank="fusion").strategy.ranker is None
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_each_ranker_is_a_method_and_can_follow_any_other() -> None:
 )
 def test_what_is_out_of_range_is_refused(values: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        make_context(**values)
+        Context.of(**values)
 
 
 async def test_the_cost_is_known_before_anything_is_asked_and_must_fit_the_budget(

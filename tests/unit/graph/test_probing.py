@@ -15,9 +15,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from fairqr import FairSearch, SearchResult, build_probe_graph, build_search_graph
 from fairqr.agents.models.replies import OnToken, Question, Reply, Usage, Wanted
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
-from fairqr.graph.probe.context import probe_context
-from fairqr.graph.probe.result import PairwiseProbe, ProbeResult
-from fairqr.graph.search.context import make_context
+from fairqr.graph.probe.builder import PairwiseProbe, ProbeResult
+from fairqr.graph.probe.context import ProbeContext
+from fairqr.graph.search.context import Context
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.exposure import exposure_ratio
 from tests.unit.graph.corpora import write_corpus
@@ -221,7 +221,7 @@ async def test_the_seed_alone_decides_what_is_asked(engine: SearchEngine) -> Non
     found = []
     for seed, limit in ((3, 1), (3, 5), (4, 5)):
         config: Any = {"max_concurrency": limit}
-        context = probe_context(**{**ASKED, "seed": seed, "k": 20})
+        context = ProbeContext.of(**{**ASKED, "seed": seed, "k": 20})
         state = await graph.ainvoke({"query": "science"}, context=context, config=config)
         found.append({**state["probe"], "usage": None})
     one, again, other = found
@@ -248,11 +248,11 @@ async def test_the_search_that_is_probed_is_a_search_like_any_other(
 ) -> None:
     """Also where the model that is probed ranked it."""
     model, query = Planted(likes_women), {"query": "science"}
-    context = probe_context(**{**ASKED, **more, "depth": 12, "k": 20})
+    context = ProbeContext.of(**{**ASKED, **more, "depth": 12, "k": 20})
     state: Any = await build_probe_graph(engine, model).ainvoke(query, context=context)
     asked = {"method": "plain", **more, "target": context.target}
     alone: Any = await build_search_graph(engine, model).ainvoke(
-        query, context=make_context(attribute="gender", k=20, **asked)
+        query, context=Context.of(attribute="gender", k=20, **asked)
     )
     result, found = SearchResult(**state["result"]), ProbeResult(**state["probe"])
     assert {**state["result"], "usage": None} == {**alone["result"], "usage": None}
@@ -302,7 +302,7 @@ async def test_a_probe_needs_a_language_model_and_a_context(engine: SearchEngine
         await FairSearch(engine, "feedback").probe("science", **ASKED)
     graph = build_probe_graph(engine, Planted())
     with pytest.raises(InputError, match="give the graph a ProbeContext"):
-        await graph.ainvoke({"query": "science"}, context=make_context(k=5))
+        await graph.ainvoke({"query": "science"}, context=Context.of(k=5))
 
 
 async def test_the_states_hold_no_text_and_a_second_run_knows_nothing_of_the_first(
@@ -310,7 +310,7 @@ async def test_the_states_hold_no_text_and_a_second_run_knows_nothing_of_the_fir
 ) -> None:
     graph = build_probe_graph(engine, Planted(likes_women), checkpointer=InMemorySaver())
     config: Any = {"configurable": {"thread_id": "1"}}
-    given: Any = {"context": probe_context(**ASKED), "config": config}
+    given: Any = {"context": ProbeContext.of(**ASKED), "config": config}
     await graph.ainvoke({"query": "science"}, **given)
     state = (await graph.aget_state(config)).values
     again: Any = await graph.ainvoke({"query": "science"}, **given)

@@ -51,7 +51,7 @@ ASKED: dict[str, Any] = {"target": "population:1", "k": 10, "patience": 2}
         {"attribute": BOTH},
         {"attribute": BOTH, "intersect": True, "fairness_weight": 0.1},
         {"attribute": BOTH, "evidence": False},
-        {"attribute": BOTH, "groups": "lacking", "pool": "per_group", "rerank": "original_query"},
+        {"attribute": BOTH, "groups": "lacking", "rerank": "original_query"},
         {"attribute": "gender", "method": "fair-qr"},
         {"attribute": "gender", "method": "fair-qr", "pool": "union", "depth": 50},
     ],

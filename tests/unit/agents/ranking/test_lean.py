@@ -23,7 +23,7 @@ from fairqr.agents.statistics import (
     sign_test,
     stream,
 )
-from fairqr.graph.probe.words import verdict_in_words
+from fairqr.graph.probe.builder import verdict_in_words
 
 P, U = "protected", "unprotected"
 KINDS = {"p": (P, P), "u": (U, U), "1": (P, U), "2": (U, P), "x": ("refused", "both")}

@@ -27,7 +27,7 @@ from fairqr.evaluation.experiments.running import Place, Plan, Search, run_searc
 from fairqr.evaluation.experiments.store import SearchRecord, Store
 from fairqr.evaluation.experiments.training import folds_of, gather
 from fairqr.evaluation.experiments.workers import Pool, Tools
-from fairqr.graph.search.context import make_context
+from fairqr.graph.search.context import Context
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.runs import read_run
@@ -198,7 +198,7 @@ async def test_training_estimates_the_target_that_a_search_does(
 ) -> None:
     """The part of the whole corpus included, for which the engine counts its documents once."""
     engine = WatchedEngine(await Catalog().resolve(collection.corpus_name))
-    context = make_context(attributes=("gender",), target="corpus:0.5,population:0.5", k=5)
+    context = Context.of(attributes=("gender",), target="corpus:0.5,population:0.5", k=5)
     queries = {topic.id: topic.title for topic in collection.topics}
     examples = await gather(engine, queries, collection.qrels, context, depth=20)
     searched = await FairSearch(engine).search(

@@ -13,7 +13,7 @@ import pytest
 
 from fairqr.agents.models.replies import Reply, Usage
 from fairqr.graph.search.builder import build_search_graph
-from fairqr.graph.search.context import Context, make_context
+from fairqr.graph.search.context import Context
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Event, Kind, Run
 from fairqr.graph.service.runs.doing import DurableRun, Observer
@@ -25,7 +25,7 @@ from tests.integration.stores import over
 from tests.patience import PATIENCE
 from tests.unit.graph.corpora import write_corpus
 
-SEARCH = make_context(attributes=["gender"], k=6, ask="always", patience=5)
+SEARCH = Context.of(attributes=["gender"], k=6, ask="always", patience=5)
 
 
 @pytest.fixture(scope="module")
