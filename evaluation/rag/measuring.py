@@ -243,25 +243,25 @@ def _groups_of(
     import pandas as pd
 
     columns = [*KEYS, "attribute"]
-    rows, sums = [], []
+    rows, sums, by_attribute = [], [], []
     for record, _, groups, _ in cells:
         schema = collections[record.collection].schema
         for name, found in groups.items():
             names = (*schema.attributes[name].groups, UNKNOWN) if schema else ()
             rows += [{**_keys(record), "attribute": name, "group": group} for group in names]
             sums.append(found.T)
+            shown, target, _, used, _ = found[:, :-1]
+            loss = ((shown - target) ** 2).sum()
+            squares = (shown**2).sum(), shown @ target, loss, (used**2).sum()
+            by_attribute.append((*_keys(record).values(), name, *map(float, squares)))
     order = {name: values[name].dtype for name in POLICY}
     if not rows:
-        empty = pd.DataFrame(columns=[*columns, "group"]).astype(order)
-        return empty, empty[columns]
+        found = pd.DataFrame(columns=[*columns, "group"]).astype(order)
+        return found, found[columns]
     found = pd.DataFrame(rows).astype(order)
     found[[*measures.GROUP_SUMS]] = np.concatenate(sums)
     found["rate"] = (found.attributed / found.answered.where(found.answered > 0)).clip(upper=1)
-    known = found[found.group != UNKNOWN]
-    gap = known.exposure - known.target
-    squares = (known.exposure**2, known.exposure * known.target, gap**2, known.attributed**2)
-    by_group = known[columns].assign(**dict(zip(OF_GROUPS, squares, strict=True)))
-    return found, by_group.groupby(columns, sort=False, observed=True).sum().reset_index()
+    return found, pd.DataFrame(by_attribute, columns=[*columns, *OF_GROUPS]).astype(order)
 
 
 def _labels_of(labels: Labels, min_useful: int) -> DataFrame:
