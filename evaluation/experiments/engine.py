@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Generic, TypeVar
 
@@ -27,7 +26,7 @@ T = TypeVar("T")
 GIVE_UP = 20
 """What fails this often in a row is not there at all."""
 
-_AWAY = frozenset({"invalid_request", "rate_limited", "refused", "timeout", "unavailable"})
+_AWAY = frozenset({"rate_limited", "refused", "timeout", "unavailable"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +37,17 @@ class Done(Generic[R]):
         records: What to write.
         notes: Sentences for the user; each is shown once.
         away: Why a part of it is not done, after these records; only for what is away.
+        refusal: Why the model refused everything that was asked. That may be so for each task, as
+            with a wrong option, so the records are kept once anything is answered.
     """
 
     records: Sequence[R]
     notes: Sequence[str] = ()
     away: FairqrError | None = None
+    refusal: FairqrError | None = None
 
 
-def check_answered(status: str, message: str, usage: Usage) -> None:
+def check_answered(status: str, message: str, usage: Usage) -> ModelError | None:
     """Check that a model was there when it was asked.
 
     Args:
@@ -54,12 +56,17 @@ def check_answered(status: str, message: str, usage: Usage) -> None:
         usage: What the question cost. If a refusal cost no tokens, the server refused, such as for
             a wrong key, and not the model.
 
+    Returns:
+        For :attr:`Done.refusal`, if it refused the question.
+
     Raises:
         ModelError: It was away.
     """
+    failure = ModelError(status, message or f"the status '{status}'")
     cost = usage.prompt_tokens or usage.completion_tokens or usage.cached_calls
     if status in _AWAY and not (status == "refused" and cost):
-        raise ModelError(status, message or f"the status '{status}'")
+        raise failure
+    return failure if status == "invalid_request" else None
 
 
 async def run_tasks(
@@ -101,62 +108,98 @@ async def run_tasks(
         FairqrError: An error stopped a task; the records so far are kept.
     """
     tasks, there = [*tasks], lines.done()
-    left = [task for task in tasks if not there >= {*keys(task)}]
-    has_answered = len(left) < len(tasks)
-    in_a_row, undone, shown = 0, list[tuple[T, str, FairqrError]](), set[str]()
-
-    async def one(at: P, task: T) -> None:
-        nonlocal in_a_row, has_answered
-        try:
-            found = await do(task)
-        except (IndexUnavailableError, ModelError) as error:
-            if isinstance(error, ModelError) and error.status not in _AWAY:
-                raise
-            found = Done((), away=error)
-        for record in found.records:
-            lines.add(record)
-        for sentence in [it for it in found.notes if it not in shown]:
-            shown.add(sentence)
-            watcher.note(sentence)
-        has_answered = has_answered or bool(found.records) or found.away is None
-        if found.away is None:
-            in_a_row = 0
-        else:
-            undone.append((task, model(at), found.away))
-            in_a_row += 1
-            if in_a_row >= GIVE_UP:
-                times = f"failed {in_a_row} times in a row, the last time"
-                told = f"{times} with: {{}}; fix this and run again"
-                raise _away(model(at), found.away, told) from None
-        watcher.advance()
-
-    for at, group in groupby(left, key=place):
-        waiting = [*group]
+    done = [there >= {*keys(task)} for task in tasks]
+    undone, shown = list[tuple[T, FairqrError]](), set[str]()
+    begun = False
+    for at, group in groupby(zip(tasks, done, strict=True), key=lambda it: place(it[0])):
+        here = [*group]
+        left = [task for task, is_done in here if not is_done]
+        if not left:
+            continue
         await start(at)
-        if waiting[0] is left[0]:
-            watcher.stage(title, len(tasks), len(tasks) - len(left))
-        in_a_row = 0
+        if not begun:
+            watcher.stage(title, len(tasks), sum(done))
+            begun = True
+        answers = _Answers(model(at), lines, any(is_done for _, is_done in here))
+
+        async def one(task: T, answers: _Answers[R] = answers) -> None:
+            try:
+                found = await do(task)
+            except (IndexUnavailableError, ModelError) as error:
+                if isinstance(error, ModelError) and error.status not in _AWAY:
+                    raise
+                found = Done((), away=error)
+            if found.away is not None:
+                undone.append((task, found.away))
+            for sentence in [it for it in found.notes if it not in shown]:
+                shown.add(sentence)
+                watcher.note(sentence)
+            answers.take(found)
+            watcher.advance()
+
         with lines.writing():
-            await _all_of(waiting, partial(one, at), at_once)
-    if undone and not has_answered:
-        _, who, why = undone[-1]
-        raise _away(who, why, "did not answer any question, the last time with: {}; run again")
+            await _all_of(left, one, at_once)
+            answers.end()
     if failed is not None:
         with lines.writing():
-            for task, _, why in undone:
+            for task, why in undone:
                 lines.add(failed(task, why))
-    if failed is not None or not undone:
         return None
-    _, who, why = undone[-1]
-    which = f"{len(undone)} of {len(tasks)} tasks"
-    told = f"did not answer {which}, the last time with: {{}}; run again"
-    return _away(who, why, told)
+    if not undone:
+        return None
+    task, why = undone[-1]
+    which = f"did not answer {len(undone)} of {len(tasks)} tasks"
+    return _away(f"{model(place(task))} {which}", why, "run again")
 
 
-def _away(model: str, error: FairqrError, sentence: str) -> FairqrError:
+@dataclass(slots=True)
+class _Answers(Generic[R]):
+    """What came of the tasks of one place.
+
+    Attributes:
+        model: The name of what answers.
+        lines: The file of records, open for writing.
+        has_answered: Whether it ever answered, now or in an earlier run.
+    """
+
+    model: str
+    lines: Lines[R]
+    has_answered: bool
+    _held: list[R] = field(default_factory=list, init=False)
+    _in_a_row: int = field(default=0, init=False)
+    _last: FairqrError | None = field(default=None, init=False)
+
+    def take(self, found: Done[R]) -> None:
+        """Keep the records of a task, once it is known that the model is there.
+
+        Raises:
+            FairqrError: It failed so often in a row that going on is of no use.
+        """
+        self._last = found.away or found.refusal
+        self._held.extend(found.records)
+        self.has_answered |= found.refusal is None and bool(found.records)
+        self._in_a_row = 0 if self._last is None else self._in_a_row + 1
+        if self._last is not None and self._in_a_row >= GIVE_UP:
+            what = f"{self.model} failed {GIVE_UP} times in a row"
+            raise _away(what, self._last, "fix this and run again") from None
+        while self.has_answered and self._held:
+            self.lines.add(self._held.pop(0))
+
+    def end(self) -> None:
+        """Check at the end of a place that anything was answered.
+
+        Raises:
+            FairqrError: Nothing was, as with a wrong key in a short run.
+        """
+        if self._last is not None and not self.has_answered:
+            what = f"{self.model} did not answer any question"
+            raise _away(what, self._last, "fix this and run again")
+
+
+def _away(what: str, error: FairqrError, then: str) -> FairqrError:
     """Return the error that ends a run, with the last failure in its sentence."""
     reason = one_line(error, 200).rstrip(".")
-    told = f"{model} {sentence.format(reason)}, the results so far are kept."
+    told = f"{what}, the last time with: {reason}; {then}, the results so far are kept."
     return ModelError(error.status, told) if isinstance(error, ModelError) else type(error)(told)
 
 

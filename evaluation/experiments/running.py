@@ -12,7 +12,13 @@ from typing import Any
 from fairqr.agents.models.opening import open_language_model, open_model
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiner import FeedbackRefiner
-from fairqr.base.errors import IndexNotFoundError, InputError, QueryError, UnsupportedError
+from fairqr.base.errors import (
+    FairqrError,
+    IndexNotFoundError,
+    InputError,
+    QueryError,
+    UnsupportedError,
+)
 from fairqr.evaluation.collections.collection import Collection, Topic
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.engine import Done, check_answered, run_tasks
@@ -346,11 +352,11 @@ async def search_by(
         return Done((SearchRecord.model_validate({**parts, "error": str(error)}),))
     result = SearchResult.model_validate(state["result"])
     usage = usage_of(state["result"])
-    _check_model(result, usage)
+    refusal = _refusal(result, usage)
     record = SearchRecord.model_validate(
         {**parts, **_kept(result), **spent(usage), "at_once": at_once}
     )
-    return Done((record,))
+    return Done((record,), refusal=refusal)
 
 
 async def _open_graph(tools: Tools, place: Place) -> Any:
@@ -371,8 +377,8 @@ async def _open_graph(tools: Tools, place: Place) -> Any:
     return build_search_graph(engine, model, prompts=tools.prompts)
 
 
-def _check_model(result: SearchResult, usage: Usage) -> None:
-    """Check that the model was there whenever it was asked.
+def _refusal(result: SearchResult, usage: Usage) -> FairqrError | None:
+    """Check that the model was there whenever it was asked, and return why it refused everything.
 
     Raises:
         ModelError: It was not.
@@ -380,8 +386,8 @@ def _check_model(result: SearchResult, usage: Usage) -> None:
     asked = [it for round_ in result.iterations for it in round_.refinements]
     statuses = [group.status for group in (*asked, *result.unused_refinements)]
     statuses += result.reranking.failures if result.reranking is not None else ()
-    for status in statuses:
-        check_answered(status, next(iter(result.warnings), ""), usage)
+    failed = [check_answered(it, next(iter(result.warnings), ""), usage) for it in statuses]
+    return failed[0] if failed and all(failed) else None
 
 
 def _kept(result: SearchResult) -> Mapping[str, Any]:

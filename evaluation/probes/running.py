@@ -283,8 +283,8 @@ async def rank_list(ranker: ItemRanker, asked: Asked, task: ListTask) -> Done[Ra
         ModelError: The model was away for a part of it.
     """
     ranking = await ranker.rank(task.query.query, task.items, group=task.group)
-    for status in ranking.failures:
-        check_answered(status, ranking.message, ranking.usage)
+    failed = [check_answered(it, ranking.message, ranking.usage) for it in ranking.failures]
+    refusal = next(filter(None, failed), None) if ranking.failed else None
     key = task.key(asked.name, asked.window)
     record = RankingRecord(
         **dict(zip(RankingRecord.keys, key, strict=True)),
@@ -295,7 +295,7 @@ async def rank_list(ranker: ItemRanker, asked: Asked, task: ListTask) -> Done[Ra
         warnings=ranking.warnings,
         spent=Spent(**spent(ranking.usage)),
     )
-    return Done((record,), ranking.warnings)
+    return Done((record,), ranking.warnings, refusal=refusal)
 
 
 async def compare_pair(judge: PairwiseJudge, model: str, task: PairTask) -> Done[PairRecord]:
@@ -312,8 +312,7 @@ async def compare_pair(judge: PairwiseJudge, model: str, task: PairTask) -> Done
     asked = await judge.compare(task.query.query, task.items, task.group)
     both = (asked.one_first, asked.other_first)
     usage = both[0].usage + both[1].usage
-    for each in both:
-        check_answered(each.status, each.message, each.usage)
+    failed = [check_answered(it.status, it.message, it.usage) for it in both]
     protected_first, unprotected_first = asked.preferred(PROTECTED, UNPROTECTED)
     record = PairRecord(
         **dict(zip(PairRecord.keys, task.key(model), strict=True)),
@@ -322,7 +321,7 @@ async def compare_pair(judge: PairwiseJudge, model: str, task: PairTask) -> Done
         log_odds=(asked.one_first.log_odds, asked.other_first.log_odds),
         spent=Spent(**spent(usage)),
     )
-    return Done((record,), judge.warnings)
+    return Done((record,), judge.warnings, refusal=failed[0] if all(failed) else None)
 
 
 async def _opened(tools: Tools, asked: Asked) -> Any:

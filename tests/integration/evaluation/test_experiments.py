@@ -160,7 +160,7 @@ def test_a_wrong_key_is_no_result(quick: Main, collection: Path, model_server: M
     run = quick(*arguments, **server)
     sentence = run.stderr.splitlines()[-1]
     assert run.code == 2
-    assert re.search(r"openai:fake (answered none of|failed) \d+ ", sentence), sentence
+    assert "openai:fake did not answer any question" in sentence
     assert "refused the API key (401)" in sentence
     assert {key.rpartition(" ")[0] for key in _rankings(folder)} == {"BM25", "ours, no refinement"}
     model_server.does(says({"keywords": ["woman", "laboratory"]}))

@@ -363,8 +363,8 @@ def test_a_model_that_is_not_there_stops_the_run(
     run = here(*arguments, **server)
     assert run.code == 2
     last = run.stderr.splitlines()[-1]
-    assert last.startswith("fairqr: openai:fake failed 20 times in a row, the last time with: ")
-    assert last.endswith("; fix this and run again, the answers so far are kept.")
+    assert last.startswith("fairqr: openai:fake did not answer any question, the last time with: ")
+    assert last.endswith("; fix this and run again, the results so far are kept.")
 
     model_server.does(first_title)
     resumed = here(*arguments, **server)

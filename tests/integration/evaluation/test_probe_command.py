@@ -300,7 +300,7 @@ def test_a_model_that_goes_away_ends_the_run_and_leaves_no_failures(
     arguments = pairwise(folk, model_server, "-o", folder, "--set", "pairs=2")
     run = here(*arguments)
     assert run.code == 2
-    assert "failed 20 times in a row, the last time with" in run.stderr.splitlines()[-1]
+    assert "did not answer 17 of 32 tasks, the last time with" in run.stderr.splitlines()[-1]
     kept = ProbeStore(folder).pairs.read()
     assert 8 <= len(kept) <= 15
     assert {(it.protected_first, it.unprotected_first) for it in kept} == {("protected",) * 2}
@@ -381,9 +381,9 @@ def test_a_model_that_was_never_there_leaves_nothing_behind(
     run = here(*arguments)
     assert run.code == 2
     assert run.stderr.splitlines()[-1] == (
-        "fairqr: openai:fake answered none of 10 questions, the last time with: The model "
+        "fairqr: openai:fake did not answer any question, the last time with: The model "
         "openai:fake refused the API key (401); check the key of the provider; "
-        "fix this and run again."
+        "fix this and run again, the results so far are kept."
     )
     model_server.does(ranks)
     mended = here(*arguments)
@@ -403,7 +403,7 @@ def test_a_wrong_key_is_no_verdict_on_pairs(
     run = here(*arguments)
     assert run.code == 2
     assert (
-        "answered none of 8 questions, the last time with: The model" in run.stderr.splitlines()[-1]
+        "did not answer any question, the last time with: The model" in run.stderr.splitlines()[-1]
     )
     model_server.does(says("A"))
     before = len(model_server.asked)

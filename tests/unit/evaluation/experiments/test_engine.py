@@ -35,7 +35,7 @@ def lines(tmp_path: Path) -> Lines[Note]:
 class Model:
     """Answers tasks, but for those that it is told to fail at."""
 
-    def __init__(self, **failures: FairqrError) -> None:
+    def __init__(self, **failures: FairqrError | Done[Note]) -> None:
         self.failures = failures
         self.asked: list[str] = []
         self.started: list[str] = []
@@ -65,8 +65,11 @@ class Model:
 
     async def answer(self, task: str) -> Done[Note]:
         self.asked.append(task)
-        if task in self.failures:
-            raise self.failures[task]
+        failure = self.failures.get(task)
+        if isinstance(failure, FairqrError):
+            raise failure
+        if failure is not None:
+            return failure
         return Done((Note(name=task),), ("Said once.",))
 
 
@@ -127,6 +130,17 @@ async def test_a_report_may_tell_of_what_was_not_done(lines: Lines[Note]) -> Non
         await Model(a1=IndexUnavailableError("Slow.")).run(["a1"], nothing, **how)
 
 
+async def test_refusals_are_results_once_anything_is_answered(lines: Lines[Note]) -> None:
+    """All may be refused for the same reason, as with a wrong option; nothing is left of that."""
+    refused = Done((Note(name="a0"),), refusal=ModelError("invalid_request", "Odd."))
+    model = Model(a0=refused)
+    with pytest.raises(ModelError, match=r"did not answer any question, .*: Odd; fix this"):
+        await model.run(["a0"], lines)
+    assert lines.read() == []
+    await model.run(["a0", "a1"], lines)
+    assert {note.name for note in lines.read()} == {"a0", "a1"}
+
+
 @pytest.mark.parametrize("error", [InputError("Bad."), ModelError("parse_error", "Odd.")])
 async def test_other_errors_stop_the_run(error: FairqrError, lines: Lines[Note]) -> None:
     with pytest.raises(type(error), match=str(error)):
@@ -137,7 +151,8 @@ async def test_other_errors_stop_the_run(error: FairqrError, lines: Lines[Note])
 def test_a_refusal_without_tokens_is_the_server_s() -> None:
     """Of the key, perhaps; a model that declines has read the question."""
     for status in ("ok", "tie", "essay", "parse_error", "unsupported"):
-        check_answered(status, "", Usage())
+        assert check_answered(status, "", Usage()) is None
+    assert check_answered("invalid_request", "No.", Usage()) is not None
     for usage in (Usage(model_calls=1, prompt_tokens=20), Usage(cached_calls=1)):
         check_answered("refused", "", usage)
     for status, usage in (("refused", Usage(model_calls=1)), ("timeout", Usage(prompt_tokens=9))):
