@@ -43,6 +43,7 @@ def test_runs_are_recorded_in_the_folder_that_settings_name(
     with monkeypatch.context() as patch:
         patch.setenv("FAIRQR_TRACE_CONTENT", "true")
         second = quick(*search)
+    assert second.result["usage"]["cached_calls"] == 0
     model_server.does(failure(401, KEY))
     third = quick(*search, "--model", "openai:other")
     folder = settings.parent / "runs"

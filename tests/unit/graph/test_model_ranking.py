@@ -11,7 +11,7 @@ import pytest
 from fairqr import FairSearch, StepData
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.rankers import Cost, ItemRanking, RankItem
-from fairqr.base.errors import InputError, ModelUnavailableError
+from fairqr.base.errors import InputError
 from fairqr.base.telemetry import record_to
 from fairqr.graph.search.context import METHODS, READS, Context
 from fairqr.graph.search.rankers import Rankers
@@ -135,22 +135,6 @@ def test_each_ranker_is_a_method_and_can_follow_any_other() -> None:
     assert Context.of(method="listwise", rerank="fusion").strategy.ranker is None
 
 
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        ({"ranking": {"window": 10}}, "names? a ranker|none does here"),
-        ({"method": "listwise", "ranking": {"window": 1}}, "'ranking.window' is wrong"),
-        ({"method": "listwise", "ranking": {"window": 5, "step": 5}}, "step is 5"),
-        ({"method": "listwise", "ranking": {"windows": 5}}, "'ranking.windows' is wrong"),
-        ({"method": "listwise", "ranking": {"strategy": "bubble"}}, "'ranking.strategy'"),
-        ({"rerank": "random"}, "'rerank' is wrong"),
-    ],
-)
-def test_what_is_out_of_range_is_refused(values: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        Context.of(**values)
-
-
 async def test_the_cost_is_known_before_anything_is_asked_and_must_fit_the_budget(
     engine: SearchEngine,
 ) -> None:
@@ -238,22 +222,3 @@ async def test_a_tight_budget_keeps_one_ranking_and_is_never_exceeded(engine: Se
         if calls == 6:
             assert refiner.asked == []
             assert result.stop_reason == "budget"
-
-
-class Writer:
-    """A language model that only ranks."""
-
-    name = "writer"
-
-    async def write(self) -> None: ...
-
-    async def weigh(self) -> None: ...
-
-
-async def test_a_model_does_only_what_it_can(engine: SearchEngine) -> None:
-    with pytest.raises(ModelUnavailableError, match="listwise asks a language model"):
-        await FairSearch(engine, "feedback").search("science", method="listwise", k=10)
-    search = FairSearch(engine, Writer())  # type: ignore[arg-type]
-    with pytest.raises(ModelUnavailableError, match="writer can rank, but not refine"):
-        await search.search("science", k=10)
-    assert (await search.search("science", k=10, method="plain")).model is None

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 from fairqr import FairSearch
-from fairqr.agents.refiner import Refinement
 from fairqr.base.errors import SourceError
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
 from fairqr.retrieval.engines.hybrid import texts
@@ -97,6 +96,8 @@ async def test_little_is_to_gain_and_nobody_is_asked(hybrid: SearchEngine) -> No
     assert result.baseline.gaps.ranking["gender"]["female"] > 0.2
     assert result.baseline.gaps.supply["gender"]["female"] < 0.05
     assert result.gaps.ranking["gender"]["female"] < 0.1
+    points = round(100 * result.baseline.gaps.ranking["gender"]["female"])
+    assert f"{points} points were withheld by the ranking" in " ".join(result.explanation)
 
 
 @pytest.mark.parametrize("women", [1], indirect=True)
@@ -197,6 +198,7 @@ async def test_without_estimates_nothing_is_said_to_be_withheld(lexical: SearchE
     _, unchecked, by_rank = result.explanation
     assert unchecked.startswith("We moved documents up without checking that they are relevant")
     assert by_rank.startswith(f"Relevance by rank: {result.objective.relevance:.2f}")
+    assert (await search(lexical, method="fair-qr")).explanation[1:] == []
 
 
 async def test_gaps_add_up_to_what_a_group_lacks(hybrid: SearchEngine) -> None:
@@ -225,7 +227,9 @@ async def test_much_is_to_gain_and_the_model_is_asked(
     assert all(place.relevance is None for place in result.ranking)
     assert result.without_model.objective.fairness < result.objective.fairness - 0.1
     assert result.without_model.divergence > result.divergence
-    assert result.without_model.documents == sum(p.id.startswith("s") for p in result.ranking) > 0
+    documents = result.without_model.documents
+    assert documents == sum(place.id.startswith("s") for place in result.ranking) > 0
+    assert f"queries brought {documents} document" in result.explanation[-1]
     assert is_near(result) or "target" not in context
     unasked = asked()
     enough = await search(lexical, unasked, evidence=False, least_gain=1, **context)
@@ -268,18 +272,6 @@ async def test_what_the_model_finds_must_be_relevant_to_the_original_query(
     assert result.without_model.documents == 0
     assert always.asked
     assert never.started == alone.usage.model_calls == 0
-
-
-async def test_a_model_that_fails_leaves_the_fair_list_made_without_it(
-    hybrid: SearchEngine, lexical: SearchEngine
-) -> None:
-    fails = KnownRefiner({"any": Refinement("unavailable", message="The model is away.")})
-    for engine in (hybrid, lexical):
-        failed = await search(engine, fails, ask="always")
-        alone = await search(engine, ask="never")
-        assert (failed.stop_reason, failed.warnings) == ("model_failed", ["The model is away."])
-        assert (failed.ranking, failed.objective) == (alone.ranking, alone.objective)
-        assert failed.objective.value > failed.baseline.objective.value
 
 
 class Estimating(WatchedEngine):
