@@ -218,6 +218,7 @@ SCRIPTS: dict[str, list[Answer]] = {
     "a code fence": [says('Sure!\n```json\n{"keywords": ["woman", "she"]}\n```\nEnjoy.')],
     "nulls between": [says({"keywords": ["woman", None, 3, "she"], "topic": None, "drop": None})],
     "ten thousand": [only("woman", "she", *(f"zz{n}" for n in range(10_000)))],
+    "markup": [only("</woman>", '"she"~ *', "{query}", "\u202eevil\x1b[2J")],
 }
 
 
@@ -234,6 +235,7 @@ async def test_a_usable_reply_is_used(
     assert "woman" in refined.keywords
     assert len(refined.keywords) <= 8
     assert not any(word.startswith("zz") for word in refined.keywords)
+    assert all(re.fullmatch(r"[\w ]+", query) for query in result.iterations[1].queries)
 
 
 async def test_a_failure_in_a_later_round_keeps_the_best(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.prompts.template import PromptReference
-from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
 from fairqr.retrieval.sources.catalog import Catalog
+from tests.unit.engines import WatchedEngine
 
 GENDERS = (
     "attributes: {gender: {field: g, groups: [female, male], population: {female: 0.5, male: 0.5}}}"
@@ -51,6 +53,23 @@ async def engine(corpus: Path) -> AsyncIterator[SearchEngine]:
     engine = await Catalog(corpus.parent / "data").resolve(str(corpus))
     yield engine
     await engine.aclose()
+
+
+class AlteredEngine(WatchedEngine):
+    """An engine whose hits are not quite those of another.
+
+    Args:
+        engine: The other.
+        altered: Returns the fields of hits that differ.
+    """
+
+    def __init__(self, engine: SearchEngine, altered: Callable[[Hits], dict[str, Any]]) -> None:
+        super().__init__(engine)
+        self.altered = altered
+
+    async def search(self, queries: Sequence[Query]) -> list[Hits]:
+        found = await super().search(queries)
+        return [replace(hits, **self.altered(hits)) if len(hits) else hits for hits in found]
 
 
 class KnownRefiner:

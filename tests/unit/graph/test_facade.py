@@ -69,11 +69,16 @@ class Missing(KnownRefiner):
 
 
 class Closing:
-    """An engine that says on which thread it was closed."""
+    """An engine that says on which threads it was opened, by the name 'people', and closed."""
 
     def __init__(self, engine: SearchEngine) -> None:
         self._engine = engine
+        self.opened: list[int] = []
         self.closed: list[int] = []
+
+    async def open(self, source: object, **_: object) -> Closing:
+        self.opened.append(threading.get_ident())
+        return self
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
@@ -81,6 +86,13 @@ class Closing:
     async def aclose(self) -> None:
         self.closed.append(threading.get_ident())
         await self._engine.aclose()
+
+
+@pytest.fixture
+def closing(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> Any:
+    closing = Closing(engine)
+    monkeypatch.setattr("fairqr.api.open_engine", closing.open)
+    return closing
 
 
 async def test_opening_reports_what_is_wrong_before_anything_is_searched(
@@ -139,17 +151,8 @@ async def test_an_interrupted_run_says_what_can_resume_it(engine: SearchEngine) 
 
 @pytest.mark.parametrize("blocking", [False, True])
 async def test_what_was_opened_is_closed_on_the_loop_that_opened_it(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, *, blocking: bool
+    closing: Closing, *, blocking: bool
 ) -> None:
-    opened: list[int] = []
-    closing: Any = Closing(engine)
-
-    async def open_here(source: object, *, retriever: str) -> SearchEngine:
-        opened.append(threading.get_ident())
-        return closing
-
-    monkeypatch.setattr("fairqr.api.open_engine", open_here)
-
     def block() -> None:
         with FairSearch.open("people", KnownRefiner()) as search:
             assert isinstance(search, SyncFairSearch)
@@ -160,12 +163,20 @@ async def test_what_was_opened_is_closed_on_the_loop_that_opened_it(
     else:
         async with FairSearch.open("people", KnownRefiner()) as search:
             assert (await search.search("physicist", CONTEXT)).ranking
-    assert len(opened) == 1
-    assert set(opened) == set(closing.closed)
+    assert len(closing.opened) == 1
+    assert set(closing.opened) == set(closing.closed)
 
 
-async def test_an_engine_that_was_given_stays_open(engine: SearchEngine) -> None:
-    closing: Any = Closing(engine)
+async def test_a_start_that_fails_leaves_nothing_open(closing: Closing) -> None:
+    search = FairSearch("people", model="no such model")
+    for _ in range(2):
+        with pytest.raises(ModelUnavailableError):
+            await search.search("physicist")
+    await search.aclose()
+    assert len(closing.closed) == len(closing.opened) == 1
+
+
+async def test_an_engine_that_was_given_stays_open(closing: Any) -> None:
     async with FairSearch.open(closing, KnownRefiner()) as search:
         await search.search("physicist", CONTEXT)
     assert closing.closed == []

@@ -9,8 +9,8 @@ import asyncio
 import itertools
 import json
 import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import replace
+import re
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,14 @@ import pytest
 
 from fairqr import FairSearch
 from fairqr.base.errors import SourceError
-from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
+from fairqr.retrieval.engines.engine import Hits, SearchEngine
 from fairqr.retrieval.engines.hybrid import texts
 from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
 from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.fairness.target import DEFAULT_TARGET
-from tests.unit.engines import WatchedEngine, hits_of
-from tests.unit.graph.corpora import KnownRefiner, indexed
+from tests.unit.engines import hits_of
+from tests.unit.graph.corpora import AlteredEngine, KnownRefiner, indexed
 from tests.unit.retrieval.vector_encoders import CountingEncoder
 
 EVEN = "gender=female:0.5,male:0.5"
@@ -197,7 +197,10 @@ async def test_without_estimates_nothing_is_said_to_be_withheld(lexical: SearchE
     assert result.relevance is None
     _, unchecked, by_rank = result.explanation
     assert unchecked.startswith("We moved documents up without checking that they are relevant")
-    assert by_rank.startswith(f"Relevance by rank: {result.objective.relevance:.2f}")
+    assert by_rank.startswith("Relevance by rank: ")
+    after, before = result.objective, result.baseline.objective
+    figures = [after.relevance, before.relevance, after.fairness, before.fairness]
+    assert re.findall(r"\d\.\d\d", by_rank) == [f"{figure:.2f}" for figure in figures]
     assert (await search(lexical, method="fair-qr")).explanation[1:] == []
 
 
@@ -230,6 +233,8 @@ async def test_much_is_to_gain_and_the_model_is_asked(
     documents = result.without_model.documents
     assert documents == sum(place.id.startswith("s") for place in result.ranking) > 0
     assert f"queries brought {documents} document" in result.explanation[-1]
+    gained = result.objective.fairness - result.without_model.objective.fairness
+    assert f"{gained:+.3f} of fairness" in result.explanation[-1]
     assert is_near(result) or "target" not in context
     unasked = asked()
     enough = await search(lexical, unasked, evidence=False, least_gain=1, **context)
@@ -274,22 +279,6 @@ async def test_what_the_model_finds_must_be_relevant_to_the_original_query(
     assert never.started == alone.usage.model_calls == 0
 
 
-class Estimating(WatchedEngine):
-    """Estimates relevance by a table beside the engine's own scores."""
-
-    def __init__(self, inner: SearchEngine, chances: Mapping[str, float]) -> None:
-        super().__init__(inner)
-        self.capabilities = self.capabilities | {"relevance"}
-        self.chances = chances
-
-    async def search(self, queries: Sequence[Query]) -> list[Hits]:
-        found = await super().search(queries)
-        return [
-            replace(hits, relevance=np.array([self.chances.get(id_, 0.6) for id_ in hits.ids]))
-            for hits in found
-        ]
-
-
 @pytest.mark.parametrize("women", [1], indirect=True)
 @pytest.mark.parametrize(
     ("fault", "said"),
@@ -304,15 +293,8 @@ class Estimating(WatchedEngine):
 async def test_hits_that_nothing_can_be_computed_from_are_one_sentence(
     lexical: SearchEngine, fault: Callable[[Hits], dict[str, Any]], said: str
 ) -> None:
-    class Faulty(WatchedEngine):
-        """An engine that somebody wrote wrongly."""
-
-        async def search(self, queries: Sequence[Query]) -> list[Hits]:
-            found = await super().search(queries)
-            return [replace(hits, **fault(hits)) if len(hits) else hits for hits in found]
-
     with pytest.raises(SourceError, match=f"returned {said}.*; correct the engine."):
-        await search(Faulty(lexical), ask="never")
+        await search(AlteredEngine(lexical, fault), ask="never")
 
 
 @pytest.mark.parametrize("women", [25], indirect=True)
@@ -324,7 +306,12 @@ async def test_the_order_within_a_group_is_the_engines_or_on_request_that_of_the
     doubtful = [plain[0], plain[3], next(id_ for id_ in plain if id_[0] == "w")]
     chances = {id_: 0.6 + 0.005 * place for place, id_ in enumerate(plain)}
     chances |= dict.fromkeys(doubtful, 0.45)
-    engine = Estimating(lexical, chances)
+
+    def estimated_by_table(hits: Hits) -> dict[str, Any]:
+        return {"relevance": np.array([chances.get(id_, 0.6) for id_ in hits.ids])}
+
+    engine = AlteredEngine(lexical, estimated_by_table)
+    engine.capabilities |= {"relevance"}
     kept, estimated = [
         await search(engine, ask="never", k=20, order=order) for order in ("engine", "estimated")
     ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from fairqr.agents.refiner import RefinementRequest
 from fairqr.base.errors import InputError, UnsupportedError
 from fairqr.retrieval.engines.engine import Capability, SearchEngine
 from tests.unit.engines import WatchedEngine
-from tests.unit.graph.corpora import GENDERS_AND_PLACES, KnownRefiner, write_corpus
+from tests.unit.graph.corpora import GENDERS_AND_PLACES, AlteredEngine, KnownRefiner, write_corpus
 
 NOTHING: tuple[Capability, ...] = ("rescore", "document_frequencies", "corpus_shares")
 BOTH = ("gender", "place")
@@ -117,12 +115,7 @@ async def test_what_an_engine_cannot_do_is_refused_in_one_sentence(
 async def test_warnings_of_an_engine_reach_the_result_once(engine: SearchEngine) -> None:
     """Such as that a part of an index did not answer."""
 
-    class Partial(WatchedEngine):
-        async def search(self, queries: Sequence[Any]) -> list[Any]:
-            found = await super().search(queries)
-            said = ("1 of 5 shards failed.",)
-            return [dataclasses.replace(hits, warnings=said) for hits in found]
-
+    partial = AlteredEngine(engine, lambda hits: {"warnings": ("1 of 5 shards failed.",)})
     asked: Any = {"attribute": "gender", "k": 10, "max_iterations": 1, "ask": "always"}
-    result = await FairSearch(Partial(engine), KnownRefiner(words)).search("science", **asked)
+    result = await FairSearch(partial, KnownRefiner(words)).search("science", **asked)
     assert result.warnings.count("1 of 5 shards failed.") == 1

@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,18 @@ from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.base.errors import InputError, ModelUnavailableError, QueryError, UnknownAttributeError
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import SearchResult
-from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.exposure import exposure
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.documents import Document
 from tests.unit.engines import WatchedEngine, hits_of, ranked, remove
-from tests.unit.graph.corpora import GENDERS_AND_PLACES, KnownRefiner, indexed, write_corpus
+from tests.unit.graph.corpora import (
+    GENDERS_AND_PLACES,
+    AlteredEngine,
+    KnownRefiner,
+    indexed,
+    write_corpus,
+)
 
 
 @pytest.fixture(scope="module")
@@ -280,13 +285,9 @@ async def test_what_an_engine_cannot_read_again_stays_in_the_result(engine: Sear
 async def test_scores_that_cannot_be_weights_only_say_the_order(engine: SearchEngine) -> None:
     """Such as logarithms: the target is then by 1/rank, and the result says so."""
 
-    class Negative(WatchedEngine):
-        async def search(self, queries: Sequence[Query]) -> list[Hits]:
-            found = await super().search(queries)
-            return [replace(hits, scores=[score - 100 for score in hits.scores]) for hits in found]
-
+    negative = AlteredEngine(engine, lambda hits: {"scores": [it - 100 for it in hits.scores]})
     options = {"target": "retrieved:1", "max_iterations": 0}
-    result = await searched(Negative(engine), **options)
+    result = await searched(negative, **options)
     ids = (await hits_of(engine, "science", 500)).ids
     ranks = [(id_[0], 1 / rank) for rank, id_ in enumerate(ids, start=1)]
     women, total = (sum(w for kind, w in ranks if kind in kinds) for kinds in ("w", "wm"))
@@ -296,31 +297,12 @@ async def test_scores_that_cannot_be_weights_only_say_the_order(engine: SearchEn
     assert not any("cannot be used as weights" in warning for warning in plain.warnings)
 
 
-async def test_a_start_that_fails_leaves_nothing_open(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watched = WatchedEngine(engine)
-
-    async def opened(source: object, **_: object) -> SearchEngine:
-        return watched
-
-    monkeypatch.setattr("fairqr.api.open_engine", opened)
-    search = FairSearch("people", model="no such model")
-    for _ in range(2):
-        with pytest.raises(ModelUnavailableError):
-            await search.search("science")
-    await search.aclose()
-    assert watched.closed == 1
-
-
 async def test_the_same_search_gives_the_same_result(engine: SearchEngine) -> None:
     one, other = [(await searched(engine)).model_dump(exclude={"usage"}) for _ in range(2)]
     assert one == other
 
 
-def test_the_synchronous_search_works_inside_a_running_loop(
-    engine: SearchEngine, tmp_path: Path
-) -> None:
+def test_the_synchronous_search_works_inside_a_running_loop(engine: SearchEngine) -> None:
     """As in a notebook; and one object serves several threads."""
     with FairSearch.open(engine, KnownRefiner(FEMALE)) as search:
 
