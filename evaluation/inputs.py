@@ -28,8 +28,8 @@ from fairqr.retrieval.sources.runs import TIES, SystemRun, Ties, check_ties, rea
 from fairqr.retrieval.sources.schema import NAME, UNKNOWN, Attribute, Schema, as_text
 from fairqr.retrieval.sources.source import Source
 
-COLUMNS = {"qid": "query_id", "docno": "doc_id", "label": "relevance", "rel": "relevance"}
-"""Other names of columns, such as PyTerrier's."""
+COLUMNS = {"qid": "query_id", "docno": "doc_id", "rel": "relevance", "label": "relevance"}
+"""Other names of columns, such as PyTerrier's; of several for the same, the last is taken."""
 
 RUN_FORMS = (
     "a path, a dict such as {'q1': {'d1': 2.5}} or {'q1': ['d1', 'd2']}, or a pandas data frame "
@@ -245,11 +245,12 @@ def _by_query(given: Any, value: str, what: str, forms: str) -> dict[str, Any]:
     if not _is_frame(given):
         wrong = f"{what[0].upper()}{what[1:]} cannot be of type {type(given).__name__}; give"
         records = list(given) if isinstance(given, Iterable) else [None]
-        if not all(hasattr(record, name) for record in records for name in names):
+        there = [it for it in (*names, *COLUMNS) if all(hasattr(record, it) for record in records)]
+        if not {*names} <= {*there, *_usual_names(there, COLUMNS).values()}:
             raise InputError(f"{wrong} {forms}.")
-        cells = [[getattr(record, name) for name in names] for record in records]
-        frame = library("pandas", "A list of records").DataFrame(cells, columns=names, dtype=object)
-    frame = _renamed(frame, what)
+        cells = [[getattr(record, name) for name in there] for record in records]
+        frame = library("pandas", "A list of records").DataFrame(cells, columns=there, dtype=object)
+    frame = _renamed(frame, what, COLUMNS)
     if not {*names} <= {*frame.columns}:
         raise InputError(
             f"The data frame of {what} needs the columns {', '.join(names)}; it "
@@ -272,15 +273,20 @@ def _is_frame(given: Any) -> bool:
     return type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "columns")
 
 
-def _renamed(frame: Any, what: str) -> Any:
+def _usual_names(there: Collection[Any], others: Mapping[str, str]) -> dict[str, str]:
+    """Return the usual names of columns by the names that they have."""
+    found = {usual: other for other, usual in others.items() if other in there}
+    return {other: usual for usual, other in found.items() if usual not in there}
+
+
+def _renamed(frame: Any, what: str, others: Mapping[str, str]) -> Any:
     """Return a data frame with the usual names of columns, which must be distinct."""
-    there = list(frame.columns)
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise InputError(
             f"The data frame of {what} has the column '{one_line(twice)}' twice; keep one."
         )
-    return frame.rename(columns={o: n for o, n in COLUMNS.items() if n not in there})
+    return frame.rename(columns=_usual_names(list(frame.columns), others))
 
 
 def _dataset(name: str) -> Any:
@@ -299,7 +305,8 @@ def _dataset(name: str) -> Any:
 
 def _labels_of_frame(given: Any) -> tuple[list[str], dict[str, list[Any]]]:
     """Return the documents of a data frame, and their labels by attribute."""
-    frame = _renamed(given, "the groups")
+    # Any other column is an attribute, whatever its name.
+    frame = _renamed(given, "the groups", {"docno": "doc_id"})
     attributes = [name for name in frame.columns if name != "doc_id"]
     if len(attributes) in (0, len(frame.columns)):
         raise InputError(
@@ -314,7 +321,8 @@ def _labels_of_frame(given: Any) -> tuple[list[str], dict[str, list[Any]]]:
             "keep one, with a list of groups where there are several."
         )
     labels = frame[attributes].astype(object).mask(frame[attributes].isna(), None)
-    return _ids(documents.tolist()), {str(name): labels[name].tolist() for name in attributes}
+    ids = _ids(dict.fromkeys(documents.tolist()))
+    return ids, {str(name): labels[name].tolist() for name in attributes}
 
 
 def _labels_of_dict(groups: Mapping[Any, Any]) -> tuple[list[str], dict[str, list[Any]]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import yaml
-from pydantic import BaseModel, StringConstraints, TypeAdapter, ValidationError
+from pydantic import BaseModel, StringConstraints, TypeAdapter, ValidationError, WrapValidator
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from fairqr.base.errors import CorpusError, InputError, first_problem, one_line
@@ -31,21 +31,30 @@ ABOUT = "collection.yaml"
 _QRELS = re.compile(r"qrels(?:-(.+))?\.txt")
 T = TypeVar("T")
 Words = Annotated[str, StringConstraints(strip_whitespace=True)]
+Id = Annotated[
+    str,
+    StringConstraints(pattern=r"^\S+$"),
+    WrapValidator(lambda given, check: check(str(given) if type(given) is int else given)),
+]
+Keywords = Annotated[
+    tuple[Words, ...],
+    WrapValidator(lambda given, check: tuple(filter(None, check(() if given is None else given)))),
+]
 
 
-@checked_dataclass(frozen=True, slots=True, config={"coerce_numbers_to_str": True})
+@checked_dataclass(frozen=True, slots=True)
 class Topic:
     """One topic of a collection.
 
     Attributes:
-        id: As judgements and runs name it; without white space.
+        id: As judgements and runs name it; without white space. A whole number counts as its text.
         title: A few words, in TREC's sense of a title.
-        keywords: Further words, the most important first; may be empty.
+        keywords: Further words, the most important first; may be empty. Blank ones are dropped.
     """
 
-    id: Annotated[str, StringConstraints(pattern=r"^\S+$")]
+    id: Id
     title: Annotated[Words, StringConstraints(min_length=1)]
-    keywords: tuple[Words, ...] = ()
+    keywords: Keywords = ()
 
     def text(self, keywords: int = 10) -> str:
         """Return the query: the title and the first few keywords.

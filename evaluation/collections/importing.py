@@ -18,6 +18,7 @@ import gzip
 import json
 import re
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,7 +36,7 @@ from fairqr.evaluation.collections import collection as standard
 from fairqr.evaluation.qrels import Qrels, read_qrels, write_qrels
 from fairqr.retrieval.sources import documents as lines
 from fairqr.retrieval.sources.corpus import DOCUMENTS, SCHEMA
-from fairqr.retrieval.sources.schema import load_schema
+from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, load_schema
 
 Qrel = dict[str, int]
 SCHEMAS = Path(__file__).parent / "schemas"
@@ -61,7 +62,9 @@ TREC = {
 TEXTS = ("plain", "text", "html")
 """The fields that an article's text stands in, the first one being preferred."""
 # An erroneous gender in the metadata of 2021, which the track's code drops by name.
-NO_GENDERS = ("Taira no Kiyomori", "unknown")
+NO_GENDERS = ("Taira no Kiyomori", UNKNOWN)
+REGIONS = ("geographic_locations", "page_subcont_regions", "source_subcont_regions")
+"""The fields of metadata that have regions."""
 _RENAMED = {"qual_cat": "quality", "quality_score_disc": "quality", "pred_qual": "quality_score"}
 
 
@@ -185,7 +188,8 @@ class _Metadata(BaseModel, extra="allow"):
         genders = [name for name in self.gender or () if name not in NO_GENDERS]
         plain = [re.sub(r"(?:trans|cis)gender\s+((?:fe)?male)", r"\1", name) for name in genders]
         groups = [name if name in ("female", "male") else "non-binary" for name in plain]
-        found = self.model_dump(exclude_unset=True, exclude={"page_id"})
+        # The article has its own id, title, text and address.
+        found = self.model_dump(exclude_unset=True, exclude={"page_id", *_Article.model_fields})
         fields = {_RENAMED.get(name, name): value for name, value in found.items()}
         return fields | {"gender": list(dict.fromkeys(groups)) or None}
 
@@ -226,9 +230,10 @@ def read_trec_fair(
     home = SCHEMAS / f"trec-fair-{year}"
     attributes = load_yaml(home / SCHEMA, "schema")["attributes"]
     kept = {name: it for name, it in attributes.items() if everything or "population" in it}
+    geography = load_schema(home / SCHEMA).attribute("geography")
     return Parts(
         schema=yaml.safe_dump({"attributes": kept}, sort_keys=False).encode(),
-        documents=_articles(corpus, metadata, work, notes),
+        documents=_articles(corpus, metadata, work, geography, notes),
         topics={split: list(found.values()) for split, found in topics.items()},
         qrels=qrels,
         about=standard.read_about(home),
@@ -286,14 +291,27 @@ def _listed(value: Any) -> Any:
     return [word for word in re.split(r"\s*,\s*", plain) if word]
 
 
+def _drop_strange(fields: dict[str, Any], geography: Attribute, strange: Counter[str]) -> None:
+    """Leave out the regions that the track does not know, so that the others share the page."""
+    for name in REGIONS:
+        own = fields.get(name) or ()
+        if odd := [it for it in own if it not in ("UNK", UNKNOWN) and not geography.group_of(it)]:
+            strange.update(odd)
+            kept = [it for it in own if it not in odd]
+            fields[name] = {it: own[it] for it in kept} if isinstance(own, dict) else kept
+
+
 def _articles(
-    corpus: Path, metadata: Path, work: Path, notes: list[str]
+    corpus: Path, metadata: Path, work: Path, geography: Attribute, notes: list[str]
 ) -> Iterator[lines.Document]:
     """Yield the articles with their metadata; of pages that stand twice, the first counts."""
     unlabelled = 0
+    strange: Counter[str] = Counter()
     with open_table(work / "metadata") as table:
         for page in standard.read_lines(metadata, _Metadata):
-            put(table, str(page.page_id), json.dumps(page.fields()))
+            labels = page.fields()
+            _drop_strange(labels, geography, strange)
+            put(table, str(page.page_id), json.dumps(labels))
         for article in standard.read_lines(corpus, _Article):
             id_ = str(article.id)
             fields = get(table, id_)
@@ -302,6 +320,8 @@ def _articles(
             yield lines.Document(id_, article.title, article.text or "", content)
     if unlabelled:
         notes.append(f"{unlabelled:,} without metadata: all their labels are unknown")
+    for region, count in strange.most_common(10):
+        notes.append(f"the region '{one_line(region)}' is none of the track's: {count:,} left out")
 
 
 def read_ir_dataset(paths: Sequence[Path], work: Path) -> Parts:
@@ -434,7 +454,8 @@ def _write_documents(
         for count, document in enumerate(parts.documents, start=1):
             if put(ids, document.id, str(count)):
                 head = {"id": document.id, "title": document.title, "text": document.text}
-                line = json.dumps({**head, **document.fields}, ensure_ascii=False)
+                # The head stands first, and no field of the same name replaces it.
+                line = json.dumps({**head, **document.fields, **head}, ensure_ascii=False)
                 stream.write(line.encode("utf-8", "replace") + b"\n")
                 written += 1
                 if progress and not written % TELL_EVERY:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
 
 from fairqr.base.errors import CorpusError, InputError, first_problem, one_line
 from fairqr.base.extras import library
@@ -26,6 +26,13 @@ from fairqr.retrieval.sources.documents import open_text
 QUESTIONS, OUTPUTS = "questions", "outputs"
 ENDINGS = (".json", ".json.gz")
 DEEPEST = 100
+LEFT_OUT = (WITHOUT_TEXT, SAME_ID, EQUAL, ANSWER) = (
+    "without text",
+    "whose id stood already",
+    "that are equal to an earlier one",
+    "that are the question and its gold",
+)
+"""Which documents are left out, in the order of a collection's note, which manifests hold."""
 T = TypeVar("T")
 
 
@@ -40,6 +47,10 @@ class Entry(BaseModel, frozen=True, coerce_numbers_to_str=True):
     id: str
     input: str
     profile: list[dict[str, Any]] | None = None
+
+
+class _Task(RootModel[str | None]):
+    """The task that a file of outputs names; null is none."""
 
 
 class _Gold(BaseModel, coerce_numbers_to_str=True):
@@ -60,7 +71,7 @@ def find_files(path: Path) -> tuple[Path, Path]:
         CorpusError: A file is missing.
         InputError: There are several, and none of them comes first.
     """
-    inside = path.glob("*") if path.is_dir() else [path]
+    inside = path.glob(f"*{QUESTIONS}.json*") if path.is_dir() else [path]
     found = [it for it in inside if it.is_file() and is_lamp(it)]
     if not found:
         raise CorpusError(
@@ -171,7 +182,8 @@ def load_lamp(
     for gold in read_items(outputs, "golds.item", _Gold):
         if gold.id in entries:
             golds.setdefault(gold.id, gold.output)
-    kind, name = _task_of(task, next(read_items(outputs, "task", str), ""), outputs)
+    named = next(read_items(outputs, "task", _Task), _Task(None)).root
+    kind, name = _task_of(task, named or "", outputs)
     reader = _Reader(kind, pool)
     queries = []
     for entry in entries.values():
@@ -195,7 +207,7 @@ def load_lamp(
     notes = [f"A set in the shape of {kind.name}, which it is not."] if name != kind.name else []
     if pool is not None:
         notes.append(f"Of each profile the first {pool} documents.")
-    notes += [f"Documents {why}, left out: {n}." for why, n in reader.left_out.items()]
+    notes += [f"Documents {why}, left out: {n}." for why, n in reader.left_out.items() if n]
     hashes = "".join([sha256_of(questions), sha256_of(outputs), kind.name])
     return RagCollection(
         name=name,
@@ -230,7 +242,7 @@ class _Reader:
     def __init__(self, task: LampTask, pool: int | None) -> None:
         self._task = task
         self._pool = pool
-        self.left_out = Counter[str]()
+        self.left_out = Counter(dict.fromkeys(LEFT_OUT, 0))
         self.seen: set[str] = set()
 
     def query(self, entry: Entry, gold: str | None) -> RagQuery | str:
@@ -268,13 +280,13 @@ class _Reader:
             # A document without an id has its place as one; LaMP's all have one.
             id_ = _text(data.get("id")) or f"#{place}"
             if not text:
-                self.left_out["without text"] += 1
+                self.left_out[WITHOUT_TEXT] += 1
             elif id_ in found:
-                self.left_out["whose id stood already"] += 1
+                self.left_out[SAME_ID] += 1
             elif len(answer) > 1 and answer <= set(map(_flat, content)):
-                self.left_out["that are the question and its gold"] += 1
+                self.left_out[ANSWER] += 1
             elif content in contents:
-                self.left_out["that are equal to an earlier one"] += 1
+                self.left_out[EQUAL] += 1
             else:
                 contents.add(content)
                 found[id_] = PoolDocument(id_, fields, text, {})

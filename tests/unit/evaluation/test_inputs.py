@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import namedtuple
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ RUN: Mapping[str, Mapping[str, float]] = {
 QRELS: Mapping[str, Mapping[str, int]] = {"q1": {"f1": 2, "m2": 1, "f2": 0}, "q2": {"f3": 1}}
 GROUPS = {"f1": "female", "f2": "female", "f3": "female", "m1": "male", "m2": "male", "m3": "male"}
 MEASURES = "nDCG@20,AP,AWRF@2"
+Scored = namedtuple("Scored", "qid docno score")
+Judged = namedtuple("Judged", "qid docno label")
 TWICE = pd.DataFrame([["q1", "d1", "d2", 1.0]], columns=["qid", "docno", "docno", "score"])
 
 
@@ -66,6 +69,7 @@ def test_runs_in_every_form_are_measured_alike(tmp_path: Path) -> None:
         frame(RUN, ["query_id", "doc_id", "score"]).sample(frac=1, random_state=0),
         frame(RUN, ["qid", "docno", "score"]),
         scored,
+        [Scored(*row) for row in scored],
         path,
         str(path),
     ):
@@ -82,7 +86,10 @@ def test_judgements_in_every_form_are_measured_alike(tmp_path: Path) -> None:
     for qrels in (
         frame(QRELS, ["query_id", "doc_id", "relevance"]),
         frame(QRELS, ["qid", "docno", "label"]),
+        frame(QRELS, ["qid", "docno", "label"]).assign(rel=9),
+        frame(QRELS, ["qid", "docno", "rel"]),
         judged,
+        [Judged(judgement.query_id, judgement.doc_id, judgement.relevance) for judgement in judged],
         path,
         dataset,
         "fairqr-test",
@@ -143,6 +150,13 @@ def test_columns_of_numbers_are_attributes() -> None:
     assert found.mean["AWRF@2(attribute=gender)"] == pytest.approx(
         fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=GROUPS).mean["AWRF@2(attribute=group)"]
     )
+
+
+@pytest.mark.parametrize("name", ["label", "rel", "qid", "query_id", "relevance"])
+def test_an_attribute_may_have_the_name_of_another_column(name: str) -> None:
+    rows = pd.DataFrame({"docno": list(GROUPS), name: list(GROUPS.values())})
+    found = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=rows)
+    assert list(found.mean) == [f"AWRF@2(attribute={name})"]
 
 
 def test_equal_scores_stand_as_asked() -> None:
@@ -327,6 +341,10 @@ def test_a_dataset_that_cannot_be_fetched_gets_a_sentence() -> None:
         ({"measures": [3]}, r"A measure cannot be of type int"),
         ({"measures": ir_measures.AP(rel=2)}, r"AP has no parameter 'rel'"),
         ({"groups": 3}, r"The groups are of type int; give a dict such as"),
+        (
+            {"groups": pd.DataFrame({"doc_id": [1, "1"], "gender": ["f", "m"]})},
+            r"The document '1' is there twice, as a number and as text",
+        ),
         ({"groups": {"d1": "a"}}, r"an attribute needs at least two groups"),
         ({"groups": {"d1": None}}, r"No document has a group of 'group'"),
         ({"groups": {"d1": {"a": -1}, "d2": "b"}}, r"A label of 'group' is wrong"),

@@ -73,6 +73,17 @@ def test_the_query_is_the_title_and_some_keywords() -> None:
         topic.text(-1)
 
 
+@pytest.mark.parametrize(
+    ("keywords", "read"), [("null", ()), ('["", " a ", " "]', ("a",)), ("[]", ())]
+)
+def test_keywords_may_be_null_or_blank(
+    tmp_path: Path, keywords: str, read: tuple[str, ...]
+) -> None:
+    path = tmp_path / "topics.jsonl"
+    path.write_text(f'{{"id": 1, "title": "t", "keywords": {keywords}}}')
+    assert read_topics(path) == (Topic("1", "t", read),)
+
+
 def test_topics_that_are_written_are_read_again(tmp_path: Path) -> None:
     topics = (Topic("1", "Ärzte", ("«»", "b c")), Topic("2", "x"))
     write_topics(tmp_path / "topics.jsonl", topics)
@@ -123,7 +134,11 @@ def test_what_is_said_of_a_collection(folder: Path) -> None:
         ("[" * 100_000, "line 3: Invalid JSON: recursion limit exceeded"),
         ('{"title": "x"}', "line 3: its id: Field required"),
         ('{"id": true, "title": "x"}', "line 3: its id: Input should be a valid string"),
+        ('{"id": 1.5, "title": "x"}', "line 3: its id: Input should be a valid string"),
         ('{"id": "a b", "title": "x"}', "line 3: its id: String should match"),
+        ('{"id": "a", "title": 5}', "line 3: its title: Input should be a valid string"),
+        ('{"id": "a", "title": NaN}', "line 3: its title: Input should be a valid string"),
+        ('{"id": "a", "title": "x", "keywords": [1]}', "line 3: its keywords.0: "),
         ('{"id": "a", "title": " "}', "line 3: its title: String should have at least 1"),
         ('{"id": "a", "title": "x", "keywords": "y"}', "line 3: its keywords: "),
         ('{"id": "a", "title": "\\ud800"}', "line 3: Invalid JSON: "),

@@ -155,16 +155,34 @@ def test_of_several_files_the_best_is_taken(tmp_path: Path) -> None:
     ]
 
 
-def test_a_region_that_is_none_is_unknown(tmp_path: Path) -> None:
-    """One odd label among millions is no reason to stop."""
+def test_a_region_that_is_none_is_left_out_and_counted(tmp_path: Path) -> None:
+    """One odd label among millions is no reason to stop; the other regions share the page."""
     raw = write_2022(tmp_path / "raw")
-    odd = {"page_id": 12, "page_subcont_regions": ["Atlantis", "Caribbean"], "gender": []}
-    lines(raw / "trec_2022_articles_discrete.json.gz", [odd])
-    import_collection("trec-fair-2022", [raw], "x", data=tmp_path)
-    collection = find_collection("x", "train", data=tmp_path)
-    labels = scan_corpus(collection.corpus, ["12"]).labels
-    shares = labels.memberships("geography", ["12"], "group")[0]
-    assert (shares.max(), shares[-1]) == (0.5, 0.5)
+    source = {"Atlantis": 4, "Micronesia": 1, "Caribbean": 1, "UNK": 2}
+    odd = {"page_subcont_regions": ["Atlantis", "Caribbean"], "source_subcont_regions": source}
+    lost = {"page_subcont_regions": ["Ys", "Atlantis"]}
+    lines(raw / METADATA, [{"page_id": 12, **odd}, {"page_id": 307, **odd, **lost}])
+    _, told = import_collection("trec-fair-2022", [raw], "x", data=tmp_path)
+    assert told[-2:] == [
+        "the region 'Atlantis' is none of the track's: 4 left out",
+        "the region 'Ys' is none of the track's: 1 left out",
+    ]
+    labels = scan_corpus(find_collection("x", "train", data=tmp_path).corpus, ["12", "307"]).labels
+    known, unknown = labels.memberships("geography", ["12", "307"], "group")
+    assert (known.max(), unknown[-1]) == (1, 1)
+    (shares,) = labels.memberships("source_geography", ["12"], "group")
+    assert sorted(shares)[-3:] == [0.25, 0.25, 0.5]
+    assert shares[-1] == 0.5
+
+
+def test_metadata_do_not_replace_what_the_article_says(tmp_path: Path) -> None:
+    raw = write_2022(tmp_path / "raw")
+    other = {"id": 77, "title": "other", "text": "other", "url": "other"}
+    lines(raw / METADATA, [{"page_id": 12, "qual_cat": "GA", **other}])
+    folder, _ = import_collection("trec-fair-2022", [raw], "x", data=tmp_path)
+    expected = {"id": "12", "title": "Alba", "text": "A farmer.", "quality": "GA"}
+    expected["url"] = "https://en.wikipedia.org/wiki/Alba"
+    assert fields_of(folder)["12"] == {**expected, "gender": None}
 
 
 CORPUS = "trec_corpus_20220301_plain.json.gz"

@@ -103,7 +103,8 @@ def test_a_set_of_that_shape_keeps_its_name(tmp_path: Path) -> None:
 def test_the_task_has_to_be_known(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not say which task"):
         _load(tmp_path, [_five("1")], golds_of(None, {"1": "T"}))
-    assert _load(tmp_path, [_five("1")], golds_of(None, {"1": "T"}), task="lamp5").name == "LaMP-5"
+    for outputs in (golds_of(None, {"1": "T"}), {**golds_of(None, {"1": "T"}), "task": None}):
+        assert _load(tmp_path, [_five("1")], outputs, task="lamp5").name == "LaMP-5"
     with pytest.raises(InputError, match="is LaMP-5, not LaMP-4"):
         _load(tmp_path, [_five("1")], {"1": "T"}, task="LaMP-4")
     with pytest.raises(CorpusError, match="has the field 'text' of LaMP-4"):
@@ -217,6 +218,22 @@ def test_files_are_found_by_folder_and_by_name(tmp_path: Path) -> None:
     for missing in ("empty", "none"):
         with pytest.raises(CorpusError, match="no file of LaMP's questions"):
             load_lamp(tmp_path / missing)
+
+
+def test_other_files_beside_the_questions_do_not_matter(tmp_path: Path) -> None:
+    write_set(tmp_path, [_five("1")], golds_of("LaMP_5", {"1": "T"}), "train_")
+    (tmp_path / "train_questions_ids.json").write_text("[1]")
+    assert load_lamp(tmp_path).name == "LaMP-5"
+
+
+def test_a_note_has_its_reasons_in_one_order(tmp_path: Path) -> None:
+    """Whichever was met first: the manifest of a run holds the note."""
+    profile = [{"id": str(n), "title": "A", "abstract": "B"} for n in (1, 1, 2)]
+    found = _load(tmp_path, [_five("1", profile=[*profile, {"id": "3"}])], {"1": "T"})
+    assert found.note == (
+        "Documents without text, left out: 1. Documents whose id stood already, left out: 1. "
+        "Documents that are equal to an earlier one, left out: 1."
+    )
 
 
 WHOLE = json.dumps([_five("1"), _five("2")]).encode()
