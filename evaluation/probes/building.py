@@ -140,27 +140,44 @@ def _queries(
 
 async def open_probe_collections(
     experiment: ProbeExperiment, *, texts: bool, preparing: Preparing | None = None
-) -> list[ProbeCollection]:
+) -> tuple[list[ProbeCollection], list[str]]:
     """Build or read all collections of an experiment.
+
+    A source whose attribute the collection lacks is left out, unless all are.
 
     Args:
         experiment: It names the collections.
         texts: Whether items keep their texts.
         preparing: Receives the name of each step when it starts.
 
+    Returns:
+        The collections, and a sentence on each source that was left out.
+
     Raises:
         InputError: Two have one name; and as :func:`open_probe_collection` raises it.
     """
+    sources, notes = [*experiment.sources], list[str]()
+    if experiment.collection is not None and any(it.attribute for it in sources[1:]):
+        found = await _find(experiment.collection, experiment.split, preparing)
+        known = found.corpus.schema.attributes
+        kept = [it for it in sources if it.attribute is None or it.attribute in known]
+        notes = [
+            f"Left out is '{one_line(it.attribute)}', which '{found.name}' lacks; '--set "
+            f"sources=ATTRIBUTE=GROUP' names one of {', '.join(known)}."
+            for it in sources
+            if it not in kept
+        ]
+        sources, notes = (kept, notes) if kept else (sources, [])
     collections = [
         await open_probe_collection(source, experiment, texts=texts, preparing=preparing)
-        for source in experiment.sources
+        for source in sources
     ]
     names = [collection.manifest.name for collection in collections]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(
             f"Two probe collections are called '{one_line(twice[0])}'; leave one of them out."
         )
-    return collections
+    return collections, notes
 
 
 async def open_probe_collection(

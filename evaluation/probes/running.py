@@ -89,7 +89,7 @@ async def make_probe_plan(
                 prompt=f"{prompt.id}={prompt.version}", sha256=prompt.sha256, asked=tuple(asked)
             )
         )
-    collections = await open_probe_collections(
+    collections, notes = await open_probe_collections(
         experiment, texts=_reads_texts(experiment), preparing=preparing
     )
     manifest = ProbeRunManifest(
@@ -97,6 +97,7 @@ async def make_probe_plan(
         collections=tuple(map(CollectionEntry.of, collections)),
         prompts=tuple(entries),
         base_url=options.get("base_url"),
+        notes=tuple(notes),
     )
     given = {name: value for name, value in options.items() if value is not None}
     return ProbePlan(manifest, tuple(collections), prompts, given)
@@ -365,6 +366,8 @@ async def run(
     """
     watcher = options.watcher
     plan = await make_probe_plan(experiment, options.prompts, preparing=watcher.count, **asked)
+    for sentence in plan.manifest.notes:
+        watcher.note(sentence)
     same = plan.manifest.model_dump_json(include=set(plan.manifest.identity()))
     own = hashlib.sha256(same.encode()).hexdigest()[:24]
     store = ProbeStore(options.folder / own if shared else options.folder)

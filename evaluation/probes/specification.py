@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from fairqr.agents.ranking.rankers import Asker, Shown
 from fairqr.base.errors import one_line
@@ -42,6 +49,19 @@ class ProbeSource(BaseModel):
         elif not self.attribute or not self.protected:
             raise ValueError("name an attribute and its protected group, or a folder")
         return self
+
+
+def _sources_of(given: Any) -> Any:
+    """Read sources that are texts: ``gender=female``, or the folder of one that was built."""
+
+    def read(each: Any) -> Any:
+        if not isinstance(each, str):
+            return each
+        attribute, is_built_here, protected = each.partition("=")
+        told = {"attribute": attribute.strip(), "protected": protected.strip()}
+        return told if is_built_here else {"folder": each}
+
+    return [*map(read, given)] if isinstance(given, (list, tuple)) else [read(given)]
 
 
 class Window(BaseModel):
@@ -105,8 +125,10 @@ class ProbeExperiment(ProbeSettings, Options):
 
     filled: ClassVar[tuple[str, ...]] = ("sources",)
 
-    sources: tuple[ProbeSource, ...] = Field(
-        description="The probe collections: an attribute and a protected group each, or a folder."
+    sources: Annotated[tuple[ProbeSource, ...], BeforeValidator(_sources_of)] = Field(
+        description="The probe collections: an attribute and its protected group each, such as "
+        "'gender=female' or 'continent=not Europe', or a folder. What the collection lacks is left "
+        "out."
     )
     prompts: dict[str, str] = Field(
         {}, description="The version of a prompt, by its name, such as pairwise=v2."

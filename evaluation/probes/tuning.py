@@ -133,6 +133,7 @@ class LoraPlan:
 
     def sentences(self) -> Iterator[str]:
         """Yield what the run will do, for people."""
+        yield from self.manifest.notes
         for split in self.manifest.splits:
             yield (
                 f"{split.collection}: {len(split.train)} queries to train on with "
@@ -159,7 +160,8 @@ async def make_lora_plan(experiment: LoraExperiment, prompts: PromptLibrary) -> 
     base = _base(experiment.model)
     check_prompts(experiment.prompts.keys(), {"pairwise"})
     prompt = prompts.get("pairwise", experiment.prompts.get("pairwise"))
-    collections = await open_probe_collections(experiment, texts=experiment.shown != "title")
+    texts = experiment.shown != "title"
+    collections, notes = await open_probe_collections(experiment, texts=texts)
     train_on, hold_out = split_queries(
         (query.id for collection in collections for query in collection.queries),
         experiment.train_share,
@@ -209,6 +211,7 @@ async def make_lora_plan(experiment: LoraExperiment, prompts: PromptLibrary) -> 
         prompt_sha256=prompt.sha256,
         training=fingerprint(batches),
         steps=len(batches),
+        notes=tuple(notes),
     )
     return LoraPlan(manifest, prompt, tuple(held_out), tuple(batches))
 

@@ -271,7 +271,9 @@ def parameters_of(models: Iterable[type[BaseModel]], prefix: str = "") -> Iterat
                 yield from parameters_of([kind], f"{parameter.name}.")
             elif get_origin(kind) is Literal and len(inner) == 1:
                 continue
-            elif not (parameter.is_list and hasattr(inner[0], "model_fields")):
+            elif parameter.is_parsed or not (
+                parameter.is_list and hasattr(inner[0], "model_fields")
+            ):
                 yield parameter
 
 

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from fairqr.agents.ranking.rankers import Cost, group_of
-from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
+from fairqr.base.errors import (
+    InputError,
+    ModelUnavailableError,
+    PromptError,
+    UnknownAttributeError,
+)
+from fairqr.cli.options import read_parameters
 from fairqr.evaluation.experiments.catalogue import SHIPPED, read_experiment
 from fairqr.evaluation.probes.collection import write_probe_collection
 from fairqr.evaluation.probes.pairs import tasks_of
@@ -19,9 +25,10 @@ from fairqr.evaluation.probes.running import (
     make_probe_plan,
     remaining_cost,
 )
-from fairqr.evaluation.probes.specification import LoraExperiment, Window
+from fairqr.evaluation.probes.specification import ListwiseExperiment, LoraExperiment, Window
 from fairqr.evaluation.probes.store import PairRecord, ProbeStore, RankingRecord
 from fairqr.prompts.library import PromptLibrary
+from tests.unit.evaluation.probes.small_collections import people
 from tests.unit.evaluation.probes.written_out import collection_of, listwise, pairwise, query_of
 
 
@@ -38,7 +45,7 @@ async def plan_of(experiment: Any) -> ProbePlan:
 
 
 async def test_pairs_cost_a_question_for_each_order(built: dict[str, Any], tmp_path: Path) -> None:
-    """What the folder holds does not count, but for what only the way there broke."""
+    """What the folder holds does not count."""
     plan = await plan_of(pairwise(**built, models=("openai:a", "openai:b"), pairs=2))
     store = ProbeStore(tmp_path / "run")
     whole = remaining_cost(plan, store)
@@ -47,7 +54,7 @@ async def test_pairs_cost_a_question_for_each_order(built: dict[str, Any], tmp_p
     assert whole.tokens > 50 * whole.calls
     assert not store.folder.exists()
     tasks = tasks_of(plan.manifest.pairs, plan.collections)
-    said = [("protected", "protected"), ("protected", "refused"), ("timeout", "protected")]
+    said = [("protected", "protected"), ("protected", "refused")]
     store.folder.mkdir()
     store.start(plan.manifest, plan.collections)
     with store.pairs.writing():
@@ -200,3 +207,25 @@ def test_the_shipped_experiments_on_rankers_can_be_read() -> None:
     tuned = read["lora"]
     assert isinstance(tuned, LoraExperiment)
     assert (tuned.rank, tuned.batch, tuned.learning_rate, tuned.train_share) == (1, 4, 0.003, 0.8)
+
+
+async def test_sources_are_texts_and_what_the_collection_lacks_is_left_out(
+    tmp_path: Path, built: dict[str, Any]
+) -> None:
+    """The shipped experiments name attributes that a collection of one's own may not have."""
+    folder = str(built["sources"][0]["folder"])
+    people(tmp_path / "people")
+    named = ["gender=female", "continent=not Europe", folder]
+    values = read_parameters([ListwiseExperiment], [f"sources={it}" for it in named])
+    experiment = listwise(**values, collection=str(tmp_path / "people"), rankers=("initial",))
+    assert [(it.attribute, it.protected, it.folder) for it in experiment.sources] == [
+        ("gender", "female", None),
+        ("continent", "not Europe", None),
+        (None, None, folder),
+    ]
+    plan = await plan_of(experiment)
+    assert len(plan.collections) == 2
+    (note,) = plan.manifest.notes
+    assert note.startswith("Left out is 'continent', which 'people' lacks; ")
+    with pytest.raises(UnknownAttributeError, match="continent"):
+        await plan_of(experiment.model_copy(update={"sources": experiment.sources[1:2]}))
