@@ -9,6 +9,7 @@ answer is a result, also if nobody can read it.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -109,52 +110,54 @@ async def run_tasks(
     """
     tasks, there = [*tasks], lines.done()
     done = [there >= {*keys(task)} for task in tasks]
+    who = {at: model(at) for at in map(place, tasks)}
+    answered = {who[place(task)] for task, is_done in zip(tasks, done, strict=True) if is_done}
+    answers = {name: _Answers(name, lines, name in answered) for name in who.values()}
     undone, shown = list[tuple[T, FairqrError]](), set[str]()
+
+    async def one(task: T) -> None:
+        try:
+            found = await do(task)
+        except (IndexUnavailableError, ModelError) as error:
+            is_away = isinstance(error, IndexUnavailableError) or error.status in _AWAY
+            # Where a report tells of failures, they are the engine's and not those of a model.
+            if not is_away or (failed is not None and isinstance(error, ModelError)):
+                raise
+            found = Done((), away=error)
+        if found.away is not None:
+            undone.append((task, found.away))
+        for sentence in [it for it in found.notes if it not in shown]:
+            shown.add(sentence)
+            watcher.note(sentence)
+        answers[who[place(task)]].take(found)
+        watcher.advance()
+
     begun = False
     for at, group in groupby(zip(tasks, done, strict=True), key=lambda it: place(it[0])):
-        here = [*group]
-        left = [task for task, is_done in here if not is_done]
-        if not left:
-            continue
-        await start(at)
-        if not begun:
-            watcher.stage(title, len(tasks), sum(done))
+        if left := [task for task, is_done in group if not is_done]:
+            await start(at)
+            if not begun:
+                watcher.stage(title, len(tasks), sum(done))
             begun = True
-        answers = _Answers(model(at), lines, any(is_done for _, is_done in here))
-
-        async def one(task: T, answers: _Answers[R] = answers) -> None:
-            try:
-                found = await do(task)
-            except (IndexUnavailableError, ModelError) as error:
-                if isinstance(error, ModelError) and error.status not in _AWAY:
-                    raise
-                found = Done((), away=error)
-            if found.away is not None:
-                undone.append((task, found.away))
-            for sentence in [it for it in found.notes if it not in shown]:
-                shown.add(sentence)
-                watcher.note(sentence)
-            answers.take(found)
-            watcher.advance()
-
-        with lines.writing():
-            await _all_of(left, one, at_once)
-            answers.end()
+            with lines.writing():
+                await _all_of(left, one, at_once)
+    for each in answers.values():
+        each.end()
     if failed is not None:
         with lines.writing():
             for task, why in undone:
                 lines.add(failed(task, why))
+    if failed is not None or not undone:
         return None
-    if not undone:
-        return None
-    task, why = undone[-1]
-    which = f"did not answer {len(undone)} of {len(tasks)} tasks"
-    return _away(f"{model(place(task))} {which}", why, "run again")
+    of = Counter(who[place(task)] for task in tasks)
+    missing = Counter(who[place(task)] for task, _ in undone)
+    named = [f"{name} did not answer {missing[name]} of {of[name]} tasks" for name in missing]
+    return _away("; ".join(named), undone[-1][1], "run again")
 
 
 @dataclass(slots=True)
 class _Answers(Generic[R]):
-    """What came of the tasks of one place.
+    """What came of all tasks that one model answers.
 
     Attributes:
         model: The name of what answers.
@@ -178,15 +181,15 @@ class _Answers(Generic[R]):
         self._last = found.away or found.refusal
         self._held.extend(found.records)
         self.has_answered |= found.refusal is None and bool(found.records)
+        while self.has_answered and self._held:
+            self.lines.add(self._held.pop(0))
         self._in_a_row = 0 if self._last is None else self._in_a_row + 1
         if self._last is not None and self._in_a_row >= GIVE_UP:
             what = f"{self.model} failed {GIVE_UP} times in a row"
             raise _away(what, self._last, "fix this and run again") from None
-        while self.has_answered and self._held:
-            self.lines.add(self._held.pop(0))
 
     def end(self) -> None:
-        """Check at the end of a place that anything was answered.
+        """Check at the end of a run that anything was answered.
 
         Raises:
             FairqrError: Nothing was, as with a wrong key in a short run.

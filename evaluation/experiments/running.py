@@ -385,7 +385,11 @@ def _refusal(result: SearchResult, usage: Usage) -> FairqrError | None:
     """
     asked = [it for round_ in result.iterations for it in round_.refinements]
     statuses = [group.status for group in (*asked, *result.unused_refinements)]
-    statuses += result.reranking.failures if result.reranking is not None else ()
+    if (by_model := result.reranking) is not None:
+        answers = by_model.asked - sum(by_model.failures.values())
+        statuses += [*by_model.failures, *["ok"] * answers]
+    if result.stop_reason == "budget":  # the search's own limit cuts questions off, too
+        statuses = [status for status in statuses if status != "timeout"]
     failed = [check_answered(it, next(iter(result.warnings), ""), usage) for it in statuses]
     return failed[0] if failed and all(failed) else None
 

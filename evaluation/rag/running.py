@@ -18,8 +18,9 @@ from fairqr.agents.attribution.attributor import RAW, Attributor
 from fairqr.agents.attribution.checking import unchecked_warning
 from fairqr.agents.attribution.opening import open_attributor
 from fairqr.agents.models.opening import open_generator
+from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import FairqrError, InputError, ModelError, one_line
-from fairqr.evaluation.experiments.engine import Done, run_tasks
+from fairqr.evaluation.experiments.engine import Done, check_answered, run_tasks
 from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.experiments.options import check_prompts
 from fairqr.evaluation.experiments.progress import StageWatcher
@@ -370,6 +371,7 @@ class _Run:
             at_once=self.pool.at_once,
         )
         known = {label.query for label in given}
+        asked = [it for it in part.collection.queries if it.id not in known | there]
         unlabelled = await run(
             [query for query in part.collection.queries if query.id not in known],
             lambda query: self.pool.do(label_query, part.asked, query),
@@ -388,7 +390,8 @@ class _Run:
         for record in self.store.lines.read():
             if (record.collection, record.generator) == part.name:
                 before.setdefault(record.query, []).append(record)
-        if (dropped := len(found) - len(kept)) and len(before) < len(kept):
+        is_left = bool(asked) or len(before) < len(kept)
+        if (dropped := len(found) - len(kept)) and is_left:
             watcher.note(
                 f"{', '.join(part.name)}: {dropped} of {len(found)} queries are left out, since "
                 f"they have fewer than {least} useful documents or could not be labelled."
@@ -418,7 +421,9 @@ class _Run:
                 except ModelError as error:
                     return Done(made, away=error)
                 known |= {answer.ranking: answer for answer in made[-1].answers}
-        return Done(made)
+        answers = [answer for record in made for answer in record.answers]
+        refused = [check_answered(answer.status, "", Usage()) for answer in answers]
+        return Done(made, refusal=refused[0] if refused and all(refused) else None)
 
     def _policies(self, part: Part) -> Policies:
         manifest, name = self.plan.manifest, part.collection.name

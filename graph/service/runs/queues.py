@@ -135,6 +135,8 @@ class SharedQueue:
         """Open the queue; with ``do``, work on it."""
         await self._app.open_async()
         asyncio.get_running_loop().set_exception_handler(_tell_briefly)
+        # It says with tracebacks what we say in a line when the database is away.
+        logging.getLogger("procrastinate").setLevel(logging.CRITICAL)
         if do is not None:
             self._app.task(name="fairqr.run")(do)
             numbers = {

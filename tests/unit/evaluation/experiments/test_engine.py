@@ -47,7 +47,8 @@ class Model:
             self.started.append(place)
 
         watcher = Watcher()
-        how: dict[str, object] = {"at_once": 1, "watcher": watcher, **more}
+        named = {"model": lambda place: f"model {place}"}
+        how: dict[str, object] = {"at_once": 1, "watcher": watcher, **named, **more}
         undone = await run_tasks(
             tasks,
             self.answer,
@@ -56,7 +57,6 @@ class Model:
             keys=lambda task: [(task,)],
             place=lambda task: task[0],
             start=start,
-            model=lambda place: f"model {place}",
             **how,  # type: ignore[arg-type]
         )
         if undone is not None:
@@ -139,6 +139,31 @@ async def test_refusals_are_results_once_anything_is_answered(lines: Lines[Note]
     assert lines.read() == []
     await model.run(["a0", "a1"], lines)
     assert {note.name for note in lines.read()} == {"a0", "a1"}
+
+
+async def test_a_model_is_there_if_it_answers_anywhere(lines: Lines[Note]) -> None:
+    """What it refuses at one place are results then; what one is away for, others go on after."""
+    refused = {
+        it: Done((Note(name=it),), refusal=ModelError("invalid_request", "Long.")) for it in "bc"
+    }
+    await Model(**refused).run(["a", "b", "c"], lines, model=lambda place: "one")
+    assert len(lines.read()) == 3
+    others = Lines(lines.path.with_name("other"), Note, "the note")
+    away = {it: ModelError("timeout", "Slow.") for it in ("b0", "a1", "c0")}
+    with pytest.raises(ModelError, match="model c did not answer any question"):
+        await Model(**away).run(["a0", "a1", "b0", "b1", "c0", "d0"], others)
+    assert {note.name for note in others.read()} == {"a0", "b1", "d0"}
+    with pytest.raises(
+        ModelError, match=r"model a did not answer 1 of 2 tasks; model b did not .*"
+    ):
+        await Model(**away).run(["a0", "a1", "b0", "b1"], others)
+
+
+async def test_an_encoder_that_is_away_is_no_failure_of_the_engine(lines: Lines[Note]) -> None:
+    how = {"failed": lambda task, error: Note(name=task, failed=True)}
+    with pytest.raises(ModelError, match="Slow"):
+        await Model(a1=ModelError("rate_limited", "Slow.")).run(["a0", "a1"], lines, **how)
+    assert [note.name for note in lines.read()] == ["a0"]
 
 
 @pytest.mark.parametrize("error", [InputError("Bad."), ModelError("parse_error", "Odd.")])
