@@ -653,4 +653,4 @@ def test_experiments_run_and_are_reported(
     assert "on listwise rankers takes no --labels; leave it out" in refused.complaint()
     listed = here("experiment", "run", path, "--set", "help").stdout
     assert "\n  askers\n" in listed
-    assert "sources" not in listed
+    assert "'gender=female'" in listed
