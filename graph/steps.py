@@ -283,9 +283,8 @@ class Nodes(Generic[C]):
                 update = {**update, "seconds": running_seconds()}
             finally:
                 _running.reset(token)
-            if (
-                grows is not None
-            ):  # To overwrite takes another copy in a checkpoint, so only if need be.
+            if grows is not None:
+                # To overwrite takes another copy in a checkpoint, so only if need be.
                 known = [key for key in grows if state.get(key)]
                 update |= {key: Overwrite(update.get(key, [])) for key in known}
                 update |= {key: None for key in RESULTS if state.get(key) is not None}

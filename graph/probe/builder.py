@@ -19,13 +19,11 @@ from langgraph.types import Checkpointer
 from pydantic import AliasChoices, BeforeValidator, Field
 
 # Before Python 3.12, pydantic cannot make a JSON schema, which Studio needs, of typing's TypedDict.
-from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking import lean
 from fairqr.agents.ranking.pairwise import PairwiseJudge, Preference
 from fairqr.agents.ranking.rankers import Asker, Cost, ItemRanker, group_of
 from fairqr.agents.statistics import Interval, stream
-from fairqr.base.errors import ModelUnavailableError
 from fairqr.graph import steps
 from fairqr.graph.probe.context import ProbeContext, ProbeSettings
 from fairqr.graph.search.builder import RECURSION_LIMIT, build_search_graph
@@ -294,17 +292,8 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
     kind = ProbeContext
     rankers: Rankers
 
-    def _model(self) -> LanguageModel:
-        if (model := self.rankers.language_model()) is None:
-            raise ModelUnavailableError(
-                "No language model is given to probe; name one, such as openai:gpt-4o or "
-                "local:smollm2-135m."
-            )
-        return model
-
     def _ranker(self, kind: str, context: ProbeContext) -> Any:
         """Return the ranker of lists, or the one whose judge compares pairs."""
-        self._model()
         return self.rankers.opened(kind, context.probe, context)
 
     def _documents(self, state: State, context: ProbeContext) -> list[ProbedDocument]:
@@ -337,13 +326,15 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
         return {}
 
     async def _cost(self, query: str, ids: Sequence[str], context: ProbeContext) -> Cost:
-        """Return the most that a probe of at least two documents costs.
+        """Return the most that a probe costs: nothing if its documents were deleted meanwhile.
 
         Raises:
             InputError: Not even two documents fit into what the model reads at once.
         """
         items = await items_of(self.engine, ids)
         total, settings = Cost(), context.probe
+        if len(items) < 2:
+            return total
         if "pairwise" in settings.kinds:
             one, other = sorted(items, key=lambda it: len(it.shown(settings.shown)))[-2:]
             word = settings.words[0] if settings.words else ""
@@ -479,12 +470,13 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
         """Put the result together."""
         settings, done = context.probe, state["done"]
         sides, documents = self._sides(settings), self._documents(state, context)
+        model: Any = self.rankers.language_model()
         prompts, kinds = self.rankers.prompts, settings.kinds
         spent = sum((Usage(**update["usage"]) for update in done), Usage())
         result = ProbeResult(
             query=state["query"],
             corpus=self.engine.name,
-            model=self._model().name,
+            model=model.name,
             attribute=sides.attribute,
             protected_groups=list(sides.protected),
             unprotected_groups=list(sides.unprotected),

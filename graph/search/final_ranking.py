@@ -77,16 +77,26 @@ async def best_final(rounds: Rounds, ranker: ItemRanker | None) -> Final:
 
     The fair step has already run while the rounds were measured. Otherwise the best round is the
     one with the lowest divergence. But the exposure-aware step can bring the lists of many rounds
-    to the target, even the list of the original query. Then we use the best refined round, because
-    its list is based on more evidence.
+    to the target, even the list of the original query. Then we use the best refined round that
+    reaches it, because its list is based on more evidence. A model re-ranks one list only.
     """
-    context, fair, warnings = rounds.context, rounds.best_fair, list[str]()
+    context, fair, tried = rounds.context, rounds.best_fair, [rounds.best_round]
     if ranker is None and fair:
         return Final(fair.iteration, Ranking(fair.ids, fair.scores), fair)
-    number = rounds.best_round.index
     if context.strategy.final_step == "exposure-aware":
         first, *refined = rounds.measured_rounds
-        number = min(refined or [first], key=lambda round_: round_.distance).index
+        tried = [*sorted(refined, key=lambda round_: round_.distance), first]
+    finals: list[Final] = []
+    for round_ in tried[: None if ranker is None else 1]:
+        finals.append(await _final(rounds, ranker, round_.index))
+        if finals[-1].measured.distance <= (0, context.threshold):
+            break
+    return min(finals, key=lambda final: final.measured.distance)
+
+
+async def _final(rounds: Rounds, ranker: ItemRanker | None, number: int) -> Final:
+    """Return the final ranking of a round, after the ranker and the last step."""
+    context, warnings = rounds.context, list[str]()
     listed, pool = rounds.retrieved(number), rounds.pool(number)
     scores = dict(zip(listed.ids, listed.scores, strict=True))
     if context.strategy.rerank == "original_query":
@@ -374,9 +384,8 @@ def _gained(result: SearchResult) -> Iterator[str]:
         if after.weight != 1:
             yield f"The weight of fairness was {after.weight:g}."
     if after and without:
-        brought = {0: "no documents", 1: "1 document"}.get(
-            without.documents, f"{without.documents} documents"
-        )
+        number = without.documents
+        brought = {0: "no documents", 1: "1 document"}.get(number, f"{number} documents")
         relevance_gained = after.relevance - without.objective.relevance
         fairness_gained = after.fairness - without.objective.fairness
         yield (

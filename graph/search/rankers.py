@@ -94,8 +94,10 @@ class Rankers:
             return None
         if hasattr(self._given, "rank"):
             return cast("rankers.ItemRanker", self._given)
-        ranker: rankers.ItemRanker = self.opened(name, context.ranking, context)
-        return ranker
+        if name in ASKED:  # each run has its own, so that its questions wait for no other run's
+            options = context.ranking.ranker_options(context.prompts)
+            return rankers.open_ranker(name, self.language_model(), self.prompts, options)
+        return cast("rankers.ItemRanker", self.opened(name, context.ranking, context))
 
     def opened(self, name: str, settings: WindowSettings, context: Context) -> Any:
         """Return the shipped ranker of a name, for these settings; see :meth:`ranker_for`."""

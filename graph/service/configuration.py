@@ -185,7 +185,6 @@ class ServiceSettings(_Section, BaseSettings):
         env_prefix="FAIRQR_SERVICE_",
         env_nested_delimiter="_",
         env_nested_max_split=1,
-        env_ignore_empty=True,
         enable_decoding=False,  # lists are written with commas
     )
 
@@ -220,8 +219,21 @@ class ServiceSettings(_Section, BaseSettings):
         *_: Any,
         **__: Any,
     ) -> tuple[Any, ...]:
-        """Return where values are from, the strongest first."""
-        return init_settings, env_settings, InitSettingsSource(settings_cls, _held())
+        """Return where values are from, the strongest first.
+
+        A misspelt cap or limit is an error; any other unknown variable has no effect.
+        """
+        known, sections = service_variables(), ("FAIRQR_SERVICE_CAPS_", "FAIRQR_SERVICE_LIMITS_")
+        env_settings.env_vars = {
+            name.lower(): text
+            for name, text in os.environ.items()
+            if text and (name in known or name.startswith(sections))
+        }
+        held, given = _held()[0], init_settings.init_kwargs.get("models")
+        if isinstance(given, Mapping) and isinstance(models := held.get("models"), Mapping):
+            # Whole entries: the key that the file has for one server must not go to another one.
+            held["models"] = {name: it for name, it in models.items() if name not in given}
+        return init_settings, env_settings, InitSettingsSource(settings_cls, held)
 
     @property
     def audits_folder(self) -> Path:
@@ -261,7 +273,7 @@ def source_of(name: str, given: Mapping[str, Any]) -> ValueSource:
         name: The setting, with dots.
         given: The explicit values.
     """
-    held, file = general.file_section(SERVICE)
+    held, file = _held()
     section, _, rest = name.partition(".")
 
     def has(values: Mapping[str, Any]) -> bool:
@@ -271,10 +283,13 @@ def source_of(name: str, given: Mapping[str, Any]) -> ValueSource:
 
     if has(given):
         return ValueSource("argument")
+    of_file = ValueSource("file", str(file)) if has(held) else ValueSource()
+    if section == "models" and rest and has(held):
+        return of_file  # a variable only names models
     for each in (name, section):
         if os.environ.get(variable := variable_of(f"{SERVICE}.{each}")):
             return ValueSource("variable", variable)
-    return ValueSource("file", str(file)) if has(held) else ValueSource()
+    return of_file
 
 
 def setting_names() -> Iterator[str]:
@@ -289,8 +304,8 @@ def service_variables() -> list[str]:
     return [variable_of(f"{SERVICE}.{name}") for name in setting_names()]
 
 
-def _held() -> dict[str, Any]:
-    """Return what the settings file says, with paths relative to its folder."""
+def _held() -> tuple[dict[str, Any], Path]:
+    """Return what the settings file says, with paths relative to its folder; and its path."""
     held, file = general.file_section(SERVICE)
 
     def beside(value: Any) -> Any:
@@ -298,12 +313,18 @@ def _held() -> dict[str, Any]:
             return [beside(each) for each in value]
         return str(general.beside(file, value)) if isinstance(value, str) else value
 
-    return {name: beside(it) if name in _PATHS else it for name, it in held.items()}
+    values = {**held}
+    if "sources" in held:
+        values["sources"] = _split(held["sources"])
+    if isinstance(named := held.get("models"), str):
+        values["models"] = {name: {} for name in _split(named)}
+    return {name: beside(it) if name in _PATHS else it for name, it in values.items()}, file
 
 
 def _of_the_file(value: Any) -> Any:
     """Return the models that a variable names; what the settings file says of them counts."""
     if not isinstance(value, str):
         return value
-    known = general.file_section(SERVICE)[0].get("models", {})
+    known = _held()[0].get("models")
+    known = known if isinstance(known, Mapping) else {}
     return {name: known.get(name, {}) for name in _split(value)}

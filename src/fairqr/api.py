@@ -124,7 +124,7 @@ class Opened(NamedTuple):
     engine: SearchEngine
     model: Any
     rankers: Rankers
-    graphs: dict[tuple[str, SearchEngine], Any]
+    graphs: dict[tuple[str, int], Any]
 
 
 class FairSearch:
@@ -379,7 +379,8 @@ class FairSearch:
 
     def _built(self, opened: Opened, kind: str, engine: SearchEngine) -> Any:
         """Return a graph, built at its first use: two of the three take long to import."""
-        if (graph := opened.graphs.get((kind, engine))) is None:
+        key = (kind, id(engine))  # engines of users, such as dataclasses, may have no hash
+        if (graph := opened.graphs.get(key)) is None:
             given: dict[str, Any] = {"ranker": opened.rankers, "prompts": self._prompts}
             if kind != "search":
                 given["concurrency"] = self._concurrency
@@ -387,7 +388,7 @@ class FairSearch:
                 given |= {"generator": self._generator, "attributor": self._attributor}
             builder = import_module(f"fairqr.graph.{kind}.builder")
             graph = getattr(builder, f"build_{kind}_graph")(engine, opened.model, **given)
-            opened.graphs[kind, engine] = graph
+            opened.graphs[key] = graph
         return graph
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:

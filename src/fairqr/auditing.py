@@ -138,6 +138,8 @@ def audit_spec(options: Mapping[str, Any]) -> AuditSpec:
     Raises:
         InputError: A name or a value is wrong.
     """
+    if isinstance(name := options.get("attributes"), str):  # one attribute, as a Context takes it
+        options = {**options, "attributes": (name,)}
     try:
         return checked_context(AuditSpec, options)
     except ValidationError as error:

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import fairqr
+from fairqr.auditing import audit_spec
 from fairqr.base.errors import InputError, TargetError
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
@@ -44,6 +45,11 @@ async def test_every_form_of_queries_gives_the_same_figures(engine: TantivyEngin
     texts = await fairqr.audit(engine, WORDS, **OPTIONS)
     assert texts.to_frame()["exposure"].tolist() == first["exposure"].tolist() == [0, 1]
     assert first["verdict"].tolist() == ["less", "more"]
+
+
+def test_one_attribute_may_be_a_text() -> None:
+    one = AuditSpec(attributes=("gender",))
+    assert audit_spec({"attributes": "gender"}) == audit_spec({"attribute": "gender"}) == one
 
 
 async def test_what_it_returns(engine: TantivyEngine, tmp_path: Path) -> None:

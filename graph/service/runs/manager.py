@@ -272,7 +272,8 @@ class Runs(EphemeralRuns):
         """
         pause = SOON
         while True:
-            here = self.doing.get(run.id)
+            # A run that is over elsewhere may still wait for a model here, in an older attempt.
+            here = self.doing.get(run.id) if run.live else None
             # What earlier attempts have told, and what is told elsewhere.
             if run.attempts if here is None else after < here.run.last:
                 while stored := await lasting(partial(self._store.events, run.id, after)):

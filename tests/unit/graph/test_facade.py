@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import itertools
 import threading
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langgraph.types import interrupt
@@ -239,3 +240,19 @@ async def test_a_stream_of_an_answer_or_a_probe_has_its_search(
     assert isinstance(events[-1], AnswerResult | ProbeResult)
     (found,) = [event.search for event in events if isinstance(event, StepData) and event.search]
     assert len(found.ranking) == context.k
+
+
+@dataclass
+class Unhashable:
+    """An engine of a user's, a dataclass: it can be compared, so it has no hash."""
+
+    inner: SearchEngine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+async def test_an_engine_needs_no_hash(engine: SearchEngine) -> None:
+    search = FairSearch(cast("SearchEngine", Unhashable(engine)))
+    result = await search.search("physicist", attribute="gender", method="plain", k=5)
+    assert len(result.ranking) == 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from fairqr import FairSearch, StepData
-from fairqr.agents.models.replies import Usage
+from fairqr.agents.models.replies import OnToken, Question, Reply, Usage, Wanted
 from fairqr.agents.ranking.rankers import Cost, ItemRanking, RankItem
 from fairqr.base.errors import InputError
 from fairqr.base.telemetry import record_to
@@ -17,6 +18,7 @@ from fairqr.graph.search.context import METHODS, READS, Context
 from fairqr.graph.search.rankers import Rankers
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
+from tests.patience import PATIENCE
 from tests.unit.engines import ranked
 from tests.unit.graph.corpora import KnownRefiner, write_corpus
 
@@ -218,3 +220,37 @@ async def test_a_tight_budget_keeps_one_ranking_and_is_never_exceeded(engine: Se
         if calls == 6:
             assert refiner.asked == []
             assert result.stop_reason == "budget"
+
+
+class Stuck:
+    """A model whose first answer never comes, unless there is a deadline."""
+
+    name = "stuck"
+    gives_probabilities = True
+
+    async def start(self, wanted: Wanted = "object") -> None: ...
+
+    async def write(
+        self, question: Question, deadline: float | None = None, on_token: OnToken | None = None
+    ) -> Reply:
+        raise AssertionError
+
+    async def weigh(
+        self, question: Question, labels: Sequence[str] = (), deadline: float | None = None
+    ) -> Reply:
+        await asyncio.sleep(600 if deadline is None else deadline)
+        return Reply("timeout", message="late")
+
+
+async def test_a_run_does_not_wait_for_the_questions_of_another(engine: SearchEngine) -> None:
+    """A pairwise ranker asks its first question alone; each run has its own ranker."""
+    model: Any = Stuck()
+    search = FairSearch(engine, model)
+    asked: Any = {"method": "pairwise", "k": 4, "ranking": {"depth": 2}}
+    slow = asyncio.create_task(search.search("science", **asked))
+    await asyncio.sleep(0.3)
+    quick = search.search("science", **asked, budget={"seconds": 0.2})
+    result = await asyncio.wait_for(quick, PATIENCE)
+    assert result.reranking.failures == {"timeout": 1}
+    assert not slow.done()
+    slow.cancel()

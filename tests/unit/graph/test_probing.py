@@ -20,6 +20,8 @@ from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.search.context import Context
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.exposure import exposure_ratio
+from fairqr.retrieval.sources.documents import Document
+from tests.unit.engines import WatchedEngine
 from tests.unit.graph.corpora import write_corpus
 
 SCHEMA = """attributes:
@@ -298,7 +300,9 @@ async def test_what_cannot_be_probed_is_refused(
 
 
 async def test_a_probe_needs_a_language_model_and_a_context(engine: SearchEngine) -> None:
-    with pytest.raises(ModelUnavailableError, match="No language model is given to probe"):
+    with pytest.raises(
+        ModelUnavailableError, match="pairwise asks a language model, but none is given"
+    ):
         await FairSearch(engine, "feedback").probe("science", **ASKED)
     graph = build_probe_graph(engine, Planted())
     with pytest.raises(InputError, match="give the graph a ProbeContext"):
@@ -322,3 +326,19 @@ async def test_the_states_hold_no_text_and_a_second_run_knows_nothing_of_the_fir
 def test_the_synchronous_probe_is_the_same(engine: SearchEngine) -> None:
     with FairSearch.open(engine, Planted(likes_women)) as search:
         assert search.probe("science", **ASKED).status == "ok"
+
+
+class Emptied(WatchedEngine):
+    """An engine whose documents are deleted after they were first read, by the search."""
+
+    async def documents(self, ids: Sequence[str]) -> list[Document]:
+        found = await super().documents(ids)
+        return found if len(self.reads) == 1 else []
+
+
+async def test_a_probe_whose_documents_were_deleted_asks_nothing(engine: SearchEngine) -> None:
+    model = Planted()
+    result = await probed(Emptied(engine), model, kinds=["pairwise"])
+    assert (result.status, model.asked) == ("ok", [])
+    assert result.pairwise is not None
+    assert result.pairwise.failures.keys() == {"deleted"}

@@ -111,6 +111,29 @@ async def test_no_strategy_ends_less_fair_than_it_began_and_the_fair_step_follow
     assert len({d.id for d in without.ranking}) == 10
 
 
+async def test_the_exposure_aware_step_takes_the_first_list_that_it_brings_to_the_target(
+    tmp_path: Path,
+) -> None:
+    """Refined ones first. Here theirs is nearer to the target, but has too few men to be mended."""
+    women = [{"text": "science science " + "filler " * i, "g": "female"} for i in range(1, 7)]
+    rare = [{"text": "science rare " + "filler " * (i + 20), "g": "female"} for i in range(9)]
+    men = [{"text": "science science science", "g": "male"} for _ in range(4)]
+    rare.insert(1, {"text": "science rare " + "filler " * 20, "g": "male"})
+    documents = [{"id": f"d{i:02}", "title": ""} | it for i, it in enumerate(men + women + rare)]
+    engine = await indexed(tmp_path, documents)
+    asked: dict[str, Any] = {
+        **{"method": "fair-qr", "final_step": "exposure-aware", "pool": "last", "depth": 10},
+        **{"k": 4, "max_iterations": 1, "evidence": False, "target": "population:1"},
+    }
+    found = await searched(engine, {"female": ["rare"]}, **asked, threshold=0.1)
+    loose = await searched(engine, {"female": ["rare"]}, **asked, threshold=0.9)
+    await engine.aclose()
+    plain, refined = found.iterations
+    assert refined.divergence < plain.divergence
+    assert (found.best_iteration, loose.best_iteration) == (0, 1)
+    assert found.divergence < 0.1 < loose.divergence < 0.9
+
+
 async def test_groups_are_asked_about_at_once_and_queries_lead_to_those_that_lack_exposure(
     engine: SearchEngine,
 ) -> None:

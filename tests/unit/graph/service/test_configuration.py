@@ -14,6 +14,7 @@ from fairqr.base.settings import ValueSource
 from fairqr.graph.service.configuration import (
     Caps,
     Limits,
+    ModelEntry,
     ServiceSettings,
     service_settings,
     service_variables,
@@ -107,6 +108,47 @@ def test_models_and_their_keys(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
     models = service_settings().models
     assert list(models) == ["openai:gpt-4.1", "local:smollm2-135m"]
     assert models["openai:gpt-4.1"] == entry
+    named = ValueSource("variable", "FAIRQR_SERVICE_MODELS")
+    assert source_of("models.openai:gpt-4.1.timeout", {}) == source, "where the key is readable"
+    assert source_of("models.local:smollm2-135m.timeout", {}) == source_of("models", {}) == named
+
+
+def test_a_key_of_the_file_never_goes_to_the_server_of_an_argument(file: Path) -> None:
+    """A model that is given replaces the file's entry as a whole; its other models stay."""
+    file.write_text(
+        '[service.models.a]\nbase_url = "http://one/v1"\napi_key = "sk-hidden"\n'
+        "[service.models.b]\ntimeout = 5\n"
+    )
+    models = service_settings(models={"a": {"base_url": "http://other/v1"}}).models
+    assert models == {"a": ModelEntry(base_url="http://other/v1"), "b": ModelEntry(timeout=5)}
+    assert service_settings(models={"a": {}}).models["a"] == ModelEntry()
+
+
+def test_the_file_takes_the_texts_that_variables_take(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text("[service]\nmodels = 'a:b, feedback'\nsources = 'one.yaml, two.yaml'\n")
+    settings = service_settings()
+    assert settings.models == {"a:b": ModelEntry(), "feedback": ModelEntry()}
+    assert settings.sources == (file.parent / "one.yaml", file.parent / "two.yaml")
+    monkeypatch.setenv("FAIRQR_SERVICE_MODELS", "c")
+    assert [*service_settings().models] == ["c"]
+
+
+def test_an_empty_text_names_no_sources(file: Path) -> None:
+    file.write_text("[service]\nsources = ''\n")
+    assert service_settings().sources == ()
+
+
+def test_only_variables_of_settings_have_an_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one that holds the key of a model, whatever it is called."""
+    for name in ("MODELS_KEY", "CORPORA_X", "CAPS", "port"):
+        monkeypatch.setenv(f"FAIRQR_SERVICE_{name}", "7")
+    monkeypatch.setenv("fairqr_service_port", "7")
+    assert service_settings() == ServiceSettings(port=8080)
+    monkeypatch.setenv("FAIRQR_SERVICE_CAPS_KK", "7")
+    with pytest.raises(ConfigError, match=r"^FAIRQR_SERVICE_CAPS_KK: .* no such setting"):
+        service_settings()
 
 
 @pytest.mark.parametrize(

@@ -408,6 +408,22 @@ async def test_an_attempt_that_is_not_the_last_is_stopped_and_told_no_more(
     assert told.said == ["accepted", "begun"]
 
 
+async def test_a_run_that_ended_elsewhere_is_told_while_an_older_attempt_waits_here(
+    store: Store, script: Script, told: Told
+) -> None:
+    """It waits for a model, and does not know yet that another process has done its run."""
+    async with running(store, script, told) as runs:
+        run = await submitted(runs)
+        await written(store, run, 2)
+        another = await begun(store, run.id)
+        assert await store.add(another, [Event(number=3, name="step", data={"step": "rerank"})], {})
+        assert await store.finish(done(another, RESULT))
+        over_now = await store.run(run.id, KEY)
+        assert not over_now.live
+        follower = collected(runs.events(over_now, KEY))
+        assert numbered(await asyncio.wait_for(follower, PATIENCE)) == ALL
+
+
 async def test_a_run_that_ends_five_processes_fails_for_good(store: Store, script: Script) -> None:
     runs = Runs(store, None, ServiceSettings(), Told())
     run = await submitted(runs)
