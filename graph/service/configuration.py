@@ -232,7 +232,8 @@ class ServiceSettings(_Section, BaseSettings):
         held, given = _held()[0], init_settings.init_kwargs.get("models")
         if isinstance(given, Mapping) and isinstance(models := held.get("models"), Mapping):
             # Whole entries: the key that the file has for one server must not go to another one.
-            held["models"] = {name: it for name, it in models.items() if name not in given}
+            # Each keeps its place, since the first one may be the default.
+            held["models"] = {name: given.get(name, it) for name, it in models.items()}
         return init_settings, env_settings, InitSettingsSource(settings_cls, held)
 
     @property

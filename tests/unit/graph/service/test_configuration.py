@@ -114,13 +114,14 @@ def test_models_and_their_keys(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_key_of_the_file_never_goes_to_the_server_of_an_argument(file: Path) -> None:
-    """A model that is given replaces the file's entry as a whole; its other models stay."""
+    """A model that is given replaces the file's entry as a whole, in its place; others stay."""
     file.write_text(
         '[service.models.a]\nbase_url = "http://one/v1"\napi_key = "sk-hidden"\n'
         "[service.models.b]\ntimeout = 5\n"
     )
     models = service_settings(models={"a": {"base_url": "http://other/v1"}}).models
     assert models == {"a": ModelEntry(base_url="http://other/v1"), "b": ModelEntry(timeout=5)}
+    assert [*models] == ["a", "b"], "the first one may be the default"
     assert service_settings(models={"a": {}}).models["a"] == ModelEntry()
 
 
