@@ -28,8 +28,8 @@ from fairqr.graph import steps
 from fairqr.graph.probe.context import ProbeContext, ProbeSettings
 from fairqr.graph.search.builder import RECURSION_LIMIT, build_search_graph
 from fairqr.graph.search.context import Frozen
-from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, items_of, model_of
-from fairqr.graph.search.result import InputState, RankedDocument, RankingCost, memberships_of
+from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, items_of, model_of, within
+from fairqr.graph.search.result import InputState, RankedDocument, memberships_of
 from fairqr.graph.search.result import OutputState as SearchOutput
 from fairqr.graph.search.rounds import shortage
 from fairqr.graph.steps import CONCURRENCY, SEARCH, UsageReport
@@ -359,6 +359,7 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
 
         Raises:
             QueryError: No document matches the query.
+            BudgetError: The whole budget has no room for the probe.
         """
         settings, query, result = context.probe, state["query"], state["result"]
         steps.add_seconds(result)
@@ -379,8 +380,8 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
             )
             return update
         needed = await self._cost(query, [document.id for document in documents], context)
-        cost = RankingCost(documents=len(documents), **asdict(needed))
-        update["cost"] = cost.model_dump()
+        number = len(documents)
+        update["cost"] = within(context, needed, f"probe {number}", number).model_dump()
         if lack := shortage(context.budget, steps.usage_of(result), needed):
             update["status"], unit = "budget", lack.unit.replace("_", " ")
             update["message"] = (

@@ -180,15 +180,20 @@ async def expected_cost(rounds: Rounds, ranker: rankers.ItemRanker) -> RankingCo
         lacking = range(len(items), strategy.reads)
         items += [rankers.RankItem(f"\0{at}", items[0].title, items[0].text) for at in lacking]
     cost = ranker.cost(rounds.state["query"], items) if len(items) > 1 else rankers.Cost()
+    return within(context, cost, f"re-rank {len(items)}", len(items))
+
+
+def within(context: Context, cost: rankers.Cost, what: str, documents: int) -> RankingCost:
+    """Return the cost of a model, if the budget of the whole run has room for it.
+
+    Raises:
+        BudgetError: It has none.
+    """
     if (lack := shortage(context.budget, Usage(), cost)) is not None:
-        raise BudgetError(
-            lack.unit,
-            lack.needed,
-            lack.limit,
-            f"It may take {lack.needed} {lack.unit.replace('_', ' ')} to re-rank {len(items)} "
-            f"documents, but the budget has {lack.limit}; raise it, or lower their number.",
-        )
-    return RankingCost(documents=len(items), **asdict(cost))
+        unit, needed, limit = lack.unit.replace("_", " "), lack.needed, lack.limit
+        told = f"It may take {needed} {unit} to {what} documents, but the budget has {limit}"
+        raise BudgetError(lack.unit, needed, limit, f"{told}; raise it, or lower their number.")
+    return RankingCost(documents=documents, **asdict(cost))
 
 
 @dataclass(frozen=True, slots=True)

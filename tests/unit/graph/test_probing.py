@@ -14,7 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from fairqr import FairSearch, SearchResult, build_probe_graph, build_search_graph
 from fairqr.agents.models.replies import OnToken, Question, Reply, Usage, Wanted
-from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
+from fairqr.base.errors import BudgetError, InputError, ModelUnavailableError, PromptError
 from fairqr.graph.probe.builder import PairwiseProbe, ProbeResult
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.search.context import Context
@@ -270,10 +270,15 @@ async def test_the_search_that_is_probed_is_a_search_like_any_other(
 async def test_the_budget_holds_for_the_probe_too(engine: SearchEngine) -> None:
     model = Planted(likes_women)
     needed = 10 * 2 + 1 + 3
-    short = await probed(engine, model, k=20, budget={"model_calls": needed - 1})
-    assert (short.status, short.pairwise, model.asked) == ("budget", None, [])
-    left = f"may take {needed} model calls, but only {needed - 1} of the budget are left"
-    assert left in short.message
+    with pytest.raises(BudgetError, match=f"may take {needed} model calls to probe 20 documents"):
+        await probed(engine, model, k=20, budget={"model_calls": needed - 1})
+    assert model.asked == []
+    # What a search before it has spent is not left for the probe.
+    more: Any = {"method": "listwise", "budget": {"model_calls": needed}}
+    short = await probed(engine, model, k=20, **more)
+    assert (short.status, short.pairwise, len(model.asked)) == ("budget", None, 2)
+    assert f"may take {needed} model calls, but only {needed - 2} of the" in short.message
+    model.deadlines.clear()
     enough = await probed(engine, model, k=20, budget={"model_calls": needed, "seconds": 60})
     assert enough.status == "ok"
     assert all(left is not None and 0 < left <= 60 for left in model.deadlines)
