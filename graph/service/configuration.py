@@ -284,13 +284,11 @@ def source_of(name: str, given: Mapping[str, Any]) -> ValueSource:
 
     if has(given):
         return ValueSource("argument")
-    of_file = ValueSource("file", str(file)) if has(held) else ValueSource()
-    if section == "models" and rest and has(held):
-        return of_file  # a variable only names models
-    for each in (name, section):
+    # A variable only names models: what the file says of one is from the file.
+    for each in () if section == "models" and rest and has(held) else (name, section):
         if os.environ.get(variable := variable_of(f"{SERVICE}.{each}")):
             return ValueSource("variable", variable)
-    return of_file
+    return ValueSource("file", str(file)) if has(held) else ValueSource()
 
 
 def setting_names() -> Iterator[str]:
