@@ -14,10 +14,7 @@ import pytest
 import typer
 
 from fairqr.cli.main import SECTIONS, app
-from fairqr.cli.options import parameters_of
-from fairqr.graph.answer.context import AnswerContext
-from fairqr.graph.probe.context import ProbeContext
-from fairqr.graph.search.context import METHODS, Context
+from fairqr.graph.search.context import METHODS
 from fairqr.retrieval.rerankers.registry import RERANKERS
 
 Fairqr = Callable[..., Any]
@@ -68,21 +65,6 @@ def test_the_help_of_no_command_loads_what_is_slow(explain: bool) -> None:
     assert not (HEAVY - ({"numpy"} if explain else set())) & set(done.stdout.split())
 
 
-@pytest.mark.parametrize(
-    ("command", "context"),
-    [("search", Context), ("answer", AnswerContext), ("probe query", ProbeContext)],
-)
-def test_help_has_the_common_options_and_reads_what_they_mean(
-    fairqr: Fairqr, command: str, context: type[Context]
-) -> None:
-    """All other parameters are set by name."""
-    code, shown, _ = fairqr(*command.split(), "--help")
-    assert code == 0
-    assert {"--attribute", "-k", "--corpus", "--model", "--json", "--set"} <= {*shown.split()}
-    described = {each.name: each.field.description for each in parameters_of([context])}
-    assert " ".join(str(described["k"]).split()) in " ".join(shown.split())
-
-
 def test_each_method_is_explained_in_one_line_without_an_index(
     fairqr: Fairqr, tmp_path: Path
 ) -> None:
@@ -115,17 +97,6 @@ def test_each_method_is_explained_in_one_line_without_an_index(
 def test_wrong_arguments_are_one_line(fairqr: Fairqr, arguments: list[str], words: str) -> None:
     """Like every error: one sentence on stderr, and exit code 2."""
     assert words in fairqr(*arguments).complaint()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "shown"), [([], "Usage: "), (["index"], "Usage: "), (["--version"], "")]
-)
-def test_who_asks_nothing_is_shown_what_there_is_to_ask(
-    fairqr: Fairqr, arguments: list[str], shown: str
-) -> None:
-    _, stdout, stderr = fairqr(*arguments)
-    assert stdout.startswith(f"{shown}fairqr ")
-    assert stderr == ""
 
 
 def test_a_terminal_that_cannot_show_a_character_gets_its_escape(tmp_path: Path) -> None:

@@ -68,15 +68,6 @@ def test_a_result_shows_how_its_text_begins(
     assert end.startswith("found by bm25")
 
 
-def test_what_is_missing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    """A title, labels, a divergence."""
-    changes = {"divergence": None, "divergences": {"gender": None}, "unknown": {"gender": 0.125}}
-    say(result_lines(result([{"title": "", "id": "doc-42"}], **changes), {}))
-    shown = capsys.readouterr().out
-    assert shown.count("doc-42") == 2
-    assert "12.5% of the exposure has no label for 'gender'" in shown
-
-
 def test_long_names_of_groups_break_no_line(
     capsys: pytest.CaptureFixture[str], columns: int
 ) -> None:
