@@ -24,7 +24,6 @@ from langgraph.graph.state import CompiledStateGraph, StateGraph
 from langgraph.types import Checkpointer
 from pydantic import Field
 
-# Before Python 3.12, pydantic cannot make a JSON schema, which Studio needs, of typing's TypedDict.
 from fairqr.agents.attribution import attributor as judging
 from fairqr.agents.attribution.checking import unchecked_warning
 from fairqr.agents.attribution.opening import open_attributor

@@ -18,7 +18,6 @@ from langgraph.graph.state import CompiledStateGraph, StateGraph
 from langgraph.types import Checkpointer
 from pydantic import AliasChoices, BeforeValidator, Field
 
-# Before Python 3.12, pydantic cannot make a JSON schema, which Studio needs, of typing's TypedDict.
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking import lean
 from fairqr.agents.ranking.pairwise import PairwiseJudge, Preference
