@@ -42,6 +42,35 @@ def _split(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()]
 
 
+_PATHS = ("sources", "replies", "traces", "audits")
+
+
+def _held() -> tuple[dict[str, Any], Path]:
+    """Return what the settings file says, with paths relative to its folder; and its path."""
+    held, file = general.file_section(SERVICE)
+
+    def beside(value: Any) -> Any:
+        if isinstance(value, list):
+            return [beside(each) for each in value]
+        return str(general.beside(file, value)) if isinstance(value, str) else value
+
+    values = {**held}
+    if "sources" in held:
+        values["sources"] = _split(held["sources"])
+    if isinstance(named := held.get("models"), str):
+        values["models"] = {name: {} for name in _split(named)}
+    return {name: beside(it) if name in _PATHS else it for name, it in values.items()}, file
+
+
+def _of_the_file(value: Any) -> Any:
+    """Return the models that a variable names; what the settings file says of them counts."""
+    if not isinstance(value, str):
+        return value
+    known = _held()[0].get("models")
+    known = known if isinstance(known, Mapping) else {}
+    return {name: known.get(name, {}) for name in _split(value)}
+
+
 _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Address = Annotated[str, _written(general.is_web_address, "it like http://127.0.0.1:8000/v1")]
@@ -49,8 +78,6 @@ _Variable = Annotated[str, _written(os.environ.get, "the name of a variable that
 _as_rate = _written(_RATE.fullmatch, "a number and a time, such as 600/minute")
 _Rate = Annotated[str, AfterValidator(str.strip), _as_rate]
 _Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
-
-_PATHS = ("sources", "replies", "traces", "audits")
 
 
 class _Section(Documented):
@@ -182,7 +209,7 @@ class ServiceSettings(_Section, BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="FAIRQR_SERVICE_",
+        env_prefix=f"{variable_of(SERVICE)}_",
         env_nested_delimiter="_",
         env_nested_max_split=1,
         enable_decoding=False,  # lists are written with commas
@@ -193,7 +220,7 @@ class ServiceSettings(_Section, BaseSettings):
     database: str = Field("", repr=False)  # may hold a password
     corpora: _Names = ()
     sources: Annotated[tuple[Path, ...], BeforeValidator(_split)] = ()
-    models: Annotated[dict[str, ModelEntry], BeforeValidator(lambda it: _of_the_file(it))] = {}
+    models: Annotated[dict[str, ModelEntry], BeforeValidator(_of_the_file)] = {}
     base_urls: Annotated[tuple[_Address, ...], BeforeValidator(_split)] = ()
     attributors: _Names = ("overlap",)
     caps: Caps = Caps()
@@ -223,7 +250,8 @@ class ServiceSettings(_Section, BaseSettings):
 
         A misspelt cap or limit is an error; any other unknown variable has no effect.
         """
-        known, sections = service_variables(), ("FAIRQR_SERVICE_CAPS_", "FAIRQR_SERVICE_LIMITS_")
+        known = service_variables()
+        sections = tuple(f"{variable_of(f'{SERVICE}.{name}')}_" for name in ("caps", "limits"))
         env_settings.env_vars = {
             name.lower(): text
             for name, text in os.environ.items()
@@ -301,29 +329,3 @@ def setting_names() -> Iterator[str]:
 def service_variables() -> list[str]:
     """Return the names of the variables that set up the service."""
     return [variable_of(f"{SERVICE}.{name}") for name in setting_names()]
-
-
-def _held() -> tuple[dict[str, Any], Path]:
-    """Return what the settings file says, with paths relative to its folder; and its path."""
-    held, file = general.file_section(SERVICE)
-
-    def beside(value: Any) -> Any:
-        if isinstance(value, list):
-            return [beside(each) for each in value]
-        return str(general.beside(file, value)) if isinstance(value, str) else value
-
-    values = {**held}
-    if "sources" in held:
-        values["sources"] = _split(held["sources"])
-    if isinstance(named := held.get("models"), str):
-        values["models"] = {name: {} for name in _split(named)}
-    return {name: beside(it) if name in _PATHS else it for name, it in values.items()}, file
-
-
-def _of_the_file(value: Any) -> Any:
-    """Return the models that a variable names; what the settings file says of them counts."""
-    if not isinstance(value, str):
-        return value
-    known = _held()[0].get("models")
-    known = known if isinstance(known, Mapping) else {}
-    return {name: known.get(name, {}) for name in _split(value)}
