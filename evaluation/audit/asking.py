@@ -63,6 +63,10 @@ def memberships_of(
     return {it.name: table.memberships(Dimension(it, (it,)), ids) for it in attributes}
 
 
+RUN_ENDING = (IndexUnavailableError, ModelError, ModelUnavailableError)
+"""Errors that say nothing of one query: the run decides what they mean."""
+
+
 def failed(query: AuditQuery, error: FairqrError) -> Observation:
     """Return that nothing is known of a query, since the engine failed."""
     return Observation(query=query.id, status="failed", message=one_line(error))
@@ -185,7 +189,7 @@ class Asker:
         """
         try:
             return await self._observed(query)
-        except (IndexUnavailableError, ModelError, ModelUnavailableError):
+        except RUN_ENDING:
             raise
         except FairqrError as error:
             return Done((failed(query, error),))

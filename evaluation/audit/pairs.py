@@ -16,15 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairqr.agents.statistics import corrected_by_holm, stream
-from fairqr.base.errors import (
-    FairqrError,
-    IndexUnavailableError,
-    InputError,
-    ModelError,
-    ModelUnavailableError,
-    SourceError,
-    one_line,
-)
+from fairqr.base.errors import FairqrError, InputError, SourceError, one_line
+from fairqr.evaluation.audit.asking import RUN_ENDING
 from fairqr.evaluation.audit.records import PairScores
 from fairqr.evaluation.estimates import Estimate, divided, estimate, p_of_means, shares
 from fairqr.evaluation.experiments.engine import Done
@@ -164,7 +157,7 @@ class ScoredPairs:
         """
         try:
             scores = await self.scores(task)
-        except (IndexUnavailableError, ModelError, ModelUnavailableError):
+        except RUN_ENDING:
             raise
         except FairqrError as error:
             return Done((self.failed(task, error),))
