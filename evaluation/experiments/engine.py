@@ -63,11 +63,25 @@ def check_answered(status: str, message: str, usage: Usage) -> ModelError | None
     Raises:
         ModelError: It was away.
     """
-    failure = ModelError(status, message or f"the status '{status}'")
     cost = usage.prompt_tokens or usage.completion_tokens or usage.cached_calls
     if status in _AWAY and not (status == "refused" and cost):
-        raise failure
-    return failure if status == "invalid_request" else None
+        raise _failure(status, message)
+    return refusal_of([(status, message)])
+
+
+def refusal_of(replies: Iterable[tuple[str, str]]) -> ModelError | None:
+    """Return why a model refused everything that it was asked; None if it did not.
+
+    Args:
+        replies: Of each question how it ended, and the failure in words.
+    """
+    listed = [*replies]
+    refuses = listed and all(status == "invalid_request" for status, _ in listed)
+    return _failure(*listed[0]) if refuses else None
+
+
+def _failure(status: str, message: str) -> ModelError:
+    return ModelError(status, message or f"the status '{status}'")
 
 
 async def run_tasks(
@@ -186,7 +200,7 @@ class _Answers(Generic[R]):
         self._in_a_row = 0 if self._last is None else self._in_a_row + 1
         if self._last is not None and self._in_a_row >= GIVE_UP:
             what = f"{self.model} failed {GIVE_UP} times in a row"
-            raise _away(what, self._last, "fix this and run again") from None
+            raise _away(what, self._last, "fix this and run again")
 
     def end(self) -> None:
         """Check at the end of a run that anything was answered.

@@ -21,7 +21,7 @@ from fairqr.base.errors import (
 )
 from fairqr.evaluation.collections.collection import Collection, Topic
 from fairqr.evaluation.collections.finding import find_collection
-from fairqr.evaluation.experiments.engine import Done, check_answered, run_tasks
+from fairqr.evaluation.experiments.engine import Done, check_answered, refusal_of, run_tasks
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.experiments.measuring import MeasuredSearches, measure_experiment
@@ -390,8 +390,10 @@ def _refusal(result: SearchResult, usage: Usage) -> FairqrError | None:
         statuses += [*by_model.failures, *["ok"] * answers]
     if result.stop_reason == "budget":  # the search's own limit cuts questions off, too
         statuses = [status for status in statuses if status != "timeout"]
-    failed = [check_answered(it, next(iter(result.warnings), ""), usage) for it in statuses]
-    return failed[0] if failed and all(failed) else None
+    message = next(iter(result.warnings), "")
+    for status in statuses:
+        check_answered(status, message, usage)
+    return refusal_of((status, message) for status in statuses)
 
 
 def _kept(result: SearchResult) -> Mapping[str, Any]:
@@ -490,7 +492,7 @@ class _Run:
     async def search_all(self, cells: Sequence[Cell]) -> None:
         """Do the searches of these cells, one cell after the other."""
         experiment = self.plan.manifest.experiment
-        places: dict[int, Place] = {}
+        prepared: dict[int, tuple[Place, Mapping[Path, Sequence[str]], dict[str, Any]]] = {}
         corpora = [experiment.corpus_of(it.system) or self.collection.corpus_name for it in cells]
 
         def model(number: int) -> str | None:
@@ -504,19 +506,22 @@ class _Run:
             engine = await self._engine(corpus, retriever)
             print_ = (await engine.info()).fingerprint
             name, at_once = self.collection.name, self.pool.at_once
-            places[number] = Place(name, corpus, print_, retriever, model(number), at_once)
-            await self._train(cell, self._folds(cell), engine)
+            place = Place(name, corpus, print_, retriever, model(number), at_once)
+            folds, context = self._folds(cell), cell.context(experiment)
+            await self._train(cell, folds, engine)
+            prepared[number] = place, folds, context.model_dump(exclude_unset=True)
 
         async def do(task: tuple[int, Topic]) -> Done[SearchRecord]:
             cell, topic = cells[task[0]], task[1]
-            path = next((it for it, fold in self._folds(cell).items() if topic.id in fold), None)
+            place, folds, context = prepared[task[0]]
+            path = next((it for it, fold in folds.items() if topic.id in fold), None)
             asked = Search(
                 cell.key(topic),
                 topic.text(cell.form.keywords),
-                cell.context(experiment).model_dump(exclude_unset=True),
+                context,
                 weights=path.read_bytes() if path else None,
             )
-            return await self.pool.do(search, places[task[0]], asked)
+            return await self.pool.do(search, place, asked)
 
         undone = await run_tasks(
             [(number, topic) for number in range(len(cells)) for topic in self.plan.topics],

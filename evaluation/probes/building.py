@@ -156,8 +156,8 @@ async def open_probe_collections(
     Raises:
         InputError: Two have one name; and as :func:`open_probe_collection` raises it.
     """
-    sources, notes = [*experiment.sources], list[str]()
-    if experiment.collection is not None and any(it.attribute for it in sources[1:]):
+    sources, notes, found = [*experiment.sources], list[str](), None
+    if experiment.collection is not None and any(it.attribute for it in sources):
         found = await _find(experiment.collection, experiment.split, preparing)
         known = found.corpus.schema.attributes
         kept = [it for it in sources if it.attribute is None or it.attribute in known]
@@ -169,7 +169,9 @@ async def open_probe_collections(
         ]
         sources, notes = (kept, notes) if kept else (sources, [])
     collections = [
-        await open_probe_collection(source, experiment, texts=texts, preparing=preparing)
+        await open_probe_collection(
+            source, experiment, texts=texts, preparing=preparing, collection=found
+        )
         for source in sources
     ]
     names = [collection.manifest.name for collection in collections]
@@ -186,6 +188,7 @@ async def open_probe_collection(
     *,
     texts: bool = True,
     preparing: Preparing | None = None,
+    collection: Collection | None = None,
 ) -> ProbeCollection:
     """Build a probe collection, or read one that was built.
 
@@ -194,6 +197,7 @@ async def open_probe_collection(
         settings: For a folder, only the order and the number of queries count.
         texts: Whether items keep their texts, where a collection is built.
         preparing: Receives the name of each step when it starts.
+        collection: The collection that the settings name, where it was read before.
 
     Raises:
         InputError: The folder or the collection is missing, damaged, or lacks what is named.
@@ -203,7 +207,8 @@ async def open_probe_collection(
         return await _in_order(first_queries(read, settings.queries), settings.order, preparing)
     if settings.collection is None or source.attribute is None or source.protected is None:
         raise InputError("Name a collection, an attribute and its protected group, or a folder.")
-    collection = await _find(settings.collection, settings.split, preparing)
+    if collection is None:
+        collection = await _find(settings.collection, settings.split, preparing)
     attribute = collection.corpus.schema.attribute(source.attribute)
     sides = ProtectedGroup.parse(attribute, source.protected, source.words)
     engine = await _engine(collection, preparing) if settings.order == "bm25" else None

@@ -16,7 +16,7 @@ from fairqr.agents.models.opening import open_language_model
 from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED
 from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.agents.ranking.rankers import Cost, ItemRanker, RankerOptions
-from fairqr.evaluation.experiments.engine import Done, check_answered, run_tasks
+from fairqr.evaluation.experiments.engine import Done, check_answered, refusal_of, run_tasks
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.experiments.options import check_prompts
@@ -313,7 +313,8 @@ async def compare_pair(judge: PairwiseJudge, model: str, task: PairTask) -> Done
     asked = await judge.compare(task.query.query, task.items, task.group)
     both = (asked.one_first, asked.other_first)
     usage = both[0].usage + both[1].usage
-    failed = [check_answered(it.status, it.message, it.usage) for it in both]
+    for each in both:
+        check_answered(each.status, each.message, each.usage)
     protected_first, unprotected_first = asked.preferred(PROTECTED, UNPROTECTED)
     record = PairRecord(
         **dict(zip(PairRecord.keys, task.key(model), strict=True)),
@@ -322,7 +323,9 @@ async def compare_pair(judge: PairwiseJudge, model: str, task: PairTask) -> Done
         log_odds=(asked.one_first.log_odds, asked.other_first.log_odds),
         spent=Spent(**spent(usage)),
     )
-    return Done((record,), judge.warnings, refusal=failed[0] if all(failed) else None)
+    return Done(
+        (record,), judge.warnings, refusal=refusal_of((it.status, it.message) for it in both)
+    )
 
 
 async def _opened(tools: Tools, asked: Asked) -> Any:

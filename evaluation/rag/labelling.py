@@ -15,8 +15,8 @@ from collections.abc import (
 from pathlib import Path
 from typing import Any
 
-from fairqr.base.errors import InputError, ModelError, one_line
-from fairqr.evaluation.experiments.engine import Done, check_answered
+from fairqr.base.errors import InputError, one_line
+from fairqr.evaluation.experiments.engine import Done, refusal_of
 from fairqr.evaluation.experiments.workers import Tools
 from fairqr.evaluation.rag.answering import Asked, open_answerer
 from fairqr.evaluation.rag.collection import RagCollection, RagQuery
@@ -117,13 +117,11 @@ async def label_query(tools: Tools, asked: Asked, query: RagQuery) -> Done[Label
     """
     answerer = await open_answerer(tools, asked)
     failures: Counter[str] = Counter()
-
-    refusal: ModelError | None = None
+    replies: list[tuple[str, str]] = []
 
     async def utility(ranking: Sequence[int]) -> float | None:
-        nonlocal refusal
         reply, found = await answerer.answer(query, ranking)
-        refusal = check_answered(reply.status, reply.message, reply.usage)
+        replies.append((reply.status, reply.message))
         if found is None:
             failures[reply.status] += 1
         return found
@@ -142,8 +140,7 @@ async def label_query(tools: Tools, asked: Asked, query: RagQuery) -> Done[Label
         failures=dict(failures),
         **answerer.spent(),
     )
-    # The first answer decides: without it, nothing else is asked.
-    return Done((record,), refusal=refusal if without is None else None)
+    return Done((record,), refusal=refusal_of(replies))
 
 
 def check_labels(given: GenerationLabels, wanted: LabelManifest) -> None:

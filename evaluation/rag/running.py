@@ -18,9 +18,8 @@ from fairqr.agents.attribution.attributor import RAW, Attributor
 from fairqr.agents.attribution.checking import unchecked_warning
 from fairqr.agents.attribution.opening import open_attributor
 from fairqr.agents.models.opening import open_generator
-from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import FairqrError, InputError, ModelError, one_line
-from fairqr.evaluation.experiments.engine import Done, check_answered, run_tasks
+from fairqr.evaluation.experiments.engine import Done, refusal_of, run_tasks
 from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.experiments.options import check_prompts
 from fairqr.evaluation.experiments.progress import StageWatcher
@@ -422,8 +421,7 @@ class _Run:
                     return Done(made, away=error)
                 known |= {answer.ranking: answer for answer in made[-1].answers}
         answers = [answer for record in made for answer in record.answers]
-        refused = [check_answered(answer.status, "", Usage()) for answer in answers]
-        return Done(made, refusal=refused[0] if refused and all(refused) else None)
+        return Done(made, refusal=refusal_of((answer.status, "") for answer in answers))
 
     def _policies(self, part: Part) -> Policies:
         manifest, name = self.plan.manifest, part.collection.name

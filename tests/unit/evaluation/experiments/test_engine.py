@@ -174,7 +174,7 @@ async def test_other_errors_stop_the_run(error: FairqrError, lines: Lines[Note])
 
 
 def test_a_refusal_without_tokens_is_the_server_s() -> None:
-    """Of the key, perhaps; a model that declines has read the question."""
+    """Its key may be wrong; a model that declines has read the question."""
     for status in ("ok", "tie", "essay", "parse_error", "unsupported"):
         assert check_answered(status, "", Usage()) is None
     assert check_answered("invalid_request", "No.", Usage()) is not None

@@ -207,6 +207,21 @@ async def test_what_failed_for_now_is_no_result_and_is_asked_again(
     assert not await run()
 
 
+async def test_what_is_refused_is_a_result_of_its_query(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The generator has read the question, and asking again would not change its mind."""
+    monkeypatch.setattr(running, "open_generator", lambda *arguments, **options: None)
+    experiment = experiment_of(attributor="none", k=2, generated=3)
+    plan = make_rag_plan(experiment, [collection_of(query_of("q0"))], PromptLibrary(), "")
+    store = RagStore(tmp_path / "run")
+    pool = Pool(await tools_with(tmp_path, generator=Namer({"a b": "refuses", "b a": "refuses"})))
+    await run_fair_rag(plan, store, pool, watcher=Watcher())
+    records = store.lines.read()
+    assert len(records) == len(plan.draws)
+    assert "refused" in {answer.status for record in records for answer in record.answers}
+
+
 async def test_the_hypothesis_is_the_answer_or_a_sentence_of_it() -> None:
     judge, fixed = LetterJudge(), Draw("bm25", "deterministic", None, 0)
     work = Work(query_of("q0"), Namer(), judge, hypothesis="The letter is {answer}.")
