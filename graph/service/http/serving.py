@@ -172,21 +172,29 @@ def bound(settings: ServiceSettings) -> socket.socket:
     return listener
 
 
-def fork(number: int) -> bool:
-    """Return in so many new processes, which share what is open; those that are killed come back.
+def fork(number: int, listener: socket.socket) -> tuple[bool, socket.socket]:
+    """Return in so many new processes at the address; those that are killed come back.
+
+    Each gets a socket of its own, among which the system shares connections out: of one that all
+    listen on, whoever wakes first takes all connections that wait.
 
     This process waits for them, hands SIGTERM and SIGINT on, and then exits: with 0, or with the
     code of the first that ended by itself, whereupon the others are ended. If it is killed, they
     end.
 
+    Args:
+        number: Of processes.
+        listener: The socket; see :func:`bound`. It keeps the port from other programs.
+
     Returns:
-        Whether this is the first of them.
+        Whether this is the first of them, and the socket to listen on.
 
     Raises:
         ConfigError: This system has no fork.
     """
     if not hasattr(os, "fork"):
         raise ConfigError("Several workers need a system like Linux; leave out --workers.")
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     # What is ignored stays so, as SIGINT is in the background of a shell's script.
     taken = [sig for sig in SIGNALS if signal.getsignal(sig) is not signal.SIG_IGN]
     before = {sig: signal.getsignal(sig) for sig in taken}
@@ -215,7 +223,7 @@ def fork(number: int) -> bool:
                 os.close(never_written)
                 threading.Thread(target=_end_after, args=(ending,), daemon=True).start()
                 os.setpgrp()  # a terminal's Ctrl-C comes by the parent alone, and so but once
-                return is_first
+                return is_first, _beside(listener)
             is_first = False
         child, status = os.wait()
         children.discard(child)
@@ -228,6 +236,15 @@ def fork(number: int) -> bool:
             )
             time.sleep(AGAIN)
     raise SystemExit(code)
+
+
+def _beside(listener: socket.socket) -> socket.socket:
+    own = socket.socket(listener.family)
+    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+        own.setsockopt(socket.SOL_SOCKET, option, 1)
+    own.bind(listener.getsockname())
+    own.setblocking(False)
+    return own
 
 
 def _end_after(pipe: int) -> None:

@@ -82,8 +82,8 @@ def serve(
             "or set FAIRQR_SERVICE_WORK=false to keep no runs."
         )
     with bound(settings) as listener:
-        announces = workers == 1 or fork(workers)
-        serving = _serve(settings, listener, announces, corpus or [], model[0] if model else None)
+        announces, socket_ = (True, listener) if workers == 1 else fork(workers, listener)
+        serving = _serve(settings, socket_, announces, corpus or [], model[0] if model else None)
         run(serving, loop=new_loop)
 
 
