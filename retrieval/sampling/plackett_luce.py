@@ -110,14 +110,17 @@ def sample_plackett_luce(
     Raises:
         InputError: A score is not finite.
     """
+    weights = log_weights_of(scores, alpha, form)
+    return race(weights, samples, min(k, weights.size), stream)
+
+
+def log_weights_of(scores: ArrayLike, alpha: float, form: Form = "logits") -> FloatArray:
+    """Return ln w of each document, shape (n,); see :func:`sample_plackett_luce`."""
     weights = min_max(_finite(scores))
     weights += 1
     if form == "logits":
-        np.power(weights, alpha, out=weights)
-    else:
-        np.log(weights, out=weights)
-        weights *= alpha
-    return race(weights, samples, min(k, weights.size), stream)
+        return np.power(weights, alpha, out=weights)
+    return np.multiply(np.log(weights, out=weights), alpha, out=weights)
 
 
 def sample_oracle(
