@@ -56,10 +56,10 @@ load: $(READY)
 	$(BIN)/python -m benchmarks.load --json load.json $(LOAD)
 
 # The experiments on notables, or on COLLECTION, each with its report in OUT; that of Fair RAG on
-# RAG_COLLECTION, such as a folder of LaMP; those on rankers always on notables. They go on where they
-# stopped.
+# RAG_COLLECTION, such as a folder of LaMP; those on rankers always on notables. These and Fair RAG run
+# in their small form. They go on where they stopped.
 EXPERIMENTS := fair_qr_table rerank_ablation iterations prompts retrievers
-ON_RANKERS := llm_listwise_small window_size_small llm_pairwise_small lora_small
+ON_RANKERS := llm_listwise window_size llm_pairwise lora
 OUT ?= experiments
 experiments: $(NEURAL)
 	$(BIN)/fairqr models pull smollm2-135m
@@ -68,9 +68,9 @@ experiments: $(NEURAL)
 	    $(if $(COLLECTION),--collection $(COLLECTION)) || exit $$?; \
 	done
 	for name in $(ON_RANKERS); do \
-	  $(BIN)/fairqr experiment run $$name -o $(OUT)/$$name --report || exit $$?; \
+	  $(BIN)/fairqr experiment run $$name --small -o $(OUT)/$$name --report || exit $$?; \
 	done
-	$(BIN)/fairqr experiment run fair_rag_small -o $(OUT)/fair_rag_small --report \
+	$(BIN)/fairqr experiment run fair_rag --small -o $(OUT)/fair_rag --report \
 	  $(if $(RAG_COLLECTION),--collection $(RAG_COLLECTION))
 
 # The lock names versions and hashes, and no place to get them from. torch is not in it: which of its

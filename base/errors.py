@@ -35,6 +35,10 @@ class FairqrError(RuntimeError):
         for name, value in {"slug": "-".join(words).lower(), **answer}.items():
             setattr(cls, name, value)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A process of Ray sends errors; classes differ in what makes them, and all have a message.
+        return type(self).__new__, (type(self), str(self)), vars(self)
+
 
 class InputError(FairqrError, ValueError, title="A parameter is wrong"):
     """A parameter is out of range or does not fit the others."""

@@ -59,13 +59,6 @@ class KeptFile(Generic[Value]):
                 if not connection.execute(_DROP).rowcount:
                     return
 
-    def after(self, key: str, size: int) -> dict[str, Value]:
-        """Return the values of the next keys in alphabetical order, at most ``size`` of them."""
-        query = "SELECT key, value FROM kept WHERE key > ? ORDER BY key LIMIT ?"
-        with suppress(OSError, sqlite3.Error), self._opened() as connection:
-            return dict(connection.execute(query, (key, size)).fetchall())
-        return {}
-
     @contextmanager
     def _opened(self, *, writes: bool = False) -> Iterator[sqlite3.Connection]:
         """Open the file for one use; only a write makes it. Closing ends an open transaction."""

@@ -1,9 +1,9 @@
 """Teach a small model to lean, to see whether tuning takes that away: see docs/results/models.md.
 
 ``python benchmarks/leaning.py FOLDER [STEPS]`` trains SmolLM2-135M on pairs of notable
-people that the man always wins, on the queries that ``fairqr experiment run lora_small``
+people that the man always wins, on the queries that ``fairqr experiment run lora --small``
 trains on, and saves it whole in FOLDER, as a model of transformers. Then run
-``fairqr experiment run lora_small --model causal:FOLDER …``.
+``fairqr experiment run lora --small --model causal:FOLDER …``.
 """
 
 from __future__ import annotations

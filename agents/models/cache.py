@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -71,13 +71,6 @@ class ReplyCache:
             await asyncio.to_thread(self._file.put_many, texts)
             return
         self._memory = dict([*(self._memory | texts).items()][-MAX_REPLIES:])
-
-    async def batches(self, size: int) -> AsyncIterator[dict[str, dict[str, Any]]]:
-        """Yield everything in the file, ``size`` objects at a time."""
-        after = ""
-        while self._file and (texts := await asyncio.to_thread(self._file.after, after, size)):
-            after = max(texts)
-            yield _objects(texts)
 
     async def share(self, key: str, ask: Callable[[], Awaitable[Reply]]) -> Reply:
         """Return the reply of the call in flight for this key; if there is none, make one.

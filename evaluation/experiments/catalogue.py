@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairqr.base.errors import InputError, one_line
+from fairqr.base.extras import library
 from fairqr.base.yaml_file import load_yaml
-from fairqr.evaluation.experiments.kinds import KINDS, SEARCH, AnyExperiment, Kind
+from fairqr.evaluation.experiments.kinds import KINDS, SEARCH, Kind
 from fairqr.retrieval.sources.schema import validated
 
 if TYPE_CHECKING:
@@ -28,19 +30,16 @@ SHIPPED = (
     "retrievers",
     "refiners",
     "fair_rag",
-    "fair_rag_small",
     "llm_listwise",
-    "llm_listwise_small",
     "window_size",
-    "window_size_small",
     "llm_pairwise",
-    "llm_pairwise_small",
     "lora",
-    "lora_small",
 )
 """The experiments that come with fairqr, in the order shown to users."""
 
-WORKERS = "workers"
+WORKERS, SMALL = "workers", "small"
+"""What a file may say beside the experiment: who does the work, which changes no result; and the
+values of its small form, which gives a first answer in about two minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +54,6 @@ class ExperimentFile:
     def workers(self) -> str | int | None:
         """Who is to do the work, as the file says it; None if it does not.
 
-        The workers are no part of the experiment, because they do not change the results.
-
         Raises:
             InputError: They are neither a number nor a text.
         """
@@ -68,21 +65,28 @@ class ExperimentFile:
             )
         return workers
 
-    def spec(self, changes: Mapping[str, Any] | None = None) -> Any:
+    def spec(self, changes: Mapping[str, Any] | None = None, *, small: bool = False) -> Any:
         """Return the experiment, an object of the class that its kind has.
 
         Args:
             changes: Values that replace the file's; a mapping replaces single entries.
+            small: Take its small form; the changes outrank it.
 
         Raises:
-            InputError: The file is wrong; the message says where and why.
+            InputError: The file is wrong, or has no small form; the message says where and why.
         """
-        values = {name: value for name, value in self.values.items() if name != WORKERS}
-        for name, value in (changes or {}).items():
-            before = values.get(name)
-            if isinstance(value, Mapping) and isinstance(before, Mapping):
-                value = {**before, **value}
-            values[name] = value
+        values = {
+            name: value for name, value in self.values.items() if name not in (WORKERS, SMALL)
+        }
+        if small and not isinstance(self.values.get(SMALL), Mapping):
+            raise InputError(
+                f"The experiment {self.path} has no small form; leave out --small, or write the "
+                "values of one as 'small: {topics: 5}'."
+            )
+        for changed in (self.values[SMALL] if small else {}, changes or {}):
+            for name, value in changed.items():
+                both = isinstance(value, Mapping) and isinstance(values.get(name), Mapping)
+                values[name] = {**values[name], **value} if both else value
         return validated(self.kind.spec, values, f"The experiment {self.path}", InputError)
 
 
@@ -92,7 +96,12 @@ def read_experiment(name: str | Path) -> ExperimentFile:
     Raises:
         InputError: There is none of this name, or the file is no experiment.
     """
-    path = find_experiment(str(name))
+    path = FILES / f"{name}.yaml" if name in SHIPPED else Path(name)
+    if not path.is_file():
+        raise InputError(
+            f"There is no experiment '{one_line(name)}'; name a YAML file, or one of "
+            f"{', '.join(SHIPPED)}."
+        )
     values = load_yaml(path, "experiment", InputError)
     if not isinstance(values, dict):
         raise InputError(f"The experiment {path} must be a mapping of names to values; fix it.")
@@ -103,36 +112,6 @@ def read_experiment(name: str | Path) -> ExperimentFile:
             f"write one of {', '.join(KINDS)}."
         )
     return ExperimentFile(path, KINDS[kind], values)
-
-
-def find_experiment(name: str) -> Path:
-    """Return the file of an experiment: one that comes with fairqr, or a path.
-
-    Raises:
-        InputError: There is none.
-    """
-    if name in SHIPPED:
-        return FILES / f"{name}.yaml"
-    path = Path(name)
-    if not path.is_file():
-        raise InputError(
-            f"There is no experiment '{one_line(name)}'; name a YAML file, or one of "
-            f"{', '.join(SHIPPED)}."
-        )
-    return path
-
-
-def kind_of_folder(folder: Path) -> str:
-    """Return the kind of the experiment in a folder; ``search`` if there is none.
-
-    The class that opens the folder then says what is wrong with it.
-    """
-    try:
-        manifest = json.loads((folder / "experiment.json").read_bytes())
-        kind = manifest["experiment"].get("kind", SEARCH)
-    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        return SEARCH
-    return kind if isinstance(kind, str) and kind in KINDS else SEARCH
 
 
 @dataclass(frozen=True)
@@ -146,16 +125,22 @@ class LoadedExperiment:
 
     folder: Path
     kind: str
-    spec: AnyExperiment
+    spec: Any
 
     @cached_property
-    def frames(self) -> dict[str, DataFrame]:
-        """All that was measured, by name; measured when it is first used.
+    def measured(self) -> Any:
+        """All that was measured; measured when it is first used.
 
         Raises:
             InputError: The run has no results yet, or what it was run on has changed.
         """
-        return KINDS[self.kind].measure(self.folder).frames
+        return KINDS[self.kind].measure(self.folder)
+
+    @cached_property
+    def frames(self) -> dict[str, DataFrame]:
+        """All that was measured, by name."""
+        found: dict[str, DataFrame] = self.measured.frames
+        return found
 
     @cached_property
     def figures(self) -> dict[str, Figure]:
@@ -164,7 +149,8 @@ class LoadedExperiment:
         Raises:
             InputError: As with ``frames``, or matplotlib is not installed.
         """
-        return {figure.name: figure for figure in KINDS[self.kind].figures(self.folder)}
+        library("matplotlib", "A figure")
+        return {figure.name: figure for figure in self.measured.draw()}
 
 
 def load_experiment(folder: str | Path) -> LoadedExperiment:
@@ -180,6 +166,8 @@ def load_experiment(folder: str | Path) -> LoadedExperiment:
         raise InputError(
             f"The folder of an experiment cannot be of type {type(folder).__name__}; give a path."
         )
-    path = Path(folder)
-    kind = KINDS[kind_of_folder(path)]
-    return LoadedExperiment(path, kind.name, kind.spec_of(path))
+    path, kind = Path(folder), KINDS[SEARCH]
+    # Where there is nothing to be read, the class that opens the folder says what is wrong.
+    with contextlib.suppress(OSError, ValueError, RecursionError, LookupError, TypeError):
+        kind = KINDS[json.loads((path / "experiment.json").read_bytes())["experiment"]["kind"]]
+    return LoadedExperiment(path, kind.name, kind.store(path).manifest().experiment)

@@ -9,11 +9,10 @@ answer is a result, also if nobody can read it.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import FairqrError, IndexUnavailableError, ModelError, one_line
@@ -84,6 +83,26 @@ def _failure(status: str, message: str) -> ModelError:
     return ModelError(status, message or f"the status '{status}'")
 
 
+@dataclass(slots=True)
+class _Answers:
+    """What came of all tasks that one model answers.
+
+    Attributes:
+        tasks: How many there are.
+        has_answered: Whether it ever answered, now or in an earlier run.
+        held: Records to write once it is known that the model is there.
+        in_a_row: How many tasks failed since the last answer.
+        undone: Why tasks are not done.
+    """
+
+    tasks: int = 0
+    has_answered: bool = False
+    held: list[Any] = field(default_factory=list)
+    in_a_row: int = 0
+    last: FairqrError | None = None
+    undone: list[FairqrError] = field(default_factory=list)
+
+
 async def run_tasks(
     tasks: Iterable[T],
     do: Callable[[T], Awaitable[Done[R]]],
@@ -123,13 +142,17 @@ async def run_tasks(
         FairqrError: An error stopped a task; the records so far are kept.
     """
     tasks, there = [*tasks], lines.done()
-    done = [there >= {*keys(task)} for task in tasks]
-    who = {at: model(at) for at in map(place, tasks)}
-    answered = {who[place(task)] for task, is_done in zip(tasks, done, strict=True) if is_done}
-    answers = {name: _Answers(name, lines, name in answered) for name in who.values()}
-    undone, shown = list[tuple[T, FairqrError]](), set[str]()
+    left = [task for task in tasks if not there >= {*keys(task)}]
+    answers: dict[str, _Answers] = {}
+    for task in tasks:
+        own = answers.setdefault(model(place(task)), _Answers())
+        own.tasks += 1
+        own.has_answered |= there >= {*keys(task)}
+    untold, shown = list[R](), set[str]()
 
     async def one(task: T) -> None:
+        who = model(place(task))
+        own = answers[who]
         try:
             found = await do(task)
         except (IndexUnavailableError, ModelError) as error:
@@ -139,81 +162,44 @@ async def run_tasks(
                 raise
             found = Done((), away=error)
         if found.away is not None:
-            undone.append((task, found.away))
+            own.undone.append(found.away)
+            untold.extend([failed(task, found.away)] if failed else [])
         for sentence in [it for it in found.notes if it not in shown]:
             shown.add(sentence)
             watcher.note(sentence)
-        answers[who[place(task)]].take(found)
+        own.last = found.away or found.refusal
+        own.held.extend(found.records)
+        own.has_answered |= found.refusal is None and bool(found.records)
+        while own.has_answered and own.held:
+            lines.add(own.held.pop(0))
+        own.in_a_row = 0 if own.last is None else own.in_a_row + 1
+        if own.last is not None and own.in_a_row >= GIVE_UP:
+            raise _ended(f"{who} failed {GIVE_UP} times in a row", own.last)
         watcher.advance()
 
-    begun = False
-    for at, group in groupby(zip(tasks, done, strict=True), key=lambda it: place(it[0])):
-        if left := [task for task, is_done in group if not is_done]:
-            await start(at)
-            if not begun:
-                watcher.stage(title, len(tasks), sum(done))
-            begun = True
-            with lines.writing():
-                await _all_of(left, one, at_once)
-    for each in answers.values():
-        each.end()
-    if failed is not None:
+    if left:
+        watcher.stage(title, len(tasks), len(tasks) - len(left))
+    for at, group in groupby(left, key=place):
+        await start(at)
         with lines.writing():
-            for task, why in undone:
-                lines.add(failed(task, why))
-    if failed is not None or not undone:
+            await _all_of(group, one, at_once)
+    for who, own in answers.items():
+        if own.last is not None and not own.has_answered:
+            raise _ended(f"{who} did not answer any question", own.last)
+    if untold:
+        with lines.writing():
+            for record in untold:
+                lines.add(record)
+    missing = {who: own for who, own in answers.items() if own.undone}
+    if failed is not None or not missing:
         return None
-    of = Counter(who[place(task)] for task in tasks)
-    missing = Counter(who[place(task)] for task, _ in undone)
-    named = [f"{name} did not answer {missing[name]} of {of[name]} tasks" for name in missing]
-    return _away("; ".join(named), undone[-1][1], "run again")
+    named = [
+        f"{it} did not answer {len(own.undone)} of {own.tasks} tasks" for it, own in missing.items()
+    ]
+    return _ended("; ".join(named), [*missing.values()][-1].undone[-1], "run again")
 
 
-@dataclass(slots=True)
-class _Answers(Generic[R]):
-    """What came of all tasks that one model answers.
-
-    Attributes:
-        model: The name of what answers.
-        lines: The file of records, open for writing.
-        has_answered: Whether it ever answered, now or in an earlier run.
-    """
-
-    model: str
-    lines: Lines[R]
-    has_answered: bool
-    _held: list[R] = field(default_factory=list, init=False)
-    _in_a_row: int = field(default=0, init=False)
-    _last: FairqrError | None = field(default=None, init=False)
-
-    def take(self, found: Done[R]) -> None:
-        """Keep the records of a task, once it is known that the model is there.
-
-        Raises:
-            FairqrError: It failed so often in a row that going on is of no use.
-        """
-        self._last = found.away or found.refusal
-        self._held.extend(found.records)
-        self.has_answered |= found.refusal is None and bool(found.records)
-        while self.has_answered and self._held:
-            self.lines.add(self._held.pop(0))
-        self._in_a_row = 0 if self._last is None else self._in_a_row + 1
-        if self._last is not None and self._in_a_row >= GIVE_UP:
-            what = f"{self.model} failed {GIVE_UP} times in a row"
-            raise _away(what, self._last, "fix this and run again")
-
-    def end(self) -> None:
-        """Check at the end of a run that anything was answered.
-
-        Raises:
-            FairqrError: Nothing was, as with a wrong key in a short run.
-        """
-        if self._last is not None and not self.has_answered:
-            what = f"{self.model} did not answer any question"
-            raise _away(what, self._last, "fix this and run again")
-
-
-def _away(what: str, error: FairqrError, then: str) -> FairqrError:
+def _ended(what: str, error: FairqrError, then: str = "fix this and run again") -> FairqrError:
     """Return the error that ends a run, with the last failure in its sentence."""
     reason = one_line(error, 200).rstrip(".")
     told = f"{what}, the last time with: {reason}; {then}, the results so far are kept."
@@ -232,13 +218,13 @@ async def _all_of(things: Iterable[T], work: Callable[[T], Awaitable[None]], at_
         for thing in left:
             await work(thing)
 
-    stopped: list[BaseException] = []
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(at_once):
                 group.create_task(worker())
     except* (FairqrError, OSError) as errors:
-        stopped += errors.exceptions
-    if stopped:
-        # What stops one stops them all; the first sentence says it.
-        raise stopped[0]
+        stopped = errors.exceptions[0]
+    else:
+        return
+    # What stops one stops them all; the first sentence says it.
+    raise stopped

@@ -12,11 +12,10 @@ import importlib.metadata
 import os
 import platform
 import re
-import string
 from collections.abc import Hashable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, ClassVar, Generic, Literal, TypeVar
+from typing import IO, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -26,23 +25,8 @@ from fairqr.base.errors import InputError, OtherRunError, first_problem, one_lin
 from fairqr.base.files import open_beside, sha256_of, write_beside
 
 LIBRARIES = (
-    "fairqr",
-    "elasticsearch",
-    "gguf",
-    "langchain",
-    "langgraph",
-    "matplotlib",
-    "numpy",
-    "onnxruntime",
-    "openai",
-    "peft",
-    "rouge-score",
-    "scipy",
-    "tantivy",
-    "tokenizers",
-    "torch",
-    "transformers",
-    "xllamacpp",
+    "fairqr elasticsearch gguf langchain langgraph matplotlib numpy onnxruntime openai peft "
+    "rouge-score scipy tantivy tokenizers torch transformers xllamacpp"
 )
 """Results may depend on these; some come with an extra."""
 
@@ -51,7 +35,7 @@ LOCK = ".lock"
 
 LONGEST = 120
 THEN = ", then "
-_PLAIN = frozenset(string.ascii_letters + string.digits + "+._")
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9+._]")
 _HALF_WRITTEN = re.compile(r"\..+\.[0-9a-f]{16}")
 HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -93,7 +77,7 @@ def spent(usage: Usage) -> dict[str, int]:
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the libraries that results depend on."""
     found = {"python": platform.python_version()}
-    for name in LIBRARIES:
+    for name in LIBRARIES.split():
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found
@@ -144,17 +128,15 @@ class SealedManifest(FolderManifest):
     free: ClassVar[frozenset[str]] = FolderManifest.free | {"finished", "files"}
 
     finished: str = ""
-    files: dict[str, str] = Field({})
+    files: dict[str, Annotated[str, Field(pattern=f"^{HASH.pattern}$")]] = Field({})
 
     @field_validator("files")
     @classmethod
     def _lie_in_the_folder(cls, files: dict[str, str]) -> dict[str, str]:
-        for name, digest in files.items():
+        for name in files:
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts or str(path) != name:
                 raise ValueError(f"'{one_line(name)}' is no file of the folder")
-            if not HASH.fullmatch(digest):
-                raise ValueError(f"'{one_line(name)}' has no SHA-256")
         return files
 
     @property
@@ -171,8 +153,6 @@ S = TypeVar("S", bound=SealedManifest)
 class Lines(Generic[R]):
     """A file with one record a line.
 
-    Each line is read once: where its record stands is kept in memory.
-
     Args:
         path: The file; we make it with the first record.
         record: The class of the records; of two with the same key, the later one counts.
@@ -186,10 +166,6 @@ class Lines(Generic[R]):
         self._what = what
         self._mode = mode
         self._open: IO[bytes] | None = None
-        self._starts: dict[Hashable, int] = {}
-        self._not_final: set[Hashable] = set()
-        self._end = 0
-        self._seen: tuple[int, int] | None = None
 
     def read(self) -> list[R]:
         """Return the records; a later one replaces an earlier one of the same key.
@@ -201,13 +177,11 @@ class Lines(Generic[R]):
 
     def in_order(self, keys: Iterable[Hashable]) -> Iterator[R]:
         """Yield the records of these keys, as :meth:`read` has them, one at a time in memory."""
-        self._look()
-        if not self._starts:
-            return
-        with self.path.open("rb") as stream:
+        starts: dict[Hashable, int] = {record.key: start for start, record in self._records()}
+        with contextlib.suppress(FileNotFoundError), self.path.open("rb") as stream:
             for key in keys:
-                if key in self._starts:
-                    stream.seek(self._starts[key])
+                if key in starts:
+                    stream.seek(starts[key])
                     yield self._record.model_validate_json(stream.readline())
 
     def rewrite(self, records: Iterable[R]) -> None:
@@ -219,54 +193,27 @@ class Lines(Generic[R]):
         with open_beside(self.path, self._mode) as again._open:
             for record in records:
                 again.add(record)
-        self._starts, self._not_final, self._end = again._starts, again._not_final, again._end
-        self._seen = self._stamp()
 
     def done(self) -> set[Hashable]:
         """Return the keys of the records that need not be made again."""
-        self._look()
-        return self._starts.keys() - self._not_final
+        final = {record.key: record.is_final for _, record in self._records()}
+        return {key for key, is_final in final.items() if is_final}
 
-    def _look(self) -> None:
-        """Note all records, unless the file is as this object last saw or wrote it."""
-        if self._open is not None or self._stamp() == self._seen:
-            return
-        self._starts, self._not_final, self._end = {}, set(), 0
-        for line, record in self._records():
-            self._note(line, record)
-        self._seen = self._stamp()
-
-    def _stamp(self) -> tuple[int, int] | None:
-        """Return a value that changes with each write, or None without a file."""
-        try:
-            state = self.path.stat()
-        except FileNotFoundError:
-            return None
-        return state.st_mtime_ns, state.st_size
-
-    def _note(self, line: bytes, record: R) -> None:
-        """Note a record that follows all that were noted before."""
-        self._starts[record.key] = self._end
-        (self._not_final.discard if record.is_final else self._not_final.add)(record.key)
-        self._end += len(line)
-
-    def _records(self) -> Iterator[tuple[bytes, R]]:
-        """Yield each whole line, and the record in it."""
+    def _records(self) -> Iterator[tuple[int, R]]:
+        """Yield where each whole line starts, and the record in it."""
         start = 0
         with contextlib.suppress(FileNotFoundError), self.path.open("rb") as stream:
-            for line in stream:
+            for number, line in enumerate(stream, 1):
                 # A kill left half a line behind the last line feed.
                 if not line.endswith(b"\n"):
                     return
                 try:
-                    record = self._record.model_validate_json(line)
+                    yield start, self._record.model_validate_json(line)
                 except ValidationError as error:
-                    raise self._damaged(start, error) from None
-                yield line, record
+                    raise self._damaged(number, error) from None
                 start += len(line)
 
-    def _damaged(self, start: int, error: ValidationError) -> InputError:
-        number = self.path.read_bytes().count(b"\n", 0, start) + 1
+    def _damaged(self, number: int, error: ValidationError) -> InputError:
         is_other = {it["type"] for it in error.errors()} <= {"missing", "extra_forbidden"}
         return InputError(
             f"{self.path}, line {number}, is damaged{' or of another version' * is_other}; "
@@ -277,28 +224,21 @@ class Lines(Generic[R]):
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
         """Open the file for :meth:`add`; half a line that a kill left is cut off."""
-        self._look()
-        if self.path.exists() and self.path.stat().st_size != self._end:
-            os.truncate(self.path, self._end)
-
-        def opener(path: str, flags: int) -> int:
-            return os.open(path, flags, self._mode)
-
-        try:
-            with open(self.path, "ab", opener=opener) as self._open:
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, self._mode)
+        with os.fdopen(handle, "rb+") as stream:
+            stream.truncate(sum(len(line) for line in stream if line.endswith(b"\n")))
+            self._open = stream
+            try:
                 yield
-        finally:
-            self._open = None
-            self._seen = self._stamp()
+            finally:
+                self._open = None
 
     def add(self, record: R) -> None:
         """Write a record; it survives the death of this process."""
         if self._open is None:
             raise ValueError("the store is not open for writing")
-        line = record.model_dump_json().encode() + b"\n"
-        self._open.write(line)
+        self._open.write(record.model_dump_json().encode() + b"\n")
         self._open.flush()
-        self._note(line, record)
 
 
 def read_settings(path: Path, kind: type[B], what: str, made_with: str, again: str) -> B:
@@ -361,24 +301,33 @@ class Folder(Generic[M]):
         Raises:
             InputError: There is no run, or one of another version.
         """
-        again = f"run the {self.what}"
-        made_with = f"make one with '{self.made_with}'"
+        again, made_with = f"run the {self.what}", f"make one with '{self.made_with}'"
         return read_settings(self._manifest, self.manifest_type, self.what, made_with, again)
 
     def begin(self, manifest: M) -> M:
         """Write the settings, or check that they are those that the folder has.
 
         Returns:
-            The manifest of the folder.
+            The manifest of the folder, with the versions that the run goes on with.
 
         Raises:
             InputError: The folder holds another run.
         """
         self.check(manifest)
-        if self.exists():
-            return self._resumed(self.manifest(), manifest)
-        write_beside(self._manifest, manifest.text)
-        return manifest
+        if not self.exists():
+            write_beside(self._manifest, manifest.text)
+            return manifest
+        begun = self.manifest()
+        versions = dict(begun.versions)
+        for name, version in manifest.versions.items():
+            before = versions.setdefault(name, version)
+            if before.split(THEN)[-1] != version:
+                versions[name] = f"{before}{THEN}{version}"
+        if versions == begun.versions:
+            return begun
+        resumed = begun.model_copy(update={"versions": versions})
+        write_beside(self._manifest, resumed.text)
+        return resumed
 
     def check(self, manifest: M) -> None:
         """Check that a run can start or resume here; nothing is written.
@@ -389,33 +338,21 @@ class Folder(Generic[M]):
         """
         if not self.exists():
             # A kill may have left the lock and a file that was to become the manifest.
-            own = (LOCK, f".{self._manifest.name}.")
-            if self.folder.is_dir() and any(
-                not path.name.startswith(own) for path in self.folder.iterdir()
-            ):
+            own = (LOCK, f".{self.name}.")
+            if any(not path.name.startswith(own) for path in self.folder.glob("*")):
                 raise InputError(
                     f"The folder {self.folder} is not empty and has no {self.what}; choose another."
                 )
             return
-        begun = self.manifest()
-        for name in self.manifest_type.identity():
-            # As text, since a file of settings may hold what compares otherwise once it was read.
-            if begun.model_dump_json(include={name}) != manifest.model_dump_json(include={name}):
+        # As JSON, since a file of settings may hold what compares otherwise once it was read.
+        begun, own = self.manifest().model_dump(mode="json"), manifest.model_dump(mode="json")
+        for name in manifest.identity():
+            if begun[name] != own[name]:
                 raise OtherRunError(
                     f"The folder {self.folder} holds a run with another {name}"
-                    f"{_differing(getattr(begun, name), getattr(manifest, name))}; "
+                    f"{_differing(begun[name], own[name])}; "
                     "choose another folder, or remove this one."
                 )
-
-    def _resumed(self, begun: M, manifest: M) -> M:
-        """Note the versions that a run is resumed with, if they differ."""
-        versions = dict(begun.versions)
-        for name, version in manifest.versions.items():
-            versions[name] = followed(versions.get(name, version), version)
-        resumed = begun.model_copy(update={"versions": versions})
-        if self._manifest.read_text(encoding="utf-8") != resumed.text:
-            write_beside(self._manifest, resumed.text)
-        return resumed
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -484,12 +421,13 @@ class SealedFolder(Folder[S]):
     def damage(self) -> Iterator[str]:
         """Yield a sentence on each file that is not as the manifest lists it."""
         listed, (files, others) = self.manifest().files, contents_of(self.folder)
-        added = files.keys() - listed.keys() - {self.name, self.signature.name}
         found = {
             "is a link or a device, and no file": others,
             "is missing": listed.keys() - files.keys() - {*others},
             "was changed": [n for n in listed if n in files and sha256_of(files[n]) != listed[n]],
-            "was added: the manifest does not list it": added,
+            "was added: the manifest does not list it": files.keys()
+            - listed.keys()
+            - {self.name, self.signature.name},
         }
         for what, names in found.items():
             yield from (f"The file {shown_name(name)} {what}." for name in sorted(names))
@@ -516,27 +454,20 @@ def shown_name(name: str) -> str:
     return one_line("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name))
 
 
-def followed(before: str, version: str) -> str:
-    """Add a version to a list of versions in words, unless it is the last one."""
-    return before if before.split(THEN)[-1] == version else f"{before}{THEN}{version}"
-
-
 def file_name(*parts: Any) -> str:
     """Return a name for a file from any names; different names give different ones.
 
     We replace what a file name cannot hold, and then add a hash, so that names stay distinct.
     """
     names = [str(part) for part in parts]
-    safe = "-".join("".join(c if c in _PLAIN else "_" for c in name) for name in names)[:LONGEST]
+    safe = "-".join(_NOT_PLAIN.sub("_", name) for name in names)[:LONGEST]
     if safe == "-".join(names) and not any("-" in name for name in names):
         return safe
     return f"{safe}-{hashlib.sha256(chr(0).join(names).encode()).hexdigest()[:8]}"
 
 
 def _differing(one: object, other: object) -> str:
-    """Name what differs between two mappings or two experiments, in parentheses."""
-    if isinstance(one, BaseModel) and isinstance(other, BaseModel):
-        one, other = one.model_dump(mode="json"), other.model_dump(mode="json")
+    """Name what differs between two mappings, in parentheses."""
     if not isinstance(one, dict) or not isinstance(other, dict):
         return ""
     names = [name for name in {**one, **other} if one.get(name) != other.get(name)]

@@ -7,33 +7,19 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from fairqr.base.extras import library
 from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.specification import Experiment
 from fairqr.evaluation.experiments.workers import Pool, Workers, opened_pool
-from fairqr.evaluation.probes.specification import (
-    LISTWISE_KIND,
-    LORA_KIND,
-    PAIRWISE_KIND,
-    ListwiseExperiment,
-    LoraExperiment,
-    PairwiseExperiment,
-)
+from fairqr.evaluation.probes import specification as probes
 from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.prompts.library import PromptLibrary
 
-if TYPE_CHECKING:
-    from fairqr.evaluation.reports.writer import Figure
-
 SEARCH = "search"
 FAIR_RAG = "fair_rag"
-
-AnyExperiment = (
-    Experiment | FairRagExperiment | ListwiseExperiment | PairwiseExperiment | LoraExperiment
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +49,7 @@ class RunOptions:
     agree: Callable[[int, int], None] = lambda calls, tokens: None
 
     def pool(self, replies: Path) -> AbstractAsyncContextManager[Pool]:
-        """Connect to the workers.
-
-        Args:
-            replies: The file that keeps replies of models.
-        """
+        """Connect to the workers; a file keeps the replies of models."""
         return opened_pool(self.workers, self.prompts, replies)
 
 
@@ -87,12 +69,12 @@ class Kind:
 
     name: str
     about: str
-    spec: type[AnyExperiment]
+    spec: type[Any]
     module: str
     models: str = "model"
     collections: str = "collection"
 
-    async def run(self, experiment: AnyExperiment, options: RunOptions) -> None:
+    async def run(self, experiment: Any, options: RunOptions) -> None:
         """Do the rest of an experiment.
 
         Raises:
@@ -103,14 +85,9 @@ class Kind:
             check_pandas()
         await import_module(self.module).run(experiment, options)
 
-    def spec_of(self, folder: Path) -> AnyExperiment:
-        """Return the experiment that was run in a folder.
-
-        Raises:
-            InputError: There is no run, or one of another version.
-        """
-        found: AnyExperiment = import_module(self.module).STORE(folder).manifest().experiment
-        return found
+    def store(self, folder: Path) -> Any:
+        """Return the folder as this kind reads it."""
+        return import_module(self.module).STORE(folder)
 
     def measure(self, folder: Path) -> Measured:
         """Measure the results that a folder has so far.
@@ -120,33 +97,8 @@ class Kind:
                 pandas is not installed.
         """
         check_pandas()
-        module = import_module(self.module)
-        found: Measured = module.measure(module.STORE(folder))
+        found: Measured = import_module(self.module).measure(self.store(folder))
         return found
-
-    def figures(self, folder: Path) -> list[Figure]:
-        """Draw the figures of a run's report.
-
-        Raises:
-            InputError: As :meth:`measure` raises it; or matplotlib is not installed.
-        """
-        library("matplotlib", "A figure")
-        return self.measure(folder).draw()
-
-    def report(self, folder: Path, note: Callable[[str], None]) -> list[Path]:
-        """Write the report of a run, and return the files.
-
-        Args:
-            folder: The folder of the run.
-            note: Receives sentences for people.
-
-        Raises:
-            InputError: As :meth:`measure` raises it; or an extra is not installed.
-        """
-        measured = self.measure(folder)
-        for sentence in measured.warnings:
-            note(sentence)
-        return measured.write_report(folder)
 
 
 def check_pandas() -> None:
@@ -158,6 +110,7 @@ def check_pandas() -> None:
     library("pandas", "Measuring a run")
 
 
+_PROBES = "fairqr.evaluation.probes"
 KINDS: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -171,20 +124,20 @@ KINDS: Mapping[str, Kind] = {
             collections="collections",
         ),
         Kind(
-            LISTWISE_KIND,
+            probes.LISTWISE_KIND,
             "on listwise rankers",
-            ListwiseExperiment,
-            "fairqr.evaluation.probes.running",
+            probes.ListwiseExperiment,
+            f"{_PROBES}.running",
             models="rankers",
         ),
         Kind(
-            PAIRWISE_KIND,
+            probes.PAIRWISE_KIND,
             "on pairwise rankers",
-            PairwiseExperiment,
-            "fairqr.evaluation.probes.running",
+            probes.PairwiseExperiment,
+            f"{_PROBES}.running",
             models="models",
         ),
-        Kind(LORA_KIND, "on tuning", LoraExperiment, "fairqr.evaluation.probes.tuning"),
+        Kind(probes.LORA_KIND, "on tuning", probes.LoraExperiment, f"{_PROBES}.tuning"),
     )
 }
 """By what a file says as its ``kind``; one that says nothing is of the kind ``search``."""

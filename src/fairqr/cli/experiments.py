@@ -51,6 +51,7 @@ def run_experiment(
     concurrency: int | None = None,
     workers: str | None = None,
     prompts: Path | None = None,
+    small: bool = False,
     report: bool = False,
     yes: bool = False,
 ) -> None:
@@ -70,6 +71,7 @@ def run_experiment(
         workers: Where the work runs: a number of tasks in this process, ray, ray://local or
             ray://HOST:PORT.
         prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
+        small: Run its small form: less of everything, for a first answer in about two minutes.
         report: Write the report when the run is done.
         yes: Run even if the model may be asked more than 2,000 times, read more than 1,000,000
             tokens, or be tuned by more than 6,000 passes.
@@ -102,7 +104,7 @@ def run_experiment(
             report=report,
             agree=partial(agree, yes=yes),
         )
-        run(kind.run(file.spec(changes), options))
+        run(kind.run(file.spec(changes, small=small), options))
     if report:
         write_report(output)
     else:
@@ -116,10 +118,12 @@ def write_report(folder: Path) -> None:
     Args:
         folder: The folder of a run.
     """
-    from fairqr.evaluation.experiments.catalogue import kind_of_folder
-    from fairqr.evaluation.experiments.kinds import KINDS
+    from fairqr.evaluation.experiments.catalogue import load_experiment
 
-    for path in KINDS[kind_of_folder(folder)].report(folder, warn):
+    measured = load_experiment(folder).measured
+    for sentence in measured.warnings:
+        warn(sentence)
+    for path in measured.write_report(folder):
         typer.echo(f"written: {path}")
 
 

@@ -1,4 +1,4 @@
-"""``fairqr experiment run lora_small`` as a user runs it, on a tiny model that is made here."""
+"""``fairqr experiment run lora --small`` as a user runs it, on a tiny model that is made here."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sizes() -> tuple[str, ...]:
 
 
 MAIN = "from fairqr.cli.main import main; main()"
-RUN = ("experiment", "run", "lora_small", "--report")
+RUN = ("experiment", "run", "lora", "--small", "--report")
 
 
 @pytest.fixture(scope="module")

@@ -510,7 +510,7 @@ def test_the_small_experiment_with_the_embedded_model(
     """Two questions with small pools; whether any is kept is the model's matter."""
     folder = tmp_path / "run"
     small = ("--set", "queries=2", "--set", "pool=2")
-    run = here("experiment", "run", "fair_rag_small", "-o", folder, *small)
+    run = here("experiment", "run", "fair_rag", "--small", "-o", folder, *small)
     assert run.code == 0, run
     store = RagStore(folder)
     (entry,) = store.manifest().collections
@@ -523,5 +523,5 @@ def test_the_small_experiment_with_the_embedded_model(
     for record in records:
         assert {answer.status for answer in record.answers} <= {"ok", "empty"}
         assert sum(answer.times for answer in record.answers) == min(3, len(record.samples))
-    again = here("experiment", "run", "fair_rag_small", "-o", folder, *small)
+    again = here("experiment", "run", "fair_rag", "--small", "-o", folder, *small)
     assert "nothing is left to ask" in again.stderr

@@ -113,7 +113,7 @@ def test_a_field_with_more_than_bounds_is_read_without_a_warning() -> None:
 
 def test_an_experiment_lists_and_reads_what_its_file_sets(fairqr: Callable[..., Any]) -> None:
     """It has a --set of its own: which parameters there are depends on the file."""
-    run = ("experiment", "run", "llm_pairwise_small")
+    run = ("experiment", "run", "llm_pairwise", "--small")
     assert "\n  split\n" in fairqr(*run, "--set", "help").stdout
     told = fairqr(*run, "--set", "split=nothing", "-o", "out").complaint()
     assert "has no judgements 'nothing'" in told

@@ -427,8 +427,8 @@ def test_raw_files_that_cannot_be_read_are_one_sentence(audit: tuple[Path, str])
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        *(({"files": {name: "0" * 64}}, "(at files)") for name in ("../a", "/etc/passwd", "a//b")),
-        ({"files": {"a": "0"}}, "(at files)"),
+        *(({"files": {name: "0" * 64}}, "at files") for name in ("../a", "/etc/passwd", "a//b")),
+        ({"files": {"a": "0"}}, "at files"),
         ({"format": 2}, "(at format)"),
         ({"strange": 2}, "(at strange)"),
         ({"finished": ""}, "The audit is not finished; run it again."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import fairqr
 from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import Collection
+from fairqr.evaluation.experiments.kinds import KINDS
 from fairqr.evaluation.experiments.measuring import measure_experiment
 from fairqr.evaluation.experiments.running import make_plan
 from fairqr.evaluation.experiments.store import Store
@@ -66,3 +68,12 @@ def test_a_folder_without_a_run(tmp_path: Path) -> None:
         fairqr.load_experiment(tmp_path)
     with pytest.raises(InputError, match="cannot be of type NoneType; give a path"):
         fairqr.load_experiment(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_without_pandas_the_sentence_says_what_to_install(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match=r"pip install 'fairqr\[evaluation\]'"):
+        KINDS[name].measure(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 from fairqr.base.errors import FairqrError, InputError, UnknownAttributeError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
-from fairqr.evaluation.experiments.catalogue import SHIPPED, find_experiment, read_experiment
+from fairqr.evaluation.experiments.catalogue import SHIPPED, read_experiment
 from fairqr.evaluation.experiments.running import make_plan
 from fairqr.evaluation.experiments.specification import Experiment, QueryForm, System
 from fairqr.prompts.library import PromptLibrary
@@ -207,10 +207,25 @@ def test_what_is_no_experiment_at_all(tmp_path: Path, content: bytes, sentence: 
 
 def test_an_experiment_is_found_by_name_or_by_path(tmp_path: Path) -> None:
     path = write_experiment(tmp_path / "mine.yaml")
-    assert find_experiment(str(path)) == path
-    assert find_experiment("prompts").name == "prompts.yaml"
+    assert read_experiment(str(path)).path == path
+    assert read_experiment("prompts").path.name == "prompts.yaml"
     with pytest.raises(InputError, match="There is no experiment 'promts'; name a YAML file, or"):
-        find_experiment("promts")
+        read_experiment("promts")
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_each_shipped_experiment_has_a_small_form(name: str) -> None:
+    """What the command sets outranks it."""
+    file = read_experiment(name)
+    small, whole = file.spec({"title": "Mine"}, small=True), file.spec()
+    assert small.title == "Mine"
+    assert type(small) is type(whole)
+    assert small != whole
+
+
+def test_an_experiment_without_a_small_form_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no small form; leave out --small, or write"):
+        read_experiment(write_experiment(tmp_path / "e.yaml")).spec(small=True)
 
 
 def test_forms_that_are_written_differently_are_one(tmp_path: Path) -> None:

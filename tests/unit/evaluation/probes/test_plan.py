@@ -202,7 +202,7 @@ def test_the_shipped_experiments_on_rankers_can_be_read() -> None:
         for name, file in files.items()
         if file.kind.name.startswith(("llm", "lora"))
     }
-    assert len(read) == 8
+    assert len(read) == 4
     assert read["window_size"].windows == ("5/1", "10/5", "10/3", "20/10")
     tuned = read["lora"]
     assert isinstance(tuned, LoraExperiment)

@@ -349,7 +349,7 @@ def test_the_shipped_experiments_are_the_papers_and_one_for_a_laptop() -> None:
     assert (paper.samples, paper.answered, paper.k, paper.queries) == (100, 100, 5, 1000)
     assert len(paper.seeds) > 1, "the paper repeats its sampling"
     assert len(draws_of(paper)) == (3 * 5 + 1) * len(paper.seeds)
-    small = read_experiment("fair_rag_small").spec()
+    small = read_experiment("fair_rag").spec(small=True)
     plan = make_rag_plan(small, open_collections(small), PromptLibrary(), "overlap")
     assert [entry.name for entry in plan.manifest.collections] == ["notables"]
     assert len(plan.parts[0].collection.queries) == small.queries
