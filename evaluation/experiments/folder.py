@@ -338,8 +338,8 @@ class Folder(Generic[M]):
         """
         if not self.exists():
             # A kill may have left the lock and a file that was to become the manifest.
-            own = (LOCK, f".{self.name}.")
-            if any(not path.name.startswith(own) for path in self.folder.glob("*")):
+            left = (LOCK, f".{self.name}.")
+            if any(not path.name.startswith(left) for path in self.folder.glob("*")):
                 raise InputError(
                     f"The folder {self.folder} is not empty and has no {self.what}; choose another."
                 )

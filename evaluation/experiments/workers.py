@@ -105,13 +105,13 @@ class Tools:
                 self._kept[place] = (name, await opened())
             return cast("T", self._kept[place][1])
 
-    async def started(self, place: str, name: object, opened: Callable[[], Any]) -> Any:
+    async def started(self, place: str, name: object, opened: Callable[[], T]) -> T:
         """Return the thing that is open at a place as :meth:`keep` does; it is also started."""
 
-        async def start() -> Any:
-            made = opened()
+        async def start() -> T:
+            made: Any = opened()
             await made.start()
-            return made
+            return cast("T", made)
 
         return await self.keep(place, name, start)
 
