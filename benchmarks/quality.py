@@ -28,7 +28,7 @@ from fairqr.agents.statistics import corrected_by_holm, paired_randomisation, st
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.collections.labels import scan_corpus
-from fairqr.evaluation.evaluate import evaluate_all, ids_of
+from fairqr.evaluation.evaluate import evaluate, ids_of
 from fairqr.evaluation.experiments.training import folds_of, gather, train
 from fairqr.evaluation.inputs import as_run
 from fairqr.graph.search.builder import build_search_graph
@@ -152,16 +152,12 @@ def table(
     Each system is compared with BM25, topic by topic, and those that work over another retrieval
     with that alone. Each of the two columns of p is corrected by Holm's method.
     """
-    evaluations = evaluate_all(
-        runs,
-        collection.qrels,
-        [NDCG, AWRF, PRODUCT],
-        documents=scan_corpus(collection.corpus, ids_of(runs, collection.qrels)),
-        target=collection.about.target,
-        attributes=[attribute],
-    )
+    groups = scan_corpus(collection.corpus, ids_of(runs, collection.qrels))
+    options: dict[str, Any] = {"target": collection.about.target, "attributes": [attribute]}
     values = []
-    for evaluation in evaluations:
+    for run in runs:
+        measures = [NDCG, AWRF, PRODUCT]
+        evaluation = evaluate(run, collection.qrels, measures, groups=groups, **options)
         by_measure = [
             np.array([result.defined().get(topic.id, np.nan) for topic in collection.topics])
             for result in evaluation.results.values()

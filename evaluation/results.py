@@ -27,7 +27,7 @@ from fairqr.evaluation.by_group import GroupShare
 from fairqr.evaluation.estimates import paired_t
 from fairqr.evaluation.measures.measure import Measure, parse_measures
 from fairqr.evaluation.notes import Note
-from fairqr.evaluation.scores import Reason, Score, Undefined
+from fairqr.evaluation.scores import Score, Undefined
 
 if TYPE_CHECKING:
     import pandas
@@ -67,24 +67,26 @@ class MeasureResult:
         """Return the values of the queries that have one."""
         return {q: v for q, v in self.values.items() if not isinstance(v, Undefined)}
 
-    def undefined(self) -> dict[Reason, int]:
+    def reasons(self) -> dict[str, str]:
+        """Return why the other queries have none."""
+        return {q: str(v.reason) for q, v in self.values.items() if isinstance(v, Undefined)}
+
+    def undefined(self) -> dict[str, int]:
         """Return how many queries have no value, by reason."""
-        reasons = (v.reason for v in self.values.values() if isinstance(v, Undefined))
-        return dict(Counter(reasons))
+        return dict(Counter(self.reasons().values()))
 
     def as_json(self, *, by_query: bool = False) -> dict[str, Any]:
         """Return it as an object for JSON."""
-        why = {q: str(v.reason) for q, v in self.values.items() if isinstance(v, Undefined)}
         return {
             "measure": str(self.measure),
             "settings": self.measure.settings(),
             "mean": self.mean,
             "count": self.count,
-            "undefined": {str(reason): number for reason, number in self.undefined().items()},
+            "undefined": self.undefined(),
             "interval": asdict(self.interval) if self.interval else None,
             "higher_is_better": self.measure.kind.higher_is_better,
             "best": self.measure.kind.best,
-            **({"values": self.defined(), "reasons": why} if by_query else {}),
+            **({"values": self.defined(), "reasons": self.reasons()} if by_query else {}),
         }
 
 
@@ -145,9 +147,8 @@ class Evaluation:
                 f"The runs were measured with two targets, {self.target} and {other.target}; "
                 "measure both with one."
             )
-        if other.run == self.run:
-            other = replace(other, run=f"the other {other.run}")
-        return compare(other, [self], alpha=alpha, seed=seed)
+        name = f"the other {other.run}" if other.run == self.run else other.run
+        return compare(replace(other, run=name), [self], alpha=alpha, seed=seed)
 
     def to_frame(self) -> pandas.DataFrame:
         """Return a data frame with a row for each query and measure.
@@ -162,9 +163,9 @@ class Evaluation:
     def rows(self) -> Iterator[tuple[str, str, str, float | None, str]]:
         """Yield run, query, measure, value, and the reason for a missing value."""
         for measure, result in self.results.items():
-            for query, score in result.values.items():
-                value, why = (None, score.reason) if isinstance(score, Undefined) else (score, "")
-                yield self.run, query, measure, value, str(why)
+            values, reasons = result.defined(), result.reasons()
+            for query in result.values:
+                yield self.run, query, measure, values.get(query), reasons.get(query, "")
 
     def __getitem__(self, measure: str | Measure) -> MeasureResult:
         """Return the result of a measure, whose attribute may be left out if there is only one.
@@ -272,31 +273,30 @@ class Comparisons:
     def as_json(self) -> dict[str, Any]:
         """Return them as an object for JSON."""
         rows = [
-            {name: getattr(row, name) for name in Comparison.__slots__}
-            | {"measure": str(row.measure), "interval": row.interval and asdict(row.interval)}
-            | {"holds": row.holds(self.alpha), "too_few": self.too_few(row)}
-            | {"sentence": self._sentence(row)}
+            asdict(row)
+            | {"measure": str(row.measure), "holds": row.holds(self.alpha)}
+            | {"too_few": self.too_few(row), "sentence": self._sentence(row)}
             for row in self.rows
         ]
         return {"alpha": self.alpha, "tests": self.tests, "rows": rows}
 
     def _sentence(self, row: Comparison) -> str:
+        runs = f"{row.run} and {row.baseline}"
         if row.difference is None:
-            return f"{row.measure}: no query has a value in both {row.run} and {row.baseline}."
+            return f"{row.measure}: no query has a value in both {runs}."
         over = "1 query" if row.count == 1 else f"{row.count} queries"
         if row.difference == 0:
-            return f"{row.measure}: {row.run} and {row.baseline} have the same mean over {over}."
-        direction = "above" if row.difference > 0 else "below"
+            return f"{row.measure}: {runs} have the same mean over {over}."
         up = row.measure.kind.higher_is_better
         better = "" if up is None else f" ({'better' if (row.difference > 0) == up else 'worse'})"
+        direction = ("above" if row.difference > 0 else "below") + f" {row.baseline}{better}"
         verdict = "the difference " + ("holds" if row.holds(self.alpha) else "does not hold")
         if self.too_few(row):
             verdict = "these are too few to show any difference"
         t = "no t test" if row.t_corrected is None else f"t test {_p(row.t_corrected)}"
         return (
-            f"{row.measure}: {row.run} is {abs(row.difference):.4f} {direction} {row.baseline}"
-            f"{better} over {over}; {verdict} at {self.alpha:g} "
-            f"(randomisation {_p(row.randomisation_corrected)}, {t}, "
+            f"{row.measure}: {row.run} is {abs(row.difference):.4f} {direction} over {over}; "
+            f"{verdict} at {self.alpha:g} (randomisation {_p(row.randomisation_corrected)}, {t}, "
             f"Holm-corrected for {self.tests})."
         )
 
@@ -348,28 +348,29 @@ def compare(
             )
         for text in shared:
             ours, theirs = baseline.results[text].defined(), other.results[text].defined()
-            common = [query for query in ours if query in theirs]
-            differences = np.array([theirs[query] - ours[query] for query in common])
+            differences = np.array(
+                [theirs[query] - ours[query] for query in ours if query in theirs]
+            )
             random = stream(seed, f"{baseline.run}\n{other.run}\n{text}")
             row = Comparison(
                 baseline.results[text].measure,
                 baseline.run,
                 other.run,
-                difference=float(differences.mean()) if common else None,
-                count=len(common),
+                difference=float(differences.mean()) if differences.size else None,
+                count=differences.size,
                 interval=mean_interval(differences, level=1 - alpha),
                 t=paired_t(differences),
                 randomisation=paired_randomisation(differences, random, permutations=permutations),
-                exact=0 < len(common) <= EXACT_UP_TO,
+                exact=0 < differences.size <= EXACT_UP_TO,
             )
             rows.append(row)
     t = corrected_by_holm([row.t for row in rows])
-    randomisation = corrected_by_holm([row.randomisation for row in rows])
+    p = corrected_by_holm([row.randomisation for row in rows])
     corrected = (
-        replace(row, t_corrected=by_t, randomisation_corrected=by_randomisation)
-        for row, by_t, by_randomisation in zip(rows, t, randomisation, strict=True)
+        replace(row, t_corrected=of_t, randomisation_corrected=of_p)
+        for row, of_t, of_p in zip(rows, t, p, strict=True)
     )
-    return Comparisons(tuple(corrected), alpha, sum(p is not None for p in randomisation))
+    return Comparisons(tuple(corrected), alpha, sum(it is not None for it in p))
 
 
 def _p(value: float | None) -> str:

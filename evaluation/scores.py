@@ -53,15 +53,11 @@ class Undefined:
 
     Attributes:
         reason: Why, as a fixed word.
-        sentence: Why, as a sentence.
+        sentence: Why in this case, as a sentence; optional.
     """
 
     reason: Reason
     sentence: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.sentence:
-            object.__setattr__(self, "sentence", self.reason.sentence)
 
 
 Score = float | Undefined

@@ -15,7 +15,7 @@ from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.labels import Groups, scan_corpus
 from fairqr.evaluation.estimates import mean_with_ends
-from fairqr.evaluation.evaluate import evaluate_all, ids_of
+from fairqr.evaluation.evaluate import evaluate, ids_of
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.experiments.specification import Experiment, System
@@ -452,22 +452,17 @@ def _table(
         else:
             order = {topic: place for place, topic in enumerate(manifest.topics)}
             own[system.name] = sorted(found, key=lambda r: (order[r.topic], r.seed))
-    evaluations = dict(
-        zip(
-            own,
-            evaluate_all(
-                [run_of(name, found) for name, found in own.items()],
-                qrels,
-                experiment.measures,
-                documents=scan,
-                target=manifest.judge,
-                attributes=[attribute],
-            )
-            if own
-            else (),
-            strict=True,
+    evaluations = {
+        name: evaluate(
+            run_of(name, found),
+            qrels,
+            experiment.measures,
+            groups=scan,
+            target=manifest.judge,
+            attributes=[attribute],
         )
-    )
+        for name, found in own.items()
+    }
     return Table(attribute, form, experiment, own, evaluations, unfinished, qrels, scan)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -24,12 +24,12 @@ import numpy as np
 from fairqr.base.errors import UnknownAttributeError
 from fairqr.evaluation import fairness, relevance
 from fairqr.evaluation.batch import Batch
-from fairqr.evaluation.expected_exposure import Normalization, What
+from fairqr.evaluation.expected_exposure import What
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.fairness import divergence, exposure
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.divergence import DEFAULT_SMOOTHING
-from fairqr.retrieval.fairness.exposure import INVERSE_LOG, LOG2, TREC, Discount, FloatArray
+from fairqr.retrieval.fairness.exposure import INVERSE_LOG, LOG2, TREC, FloatArray
 
 FAIR_RAG = "fair-rag"
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -62,7 +62,12 @@ class Need(StrEnum):
 QRELS = frozenset({Need.QRELS})
 GROUPS = frozenset({Need.GROUPS})
 TARGET = frozenset({Need.GROUPS, Need.TARGET})
-DEPENDS: frozenset[Need] = frozenset()
+NEEDS = {
+    ("documents", "relevant"): Need.QRELS,
+    ("items", "corpus"): Need.GROUPS,
+    ("estimator", "unbiased"): Need.SAMPLES,
+}
+"""What the values of parameters need besides."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,12 +77,13 @@ class Kind:
     Attributes:
         name: The first word of its text.
         example: Its usual text.
-        needs: What it needs besides a run; empty if that depends on the parameters.
+        needs: What it needs besides a run, whatever its parameters.
         best: The best or fair value in words.
         range: The values it can have, and their unit.
         takes: Its parameters with their defaults.
         compute: Returns the value of each ranking, shape (R,): infinite for a divergence that is,
             NaN if a group is empty. With ``by_query``, returns the score of one query.
+        summary: A description in one line.
         higher_is_better: None if neither end is better.
         aliases: Other names that are read.
         needs_cutoff: Whether it needs a cut-off.
@@ -92,16 +98,12 @@ class Kind:
     range: str
     takes: Mapping[str, Any]
     compute: Callable[..., Any]
+    summary: str
     higher_is_better: bool | None = True
     aliases: tuple[str, ...] = ()
     needs_cutoff: bool = False
     needs_relevant: bool = False
     by_query: bool = False
-
-    @property
-    def summary(self) -> str:
-        """A description in one line."""
-        return (self.compute.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,8 +159,9 @@ class View:
         return self.targets[0][self.batch.owner]
 
 
+BY_GROUP = " by group"
 KINDS: dict[str, Kind] = {}
-"""All kinds by name, in the order in which users see them."""
+"""All kinds by name, in the order in which users see them; some measure items, or else groups."""
 
 Compute = Callable[..., Any]
 
@@ -177,11 +180,19 @@ def kind(
     def add(compute: Compute) -> Compute:
         name = example.partition("@")[0].partition("(")[0]
         of_groups = {} if needs == QRELS else {"attribute": None, "unknown": None}
+        summary = (compute.__doc__ or "").partition("\n")[0].rstrip(".")
         taken = of_groups | dict(takes or {})
-        KINDS[name] = Kind(name, example, needs, best, range, taken, compute, **more)
+        key = name + BY_GROUP if name in KINDS else name
+        KINDS[key] = Kind(name, example, needs, best, range, taken, compute, summary, **more)
         return compute
 
     return add
+
+
+def find(name: str, given: Mapping[str, Any]) -> Kind:
+    """Return the kind of a measure with these parameters; an attribute makes it one of groups."""
+    by_group = KINDS.get(name + BY_GROUP) if given.get("attribute") else None
+    return by_group or KINDS[name]
 
 
 def position(dimension: Dimension, group: str) -> int:
@@ -245,19 +256,6 @@ _AWRF_RANGE = "0.307 to 1; 0 to 1 with unit=bits"
 def _awrf(at: View) -> FloatArray:
     """1 − JS(exposure, target): attention-weighted rank fairness."""
     return fairness.awrf(at.exposures, at.wanted, unit=at["unit"])
-
-
-@kind(
-    "JS@20(attribute=gender,unit=bits)",
-    TARGET,
-    "0 is fair",
-    "0 to 0.693; 0 to 1 with unit=bits",
-    takes={"discount": LOG2, "unit": "nats"},
-    higher_is_better=False,
-)
-def _js(at: View) -> FloatArray:
-    """Jensen–Shannon divergence of exposure and target (Lin 1991)."""
-    return divergence.jensen_shannon(at.wanted, at.exposures, unit=at["unit"])
 
 
 @kind(
@@ -353,63 +351,59 @@ def _exposure_ratio(at: View, query: int) -> Score:
     return float(gained[place] / size / other) if other else Undefined(Reason.INFINITE)
 
 
-BY_ITEM = ("normalization", "items", "estimator")
-BY_GROUP = ("documents", "unknown", "convention")
-_EXPECTED = dict.fromkeys(["discount", "normalization", "items", "documents", "convention"])
-_ESTIMATED = _EXPECTED | {"estimator": None}
-_expected = partial(
-    kind,
-    needs=DEPENDS,
-    range="0 to 1 by item; by group from 0, in squared units of the discount",
-    by_query=True,
-)
+_BY_ITEM = {"discount": LOG2, "normalization": "bounds", "items": "pool"}
+_BY_GROUP = {"discount": LOG2, "documents": "relevant", "convention": None}
+_SQUARED = "from 0, in squared units of the discount"
 
 
-@_expected(
-    "EE-D@5(normalization=fair-rag)", best="0 is even", takes=_ESTIMATED, higher_is_better=False
-)
-def _disparity(at: View, query: int) -> Score:
-    """Disparity of expected exposure, by item or by group: Σ ε², how unevenly it is spread."""
-    return _expected_score("disparity", at, query)
+def _expected(what: What, name: str, best: str, *, higher_is_better: bool, summary: str) -> None:
+    """Add a measure of expected exposure, by item and by group."""
 
-
-@_expected("EE-R@20", best="the high end is best", takes=_EXPECTED)
-def _relevance(at: View, query: int) -> Score:
-    """Agreement of expected exposure with the target, by item or by group: Σ ε·ε*."""
-    return _expected_score("relevance", at, query)
-
-
-@_expected("EE-L@20(attribute=gender)", best="0 is fair", takes=_ESTIMATED, higher_is_better=False)
-def _loss(at: View, query: int) -> Score:
-    """Distance of expected exposure from the target, by item or by group: Σ (ε − ε*)²."""
-    return _expected_score("loss", at, query)
-
-
-def _expected_score(what: What, at: View, query: int) -> Score:
-    """Return EE-D, EE-R or EE-L of a query.
-
-    By item, ``normalization`` is ``bounds`` unless given, ``none``, or ``fair-rag``; ``items`` are
-    the ``pool`` of documents that are judged for the query or ranked for it by this run, or those
-    of the ``corpus``. By group, ``documents`` says whose exposure counts.
-    """
-    batch: Batch = at.batch
-    normalization: Normalization = at["normalization"] or "bounds"
-    weighting = at["discount"] or LOG2
-    if at["attribute"] is None:
-        if normalization == FAIR_RAG:
-            weighting = Discount("top_k", at.k)
-        found = batch.expected_exposure(query, weighting, at.k, at["items"] or "pool")
+    def of_items(at: View, query: int) -> Score:
+        found = at.batch.expected_exposure(query, at["discount"], at.k, at["items"])
         unbiased = at.values.get("estimator") == "unbiased"
-        return found.score(what, normalization, unbiased=unbiased)
-    targets, undefined = at.targets
-    if query in undefined:
-        return undefined[query]
-    own = batch.of_query(query)
-    members = at.members[own.start : own.stop]
-    if at["documents"] != "all":
-        members = members * at.relevant[own.start : own.stop, :, None]
-    system = exposure.group_exposure(members, weighting).mean(axis=0)
-    target = targets[query] * weighting.weights(cast("int", at.k)).sum()
-    if what == "loss":
-        return float((system - target) @ (system - target))
-    return float(system @ (system if what == "disparity" else target))
+        return found.score(what, at["normalization"], unbiased=unbiased)
+
+    def of_groups(at: View, query: int) -> Score:
+        targets, undefined = at.targets
+        if query in undefined:
+            return undefined[query]
+        own = at.batch.of_query(query)
+        members = at.members[own.start : own.stop]
+        if at["documents"] != "all":
+            members = members * at.relevant[own.start : own.stop, :, None]
+        system = exposure.group_exposure(members, at["discount"]).mean(axis=0)
+        target = targets[query] * at["discount"].weights(cast("int", at.k)).sum()
+        if what == "loss":
+            return float((system - target) @ (system - target))
+        return float(system @ (system if what == "disparity" else target))
+
+    of_items.__doc__, of_groups.__doc__ = f"{summary}, by item.", f"{summary}, by group."
+    more: dict[str, Any] = {"best": best, "higher_is_better": higher_is_better, "by_query": True}
+    takes = _BY_ITEM if what == "relevance" else _BY_ITEM | {"estimator": "plain"}
+    kind(f"{name}@20", QRELS, takes=takes, **more)(of_items)
+    more |= {"range": _SQUARED, "needs_cutoff": True}
+    kind(f"{name}@20(attribute=gender)", TARGET, takes=_BY_GROUP, **more)(of_groups)
+
+
+_expected(
+    *("disparity", "EE-D", "0 is even"),
+    higher_is_better=False,
+    summary="Disparity of expected exposure, Σ ε²: how unevenly it is spread",
+)
+_expected(
+    *("relevance", "EE-R", "the high end is best"),
+    higher_is_better=True,
+    summary="Agreement of expected exposure with the target, Σ ε·ε*",
+)
+_expected(
+    *("loss", "EE-L", "0 is fair"),
+    higher_is_better=False,
+    summary="Distance of expected exposure from the target, Σ (ε − ε*)²",
+)
+
+PRODUCT = Kind(
+    *("×", "nDCG@20×AWRF@20(attribute=gender)", frozenset()),
+    *("the high end is best", "0 to 1 where its factors are", {}, lambda: None),
+    summary="The product of measures, query by query, such as nDCG@20×AWRF@20",
+)

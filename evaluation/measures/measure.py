@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,10 +17,10 @@ import numpy as np
 
 from fairqr.base.errors import FairqrError, InputError, one_line
 from fairqr.evaluation.batch import Batch
-from fairqr.evaluation.collections.labels import Groups, UnknownPolicy
+from fairqr.evaluation.collections.labels import Groups
 from fairqr.evaluation.collections.query_targets import TargetRule
 from fairqr.evaluation.measures import kinds
-from fairqr.evaluation.measures.kinds import CHOICES, FAIR_RAG, KINDS, Kind, Need, View
+from fairqr.evaluation.measures.kinds import CHOICES, FAIR_RAG, KINDS, PRODUCT, Kind, Need, View
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.fairness.dimension import TIMES, Dimension, factors_of
 from fairqr.retrieval.fairness.exposure import Discount, FloatArray
@@ -28,13 +28,15 @@ from fairqr.retrieval.fairness.target import Target
 
 DEEPEST = 1_000_000
 GROUPS_NEEDED = "pass groups in Python, or --corpus on the command line"
-_QUOTED = frozenset(',()="@*×')
-_BY_NAME = {n.lower(): kind for kind in KINDS.values() for n in (kind.name, *kind.aliases)}
-_READERS: Mapping[str, Callable[[str], Any]] = {"discount": Discount.parse, "smoothing": float}
+_BY_NAME = {n.lower(): kind.name for kind in KINDS.values() for n in (kind.name, *kind.aliases)}
 _SHAPE = re.compile(
     r"(?P<name>[A-Za-z-]+)\s*(?P<before>\(.*?\))?\s*(?:@\s*(?P<k>[^\s()]*))?\s*(?P<after>\(.*\))?",
     re.DOTALL,
 )
+_NESTED = r'"[^"]*"|\((?:[^()"]|"[^"]*"|\((?:[^()"]|"[^"]*")*+\))*+\)'
+"""What is not split: quotes, and parentheses with parentheses in them."""
+_PLAIN = re.compile(r'[^,()="@*×]*\([^,()="@*×]*\)|[^,()="@*]+')
+"""A value that needs no quotes."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Factor:
         asked = dict(self.given)
         if asked.get("attribute") is not None:
             asked["attribute"] = TIMES.join(map(str.strip, factors_of(asked["attribute"])))
-        takes = self.kind.takes
+        takes = kinds.find(self.name, asked).takes
         given = tuple((n, asked[n]) for n, usual in takes.items() if asked.get(n, usual) != usual)
         object.__setattr__(self, "given", given)
         for problem in self._problems():
@@ -63,62 +65,39 @@ class Factor:
 
     def _problems(self) -> Iterator[str]:
         name, k, values = self.name, self.k, self.values
-        if k is None and self.kind.needs_cutoff:
-            yield f"{name} needs a cut-off; write {name}@20."
+        is_rag = values.get("normalization") == FAIR_RAG
+        if k is None and (self.kind.needs_cutoff or is_rag):
+            yield f"{self} needs a cut-off; write {name}@20{str(self).removeprefix(name)}."
         if k is not None and not (isinstance(k, int | np.integer) and 1 <= k <= DEEPEST):
             yield (
                 f"The cut-off of {name} must be a whole number from 1 to {DEEPEST:,}, not "
                 f"{one_line(k, 60)}."
             )
+        if is_rag and name == "EE-L":
+            yield "'Towards Fair RAG' normalises EE-D and EE-R only; choose bounds or none."
         for parameter, value in self.given:
             if value not in (choices := CHOICES.get(parameter, (value,))):
                 yield f"{name} has no {parameter} '{value}'; choose {' or '.join(choices)}."
-            if parameter in kinds.TREC_2022 and values.get("convention"):
-                convention = values["convention"]
-                yield f"{name}(convention={convention}) sets the {parameter}; leave it out."
+            if parameter in self._set():
+                yield f"{self} sets the {parameter}; leave it out."
         if not 0 <= (smoothing := values.get("smoothing", 0)) < 1:
             yield f"The smoothing must be at least 0 and below 1, not {smoothing:g}."
         if "group" in values and values["group"] is None:
             yield f"{name} needs a group; write {name}(group=female)."
         if "against" in values and values["against"] == values["group"]:
             yield "ExposureRatio compares two groups; name another one in 'against'."
-        if "normalization" in values:
-            yield from self._problems_of_expected(values)
 
-    def _problems_of_expected(self, values: Mapping[str, Any]) -> Iterator[str]:
-        name, k, by_group = self.name, self.k, values["attribute"] is not None
-        for parameter in kinds.BY_ITEM if by_group else kinds.BY_GROUP:
-            if values.get(parameter) is not None:
-                which = "item" if by_group else "group"
-                rest = "leave it or the attribute out" if by_group else "add an attribute"
-                yield f"{name} takes {parameter} by {which} only; {rest}."
-        if by_group and k is None:
-            yield (
-                f"{name} by group needs a cut-off, to whose ranks the target is scaled; "
-                f"write {name}@20(attribute={values['attribute']})."
-            )
-        if values["normalization"] != FAIR_RAG:
-            return
-        if name == "EE-L":
-            yield (
-                "'Towards Fair RAG' normalises EE-D and EE-R only; "
-                "choose the normalization bounds or none for EE-L."
-            )
-        if k is None:
-            yield (
-                f"{name}(normalization=fair-rag) needs the number of documents that the "
-                f"machine user reads; write {name}@5(normalization=fair-rag)."
-            )
-        if k and values["discount"] not in (None, Discount("top_k", k)):
-            yield (
-                f"{name}@{k}(normalization=fair-rag) has the discount top_k({k}); "
-                "leave the discount out."
-            )
+    def _set(self) -> dict[str, Any]:
+        """Return the parameters that a convention sets."""
+        if self.values.get("convention"):
+            return kinds.TREC_2022
+        is_rag = self.values.get("normalization") == FAIR_RAG
+        return {"discount": Discount("top_k", self.k)} if is_rag else {}
 
     @property
     def kind(self) -> Kind:
         """What it computes."""
-        return KINDS[self.name]
+        return kinds.find(self.name, dict(self.given))
 
     @property
     def values(self) -> dict[str, Any]:
@@ -132,44 +111,23 @@ class Factor:
 
     @property
     def takes_attribute(self) -> bool:
-        """Whether it still needs an attribute; without one, expected exposure is by item."""
+        """Whether it still needs an attribute."""
         return Need.GROUPS in self.kind.needs and self.attribute is None
 
     @property
     def needs(self) -> frozenset[Need]:
         """What it needs besides a run."""
-        if self.kind.needs:
-            return self.kind.needs
-        values = self.values
-        needs = {Need.GROUPS, Need.TARGET} if self.attribute else {Need.QRELS}
-        needs |= {Need.QRELS} if values["documents"] != "all" else set()
-        needs |= {Need.GROUPS} if values["items"] == "corpus" else set()
-        needs |= {Need.SAMPLES} if values.get("estimator") == "unbiased" else set()
-        return frozenset(needs)
+        values = self.values.items()
+        return self.kind.needs | {need for value, need in kinds.NEEDS.items() if value in values}
 
     def with_values(self, **values: Any) -> Factor:
         """Return it with other parameters."""
         return replace(self, given=tuple((self.values | values).items()))
 
-    def for_target(self, rule: TargetRule) -> Factor:
-        """Return it with the track's policy for the unknown, if the target is the track's.
-
-        In 2022 the unknown is a group; in 2021 only in products. A policy or convention that the
-        measure names stays.
-        """
-        values = self.values
-        named = values.get("unknown") or values.get("convention") or not self.attribute
-        if isinstance(rule, Target) or named or Need.TARGET not in self.needs:
-            return self
-        grouped = rule == "trec2022" or TIMES in str(self.attribute)
-        return self.with_values(unknown="group" if grouped else "exclude")
-
     def view(self, batch: Batch) -> View:
         """Return what it sees of a batch; a convention fills in what it sets."""
         values = self.values
-        if values.get("convention"):
-            values |= {name: it for name, it in kinds.TREC_2022.items() if name in values}
-        return View(batch, self.k, values)
+        return View(batch, self.k, values | {n: it for n, it in self._set().items() if n in values})
 
     def dimension(self, groups: Groups) -> Dimension | None:
         """Return the dimension it is about, if any.
@@ -179,9 +137,8 @@ class Factor:
         """
         if self.attribute is None:
             return None
-        values = self.values
-        policy: UnknownPolicy | None = "group" if values.get("convention") else values["unknown"]
-        dimension = groups.dimension(self.attribute, policy)
+        values = self.values | self._set()
+        dimension = groups.dimension(self.attribute, values["unknown"])
         for name in ("group", "against"):
             if values.get(name) is not None:
                 kinds.position(dimension, values[name])
@@ -249,25 +206,29 @@ class Measure:
     @property
     def counts_missing(self) -> bool:
         """Whether a query missing from the run counts as 0 by default: measures of relevance."""
-        return any(factor.kind.needs == {Need.QRELS} for factor in self.factors)
-
-    @property
-    def takes_attribute(self) -> bool:
-        """Whether it still needs an attribute."""
-        return any(factor.takes_attribute for factor in self.factors)
+        return any(it.kind.needs == {Need.QRELS} and not it.kind.by_query for it in self.factors)
 
     def with_attribute(self, attribute: str) -> Measure:
         """Return the measure with this attribute wherever it needs one."""
-        return Measure(
-            tuple(
-                factor.with_values(attribute=attribute) if factor.takes_attribute else factor
-                for factor in self.factors
-            )
+        factors = (
+            it.with_values(attribute=attribute) if it.takes_attribute else it for it in self.factors
         )
+        return Measure(tuple(factors))
 
     def for_target(self, rule: TargetRule) -> Measure:
-        """Return the measure with the policy for the unknown that a target implies."""
-        return Measure(tuple(factor.for_target(rule) for factor in self.factors))
+        """Return the measure with the policy for the unknown of a track, if the target is its own.
+
+        In 2022 the unknown is a group; in 2021 only in products. A policy or convention that the
+        measure names stays.
+        """
+        factors = []
+        for it in () if isinstance(rule, Target) else self.factors:
+            is_named = it.values.get("unknown") or it.values.get("convention")
+            if it.attribute and Need.TARGET in it.needs and not is_named:
+                is_group = rule == "trec2022" or TIMES in it.attribute
+                it = it.with_values(unknown="group" if is_group else "exclude")
+            factors.append(it)
+        return Measure(tuple(factors)) if factors else self
 
     def targeted(self, groups: Groups | None) -> list[Dimension]:
         """Return the dimensions that are compared with the target of the evaluation.
@@ -320,21 +281,6 @@ class Measure:
         return TIMES.join(map(str, self.factors))
 
 
-def _product(*scores: Score) -> None:
-    """The product of measures, query by query, such as nDCG@20×AWRF@20."""
-
-
-PRODUCT = Kind(
-    "×",
-    "nDCG@20×AWRF@20(attribute=gender)",
-    frozenset(),
-    "the high end is best",
-    "0 to 1 where its factors are",
-    {},
-    _product,
-)
-
-
 def parse_measures(texts: Any) -> list[Measure]:
     """Read several measures; each is kept once, in the order given.
 
@@ -345,19 +291,13 @@ def parse_measures(texts: Any) -> list[Measure]:
     Raises:
         InputError: A text is not a measure; the message says which measures exist.
     """
-    single = isinstance(texts, str | Measure) or _is_of_ir_measures(texts)
-    if not single and not isinstance(texts, Iterable):
-        raise InputError(
-            f"Measures cannot be of type {type(texts).__name__}; write for instance "
-            "nDCG@20,AWRF@20, or give a list of measures."
-        )
+    is_one = isinstance(texts, str | Measure) or _is_of_ir_measures(texts)
     measures: list[Measure] = []
-    for given in [texts] if single else texts:
+    for given in [texts] if is_one or not isinstance(texts, Iterable) else texts:
         if isinstance(given, Measure):
             measures.append(given)
         elif isinstance(given, str) or _is_of_ir_measures(given):
-            parts = filter(str.strip, _split(str(given), ","))
-            measures += map(parse_measure, parts)
+            measures += map(parse_measure, filter(str.strip, _split(str(given), ",")))
         else:
             raise InputError(
                 f"A measure cannot be of type {type(given).__name__}; write it as text, such as "
@@ -385,76 +325,62 @@ def _factor(text: str) -> Factor:
     match, quoted = _SHAPE.fullmatch(text.strip()), f"'{one_line(text)}'"
     if match is None:
         raise InputError(f"{quoted} is not a measure; write nDCG@20 or AWRF@20(unit=bits).")
-    kind = _BY_NAME.get(match["name"].lower())
-    if kind is None:
+    name = _BY_NAME.get(match["name"].lower())
+    if name is None:
         near = difflib.get_close_matches(match["name"].lower(), _BY_NAME, 1)
-        meant = f"did you mean {_BY_NAME[near[0]].name}? The" if near else "the"
-        there = f"{meant} measures are {', '.join(KINDS)}"
+        meant = f"did you mean {_BY_NAME[near[0]]}? The" if near else "the"
+        there = f"{meant} measures are {', '.join(dict.fromkeys(_BY_NAME.values()))}"
         raise InputError(f"There is no measure '{one_line(match['name'])}'; {there}.")
     if match["before"] and match["after"]:
         raise InputError(f"{quoted} has two lists of parameters; join them.")
     if match["k"] is not None and not re.fullmatch(r"[0-9]{1,9}", match["k"]):
-        raise InputError(f"The cut-off of {quoted} is not a whole number; write {kind.name}@20.")
+        raise InputError(f"The cut-off of {quoted} is not a whole number; write {name}@20.")
     k = None if match["k"] is None else int(match["k"])
-    given: dict[str, Any] = {}
     listed = (match["before"] or match["after"] or "()")[1:-1]
+    given: dict[str, str] = {}
     for item in _split(listed, ",") if listed.strip() else []:
-        name, _, value = map(str.strip, item.partition("="))
+        parameter, _, value = map(str.strip, item.partition("="))
         if not value:
-            raise InputError(
-                f"'{one_line(item.strip())}' in {quoted} is not a parameter; write name=value."
-            )
-        if name not in kind.takes:
-            has = f"it has {', '.join(kind.takes) or 'none'}"
-            raise InputError(f"{kind.name} has no parameter '{one_line(name)}'; {has}.")
-        if name in given:
-            raise InputError(f"{quoted} has the parameter {name} twice; keep one.")
-        given[name] = _read(name, value, k, quoted)
-    return Factor(kind.name, k, tuple(given.items()))
+            wrong = f"'{one_line(item.strip())}' in {quoted}"
+            raise InputError(f"{wrong} is not a parameter; write name=value.")
+        if parameter in given:
+            raise InputError(f"{quoted} has the parameter {parameter} twice; keep one.")
+        given[parameter] = value
+    takes = kinds.find(name, given).takes
+    if strange := [it for it in given if it not in takes]:
+        has = ", ".join(takes) or "none"
+        of = f"{name} of groups" if "attribute" in given else name
+        raise InputError(f"{of} has no parameter '{one_line(strange[0])}'; it has {has}.")
+    return Factor(name, k, tuple((it, _read(it, value, k, quoted)) for it, value in given.items()))
 
 
 def _read(name: str, value: str, k: int | None, quoted: str) -> Any:
     if len(value) >= 2 and value[0] == value[-1] == '"':
         value = value[1:-1].replace('""', '"')
-    if name == "discount" and value == "top_k" and k is not None:
-        return Discount("top_k", k)
     try:
-        return _READERS.get(name, str)(value)
+        if name == "discount":
+            return Discount("top_k", k) if value == "top_k" and k else Discount.parse(value)
+        return float(value) if name == "smoothing" else value
     except FairqrError as error:
         raise InputError(f"In {quoted}: {error}") from None
     except ValueError:
-        raise InputError(
-            f"In {quoted} the {name} is not a number; write one such as 0.01."
-        ) from None
+        wrong = f"In {quoted} the {name} is not a number"
+        raise InputError(f"{wrong}; write one such as 0.01.") from None
 
 
 def _split(text: str, separators: str) -> list[str]:
     """Split where a separator stands outside of parentheses and quotes."""
-    parts, depth, quoted, start = [], 0, False, 0
-    for place, character in enumerate(text):
-        if character == '"':
-            quoted = not quoted
-        elif quoted:
-            continue
-        elif character in "()":
-            depth += 1 if character == "(" else -1
-            if depth < 0:
-                break
-        elif depth == 0 and character in separators:
-            parts.append(text[start:place])
-            start = place + 1
-    if depth or quoted:
-        what = "quote" if quoted else "parenthesis"
-        raise InputError(f"'{one_line(text)}' has an unmatched {what}; add or remove one.")
-    return [*parts, text[start:]]
+    found = re.findall(rf'(?:^|[{separators}])((?:[^()"{separators}]|{_NESTED})*+)', text)
+    if len(",".join(found)) != len(text):
+        raise InputError(
+            f"'{one_line(text)}' has an unmatched parenthesis or quote; add or remove one."
+        )
+    return found
 
 
 def _value_text(value: object) -> str:
     """Write the value of a parameter so that it can be read back; quoted if it is ambiguous."""
     text = repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
-    plain = text == text.strip() and text and text.isprintable()
-    nested = text.endswith(")") and "(" in text and not _QUOTED & set(text[:-1].replace("(", "", 1))
-    product = not _QUOTED & set(text.replace("×", ""))
-    if plain and (nested or product):
+    if _PLAIN.fullmatch(text) and text.isprintable() and text == text.strip():
         return text
     return '"' + text.replace('"', '""') + '"'

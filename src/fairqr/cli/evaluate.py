@@ -63,9 +63,9 @@ def evaluate(
         raise InputError("An evaluation needs a run; name a run file in TREC's format.")
     if schema is not None and corpus is None:
         raise InputError("--schema needs --corpus; name the documents, too.")
+    from fairqr.evaluation import evaluate as measuring
     from fairqr.evaluation import results
     from fairqr.evaluation.collections.query_targets import DEFAULT_TARGET
-    from fairqr.evaluation.evaluate import evaluate_all, ids_of
     from fairqr.evaluation.inputs import as_groups
     from fairqr.evaluation.measures.measure import parse_measures
     from fairqr.evaluation.qrels import read_qrels
@@ -80,18 +80,20 @@ def evaluate(
     runs = _read_runs(paths, ties)
     judged = None if qrels is None else read_qrels(qrels)
     source = find_corpus(Path(corpus), schema) if corpus and schema else corpus
-    groups = as_groups(source, ids_of(runs, judged))
-    evaluations = evaluate_all(
-        runs,
-        judged,
-        asked,
-        documents=groups,
-        target=target or DEFAULT_TARGET,
-        attributes=attribute or (),
-        missing=missing,  # type: ignore[arg-type]
-        level=1 - alpha,
-        by_group=attribute or (tuple(groups.schema.attributes) if groups else ()),
-    )
+    groups = as_groups(source, measuring.ids_of(runs, judged))
+    evaluations = [
+        measuring.evaluate(
+            found,
+            judged,
+            asked,
+            groups=groups,
+            target=target or DEFAULT_TARGET,
+            attributes=attribute or (),
+            missing=missing,  # type: ignore[arg-type]
+            level=1 - alpha,
+        )
+        for found in runs
+    ]
     first, *others = evaluations
     found = results.compare(first, others, alpha=alpha, seed=seed) if others else None
     if csv is not None:
@@ -160,7 +162,8 @@ def _lines(evaluation: Evaluation, *, by_query: bool) -> Iterator[RenderableType
 def _measure_lines() -> Iterator[str]:
     """Yield what measures there are, with their parameters."""
     from fairqr.evaluation.measures.kinds import CHOICES, KINDS
-    from fairqr.evaluation.measures.measure import PRODUCT, parse_measure
+    from fairqr.evaluation.measures.kinds import PRODUCT
+    from fairqr.evaluation.measures.measure import parse_measure
 
     for kind in (*KINDS.values(), PRODUCT):
         needs = ", ".join(sorted(parse_measure(kind.example).needs))

@@ -146,7 +146,7 @@ def test_groups_may_come_from_an_index(evaluate: Fairqr, fairqr: Fairqr) -> None
 def test_the_list_of_measures(evaluate: Fairqr) -> None:
     code, stdout, _ = evaluate("--measures", "help")
     assert code == 0
-    for text in ("nDCG@20", "EE-D@5(normalization=fair-rag)", "1 is fair", "unit=nats|bits"):
+    for text in ("nDCG@20", "EE-D@20(attribute=gender)", "1 is fair", "unit=nats|bits"):
         assert text in stdout
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from fairqr.agents.statistics import corrected_by_holm
 from fairqr.evaluation.estimates import paired_t
-from fairqr.evaluation.evaluate import evaluate_all
-from fairqr.evaluation.results import Evaluation, compare
+from fairqr.evaluation.evaluate import evaluate
+from fairqr.evaluation.results import Evaluation, Missing, compare
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.sources.runs import SystemRun
 
@@ -31,8 +31,10 @@ HIGH = run("high", [1, 2, 1, 1, 2, 1, 1, 1, 2, 1])
 MIXED = run("mixed", [4, 3, 4, 4, 5, 4, 3, 4, 4, 3])
 
 
-def evaluations(*runs: SystemRun, measures: str = "RR,nDCG@5,P@1") -> list[Evaluation]:
-    return evaluate_all(runs, QRELS, measures)
+def evaluations(
+    *runs: SystemRun, measures: str = "RR,nDCG@5,P@1", missing: Missing = "zero"
+) -> list[Evaluation]:
+    return [evaluate(it, QRELS, measures, missing=missing) for it in runs]
 
 
 def test_differences_are_of_the_other_run_and_paired_by_query() -> None:
@@ -81,7 +83,7 @@ def test_more_comparisons_need_more_queries() -> None:
         SystemRun(one.name, {query: one.rankings[query] for query in QUERIES[:6]})
         for one in (LOW, HIGH)
     )
-    first, *others = evaluate_all([low, *[high] * 6], QRELS, "RR", missing="undefined")
+    first, *others = evaluations(low, *[high] * 6, measures="RR", missing="undefined")
     alone, among = compare(first, others[:1]), compare(first, others)
     assert alone.rows[0].holds(0.05)
     assert not alone.too_few(alone.rows[0])
@@ -108,11 +110,11 @@ def test_a_run_compared_with_itself_is_the_same() -> None:
 
 def test_only_queries_with_a_value_in_both_count() -> None:
     few = SystemRun("few", {query: HIGH.rankings[query] for query in QUERIES[:4]})
-    first, second = evaluate_all([LOW, few], QRELS, "RR,EE-R@3", missing="undefined")
+    first, second = evaluations(LOW, few, measures="RR,EE-R@3", missing="undefined")
     found = compare(first, [second])
     assert [row.count for row in found.rows] == [4, 4]
     nothing = SystemRun("nothing", {"elsewhere": HIGH.rankings["q0"]})
-    first, second = evaluate_all([LOW, nothing], QRELS, "RR", missing="undefined")
+    first, second = evaluations(LOW, nothing, measures="RR", missing="undefined")
     found = compare(first, [second])
     assert found.rows[0].difference is None
     assert found.tests == 0

@@ -337,7 +337,7 @@ def test_a_dataset_that_cannot_be_fetched_gets_a_sentence() -> None:
         ({"qrels": {"q": {1: 0, "1": 1}}}, r"The document '1' is there twice"),
         ({"qrels": {"q": {"d": 10**400}}}, r"The grade of 'd' for 'q' must be at most 1,000,000"),
         ({"qrels": "nothing"}, r"no file nothing, and no ir_datasets dataset has that id"),
-        ({"measures": 3}, r"Measures cannot be of type int"),
+        ({"measures": 3}, r"A measure cannot be of type int"),
         ({"measures": [3]}, r"A measure cannot be of type int"),
         ({"measures": ir_measures.AP(rel=2)}, r"AP has no parameter 'rel'"),
         ({"groups": 3}, r"The groups are of type int; give a dict such as"),

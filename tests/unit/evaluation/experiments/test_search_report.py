@@ -322,7 +322,7 @@ def test_an_experiment_without_relevance_or_with_one_system_still_has_a_report(
     collection: Collection, tmp_path: Path
 ) -> None:
     store, measured = _measured(
-        collection, tmp_path, systems=[SYSTEMS[0]], measures=["JS@5", "KL@5"]
+        collection, tmp_path, systems=[SYSTEMS[0]], measures=["NDKL@5", "KL@5"]
     )
     measured.write_report(store.folder)
     text = (store.folder / "report.md").read_text()
