@@ -161,8 +161,7 @@ def _lines(evaluation: Evaluation, *, by_query: bool) -> Iterator[RenderableType
 
 def _measure_lines() -> Iterator[str]:
     """Yield what measures there are, with their parameters."""
-    from fairqr.evaluation.measures.kinds import CHOICES, KINDS
-    from fairqr.evaluation.measures.kinds import PRODUCT
+    from fairqr.evaluation.measures.kinds import CHOICES, KINDS, PRODUCT
     from fairqr.evaluation.measures.measure import parse_measure
 
     for kind in (*KINDS.values(), PRODUCT):
