@@ -24,6 +24,8 @@ from fairqr.evaluation.notes import depth_of, notes_on
 from fairqr.evaluation.qrels import Qrels
 from fairqr.evaluation.results import Evaluation, MeasureResult, Missing, check_level
 from fairqr.evaluation.scores import Reason, Score, Undefined
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.target import Target
 from fairqr.retrieval.sources.corpus import Corpus
 from fairqr.retrieval.sources.runs import SystemRun, Ties
@@ -120,7 +122,9 @@ def evaluate(
     ready = {targets.dimension.name: targets for targets in computed}
     values: dict[Measure, dict[str, Score]] = {measure: {} for measure in bound}
     by_group = [] if found is None or judged is None else map(found.dimension, names)
-    shares = [(dimension, [], depth_of(bound)) for dimension in by_group]
+    depth = depth_of(bound)
+    shares: list[tuple[Dimension, list[tuple[FloatArray, FloatArray]]]]
+    shares = [(dimension, []) for dimension in by_group]
     for part in _parts(ranked, queries):
         batch = Batch(
             part,
@@ -132,7 +136,7 @@ def evaluate(
         )
         for measure, own in values.items():
             own.update(zip(part, measure.scores(batch), strict=True))
-        for dimension, gathered, depth in shares:
+        for dimension, gathered in shares:
             gathered.append(exposed_and_relevant(batch, dimension, depth))
     for measure, own in values.items():
         if missing == "zero" and measure.counts_missing:
@@ -148,7 +152,7 @@ def evaluate(
         else {n: it.unknown for n, it in found.schema.attributes.items()},
         missing=missing,
         notes=notes_on(ranked, judged, queries, found, bound, missing),
-        by_group=tuple(s for dimension, own, _ in shares for s in group_shares(dimension, own)),
+        by_group=tuple(s for dimension, own in shares for s in group_shares(dimension, own)),
     )
 
 

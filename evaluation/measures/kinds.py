@@ -387,23 +387,34 @@ def _expected(what: What, name: str, best: str, *, higher_is_better: bool, summa
 
 
 _expected(
-    *("disparity", "EE-D", "0 is even"),
+    "disparity",
+    "EE-D",
+    "0 is even",
     higher_is_better=False,
     summary="Disparity of expected exposure, Σ ε²: how unevenly it is spread",
 )
 _expected(
-    *("relevance", "EE-R", "the high end is best"),
+    "relevance",
+    "EE-R",
+    "the high end is best",
     higher_is_better=True,
     summary="Agreement of expected exposure with the target, Σ ε·ε*",
 )
 _expected(
-    *("loss", "EE-L", "0 is fair"),
+    "loss",
+    "EE-L",
+    "0 is fair",
     higher_is_better=False,
     summary="Distance of expected exposure from the target, Σ (ε − ε*)²",
 )
 
 PRODUCT = Kind(
-    *("×", "nDCG@20×AWRF@20(attribute=gender)", frozenset()),
-    *("the high end is best", "0 to 1 where its factors are", {}, lambda: None),
+    "×",
+    "nDCG@20×AWRF@20(attribute=gender)",
+    needs=frozenset(),
+    best="the high end is best",
+    range="0 to 1 where its factors are",
+    takes={},
+    compute=lambda: None,
     summary="The product of measures, query by query, such as nDCG@20×AWRF@20",
 )
