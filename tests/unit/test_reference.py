@@ -8,29 +8,21 @@ from typing import Any
 
 import pytest
 import typer.main
-from docs_site.docstrings import markdown
-from docs_site.reference import PAGES, write_reference
+from docs_site.__main__ import PAGES, write_reference
 
 import fairqr
+from fairqr.base import errors
 from fairqr.base.settings import SETTINGS
 from fairqr.cli.main import app
 from fairqr.cli.options import parameters_of
+from fairqr.evaluation.measures.kinds import KINDS
 from fairqr.graph.answer.context import AnswerContext
-from fairqr.graph.documented import documented
 from fairqr.graph.probe.context import ProbeContext
+from fairqr.graph.search.context import METHODS
 from fairqr.graph.service.configuration import setting_names
-
-DOCSTRING = """Search.
-
-See :class:`~fairqr.api.FairSearch` and ``k``.
-
-Attributes:
-    first, second: Of both,
-        on two lines.
-    third: Alone.
-Raises:
-    ValueError: The value is wrong.
-"""
+from fairqr.graph.stream import StepData
+from fairqr.retrieval.rerankers.registry import RERANKERS
+from fairqr.retrieval.sources.source import Source
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +31,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("reference")
     write_reference(folder)
     found = {page.stem: page.read_text() for page in folder.glob("*.md")}
-    assert set(found) == set(PAGES)
+    assert {*found} == {page.stem for page in PAGES}
     return found
 
 
-def rows(page: str) -> list[list[str]]:
-    """Return the cells of all tables, without their heads."""
-    lines = [
-        line for line in page.splitlines() if re.match(r"\| (?!(option|field|setting) )", line)
-    ]
-    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+def rows(page: str) -> dict[str, list[str]]:
+    """Return the cells after the first of each row of a page's tables, by the first."""
+    found = [re.split(r"(?<!\\)\|", line)[1:-1] for line in re.findall(r"^\| `.*", page, re.M)]
+    return {row[0].strip().strip("`"): [cell.strip() for cell in row[1:]] for row in found}
 
 
 def commands(name: str, command: Any) -> list[str]:
@@ -58,58 +48,44 @@ def commands(name: str, command: Any) -> list[str]:
 
 def test_every_command_and_each_of_its_options_is_explained(pages: dict[str, str]) -> None:
     for name in commands("fairqr", typer.main.get_command(app)):
-        assert f"## {name}\n" in pages["command"]
-    for names, meaning in rows(pages["command"]):
-        assert meaning, names
-        assert "{" not in meaning, names
+        assert f"# `{name}`\n" in pages["command"]
+    options = re.findall(r"^\* `(-[^`]*)`(.*)$", pages["command"], re.M)
+    assert len(options) > 100
+    assert all(meaning.startswith(": ") and "{" not in meaning for _, meaning in options)
 
 
-def test_every_parameter_is_there_with_its_description(pages: dict[str, str]) -> None:
-    for parameter in parameters_of([AnswerContext, ProbeContext]):
-        assert parameter.field.description, parameter.name
-        assert f"| `{parameter.label}` |" in pages["parameters"]
+def test_everything_that_one_can_set_or_measure_has_its_meaning(pages: dict[str, str]) -> None:
+    errors_ = [it.__name__ for it in errors.FairqrError.__subclasses__()]
+    sources = [name for kind in Source.kinds.values() for name in kind.model_fields]
+    for page, names in {
+        "parameters": [it.label for it in parameters_of([AnswerContext, ProbeContext])],
+        "settings": [*(it.name for it in SETTINGS), *setting_names()],
+        "measures": [*KINDS],
+        "errors": errors_,
+        "sources": sources,
+    }.items():
+        told = rows(pages[page])
+        known = {re.sub(r"\.[A-Z]+$", "", name) for name in told}
+        nested = {name.partition(".")[0] for name in told}
+        assert {re.sub(r"\.[A-Z]+$", "", name) for name in names} <= known | nested | {"engine"}
+        assert page == "sources" or all(cells[-1] for cells in told.values()), page
+    assert rows(pages["parameters"]).keys() >= METHODS.keys() | RERANKERS.keys()
 
 
-def test_every_setting_is_there_with_its_meaning(pages: dict[str, str]) -> None:
-    known = {setting.name for setting in SETTINGS} | set(setting_names())
-    meanings = {row[0].strip("`"): row[-1] for row in rows(pages["settings"])}
-    assert known - set(meanings) <= {"caps", "limits"}
-    assert all(meanings.values()), meanings
-
-
-@pytest.mark.parametrize("name", ["sources", "measures", "errors", "results"])
-def test_tables_have_a_meaning_in_each_row(name: str, pages: dict[str, str]) -> None:
-    found = rows(pages[name])
-    assert len(found) > 8
-    for row in found:
-        told = row[1] if name == "measures" else row[-1]
-        # Fields that explain themselves need no words.
-        assert told or name in ("sources", "results"), row
-
-
-def test_every_public_name_has_its_docstring(pages: dict[str, str]) -> None:
+def test_every_public_name_and_all_parts_of_results_are_there(pages: dict[str, str]) -> None:
+    """By their places in the code, from which mkdocstrings takes their docstrings."""
     for name in fairqr.__all__:
-        if name != "errors":
-            (section,) = re.findall(rf"^## {name}\n(.*?)(?=^## |\Z)", pages["python"], re.S | re.M)
-            assert len(section.split()) > 5, name
+        assert name == "errors" or re.search(rf"^::: [\w.]+\.{name}$", pages["python"], re.M)
+    for model in (fairqr.SearchResult, fairqr.AnswerResult, fairqr.ProbeResult, StepData):
+        for part in (model.__name__, *model.model_json_schema().get("$defs", ())):
+            assert re.search(rf"\b{part}\b", pages["results"]), part
 
 
 def test_every_operation_of_the_service_is_there(pages: dict[str, str]) -> None:
-    operations = re.findall(r"^### (GET|POST|DELETE) (\S+)$", pages["http"], re.MULTILINE)
-    assert {("POST", "/v1/search"), ("GET", "/v1/runs/{id}"), ("GET", "/readyz")} <= {*operations}
-    assert len(operations) == len({*operations})
-
-
-def test_a_docstring_becomes_markdown() -> None:
-    text = markdown(DOCSTRING)
-    assert text.startswith("Search.\n\nSee `FairSearch` and `k`.")
-    assert "- `first, second`: Of both, on two lines.\n- `third`: Alone." in text
-    assert "**Raises:**\n\n- `ValueError`: The value is wrong." in text
-    assert documented(DOCSTRING)[1] == {
-        "first": "Of both, on two lines.",
-        "second": "Of both, on two lines.",
-        "third": "Alone.",
-    }
+    told = rows(pages["http"])
+    assert {"POST /v1/search", "GET /v1/runs/{id}", "GET /readyz"} <= told.keys()
+    assert "limit" in told["GET /v1/runs"][1]
+    assert all(meaning for meaning, _ in told.values())
 
 
 def test_pages_of_the_site_are_in_its_order() -> None:
@@ -119,4 +95,4 @@ def test_pages_of_the_site_are_in_its_order() -> None:
     docs = root / "docs"
     there = {str(page.relative_to(docs)) for page in docs.rglob("*.md")}
     there = {name for name in there if not name.startswith("runs/")}
-    assert named == there | {f"reference/{name}.md" for name in PAGES}
+    assert named == there | {f"reference/{page.name}" for page in PAGES}

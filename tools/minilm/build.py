@@ -15,9 +15,9 @@ from typing import Any
 from onnx import NodeProto, TensorProto, helper
 
 LAYERS, HEADS, WIDTH, INNER = 6, 12, 384, 1536
-VOCABULARY, POSITIONS, SEGMENTS = 30_522, 512, 2
+EMBEDDINGS = {"word": 30_522, "position": 512, "token_type": 2}
 EPSILON = 1e-12
-FUSED = "com.microsoft"
+FUSED, EMBED = "com.microsoft", "EmbedLayerNormalization"
 """The operators of onnxruntime that do a whole part of a transformer."""
 
 
@@ -26,7 +26,7 @@ class Graph:
 
     def __init__(self) -> None:
         self.nodes: list[NodeProto] = []
-        self.initializers = [
+        self.weights = [
             helper.make_tensor("as_rows", TensorProto.INT64, [2], [-1, WIDTH]),
             helper.make_tensor("as_batch", TensorProto.INT64, [3], [1, -1, WIDTH]),
         ]
@@ -36,93 +36,69 @@ class Graph:
         tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape)
         tensor.data_location = TensorProto.EXTERNAL
         tensor.external_data.add(key="location", value="weights")
-        self.initializers.append(tensor)
+        self.weights.append(tensor)
         return name
 
-    def node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        """Add a node, and return the name of its output."""
-        self.nodes.append(helper.make_node(kind, inputs, [output], **attributes))
-        return output
+    def scale(self, name: str, *shape: int) -> list[str]:
+        """Add the weight and the bias of a layer."""
+        return [self.weight(f"{name}.weight", *shape), self.weight(f"{name}.bias", shape[0])]
 
-    def dense(self, rows: str, name: str, output: str, size: int, of: int) -> str:
+    def node(self, kind: str, inputs: list[str], *outputs: str, **attributes: Any) -> str:
+        """Add a node, and return the name of its first output."""
+        self.nodes.append(helper.make_node(kind, inputs, outputs, **attributes))
+        return outputs[0]
+
+    def see(self, text: str, form: str) -> str:
+        """See a batch of one text, (1, n, 384), as the rows of its tokens, (n, 384), or back."""
+        return self.node("Reshape", [text, f"as_{form}"], f"{text}_{form}")
+
+    def dense(self, rows: str, name: str, output: str, size: int = WIDTH, of: int = WIDTH) -> str:
         """Add a layer ``rows · weightᵀ + bias``."""
-        weights = [self.weight(f"{name}.weight", size, of), self.weight(f"{name}.bias", size)]
-        return self.node("Gemm", [rows, *weights], output, transB=1)
-
-    def rows(self, batch: str) -> str:
-        """See a batch of one text, (1, n, 384), as the rows of its tokens, (n, 384)."""
-        return self.node("Reshape", [batch, "as_rows"], f"{batch}_rows")
-
-    def batch(self, rows: str) -> str:
-        """See the rows of tokens, (n, 384), as a batch of one text, (1, n, 384)."""
-        return self.node("Reshape", [rows, "as_batch"], f"{rows}_batch")
+        return self.node("Gemm", [rows, *self.scale(name, size, of)], output, transB=1)
 
     def add_and_normalise(self, rows: str, skipped: str, name: str, output: str) -> str:
         """Add what skipped a layer to its output, and normalise the sum."""
-        scale = [self.weight(f"{name}.weight", WIDTH), self.weight(f"{name}.bias", WIDTH)]
-        total = self.node("Add", [self.batch(rows), skipped], f"{output}_sum")
-        return self.node("LayerNormalization", [total, *scale], output, axis=-1, epsilon=EPSILON)
+        scale = self.scale(name, WIDTH)
+        total = [self.node("Add", [self.see(rows, "batch"), skipped], f"{output}_sum"), *scale]
+        return self.node("LayerNormalization", total, output, axis=-1, epsilon=EPSILON)
+
+    def layer(self, name: str, text: str, output: str) -> str:
+        """Add one layer of the transformer: attention, then two dense ones."""
+        rows, own, inner = self.see(text, "rows"), f"{name}.attention.output", f"{name}.inner"
+        parts = [
+            self.see(self.dense(rows, f"{name}.attention.self.{part}", f"{name}.{part}"), "batch")
+            for part in ("query", "key", "value")
+        ]
+        attended = f"{name}.attended"
+        self.node("MultiHeadAttention", parts, attended, domain=FUSED, num_heads=HEADS)
+        mixed = self.dense(self.see(attended, "rows"), f"{own}.dense", f"{name}.mixed")
+        between = self.add_and_normalise(mixed, text, f"{own}.LayerNorm", f"{name}.between")
+        self.dense(self.see(between, "rows"), f"{name}.intermediate.dense", inner, INNER)
+        active = self.node("Gelu", [inner], f"{name}.active", domain=FUSED)
+        outer = self.dense(active, f"{name}.output.dense", f"{name}.outer", of=INNER)
+        return self.add_and_normalise(outer, between, f"{name}.output.LayerNorm", output)
 
 
 def build() -> bytes:
     """Return the graph."""
     graph = Graph()
-    embedding = [
-        graph.weight("embeddings.word_embeddings.weight", VOCABULARY, WIDTH),
-        graph.weight("embeddings.position_embeddings.weight", POSITIONS, WIDTH),
-        graph.weight("embeddings.token_type_embeddings.weight", SEGMENTS, WIDTH),
-        graph.weight("embeddings.LayerNorm.weight", WIDTH),
-        graph.weight("embeddings.LayerNorm.bias", WIDTH),
+    tables = [
+        graph.weight(f"embeddings.{name}_embeddings.weight", size, WIDTH)
+        for name, size in EMBEDDINGS.items()
     ]
-    graph.nodes.append(
-        helper.make_node(
-            "EmbedLayerNormalization",
-            ["ids", "segments", *embedding],
-            ["text_0", "unused"],
-            domain=FUSED,
-            epsilon=EPSILON,
-        )
-    )
-    text = "text_0"
+    given = ["ids", "segments", *tables, *graph.scale("embeddings.LayerNorm", WIDTH)]
+    text = graph.node(EMBED, given, "text_0", "unused", domain=FUSED, epsilon=EPSILON)
     for number in range(LAYERS):
-        text = _layer(graph, f"encoder.layer.{number}", text, f"text_{number + 1}")
-    mean = graph.node("ReduceMean", [graph.rows(text)], "mean", axes=[0], keepdims=1)
+        text = graph.layer(f"encoder.layer.{number}", text, f"text_{number + 1}")
+    mean = graph.node("ReduceMean", [graph.see(text, "rows")], "mean", axes=[0], keepdims=1)
     graph.node("LpNormalization", [mean], "vector", axis=1, p=2)
-    whole = helper.make_graph(
-        graph.nodes,
-        "minilm",
-        [
-            helper.make_tensor_value_info(name, TensorProto.INT32, [1, "tokens"])
-            for name in ("ids", "segments")
-        ],
-        [helper.make_tensor_value_info("vector", TensorProto.FLOAT, [1, WIDTH])],
-        graph.initializers,
-    )
+    value, int32 = helper.make_tensor_value_info, TensorProto.INT32
+    inputs = [value(name, int32, [1, "tokens"]) for name in ("ids", "segments")]
+    vector = value("vector", TensorProto.FLOAT, [1, WIDTH])
+    whole = helper.make_graph(graph.nodes, "minilm", inputs, [vector], graph.weights)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(FUSED, 1)]
     model = helper.make_model(whole, opset_imports=opsets, ir_version=8)
     return bytes(model.SerializeToString())
-
-
-def _layer(graph: Graph, name: str, text: str, output: str) -> str:
-    rows = graph.rows(text)
-    query, key, value = (
-        graph.batch(
-            graph.dense(rows, f"{name}.attention.self.{part}", f"{name}.{part}", WIDTH, WIDTH)
-        )
-        for part in ("query", "key", "value")
-    )
-    attended = graph.node(
-        "MultiHeadAttention", [query, key, value], f"{name}.attended", domain=FUSED, num_heads=HEADS
-    )
-    own = f"{name}.attention.output"
-    mixed = graph.dense(graph.rows(attended), f"{own}.dense", f"{name}.mixed", WIDTH, WIDTH)
-    between = graph.add_and_normalise(mixed, text, f"{own}.LayerNorm", f"{name}.between")
-    inner = graph.dense(
-        graph.rows(between), f"{name}.intermediate.dense", f"{name}.inner", INNER, WIDTH
-    )
-    active = graph.node("Gelu", [inner], f"{name}.active", domain=FUSED)
-    outer = graph.dense(active, f"{name}.output.dense", f"{name}.outer", WIDTH, INNER)
-    return graph.add_and_normalise(outer, between, f"{name}.output.LayerNorm", output)
 
 
 if __name__ == "__main__":

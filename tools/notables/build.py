@@ -1,4 +1,4 @@
-"""Makes the corpus from the facts: PYTHONPATH=tools python -m notables.build TSV OUT_DIR.
+"""Makes the corpus from the facts: PYTHONPATH=tools python -m notables.build TSV FOLDER.
 
 Writes documents.jsonl.gz, topics.jsonl and qrels.txt. The same table gives the same bytes.
 """
@@ -6,90 +6,55 @@ Writes documents.jsonl.gz, topics.jsonl and qrels.txt. The same table gives the 
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import sys
-from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-from notables.collection import Collection
-from notables.facts import FactsError, Person, read_people
-from notables.occupations import DOMAINS, INDUSTRIES, OCCUPATIONS
-from notables.texts import write
-from notables.topics import TOPICS, judge
+import pandas as pd
+import yaml
 
-DOCUMENTS = "documents.jsonl.gz"
-TOPICS_FILE = "topics.jsonl"
-QRELS = "qrels.txt"
+from notables.facts import company_of, read_people
+from notables.grammar import HERE
+from notables.texts import OCCUPATIONS, Text
 
-
-def document(person: Person, people: Collection) -> dict[str, str | int | None]:
-    """A person as a document: id, title, text, and the facts as fields beside them."""
-    return {
-        "id": person.id,
-        "title": person.name,
-        "text": write(person, people),
-        "gender": person.gender,
-        "continent": person.continent,
-        "country": person.country.label if person.country else None,
-        "birth_year": person.birth_year,
-        "occupation": OCCUPATIONS[person.occupation].noun,
-        "industry": INDUSTRIES[person.industry],
-        "domain": DOMAINS[person.domain],
-        "languages": person.languages,
-        "page_views": person.page_views,
-    }
+TOPICS: list[dict[str, Any]] = yaml.safe_load((HERE / "topics.yaml").read_text(encoding="utf-8"))
+FILES = DOCUMENTS, TOPICS_FILE, QRELS = "documents.jsonl.gz", "topics.jsonl", "qrels.txt"
 
 
-def _json_lines(rows: Iterable[dict[str, str | int | None]]) -> bytes:
+def build(table: Path, folder: Path) -> int:
+    """Write the files into the folder, and return the number of documents."""
+    people = read_people(table)
+    company = company_of(people)
+    topics = [{key: topic[key] for key in ("id", "title", "description")} for topic in TOPICS]
+    qrels = [f"{topic['id']} 0 {id_} 1\n" for topic in TOPICS for id_ in relevant(people, topic)]
+    told = pd.DataFrame({"id": people["id"].map(str), "title": people["name"]})
+    told["text"] = [Text(person, company).write() for person in people.itertuples(index=False)]
+    told = told.join(people[["gender", "continent", "country", "birth_year"]])
+    told["occupation"] = people["occupation"].map(lambda key: OCCUPATIONS[key]["noun"])
+    told["industry"], told["domain"] = people["industry_name"], people["domain_name"]
+    told = told.join(people[["languages", "page_views"]])
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / DOCUMENTS).open("wb") as file, gzip.GzipFile("", "wb", 9, file, 0) as packed:
+        packed.write(_lines(told.to_dict("records")))
+    (folder / TOPICS_FILE).write_bytes(_lines(topics))
+    (folder / QRELS).write_text("".join(qrels))
+    return len(told)
+
+
+def relevant(people: pd.DataFrame, facts: dict[str, Any]) -> list[Any]:
+    """Return the ids of those who have all facts of a topic; the unknown fits none."""
+    fits = pd.Series(data=True, index=people.index)
+    for column in facts.keys() & {*people} - {"id"}:
+        first, last = facts[column][0], facts[column][-1]
+        is_span = column == "birth_year"
+        fits &= people[column].isin(range(first, last + 1) if is_span else facts[column])
+    return [*people.index[fits]]
+
+
+def _lines(rows: list[dict[str, Any]]) -> bytes:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
 
 
-def _compressed(content: bytes) -> bytes:
-    """Gzip without time or file name, so that equal content gives equal bytes."""
-    buffer = io.BytesIO()
-    with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=buffer, mtime=0) as file:
-        file.write(content)
-    return buffer.getvalue()
-
-
-def build(table: Path, directory: Path) -> int:
-    """Writes the files into the directory and returns the number of documents."""
-    people = read_people(table)
-    collection = Collection(people)
-    rows = [document(person, collection) for person in people]
-    judged = judge(people)
-    qrels = "".join(f"{topic} 0 {id_} 1\n" for topic, ids in judged.items() for id_ in ids)
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / DOCUMENTS).write_bytes(_compressed(_json_lines(rows)))
-    (directory / TOPICS_FILE).write_bytes(
-        _json_lines(
-            {"id": topic.id, "title": topic.title, "description": topic.description}
-            for topic in TOPICS
-        )
-    )
-    (directory / QRELS).write_bytes(qrels.encode())
-    return len(rows)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command: 0 if the files are written, 2 with one sentence if they cannot be."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    if len(given) != 2:
-        sys.stderr.write("Give two paths: the Pantheon table (TSV) and the output directory.\n")
-        return 2
-    table, directory = Path(given[0]), Path(given[1])
-    try:
-        count = build(table, directory)
-    except FactsError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    except OSError as error:
-        sys.stderr.write(f"{directory} cannot be written: {error.strerror}.\n")
-        return 2
-    sys.stdout.write(f"{count} documents and {len(TOPICS)} topics written to {directory}.\n")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    print(build(Path(sys.argv[1]), Path(sys.argv[2])), "documents")  # noqa: T201

@@ -1,161 +1,81 @@
-"""Reads Pantheon's table of people and cleans what its cells leave open or get wrong."""
+"""Reads Pantheon's table of people, and cleans what its cells leave open or get wrong."""
 
 from __future__ import annotations
 
-import csv
-import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from notables.countries import COUNTRIES, US_STATES, Country
+import pandas as pd
+import yaml
 
+from notables.grammar import HERE, NAMES, year_name
 
-class FactsError(Exception):
-    """The table cannot be read as Pantheon's; the message is one clear sentence."""
-
-
-@dataclass(frozen=True)
-class Person:
-    """One person's cleaned facts; None is what the source does not know."""
-
-    id: str  # the page id in English Wikipedia
-    name: str
-    gender: str | None  # "female" or "male": the source knows no other value
-    birth_year: int | None  # negative before the common era: -384 is 384 BC
-    city: str | None
-    state: str | None
-    country: Country | None
-    occupation: str
-    industry: str
-    domain: str
-    languages: int
-    page_views: int
-    english_views: int
-
-    @property
-    def continent(self) -> str | None:
-        """The continent of the birthplace."""
-        return self.country.continent if self.country else None
+FIXES: dict[str, Any] = yaml.safe_load((HERE / "fixes.yaml").read_text(encoding="utf-8"))
+COLUMNS: dict[str, str] = FIXES["columns"]
+WITH_ARTICLE = r"^(.*(?:Empire|Republic|Delta|Peninsula)$|(?:Kingdom|County|Region) of)"
 
 
-# One word that calls somebody an extremist or a criminal, or names work in pornography, is a
-# claim that can do harm to the living; the texts here would repeat it without any context.
-LEFT_OUT = frozenset({"EXTREMIST", "MAFIOSO", "PORNOGRAPHIC ACTOR"})
+def read_people(table: Path) -> pd.DataFrame:
+    """Return all people but those left out, in order of their ids; what is unknown is None.
 
-# Birthplaces that were looked up under a namesake on another continent: the right country.
-_WRONG_PLACE = {
-    "Pope Boniface II": "IT",  # Rome in Georgia, United States
-    "Babrak Karmal": "AF",  # Kamari on Santorini
-    "Francisco Macías Nguema": "GQ",  # Spanish Guinea, filed under Malaysia
-    "Yohan Blake": "JM",  # Saint James Parish, filed under France
-}
-
-# The oldest year of the table stands for "before any record" (figures of scripture and legend).
-_NO_RECORD = -3500
-
-_CITY_NAMES = {
-    "Frankfurt (Oder)": "Frankfurt an der Oder",
-    "s-Hertogenbosch": "'s-Hertogenbosch",
-    "s-Graveland": "'s-Graveland",
-    "Washington, D.C.": "Washington, D.C.",
-    "Union": None,
-    "United Kingdom": None,
-    "Other": None,
-    "Unknown": None,
-    "": None,
-}
-_WITH_ARTICLE = re.compile(r"(Empire|Republic|Delta|Peninsula)$|^(Kingdom|County|Region) of")
-
-_COLUMNS = (
-    "en_curid",
-    "name",
-    "numlangs",
-    "birthcity",
-    "birthstate",
-    "countryCode",
-    "birthyear",
-    "gender",
-    "occupation",
-    "industry",
-    "domain",
-    "TotalPageViews",
-    "PageViewsEnglish",
-)
-
-
-def clean_year(cell: str) -> int | None:
-    """The year of birth; None for "Unknown", "530s", "1237?", year 0 and "no record"."""
-    if not re.fullmatch(r"-?\d+", cell):
-        return None
-    year = int(cell)
-    return year if year not in (0, _NO_RECORD) else None
-
-
-def clean_city(cell: str, country: Country | None) -> str | None:
-    """The birthplace fit to stand after "in"; None if unknown or no more than the country."""
-    cell = cell.strip()
-    if cell in _CITY_NAMES:
-        return _CITY_NAMES[cell]
-    city = re.sub(r"\s*\([^)]*\)", "", cell)
-    city = re.split(r"\s*[/,]", city)[0].strip()
-    if country and city == country.label:
-        return None
-    if _WITH_ARTICLE.search(city):
-        city = f"the {city}"
-    return city or None
-
-
-def _person(row: dict[str, str]) -> Person:
-    name = row["name"].strip().replace("`", "'")
-    code = row["countryCode"]
-    city = row["birthcity"]
-    if name in _WRONG_PLACE:
-        code = _WRONG_PLACE[name]
-    country = COUNTRIES.get(code)
-    if country is None and code not in ("", "UNK"):
-        raise FactsError(f"The country code {code!r} of {name} is not in the table of countries.")
-    if country is None:
-        city = "Unknown"  # a place on no known continent helps nobody
-    gender = row["gender"].lower()
-    return Person(
-        id=row["en_curid"],
-        name=name,
-        gender=gender if gender in ("female", "male") else None,
-        birth_year=clean_year(row["birthyear"]),
-        city=clean_city(city, country),
-        state=US_STATES.get(row["birthstate"]) if code == "US" else None,
-        country=country,
-        occupation=row["occupation"],
-        industry=row["industry"],
-        domain=row["domain"],
-        languages=int(row["numlangs"]),
-        page_views=int(row["TotalPageViews"]),
-        english_views=int(row["PageViewsEnglish"]),
+    Raises:
+        ValueError: The table lacks a column, has an id twice, or a cell does not fit.
+    """
+    told = pd.read_csv(
+        table, sep="\t", dtype=str, keep_default_na=False, usecols=[*COLUMNS], encoding="utf-8-sig"
     )
+    people = told.rename(columns=COLUMNS)
+    people = people[~people["occupation"].isin(FIXES["left_out"])]
+    for column in ("id", "languages", "page_views", "english_views"):
+        people[column] = people[column].astype(int)
+    people["name"] = people["name"].str.strip().str.replace("`", "'")
+    people["code"] = people["name"].map(FIXES["countries"]).fillna(people["code"])
+    countries = pd.read_csv(HERE / "countries.csv", keep_default_na=False, index_col="code")
+    countries["country"] = countries["place"].str.removeprefix("the ")
+    if unknown := {*people["code"]} - {*countries.index, "", "UNK"}:
+        raise ValueError(f"The country code {min(unknown)!r} is not in countries.csv.")
+    people = people.join(countries, on="code")
+    people["gender"] = people["gender"].str.lower()
+    year = people["birth_year"].where(~people["birth_year"].isin(FIXES["no_year"]))
+    people["birth_year"] = pd.to_numeric(year, errors="coerce").astype("Int64")
+    people["decade"] = (people["birth_year"] // 10 * 10).astype("string") + "s"
+    people["year"] = people["birth_year"].astype(object).map(year_name, na_action="ignore")
+    people["was_there"] = (people["birth_year"] >= people["since"]).fillna(value=False)
+    people["continental"] = people["continent"].map(NAMES["continents"])
+    people["industry_name"] = people["industry"].map(NAMES["industries"])
+    people["domain_name"] = people["domain"].map(NAMES["domains"])
+    people["state"] = people["state"].map(NAMES["states"]).where(people["code"] == "US")
+    people["city"] = _cities(people)
+    people = people.set_index(people["id"].rename(None), verify_integrity=True).sort_index()
+    return people.astype(object).where(people.notna(), None)
 
 
-def read_people(table: Path) -> list[Person]:
-    """All people of the table except those LEFT_OUT, in the order of their ids."""
-    try:
-        with table.open(encoding="utf-8-sig", newline="") as lines:
-            reader = csv.DictReader(lines, delimiter="\t")
-            missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise FactsError(f"{table} has no column {missing[0]!r}, so it is not Pantheon's.")
-            rows = list(reader)
-    except OSError as error:
-        raise FactsError(f"{table} cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise FactsError(f"{table} is not UTF-8 text.") from error
-    people: dict[str, Person] = {}
-    for number, row in enumerate(rows, start=2):
-        if row["occupation"] in LEFT_OUT:
-            continue
-        try:
-            person = _person(row)
-        except (ValueError, TypeError, AttributeError) as error:
-            raise FactsError(f"Line {number} of {table} has a cell that does not fit.") from error
-        if person.id in people:
-            raise FactsError(f"The id {person.id} occurs twice in {table}.")
-        people[person.id] = person
-    return sorted(people.values(), key=lambda person: int(person.id))
+def _cities(people: pd.DataFrame) -> pd.Series:
+    """Return the birthplaces fit to stand after "in", none where it is no more than the country."""
+    cell = people["city"].str.strip()
+    city = (
+        cell.str.replace(r"\s*\([^)]*\)", "", regex=True).str.split(r"\s*[/,]", regex=True).str[0]
+    )
+    city = city.str.strip().where(city != people["country"])
+    city = city.str.replace(WITH_ARTICLE, r"the \1", regex=True)
+    known = people["country"].notna() & ~cell.isin(FIXES["no_city"]) & (city != "")
+    return cell.map(FIXES["cities"]).fillna(city).where(known)
+
+
+def company_of(people: pd.DataFrame) -> Callable[..., list[Any]]:
+    """Return what finds all who share some of a person's facts, the most read first."""
+    ranked = people.sort_values("page_views", ascending=False, kind="stable")
+    rows = {row.id: row for row in ranked.itertuples(index=False)}
+
+    @cache
+    def groups(columns: tuple[str, ...]) -> Any:
+        return ranked.groupby([*columns])["id"].agg(list).to_dict()
+
+    def company(person: Any, *columns: str) -> list[Any]:
+        facts = tuple(getattr(person, column) for column in columns)
+        found = groups(columns).get(facts if len(facts) > 1 else facts[0], ())
+        return [rows[id_] for id_ in found]
+
+    return company

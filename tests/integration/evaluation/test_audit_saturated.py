@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cvs import SCHEMA, SKILLS, cvs, write
 
 from tests.integration.attached_people import Server
+from tests.integration.evaluation.cvs import SCHEMA, SKILLS, cvs, write
 from tests.integration.model_server import Main, clean_environment, quick
 
 __all__ = ["clean_environment", "quick"]

@@ -5,140 +5,77 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import yaml
 from notables import build, grammar
-from notables.occupations import OCCUPATIONS
-from notables.topics import TOPICS
+from notables.texts import OCCUPATIONS
 
 from fairqr.agents.attribution.checking import read_pairs
 from fairqr.retrieval.sources.corpus import BUILT_IN
 
 SHIPPED = BUILT_IN["notables"]
 
-COLUMNS = (
-    *("en_curid", "name", "numlangs", "birthcity", "birthstate", "countryName", "countryCode"),
-    *("continentName", "birthyear", "gender", "occupation", "industry", "domain"),
-    *("TotalPageViews", "PageViewsEnglish"),
-)
-
 # Two physicists, a ruler of whom little is known, and one whose label is left out.
-ROWS = (
-    "1|Ada Example|40|Vienna||AUSTRIA|AT|Europe|1901|Female|PHYSICIST|NATURAL SCIENCES"
-    "|SCIENCE & TECHNOLOGY|2000000|500000",
-    "2|Bert Example|30|Vienna||AUSTRIA|AT|Europe|1905|Male|PHYSICIST|NATURAL SCIENCES"
-    "|SCIENCE & TECHNOLOGY|300000|100000",
-    "30|Old Ruler|26|Other||Unknown|UNK|Unknown|Unknown|Male|POLITICIAN|GOVERNMENT"
-    "|INSTITUTIONS|200000|100000",
-    "4|Left Out|26|Rome||ITALY|IT|Europe|1950|Male|EXTREMIST|OUTLAWS|PUBLIC FIGURE|200000|1000",
-)
-
-EXPLICIT = re.compile(r"\b(wom[ae]n|m[ae]n|female|male)\b", re.IGNORECASE)
+TABLE = """\
+en_curid|name|numlangs|birthcity|birthstate|countryCode|birthyear|gender|occupation|industry|domain\
+|TotalPageViews|PageViewsEnglish
+1|Ada Example|40|Vienna||AT|1901|Female|PHYSICIST|NATURAL SCIENCES|SCIENCE & TECHNOLOGY|2000000|500
+2|Bert Example|30|Vienna||AT|1905|Male|PHYSICIST|NATURAL SCIENCES|SCIENCE & TECHNOLOGY|300000|100000
+30|Old Ruler|26|Other||UNK|Unknown|Male|POLITICIAN|GOVERNMENT|INSTITUTIONS|200000|100000
+4|Left Out|26|Rome||IT|1950|Male|EXTREMIST|OUTLAWS|PUBLIC FIGURE|200000|1000
+""".replace("|", "\t")
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    """A table of four people in the layout of the source."""
-    path = tmp_path / "facts.tsv"
-    lines = ["\t".join(COLUMNS), *(row.replace("|", "\t") for row in ROWS)]
-    path.write_text("\r\n".join(lines) + "\r\n", encoding="utf-8")
-    return path
+def read_lines(path: Path) -> pd.DataFrame:
+    """Return the objects of a file of JSON lines."""
+    content = path.read_bytes()
+    text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
+    return pd.DataFrame(map(json.loads, text.splitlines())).astype(object)
 
 
 @pytest.fixture(scope="module")
-def documents() -> list[dict[str, Any]]:
+def documents() -> pd.DataFrame:
     """All shipped documents."""
-    with gzip.open(SHIPPED / "documents.jsonl.gz", "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
+    return read_lines(SHIPPED / build.DOCUMENTS)
 
 
 @pytest.fixture(scope="module")
-def qrels() -> dict[str, list[str]]:
-    """The ids of the relevant documents, by topic."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for line in (SHIPPED / "qrels.txt").read_text(encoding="utf-8").splitlines():
-        topic, zero, document, grade = line.split(" ")
-        assert (zero, grade) == ("0", "1")
-        found[topic].append(document)
-    return found
+def judged(documents: pd.DataFrame) -> pd.DataFrame:
+    """All judgements, with the documents that they are on."""
+    columns = {"topic": str, "zero": int, "id": str, "grade": int}
+    path = SHIPPED / build.QRELS
+    found = pd.read_csv(path, sep=" ", names=[*columns], dtype=columns)
+    assert not found.duplicated().any()
+    assert ({*found["zero"]}, {*found["grade"]}) == ({0}, {1})
+    return found.merge(documents, on="id", validate="many_to_one")
 
 
-@pytest.fixture(scope="module")
-def topics() -> list[dict[str, str]]:
-    """The shipped topics."""
-    lines = (SHIPPED / "topics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
-
-
-@pytest.fixture(scope="module")
-def schema() -> dict[str, dict[str, Any]]:
-    """The attributes of the shipped schema."""
-    content = yaml.safe_load((SHIPPED / "schema.yaml").read_text(encoding="utf-8"))
-    attributes: dict[str, dict[str, Any]] = content["attributes"]
-    return attributes
-
-
-# Building
-
-
-def test_the_same_facts_give_the_same_bytes(table: Path, tmp_path: Path) -> None:
-    """Two builds into different directories agree in every byte of every file."""
+def test_the_same_facts_give_the_same_bytes_and_the_unknown_is_null(tmp_path: Path) -> None:
+    table = tmp_path / "facts.tsv"
+    table.write_text(TABLE)
     assert build.build(table, tmp_path / "one") == build.build(table, tmp_path / "two") == 3
-    for name in (build.DOCUMENTS, build.TOPICS_FILE, build.QRELS):
+    for name in build.FILES:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-
-
-def test_unknown_facts_become_null_and_stay_out_of_the_text(table: Path, tmp_path: Path) -> None:
-    """Nobody's unknown birth is talked about; unknown values are null, not words."""
-    build.build(table, tmp_path)
-    with gzip.open(tmp_path / build.DOCUMENTS, "rt", encoding="utf-8") as lines:
-        ruler = {row["id"]: row for row in map(json.loads, lines)}["30"]
-    assert (ruler["birth_year"], ruler["country"], ruler["continent"]) == (None, None, None)
-    assert "born" not in ruler["text"]
-    assert "Unknown" not in ruler["text"]
-    assert "Other " not in ruler["text"]
-
-
-def test_relevance_follows_from_the_facts(table: Path, tmp_path: Path) -> None:
-    """Both physicists are relevant to "physicist", and the ruler is not."""
-    build.build(table, tmp_path)
-    physicist = next(topic for topic in TOPICS if topic.title == "physicist")
-    lines = (tmp_path / build.QRELS).read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if line.startswith(f"{physicist.id} ")] == [
-        f"{physicist.id} 0 1 1",
-        f"{physicist.id} 0 2 1",
-    ]
+    ruler = read_lines(tmp_path / "one" / build.DOCUMENTS).set_index("id").loc["30"]
+    assert ruler[["birth_year", "country", "continent"]].isna().all()
+    assert not re.search("born|Unknown|Other ", ruler["text"])
+    qrels = (tmp_path / "one" / build.QRELS).read_text().splitlines()
+    assert {it for it in qrels if it.startswith("t01")} == {"t01 0 1 1", "t01 0 2 1"}
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("a\tb\n1\t2\n", "has no column 'en_curid'"),
-        (
-            "\t".join(COLUMNS) + "\n" + ROWS[0].replace("|40|", "|many|").replace("|", "\t"),
-            "Line 2",
-        ),
-        ("\t".join(COLUMNS) + ("\n" + ROWS[0].replace("|", "\t")) * 2, "occurs twice"),
-    ],
+    ("old", "new"), [("en_curid", "id"), ("\t40\t", "\tmany\t"), ("\n2\t", "\n1\t"), ("AT", "QQ")]
 )
-def test_a_table_that_does_not_fit_ends_with_one_sentence_and_2(
-    content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Wrong columns, wrong cells and doubled ids are named, and nothing is written."""
+def test_a_table_that_does_not_fit_gives_nothing(old: str, new: str, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.tsv"
-    wrong.write_text(content, encoding="utf-8")
-    assert build.main([str(wrong), str(tmp_path / "out")]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    wrong.write_text(TABLE.replace(old, new))
+    with pytest.raises(ValueError, match=r"en_curid|many|1|QQ"):
+        build.build(wrong, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-# Cleaning and grammar
 
 
 def test_the_vocabulary_names_no_gender() -> None:
@@ -146,102 +83,63 @@ def test_the_vocabulary_names_no_gender() -> None:
     gendered = re.compile(r"\b(she|he|her|his|him|wom[ae]n|m[ae]n|female|male|king|queen)\b")
     for key, occupation in OCCUPATIONS.items():
         assert not gendered.search(repr(occupation)), key
-        assert len(occupation.words) >= 4, key
+        assert len(occupation["words"]) >= 4, key
 
 
-# The shipped files
-
-
-def test_ids_and_texts_are_unique(documents: list[dict[str, Any]]) -> None:
-    """About 11,000 documents, no id twice, and no two that read the same."""
+def test_texts_are_unique_and_read_well(documents: pd.DataFrame) -> None:
+    """No double spaces, doubled stops or words for a missing value; "a" and "an" where they fit."""
     assert len(documents) > 11_000
-    assert len({document["id"] for document in documents}) == len(documents)
-    assert len({document["text"] for document in documents}) == len(documents)
+    assert documents["id"].is_unique
+    assert documents["text"].is_unique
+    seam = r"[{}]|\s\s|\.\.| [.,]|,,|\bNone\b|\bUnknown\b|\bthe the\b|\bin in\b|[^.?!]$"
+    assert not documents["text"].str.contains(seam).any()
+    # Articles inside of names are not ours, such as that of Frankfurt an der Oder.
+    for said, word in re.findall(
+        r"(?:^|[.,] |\b[a-z]+ )([Aa]n?) (?!der\b)(\w+)", "\n".join(documents["text"]), re.M
+    ):
+        assert grammar.with_article(word) == f"{said.lower()} {word}"
 
 
-def test_texts_have_no_seams(documents: list[dict[str, Any]]) -> None:
-    """No braces, double spaces, doubled stops or words that stand for a missing value."""
-    seam = re.compile(r"[{}]|\s\s|\.\.| [.,]|,,|\bNone\b|\bUnknown\b|\bthe the\b|\bin in\b")
-    for document in documents:
-        found = seam.search(document["text"])
-        assert not found, (document["title"], found)
-        assert document["text"].endswith((".", "?", "!"))
+def test_gender_is_worded_alike_for_women_and_men(documents: pd.DataFrame) -> None:
+    """Pronouns agree; explicit words are in a third of the texts, the shares within 3 points."""
+    texts = documents.groupby("gender")["text"]
+    for gender, wrong in {"female": r"\b(?:he|him|his)\b", "male": r"\b(?:she|her)\b"}.items():
+        assert not texts.get_group(gender).str.contains(wrong).any()
+    explicit = r"(?i)\b(?:wom[ae]n|m[ae]n|female|male)\b"
+    shares = [texts.get_group(it).str.contains(explicit).mean() for it in ("female", "male")]
+    assert 0.28 <= min(shares) <= max(shares) <= min(min(shares) + 0.03, 0.4)
 
 
-def test_texts_use_the_right_article(documents: list[dict[str, Any]]) -> None:
-    """No "a actor" and no "an physicist"; articles inside of names are not ours."""
-    pattern = re.compile(r"(?:^|[.,] |\b[a-z]+ )([Aa]n?) ([\w]+)")
-    for document in documents:
-        for match in pattern.finditer(document["text"]):
-            if match[2] != "der":  # Frankfurt an der Oder and its like
-                assert match[1].lower() == grammar.article(match[2]), (document["title"], match[0])
-
-
-def test_pronouns_agree_with_the_gender(documents: list[dict[str, Any]]) -> None:
-    """No text about a woman says "he", and none about a man says "she"."""
-    wrong = {"female": re.compile(r"\b(he|him|his)\b"), "male": re.compile(r"\b(she|her)\b")}
-    for document in documents:
-        assert not wrong[document["gender"]].search(document["text"]), document["title"]
-
-
-def test_gender_is_worded_alike_for_women_and_men(documents: list[dict[str, Any]]) -> None:
-    """Explicit words in a third of the texts of either gender, the shares within 3 points."""
-    total = Counter(document["gender"] for document in documents)
-    said = Counter(d["gender"] for d in documents if EXPLICIT.search(d["text"]))
-    shares = {gender: said[gender] / total[gender] for gender in ("female", "male")}
-    assert abs(shares["female"] - shares["male"]) <= 0.03
-    assert all(0.28 <= share <= 0.40 for share in shares.values())
-
-
-def test_the_schema_covers_all_groups_and_its_shares_sum_to_one(
-    documents: list[dict[str, Any]], schema: dict[str, dict[str, Any]]
-) -> None:
-    """Each value in the documents is a group of the schema, and each group has a share."""
-    for attribute in schema.values():
-        values = {document[attribute["field"]] for document in documents} - {None}
-        assert values == set(attribute["groups"]) == set(attribute["population"])
+def test_the_schema_covers_all_groups_and_its_shares_sum_to_one(documents: pd.DataFrame) -> None:
+    schema: dict[str, Any] = yaml.safe_load((SHIPPED / "schema.yaml").read_text())
+    for attribute in schema["attributes"].values():
+        values = {*documents[attribute["field"]].dropna()}
+        assert values == {*attribute["groups"]} == {*attribute["population"]}
         assert sum(attribute["population"].values()) == pytest.approx(1.0, abs=1e-9)
         assert attribute["unknown"] == "exclude"
 
 
-def test_topics_are_many_and_each_has_enough_relevant_people(
-    topics: list[dict[str, str]], qrels: dict[str, list[str]]
-) -> None:
-    """At least 40 topics with distinct titles, each with at least 20 relevant documents."""
+def test_each_topic_has_enough_relevant_people_of_both_genders(judged: pd.DataFrame) -> None:
+    """The shipped topics are those of the table that builds them."""
+    topics = read_lines(SHIPPED / build.TOPICS_FILE)
     assert len(topics) >= 40
-    assert len({topic["id"] for topic in topics}) == len(topics)
-    assert len({topic["title"] for topic in topics}) == len(topics)
-    assert {topic["id"] for topic in topics} == set(qrels)
-    assert all(len(ids) >= 20 for ids in qrels.values())
+    assert topics["title"].is_unique
+    assert topics["title"].to_list() == [it["title"] for it in build.TOPICS]
+    of_topic = judged.groupby("topic")["gender"]
+    assert {*topics["id"]} == {*of_topic.groups}
+    assert of_topic.size().min() >= 20
+    assert (of_topic.nunique() == 2).all()
 
 
-def test_every_topic_has_women_and_men_among_the_relevant(
-    documents: list[dict[str, Any]], qrels: dict[str, list[str]]
-) -> None:
-    """No topic leaves a gender nothing to rank."""
-    gender = {document["id"]: document["gender"] for document in documents}
-    for topic, ids in qrels.items():
-        assert {gender[id_] for id_ in ids} == {"female", "male"}, topic
-        assert len(set(ids)) == len(ids), topic
-
-
-def test_shipped_topics_are_those_of_the_code(topics: list[dict[str, str]]) -> None:
-    """The files were built from the topics as they stand."""
-    assert [(topic["id"], topic["title"]) for topic in topics] == [
-        (topic.id, topic.title) for topic in TOPICS
-    ]
-
-
-def test_pairs_for_judges_agree_with_the_facts(documents: list[dict[str, Any]]) -> None:
+def test_pairs_for_judges_agree_with_the_facts(documents: pd.DataFrame) -> None:
     """True sentences are facts of the person; the others exchange one part of them."""
-    about = {it["text"]: it for it in documents}
-    pairs = read_pairs(BUILT_IN["notables"] / "pairs.jsonl")
+    about = documents.set_index("text")
+    pairs = read_pairs(SHIPPED / "pairs.jsonl")
     assert [pair.entailed for pair in pairs] == [True, False] * 100
     assert len({pair.premise for pair in pairs}) == 200
     for pair in pairs:
-        person = about[pair.premise]
+        person = about.loc[pair.premise]
         name, said = re.split(r" (?=was born in |is known as )", pair.hypothesis.rstrip("."))
         fact = person["country" if "born" in said else "occupation"]
-        states = name == person["title"] and said.endswith(fact)
-        assert states == pair.entailed
+        assert (name == person["title"] and said.endswith(fact)) == pair.entailed
         assert fact in pair.premise
