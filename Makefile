@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 NEURAL := $(VENV)/.neural
 TORCH ?= 2.13.0
 
-.PHONY: demo test check docs quality bench load experiments lock notables clean
+.PHONY: demo test check docs quality bench load results lock notables clean
 
 # Compiled modules are kept even where the environment says otherwise: they halve the start.
 demo: $(DEMO)
@@ -55,23 +55,11 @@ bench: $(READY)
 load: $(READY)
 	$(BIN)/python -m benchmarks.load --json load.json $(LOAD)
 
-# The experiments on notables, or on COLLECTION, each with its report in OUT; that of Fair RAG on
-# RAG_COLLECTION, such as a folder of LaMP; those on rankers always on notables. These and Fair RAG run
-# in their small form. They go on where they stopped.
-EXPERIMENTS := fair_qr_table rerank_ablation iterations prompts retrievers
-ON_RANKERS := llm_listwise window_size llm_pairwise lora
-OUT ?= experiments
-experiments: $(NEURAL)
+# What docs/results/results.yaml lists, in its small form, compared with what it expects; whole tables
+# with RESULTS=--full, one alone by its name. They go on where they stopped, in build/results.
+results: $(NEURAL)
 	$(BIN)/fairqr models pull smollm2-135m
-	for name in $(EXPERIMENTS); do \
-	  $(BIN)/fairqr experiment run $$name -o $(OUT)/$$name --report \
-	    $(if $(COLLECTION),--collection $(COLLECTION)) || exit $$?; \
-	done
-	for name in $(ON_RANKERS); do \
-	  $(BIN)/fairqr experiment run $$name --small -o $(OUT)/$$name --report || exit $$?; \
-	done
-	$(BIN)/fairqr experiment run fair_rag --small -o $(OUT)/fair_rag --report \
-	  $(if $(RAG_COLLECTION),--collection $(RAG_COLLECTION))
+	$(BIN)/python -m benchmarks.results $(RESULTS)
 
 # The lock names versions and hashes, and no place to get them from. torch is not in it: which of its
 # builds fits depends on the machine. What the lock names is whole otherwise, so pip looks for nothing

@@ -1,0 +1,184 @@
+"""Runs what ``docs/results/results.yaml`` lists and compares the figures: ``make results``.
+
+``python -m benchmarks.results`` runs the small commands, ``--full`` those of whole tables; names of
+results choose among them. ``page`` writes ``docs/runs/results.md`` from the file. Each command goes
+on where it stopped, in its folder under ``build/results``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+ROOT = Path(__file__).parents[1]
+FILE = ROOT / "docs" / "results" / "results.yaml"
+PAGE = ROOT / "docs" / "runs" / "results.md"
+FOLDER = ROOT / "build" / "results"
+
+
+class Strict(BaseModel):
+    """A part of the file, in which each field has a name that is known."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Table(Strict):
+    """Figures of a command's ``measures.csv``: means over what the rest of its columns tell apart.
+
+    Attributes:
+        where: What other columns have to hold.
+        rows: The column that names the rows.
+        columns: The column that names the columns.
+        tolerance: How far a figure may be from the expected one.
+        figures: The expected ones, by row and column.
+    """
+
+    where: Mapping[str, str] = {}
+    rows: str = "system"
+    columns: str = "measure"
+    tolerance: float
+    figures: Mapping[str, Mapping[str, float]]
+
+
+class Command(Strict):
+    """A command with what it is expected to give.
+
+    Attributes:
+        run: Its arguments after ``fairqr``, without the folder.
+        takes: How long, in words.
+        ran: The date and the versions it was run with last; empty if it was not.
+        tables: What it is expected to give.
+    """
+
+    run: str
+    takes: str
+    ran: str = ""
+    tables: list[Table] = []
+
+
+class Result(Strict):
+    """A table or a figure of a paper, or of our own.
+
+    Attributes:
+        of: The paper; or ``fairqr``.
+        shows: What it shows.
+        paper: The paper's own figure and where it stands.
+        differs: Why ours differs.
+        small: The command that gives a first answer in minutes.
+        full: That of the whole table.
+        missing: What could not be had here, ``weights`` or ``collection``, for the full command.
+    """
+
+    of: str
+    shows: str
+    paper: str = ""
+    differs: str = ""
+    small: Command | None = None
+    full: Command | None = None
+    missing: str = ""
+
+
+def results() -> dict[str, Result]:
+    """Return what the file lists, by name."""
+    found = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    return {name: Result.model_validate(one) for name, one in found.items()}
+
+
+def measured(folder: Path, table: Table) -> pd.DataFrame:
+    """Return the figures of a table as they were measured, by row and column."""
+    found = pd.read_csv(folder / "measures.csv", dtype={table.rows: str, table.columns: str})
+    for column, value in table.where.items():
+        found = found[found[column].astype(str) == value]
+    # A measure's name ends with its parameters, which the file leaves out.
+    found[table.columns] = found[table.columns].str.replace(r"\(.*", "", regex=True)
+    return found.pivot_table("value", table.rows, table.columns, sort=False)
+
+
+def differences(folder: Path, command: Command) -> Iterator[str]:
+    """Compare a command's figures with the expected ones; yield a line for each that differs."""
+    for table in command.tables:
+        got = measured(folder, table)
+        for row, wanted in table.figures.items():
+            for column, expected in wanted.items():
+                value = got[column].get(row, math.nan) if column in got else math.nan
+                if not abs(value - expected) <= table.tolerance:  # what is missing differs
+                    told = f"{value:.4f}, expected {expected:g} ± {table.tolerance:g}"
+                    yield f"{row}, {column}: {told}"
+
+
+def ran(name: str, command: Command) -> bool:
+    """Run a command, and say what differs; return whether all is as expected."""
+    folder = FOLDER / name
+    print(f"{name}: fairqr {command.run}   ({command.takes})", flush=True)
+    arguments = [*shlex.split(command.run), "-o", str(folder), "--report"]
+    subprocess.run([Path(sys.executable).parent / "fairqr", *arguments], check=True)
+    differing = list(differences(folder, command))
+    compared = sum(len(row) for table in command.tables for row in table.figures.values())
+    print(*differing, f"{name}: {compared - len(differing)} of {compared} figures", sep="\n")
+    return not differing
+
+
+def page(found: Mapping[str, Result]) -> Iterator[str]:
+    """Yield the lines of the page."""
+    yield "# Every result, its command and its figures\n"
+    yield "Written by `python -m benchmarks.results page` from `docs/results/results.yaml`.\n"
+    for name, one in found.items():
+        yield f"## {name}: {one.shows}\n"
+        yield f"*{one.of}*" + (f"; {one.paper}" if one.paper else "") + "\n"
+        for size, command in (("small", one.small), ("full", one.full)):
+            if command is None:
+                continue
+            state = command.ran or (f"not run: {one.missing}" if one.missing else "not run yet")
+            yield f"`fairqr {command.run}` ({size}, {command.takes}; {state})\n"
+            for table in command.tables:
+                yield from _table(table)
+        if one.differs:
+            yield f"{one.differs}\n"
+
+
+def _table(table: Table) -> Iterator[str]:
+    frame = pd.DataFrame(table.figures).T
+    told = ", ".join(f"{column} {value}" for column, value in table.where.items())
+    yield f"| {told} (± {table.tolerance:g}) | {' | '.join(map(str, frame.columns))} |"
+    yield "|---|" + "---:|" * len(frame.columns)
+    for row, values in frame.iterrows():
+        cells: list[Any] = ["" if pd.isna(value) else f"{value:g}" for value in values]
+        yield f"| {row} | {' | '.join(cells)} |"
+    yield ""
+
+
+def main() -> int:
+    """Run what is asked for; return 1 if a figure differs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="of results, or 'page'; all if left out")
+    parser.add_argument("--full", action="store_true", help="run the whole tables")
+    given = parser.parse_args()
+    found = results()
+    if given.names == ["page"]:
+        PAGE.write_text("\n".join(page(found)), encoding="utf-8")
+        return 0
+    if unknown := set(given.names) - set(found):
+        parser.error(f"no such result: {', '.join(sorted(unknown))}; there are {', '.join(found)}")
+    held = True
+    for name in given.names or found:
+        one = found[name]
+        command = one.full if given.full else one.small
+        if command is None or (given.full and one.missing):
+            print(f"{name}: not run: {one.missing or 'no command of this size'}")
+            continue
+        held = ran(f"{name}{'-full' if given.full else ''}", command) and held
+    return not held
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""The page of results says what its file says, and each result is one that can be run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.results import PAGE, Command, Table, differences, page, results
+from fairqr.evaluation.experiments.catalogue import SHIPPED
+
+FOUND = results()
+
+
+def test_the_page_is_written_from_the_file() -> None:
+    assert PAGE.read_text(encoding="utf-8") == "\n".join(page(FOUND))
+
+
+def test_each_shipped_experiment_has_a_result_and_each_command_names_one() -> None:
+    commands = [it for one in FOUND.values() for it in (one.small, one.full) if it is not None]
+    named = [command.run.split() for command in commands]
+    assert {tuple(words[:2]) for words in named} == {("experiment", "run")}
+    assert {words[2] for words in named} == set(SHIPPED)
+
+
+def test_what_was_run_has_figures_and_what_was_not_has_none() -> None:
+    for name, one in FOUND.items():
+        for command in (one.small, one.full):
+            if command is not None:
+                assert bool(command.ran) == bool(command.tables), name
+
+
+def test_a_figure_that_differs_or_is_missing_is_told(tmp_path: Path) -> None:
+    lines = ["system,measure,value", "BM25,nDCG@20(k=20),.5", "BM25,nDCG@20(k=20),.7"]
+    (tmp_path / "measures.csv").write_text("\n".join(lines))
+
+    def told(**figures: dict[str, float]) -> list[str]:
+        table = Table(tolerance=0.01, figures=figures)
+        return list(differences(tmp_path, Command(run="", takes="", tables=[table])))
+
+    assert told(BM25={"nDCG@20": 0.605}) == []
+    assert told(BM25={"nDCG@20": 0.62}) == ["BM25, nDCG@20: 0.6000, expected 0.62 ± 0.01"]
+    assert [line.split(":")[0] for line in told(BM25={"AWRF@20": 0.6}, MMR={"nDCG@20": 0.6})] == [
+        "BM25, AWRF@20",
+        "MMR, nDCG@20",
+    ]
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_tolerances_can_fail(name: str) -> None:
+    for command in (FOUND[name].small, FOUND[name].full):
+        for table in command.tables if command else ():
+            assert 0 < table.tolerance <= 0.05
