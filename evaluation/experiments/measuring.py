@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,13 +19,13 @@ from fairqr.evaluation.estimates import mean_with_ends
 from fairqr.evaluation.evaluate import evaluate, ids_of
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.measured import Measured
-from fairqr.evaluation.experiments.specification import Experiment, System
+from fairqr.evaluation.experiments.specification import System
 from fairqr.evaluation.experiments.store import Manifest, SearchRecord, Store
 from fairqr.evaluation.measures.kinds import Need
 from fairqr.evaluation.measures.measure import Measure, parse_measures
 from fairqr.evaluation.qrels import Qrels
 from fairqr.evaluation.results import Evaluation, compare
-from fairqr.evaluation.scores import Score, Undefined
+from fairqr.evaluation.scores import Undefined
 from fairqr.retrieval.fairness.dimension import factors_of
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.sources.runs import SystemRun, write_run
@@ -36,39 +37,62 @@ FEEDBACK = "feedback"
 OF_THE_MODEL = ("budget", "max_iterations", "patience", "prompts", "temperature")
 """Settings that say how and how often a model is asked."""
 
+Place = tuple[str, str]
+"""What a table of the report is about: an attribute and a form of query."""
+
+PLACE = ["attribute", "queries"]
+"""The columns of all frames that say the place."""
+
+DIFFERENCES = (
+    "attribute queries baseline system measure difference low high topics change p p_t holds "
+    "too_few tests"
+)
+NUMBERS = ("difference", "low", "high", "change", "p", "p_t")
+
 
 @dataclass(frozen=True)
-class Table:
-    """The systems of an experiment for one attribute and one form of query.
+class MeasuredSearches(Measured):
+    """All searches of an experiment, measured; only systems that have searched for all topics.
 
     Attributes:
-        attribute: What they were to be fair about.
-        queries: The form of the queries.
-        experiment: What was run.
-        records: By system, in the experiment's order; only systems with a search of every topic.
-        evaluations: By system.
-        unfinished: By system, how many topics are still to be searched for.
+        records: By place and system, in the experiment's order, by topic and seed.
+        evaluations: By place and system.
+        unfinished: By place and system, how many searches are still to be done.
         scan: The groups of all documents that are ranked or judged.
     """
 
-    attribute: str
-    queries: str
-    experiment: Experiment
-    records: Mapping[str, Sequence[SearchRecord]]
-    evaluations: Mapping[str, Evaluation]
-    unfinished: Mapping[str, int]
+    frame_names = ("scores", "means", "differences", "searches", "rounds", "drift")
+    template = "search"
+    report = "fairqr.evaluation.experiments.search_report"
+
+    manifest: Manifest
+    records: Mapping[Place, Mapping[str, Sequence[SearchRecord]]]
+    evaluations: Mapping[Place, Mapping[str, Evaluation]]
+    unfinished: Mapping[Place, Mapping[str, int]]
     qrels: Qrels
     scan: Groups
 
+    def _named(self, place: Place) -> dict[str, str]:
+        """Return the names of measures in tables, without the attribute, by their texts."""
+        return {
+            str(measure.with_attribute(place[0])): str(measure)
+            for measure in parse_measures(self.manifest.experiment.measures)
+        }
+
     @cached_property
     def measures(self) -> Mapping[str, Measure]:
-        """The measures as they were computed, by the names of columns: without the attribute."""
-        short = {
-            str(measure.with_attribute(self.attribute)): str(measure)
-            for measure in parse_measures(self.experiment.measures)
-        }
-        results = next(iter(self.evaluations.values())).results if self.evaluations else {}
-        return {short.get(text, text): result.measure for text, result in results.items()}
+        """The measures, by the names of columns."""
+        found: dict[str, Measure] = {}
+        for place, evaluations in self.evaluations.items():
+            for evaluation in [*evaluations.values()][:1]:
+                short = self._named(place)
+                found |= {short.get(it, it): r.measure for it, r in evaluation.results.items()}
+        return found
+
+    @cached_property
+    def refining(self) -> set[str]:
+        """The systems that may ask a model to refine."""
+        return {s.name for s in self.manifest.experiment.all_systems() if s.asks_a_model}
 
     @property
     def main(self) -> str:
@@ -89,66 +113,75 @@ class Table:
         return next((name for name, measure in self.measures.items() if fits(measure)), None)
 
     @cached_property
-    def scores(self) -> DataFrame:
-        """A value for each system, measure and topic; NaN where it has none."""
+    def table(self) -> DataFrame:
+        """The value of each measure for each topic; if there is none, the reason."""
         import pandas as pd
 
         rows = [
-            (system, name, topic, *_number(score))
-            for system, evaluation in self.evaluations.items()
-            for name, measure in self.measures.items()
-            for topic, score in evaluation.results[str(measure)].values.items()
+            (*place, name, topic, str(result.measure), *score)
+            for place, evaluations in self.evaluations.items()
+            for name, evaluation in evaluations.items()
+            for result in evaluation.results.values()
+            for topic, found in result.values.items()
+            for score in [
+                (np.nan, str(found.reason)) if isinstance(found, Undefined) else (found, "")
+            ]
         ]
-        return pd.DataFrame(rows, columns=["system", "measure", "topic", "value", "undefined"])
+        columns = [*PLACE, "system", "topic", "measure", "value", "undefined"]
+        return pd.DataFrame(rows, columns=columns).astype({"value": float})
+
+    @cached_property
+    def scores(self) -> DataFrame:
+        """The table with the short names of measures."""
+        names = {
+            it: short for place in self.evaluations for it, short in self._named(place).items()
+        }
+        scores = self.table.replace({"measure": names})
+        return scores[[*PLACE, "system", "measure", "topic", "value", "undefined"]]
 
     @cached_property
     def common(self) -> DataFrame:
-        """The scores of those topics for which every system has every value."""
-        missing = self.scores[self.scores.value.isna()].topic.unique()
-        return self.scores[~self.scores.topic.isin(missing)]
+        """The scores of those topics for which every system of a table has every value."""
+        by_topic = self.scores.groupby([*PLACE, "topic"]).value
+        return self.scores[by_topic.transform("count") == by_topic.transform("size")]
 
-    @property
-    def share_topics(self) -> bool:
-        """Whether the means of each measure are over the same topics for all systems."""
-        return bool(_share_topics(self.scores).all())
+    @cached_property
+    def means(self) -> DataFrame:
+        """The mean of each measure for each system, with its interval."""
+        return self.means_of(self.scores)
 
-    def means(self, scores: DataFrame) -> DataFrame:
-        """Return the mean of each measure for each system, with its interval.
+    def means_of(self, scores: DataFrame) -> DataFrame:
+        """Return the means of some scores.
 
         The column ``best`` marks the best of each measure, if all systems have values for the same
         topics.
-
-        Args:
-            scores: Scores of this table.
         """
         import pandas as pd
 
         rows = [
-            (system, measure, *mean_with_ends(found.value))
-            for (system, measure), found in scores.groupby(["system", "measure"], sort=False)
+            (*key, *mean_with_ends(values))
+            for key, values in scores.groupby([*PLACE, "system", "measure"], sort=False).value
         ]
-        means = pd.DataFrame(rows, columns=["system", "measure", "mean", "low", "high", "topics"])
-        ends_by_direction = {True: "max", False: "min"}
-        best = {
-            name: ends_by_direction[measure.kind.higher_is_better]
-            for name, measure in self.measures.items()
-            if measure.kind.higher_is_better is not None
-        }
-        ends = means.groupby("measure")["mean"].agg(["max", "min"])
-        shared = _share_topics(scores)
-        means["best"] = [
-            bool(shared[row.measure])
-            and row.measure in best
-            and row.mean == ends.at[row.measure, best[row.measure]]
-            for row in means.itertuples()
-        ]
+        columns = [*PLACE, "system", "measure", "mean", "low", "high", "topics"]
+        means = pd.DataFrame(rows, columns=columns)
+        up = means.measure.map({it: m.kind.higher_is_better for it, m in self.measures.items()})
+        ends, key = means.groupby([*PLACE, "measure"])["mean"], means[[*PLACE, "measure"]]
+        is_end = np.where(up == True, ends.transform("max"), ends.transform("min"))  # noqa: E712
+        shared = (
+            key.merge(shared_topics(scores).reset_index()).shared if len(means) else key.measure
+        )
+        means["best"] = up.notna() & (means["mean"] == is_end) & shared.astype(bool)
         return means
 
     @cached_property
     def differences(self) -> DataFrame:
-        """The differences from the baseline; one family of tests for Holm."""
-        others = [name for name in self.evaluations if name != self.experiment.baseline]
-        return self._differences(self.experiment.baseline, others)
+        """The differences from the baseline; in each table one family of tests for Holm."""
+        baseline = self.manifest.experiment.baseline
+        return _differences(
+            row
+            for place, found in self.evaluations.items()
+            for row in self._compared(place, baseline, [it for it in found if it != baseline])
+        )
 
     @cached_property
     def added_by_models(self) -> DataFrame:
@@ -157,60 +190,54 @@ class Table:
         Each reference refines nothing, or by feedback; it is compared with the systems that are the
         same but for their model. All comparisons with one reference are one family for Holm.
         """
-        systems = [s for s in self.experiment.all_systems() if s.name in self.evaluations]
-        found = [self._differences(self.experiment.baseline, [])]
-        for reference in systems:
-            if self._asks_language_model(reference):
-                continue
-            others = [
-                system.name
-                for system in systems
-                if self._asks_language_model(system)
-                and self._ground(system) == self._ground(reference)
-            ]
-            if others:
-                found.append(self._differences(reference.name, others))
-        return _joined(found)
-
-    def _differences(self, baseline: str, others: Sequence[str]) -> DataFrame:
-        import pandas as pd
-
-        names = {str(measure): name for name, measure in self.measures.items()}
-        rows: list[tuple[object, ...]] = []
-        if baseline in self.evaluations and others:
-            compared = compare(
-                self.evaluations[baseline], [self.evaluations[name] for name in others]
-            )
-            values = self.scores.pivot(index="topic", columns=["measure", "system"], values="value")
-            for row in compared.rows:
-                name = names[str(row.measure)]
-                both = values[name][[baseline, row.run]].dropna()
-                base = both[baseline].mean() if len(both) else 0.0
-                ends = (row.interval.low, row.interval.high) if row.interval else (None, None)
-                rows.append(
-                    (
-                        baseline,
-                        row.run,
-                        name,
-                        row.difference,
-                        *ends,
-                        row.count,
-                        row.difference / base if base and row.difference is not None else None,
-                        row.randomisation_corrected,
-                        row.t_corrected,
-                        row.holds(compared.alpha),
-                        compared.too_few(row),
-                        compared.tests,
-                    )
-                )
-        columns = (
-            "baseline system measure difference low high topics change p p_t holds too_few tests"
+        return _differences(
+            row
+            for place, found in self.evaluations.items()
+            for reference in self.manifest.experiment.all_systems()
+            if reference.name in found and not self._asks_language_model(reference)
+            for row in self._compared(place, reference.name, self._with_a_model(found, reference))
         )
-        numbers = dict.fromkeys(("difference", "low", "high", "change", "p", "p_t"), float)
-        return pd.DataFrame(rows, columns=columns.split()).astype(numbers)
+
+    def _with_a_model(self, found: Iterable[str], reference: System) -> list[str]:
+        return [
+            system.name
+            for system in self.manifest.experiment.all_systems()
+            if system.name in found
+            and self._asks_language_model(system)
+            and self._ground(system) == self._ground(reference)
+        ]
+
+    def _compared(
+        self, place: Place, baseline: str, others: Sequence[str]
+    ) -> Iterator[tuple[object, ...]]:
+        evaluations, short = self.evaluations[place], self._named(place)
+        if baseline not in evaluations or not others:
+            return
+        compared = compare(evaluations[baseline], [evaluations[name] for name in others])
+        for row in compared.rows:
+            text = str(row.measure)
+            theirs, ours = (evaluations[it].results[text].defined() for it in (row.run, baseline))
+            base = sum(ours[topic] for topic in ours if topic in theirs) / max(row.count, 1)
+            ends = (row.interval.low, row.interval.high) if row.interval else (None, None)
+            yield (
+                *place,
+                baseline,
+                row.run,
+                short.get(text, text),
+                row.difference,
+                *ends,
+                row.count,
+                row.difference / base if base and row.difference is not None else None,
+                row.randomisation_corrected,
+                row.t_corrected,
+                row.holds(compared.alpha),
+                compared.too_few(row),
+                compared.tests,
+            )
 
     def _asks_language_model(self, system: System) -> bool:
-        return system.asks_a_model and (system.model or self.experiment.model) != FEEDBACK
+        model = system.model or self.manifest.experiment.model
+        return system.asks_a_model and model != FEEDBACK
 
     def _ground(self, system: System) -> tuple[object, ...]:
         """Return the settings that two systems must share for their difference to be the model's.
@@ -218,8 +245,13 @@ class Table:
         These are all but the model, and how and how often it is asked.
         """
         settings = {n: repr(v) for n, v in system.settings.items() if n not in OF_THE_MODEL}
-        corpus = self.experiment.corpus_of(system)
+        corpus = self.manifest.experiment.corpus_of(system)
         return system.method, system.retriever, corpus, tuple(sorted(settings.items()))
+
+    def _searched(self) -> Iterator[tuple[dict[str, Any], SearchRecord]]:
+        for place, of_systems in self.records.items():
+            for record in (it for own in of_systems.values() for it in own):
+                yield {**dict(zip(PLACE, place, strict=True)), "system": record.system}, record
 
     @cached_property
     def searches(self) -> DataFrame:
@@ -227,27 +259,27 @@ class Table:
         import pandas as pd
 
         names = ["model_calls", "tokens", "milliseconds", "at_once", "stop_reason", "error"]
+        k = self.manifest.experiment.k
         rows = [
             {
-                "system": system,
+                **key,
                 "seed": record.seed,
                 "topic": record.topic,
                 "rounds": len(record.rounds) - 1 if record.rounds else None,
                 **{name: getattr(record, name) for name in names},
                 "warnings": len(record.warnings),
-                "returned": len(record.ids[: self.experiment.k]),
-                "labelled": self._labelled(record.ids[: self.experiment.k]),
+                "returned": len(record.ids[:k]),
+                "labelled": self._labelled(record.attribute, record.ids[:k]),
             }
-            for system, records in self.records.items()
-            for record in records
+            for key, record in self._searched()
         ]
         return pd.DataFrame(rows)
 
-    def _labelled(self, ids: Sequence[str]) -> int:
+    def _labelled(self, attribute: str, ids: Sequence[str]) -> int:
         """Return of how many documents all groups are known."""
         rows = np.ones(len(ids), dtype=bool)
-        for attribute in factors_of(self.attribute):
-            rows &= self.scan.labels.memberships(attribute, ids, "exclude").any(axis=1)
+        for factor in factors_of(attribute):
+            rows &= self.scan.labels.memberships(factor, ids, "exclude").any(axis=1)
         return int(rows.sum())
 
     @cached_property
@@ -259,10 +291,9 @@ class Table:
         """
         import pandas as pd
 
-        refining = {s.name for s in self.experiment.all_systems() if s.asks_a_model}
         rows = [
             {
-                "system": system,
+                **key,
                 "topic": record.topic,
                 "round": number,
                 "divergence": one.divergence,
@@ -273,14 +304,13 @@ class Table:
                 },
                 **{f"target of {group}": share for group, share in record.target.items()},
             }
-            for system, records in self.records.items()
-            if system in refining
-            for record in records
+            for key, record in self._searched()
+            if record.system in self.refining
             for number, one in enumerate(record.rounds)
         ]
+        keys = [*PLACE, "system", "topic", "round"]
         if not rows:
-            return pd.DataFrame(columns=["system", "topic", "round", "divergence", "relevance"])
-        keys = ["system", "topic", "round"]
+            return pd.DataFrame(columns=[*keys, "divergence", "relevance"])
         found = pd.DataFrame(rows).set_index(keys).astype(float)
         return found.groupby(level=keys, sort=False).mean().reset_index()
 
@@ -296,88 +326,41 @@ class Table:
         """The relevance of each later round beside round 0's for the same topics."""
         import pandas as pd
 
-        first = self.rounds[self.rounds["round"] == 0].set_index(["system", "topic"]).relevance
-        rows = []
+        first = self.rounds[self.rounds["round"] == 0]
         later = self.rounds[self.rounds["round"] > 0].dropna(subset="relevance")
-        for (system, number), found in later.groupby(["system", "round"], sort=False):
-            before = first[system][found.topic].to_numpy()
-            change = found.relevance.to_numpy() - before
-            rows.append(
-                (system, number, found.relevance.mean(), before.mean(), *mean_with_ends(change))
-            )
-        columns = ["system", "round", "relevance", "before", "difference", "low", "high", "topics"]
-        return pd.DataFrame(rows, columns=columns)
-
-
-def _joined(parts: Sequence[DataFrame]) -> DataFrame:
-    """Return the rows of several data frames; pandas takes the types of empty ones, too."""
-    import pandas as pd
-
-    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-
-
-def _share_topics(scores: DataFrame) -> Series:
-    """Return by measure whether all systems have values for the same topics."""
-    missing = scores.pivot(index=["measure", "topic"], columns="system", values="value").isna()
-    return missing.nunique(axis=1).eq(1).groupby(level="measure").all()
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredSearches(Measured):
-    """All tables of an experiment.
-
-    Attributes:
-        tables: One for each attribute and form of query.
-        scan: The groups of all documents that are ranked or judged.
-    """
-
-    frame_names = ("scores", "means", "differences", "searches", "rounds", "drift")
-    template = "search"
-    report = "fairqr.evaluation.experiments.search_report"
-
-    manifest: Manifest
-    tables: Sequence[Table]
-    qrels: Qrels
-    scan: Groups
-
-    @property
-    def frames(self) -> dict[str, DataFrame]:
-        """All frames, by name, with the attribute and the form of query as columns."""
-        whole: dict[str, list[DataFrame]] = {}
-        for table in self.tables:
-            if not table.evaluations:
-                continue
-            for name in self.frame_names:
-                named = (
-                    table.means(table.scores) if name == "means" else getattr(table, name).copy()
-                )
-                named.insert(0, "queries", table.queries)
-                named.insert(0, "attribute", table.attribute)
-                whole.setdefault(name, []).append(named)
-        return {name: _joined(parts) for name, parts in whole.items()}
-
-    @property
-    def table(self) -> DataFrame:
-        """The value of each measure for each topic; if there is none, the reason."""
-        import pandas as pd
-
-        columns = ["attribute", "queries", "system", "topic", "measure", "value", "undefined"]
+        both = later.merge(first, on=[*PLACE, "system", "topic"], suffixes=("", "_before"))
         rows = [
-            (table.attribute, table.queries, name, topic, str(result.measure), *_number(score))
-            for table in self.tables
-            for name, evaluation in table.evaluations.items()
-            for result in evaluation.results.values()
-            for topic, score in result.values.items()
+            (
+                *key,
+                found.relevance.mean(),
+                found.relevance_before.mean(),
+                *mean_with_ends(found.relevance - found.relevance_before),
+            )
+            for key, found in both.groupby([*PLACE, "system", "round"], sort=False)
         ]
-        return pd.DataFrame(rows, columns=columns, dtype=object)
+        columns = "attribute queries system round relevance before difference low high topics"
+        return pd.DataFrame(rows, columns=columns.split())
 
     def write(self, folder: Path) -> Path:
         """Write the table, and the runs in TREC's format."""
-        for table in self.tables:
-            for name, records in table.records.items():
-                file = f"{file_name(table.attribute, table.queries, name)}.txt"
-                write_run(folder / "runs" / file, run_of(file_name(name), records))
+        for place, of_systems in self.records.items():
+            for name, records in of_systems.items():
+                path = folder / "runs" / f"{file_name(*place, name)}.txt"
+                write_run(path, run_of(file_name(name), records))
         return Measured.write(self, folder)
+
+
+def _differences(rows: Iterable[tuple[object, ...]]) -> DataFrame:
+    import pandas as pd
+
+    found = pd.DataFrame([*rows], columns=DIFFERENCES.split())
+    return found.astype(dict.fromkeys(NUMBERS, float))
+
+
+def shared_topics(scores: DataFrame) -> Series:
+    """Return by place and measure whether all systems have values for the same topics."""
+    by_topic = scores.assign(shared=scores.value.isna()).groupby([*PLACE, "measure", "topic"])
+    return by_topic.shared.nunique().eq(1).groupby(level=[*PLACE, "measure"]).all()
 
 
 def run_of(name: str, records: Iterable[SearchRecord]) -> SystemRun:
@@ -410,61 +393,41 @@ def measure_experiment(store: Store, collection: Collection) -> MeasuredSearches
             f"The files of '{collection.name}' have changed since the experiment was run; "
             "bring the old ones back, or run it again into another folder."
         )
+    experiment = manifest.experiment
     qrels = {topic: collection.qrels[topic] for topic in manifest.topics}
-    records = store.lines.read()
+    found: dict[tuple[str, str, str], list[SearchRecord]] = {}
     wanted = ids_of([], qrels)
-    for record in records:
+    for record in store.lines.read():
+        found.setdefault((record.attribute, record.queries, record.system), []).append(record)
         wanted.update(record.ids, *(done.ids for done in record.rounds))
     scan = scan_corpus(collection.corpus, wanted)
-    tables = [
-        _table(manifest, attribute, form, records, qrels, scan)
-        for attribute in manifest.attributes
-        for form in manifest.query_forms
-    ]
-    if not any(table.evaluations for table in tables):
+    order = {topic: place for place, topic in enumerate(manifest.topics)}
+    places = [*product(manifest.attributes, manifest.query_forms)]
+    records: dict[Place, dict[str, list[SearchRecord]]] = {place: {} for place in places}
+    unfinished: dict[Place, dict[str, int]] = {place: {} for place in places}
+    for place, system in product(places, experiment.all_systems()):
+        own = found.get((*place, system.name), [])
+        if missing := len(experiment.seeds_of(system)) * len(manifest.topics) - len(own):
+            unfinished[place][system.name] = missing
+        else:
+            records[place][system.name] = sorted(own, key=lambda r: (order[r.topic], r.seed))
+    if not any(records.values()):
         raise InputError(
             f"No system in {store.folder} has searched for all topics yet; "
             "run the experiment again, it goes on where it stopped."
         )
-    return MeasuredSearches(manifest, tables, qrels, scan)
-
-
-def _table(
-    manifest: Manifest,
-    attribute: str,
-    form: str,
-    records: Sequence[SearchRecord],
-    qrels: Qrels,
-    scan: Groups,
-) -> Table:
-    experiment = manifest.experiment
-    own: dict[str, list[SearchRecord]] = {}
-    unfinished: dict[str, int] = {}
-    for system in experiment.all_systems():
-        seeds = len(experiment.seeds) if system.asks_a_model else 1
-        found = [
-            record
-            for record in records
-            if (record.attribute, record.queries, record.system) == (attribute, form, system.name)
-        ]
-        if missing := seeds * len(manifest.topics) - len(found):
-            unfinished[system.name] = missing
-        else:
-            order = {topic: place for place, topic in enumerate(manifest.topics)}
-            own[system.name] = sorted(found, key=lambda r: (order[r.topic], r.seed))
     evaluations = {
-        name: evaluate(
-            run_of(name, found),
-            qrels,
-            experiment.measures,
-            groups=scan,
-            target=manifest.judge,
-            attributes=[attribute],
-        )
-        for name, found in own.items()
+        place: {
+            name: evaluate(
+                run_of(name, own),
+                qrels,
+                experiment.measures,
+                groups=scan,
+                target=manifest.judge,
+                attributes=[place[0]],
+            )
+            for name, own in of_systems.items()
+        }
+        for place, of_systems in records.items()
     }
-    return Table(attribute, form, experiment, own, evaluations, unfinished, qrels, scan)
-
-
-def _number(score: Score) -> tuple[float, str]:
-    return (np.nan, str(score.reason)) if isinstance(score, Undefined) else (score, "")
+    return MeasuredSearches(manifest, records, evaluations, unfinished, qrels, scan)

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from fairqr.agents.models.opening import open_language_model, open_model
-from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiner import FeedbackRefiner
-from fairqr.base.errors import (
-    FairqrError,
-    IndexNotFoundError,
-    InputError,
-    QueryError,
-    UnsupportedError,
-)
+from fairqr.base.errors import IndexNotFoundError, InputError, QueryError, UnsupportedError
 from fairqr.evaluation.collections.collection import Collection, Topic
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.engine import Done, check_answered, refusal_of, run_tasks
@@ -26,7 +20,7 @@ from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.experiments.measuring import MeasuredSearches, measure_experiment
 from fairqr.evaluation.experiments.progress import StageWatcher
-from fairqr.evaluation.experiments.specification import Experiment, QueryForm, System
+from fairqr.evaluation.experiments.specification import Experiment, System, keywords_of
 from fairqr.evaluation.experiments.store import Manifest, Round, SearchRecord, Store
 from fairqr.evaluation.experiments.training import folds_of, gather, train
 from fairqr.evaluation.experiments.workers import Pool, Tools
@@ -54,39 +48,32 @@ STORE = Store
 LOOKED_UP = 100
 """How many relevant documents a corpus is asked for, to know whether it is the right one."""
 
-Key = tuple[str, str, str, int, str]
-"""See :attr:`fairqr.evaluation.experiments.store.SearchRecord.key`."""
-
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """A system on all topics, for one attribute, form of query and seed."""
 
     attribute: str
-    form: QueryForm
+    form: str
     system: System
     seed: int
 
     def key(self, topic: Topic) -> tuple[str, str, str, int, str]:
         """Return the key of the record of a topic."""
-        return self.attribute, str(self.form), self.system.name, self.seed, topic.id
-
-    def settings(self, experiment: Experiment) -> dict[str, object]:
-        """Return the values of the context that searches have."""
-        factors = factors_of(self.attribute)
-        return {
-            "attributes": factors,
-            "intersect": len(factors) > 1,
-            "target": experiment.target,
-            "k": experiment.k,
-            "method": self.system.method,
-            "seed": self.seed,
-            **self.system.settings,
-        }
+        return self.attribute, self.form, self.system.name, self.seed, topic.id
 
     def context(self, experiment: Experiment) -> Context:
         """Return the context that searches have."""
-        return Context.of(**self.settings(experiment))
+        factors = factors_of(self.attribute)
+        return Context.of(
+            attributes=factors,
+            intersect=len(factors) > 1,
+            target=experiment.target,
+            k=experiment.k,
+            method=self.system.method,
+            seed=self.seed,
+            **self.system.settings,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,35 +98,37 @@ def make_plan(experiment: Experiment, collection: Collection, prompts: PromptLib
         InputError: The collection lacks an attribute or all forms of query, or a target or a
             context does not fit it.
     """
-    experiment = _with_retrievers(experiment)
-    notes: list[str] = []
+    systems = tuple(
+        system.model_copy(update={"retriever": _searched_by(experiment, system)})
+        for system in experiment.systems
+    )
+    experiment = experiment.model_copy(update={"systems": systems})
     schema = collection.corpus.schema
     named = [TIMES.join(factors_of(name)) for name in experiment.attributes]
     attributes = tuple(dict.fromkeys(named)) or tuple(schema.attributes)
-    judge = experiment.judge or collection.about.target
     for attribute in attributes:
         dimension = Dimension.named(schema, attribute)
         if experiment.target is not None:
             Target.parse(experiment.target).check([dimension.attribute])
-    if any(not system.retriever.startswith(("bm25", "dense")) for system in experiment.systems):
-        notes.append(f"Estimates of relevance were fitted on: {held_out(collection.name)}.")
     longest = max(len(topic.keywords) for topic in collection.topics)
-    forms = [form for form in experiment.query_forms() if not form.keywords or longest]
-    if len(forms) < len(experiment.query_forms()):
-        notes.append("The topics have no keywords, so only their titles are searched for.")
+    forms = [it for it in dict.fromkeys(experiment.queries) if longest or not keywords_of(it)]
     if not forms:
         raise InputError(
             f"The topics of '{collection.name}' have no keywords; add 'title' to the queries."
         )
     topics = tuple(topic for topic in collection.topics if collection.relevant(topic.id))
-    if missing := len(collection.topics) - len(topics):
-        notes.append(f"Left out are topics without a relevant document: {missing}.")
     topics = topics[: experiment.topics]
-    notes += _on_training(experiment, len(topics))
-    notes += _on_cutoffs(experiment)
-    cells = tuple(_cells(experiment, attributes, forms))
+    cells = tuple(
+        Cell(attribute, form, system, seed)
+        for attribute, form, system in product(attributes, forms, experiment.all_systems())
+        for seed in experiment.seeds_of(system)
+    )
+    used: dict[str, str] = {}
     for cell in cells:
-        cell.context(experiment)
+        context, kinds = cell.context(experiment), {cell.system.ranker} & {*ASKED}
+        for kind in [*["refine"] * cell.system.asks_a_model, *filter(None, kinds)]:
+            template = prompts.get(kind, context.prompts.get(kind))
+            used[f"{kind}={template.version}"] = template.sha256
     manifest = Manifest(
         experiment=experiment,
         collection=collection.name,
@@ -147,50 +136,39 @@ def make_plan(experiment: Experiment, collection: Collection, prompts: PromptLib
         collection_note=collection.about.note,
         fingerprints=collection.fingerprints(),
         attributes=attributes,
-        query_forms=tuple(map(str, forms)),
+        query_forms=tuple(forms),
         topics=tuple(topic.id for topic in topics),
-        judge=judge,
-        prompts=_prompts(experiment, cells, prompts),
-        notes=tuple(notes),
+        judge=experiment.judge or collection.about.target,
+        prompts=used,
+        notes=tuple(_notes(experiment, collection, len(forms), len(topics))),
     )
     return Plan(manifest, topics, cells)
 
 
-def _with_retrievers(experiment: Experiment) -> Experiment:
+def _searched_by(experiment: Experiment, system: System) -> str:
     """Say what ``auto`` stands for, which changes once an encoder is pulled.
 
     A corpus that is named may be an engine with a ranking of its own.
     """
-
-    def named(system: System) -> str:
-        by_method = METHODS[system.method].searched_by(system.retriever)
-        is_ours = by_method == AUTO and experiment.corpus_of(system) is None
-        return automatic() if is_ours else by_method
-
-    systems = [
-        system.model_copy(update={"retriever": named(system)}) for system in experiment.systems
-    ]
-    return experiment.model_copy(update={"systems": tuple(systems)})
+    named = METHODS[system.method].searched_by(experiment.retriever_of(system))
+    is_ours = named == AUTO and experiment.corpus_of(system) is None
+    return automatic() if is_ours else named
 
 
-def _cells(
-    experiment: Experiment, attributes: Sequence[str], forms: Sequence[QueryForm]
-) -> Iterator[Cell]:
-    for attribute in attributes:
-        for form in forms:
-            for system in experiment.all_systems():
-                # Only a model has anything to do with the seed.
-                seeds = experiment.seeds if system.asks_a_model else experiment.seeds[:1]
-                for seed in seeds:
-                    yield Cell(attribute, form, system, seed)
-
-
-def _on_training(experiment: Experiment, topics: int) -> Iterator[str]:
-    """Yield a sentence for each system that gets fewer folds than it asks for.
+def _notes(
+    experiment: Experiment, collection: Collection, forms: int, topics: int
+) -> Iterator[str]:
+    """Yield sentences about what the experiment names and the collection lacks.
 
     Raises:
-        InputError: There is one topic only, so nothing to train on for it.
+        InputError: There is one topic only, so nothing to train on.
     """
+    if any(not system.retriever.startswith(("bm25", "dense")) for system in experiment.systems):
+        yield f"Estimates of relevance were fitted on: {held_out(collection.name)}."
+    if forms < len(set(experiment.queries)):
+        yield "The topics have no keywords, so only their titles are searched for."
+    if missing := sum(not collection.relevant(topic.id) for topic in collection.topics):
+        yield f"Left out are topics without a relevant document: {missing}."
     for system in experiment.all_systems():
         if system.train is None or system.train.folds <= topics:
             continue
@@ -203,10 +181,6 @@ def _on_training(experiment: Experiment, topics: int) -> Iterator[str]:
             f"'{system.name}' is trained in {topics} folds instead of {system.train.folds}, "
             "since there are no more topics."
         )
-
-
-def _on_cutoffs(experiment: Experiment) -> Iterator[str]:
-    """Yield a sentence where measures look deeper than systems rank."""
     measures = parse_measures(experiment.measures)
     deepest = max(factor.k or 0 for measure in measures for factor in measure.factors)
     if deepest > experiment.k:
@@ -214,20 +188,6 @@ def _on_cutoffs(experiment: Experiment) -> Iterator[str]:
             f"Systems return {experiment.k} documents, and measures look at up to {deepest}: what "
             "is not returned counts as not there."
         )
-
-
-def _prompts(
-    experiment: Experiment, cells: Sequence[Cell], prompts: PromptLibrary
-) -> dict[str, str]:
-    """Return the hash of each prompt that a system may use, which must exist."""
-    used: dict[str, str] = {}
-    for cell in cells:
-        kinds = ["refine"] if cell.system.asks_a_model else []
-        kinds += [cell.system.ranker] if cell.system.ranker in ASKED else []
-        for kind in kinds:
-            template = prompts.get(kind, cell.context(experiment).prompts.get(kind))
-            used[f"{kind}={template.version}"] = template.sha256
-    return used
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,41 +216,39 @@ class Search:
     """A search to do.
 
     Attributes:
+        key: That of its record.
         context: The values of the context that are not the default ones.
         weights: The content of the file of weights that the final step reads, if any.
     """
 
-    key: Key
+    key: tuple[Any, ...]
     query: str
     context: Mapping[str, Any]
     weights: bytes | None
 
 
-async def check_needs(tools: Tools, plan: Plan, cells: Sequence[Cell]) -> None:
+async def check_needs(tools: Tools, experiment: Experiment, cells: Sequence[Cell]) -> None:
     """Start the models and encoders of these cells, before anything is written.
 
     Raises:
         ModelUnavailableError: A model or an encoder is not there.
         ModelError: An encoder fails.
     """
-    experiment = plan.manifest.experiment
-    systems = [cell.system for cell in cells]
-    asking = {s.model or experiment.model for s in systems if s.asks_a_model}
+    by_name = {cell.system.name: cell for cell in cells}
+    asking = {it.system.model or experiment.model for it in cells if it.system.asks_a_model}
     for name in sorted(asking - {FeedbackRefiner.name}):
         await open_model(name, cache=False).start()
-    rankers = {cell.system.name: cell for cell in cells if cell.system.ranker is not None}
-    for cell in rankers.values():
-        model = None
-        if cell.system.ranker in ASKED:
-            model = open_language_model(cell.system.model or experiment.model, cache=False)
-        ranker = Rankers(None, model, tools.prompts).ranker_for(cell.context(experiment))
-        if ranker is not None:
-            await ranker.start()
+    for cell in by_name.values():
+        if (kind := cell.system.ranker) is not None:
+            name = cell.system.model or experiment.model
+            model = open_language_model(name, cache=False) if kind in ASKED else None
+            ranker = Rankers(None, model, tools.prompts).ranker_for(cell.context(experiment))
+            if ranker is not None:
+                await ranker.start()
     # A corpus that is named has vectors of its own, and says what encodes queries.
-    encoded = {s.retriever for s in systems if experiment.corpus_of(s) is None}
-    for retriever in sorted(encoded):
-        encoder = Retriever.of(retriever).encoder
-        if encoder is not None:
+    systems = [cell.system for cell in by_name.values()]
+    for retriever in {it.retriever for it in systems if experiment.corpus_of(it) is None}:
+        if (encoder := Retriever.of(retriever).encoder) is not None:
             await encoder.encode_query(PROBE)
 
 
@@ -316,73 +274,37 @@ async def search(tools: Tools, place: Place, task: Search) -> Done[SearchRecord]
 
     Raises:
         InputError: The worker has other documents.
-        FairqrError: The search cannot be done.
+        ModelError: The model was away for a part of it.
     """
     graph = await tools.keep(f"graph {place}", place, lambda: _open_graph(tools, place))
-    context = dict(task.context)
+    context, parts = dict(task.context), dict(zip(SearchRecord.keys, task.key, strict=True))
     with tempfile.TemporaryDirectory(prefix="fairqr-") as folder:
         if task.weights is not None:
             path = Path(folder) / "weights.json"
             path.write_bytes(task.weights)
             context["options"] = {**context.get("options", {}), "weights": str(path)}
-        return await search_by(
-            graph, task.key, task.query, Context.of(**context), at_once=place.at_once
-        )
-
-
-async def search_by(
-    graph: Any, key: Key, query: str, context: Context, *, at_once: int = 1
-) -> Done[SearchRecord]:
-    """Search by a graph; see :func:`search`.
-
-    Args:
-        graph: The search graph.
-        key: The key of the record.
-        query: The text to search for.
-        context: The options of the search.
-        at_once: How many searches run at the same time, for the record.
-
-    Raises:
-        ModelError: The model was away for a part of it.
-    """
-    parts = dict(zip(SearchRecord.keys, key, strict=True))
-    try:
-        state = await graph.ainvoke({"query": query}, context=context)
-    except QueryError as error:
-        return Done((SearchRecord.model_validate({**parts, "error": str(error)}),))
-    result = SearchResult.model_validate(state["result"])
-    usage = usage_of(state["result"])
-    refusal = _refusal(result, usage)
-    record = SearchRecord.model_validate(
-        {**parts, **_kept(result), **spent(usage), "at_once": at_once}
+        try:
+            state = await graph.ainvoke({"query": task.query}, context=Context.of(**context))
+        except QueryError as error:
+            return Done((SearchRecord(**parts, error=str(error)),))
+    result, usage = SearchResult.model_validate(state["result"]), usage_of(state["result"])
+    name = next(iter(result.target))
+    record = SearchRecord(
+        **parts,
+        **spent(usage),
+        ids=[document.id for document in result.ranking],
+        rounds=[
+            Round(ids=it.ids, exposure=it.exposure[name], divergence=it.divergence)
+            for it in result.iterations
+        ],
+        best_round=result.best_iteration,
+        target=result.target[name],
+        divergence=result.divergence,
+        stop_reason=result.stop_reason,
+        milliseconds=round(usage.milliseconds + usage.cached_milliseconds, 1),
+        warnings=result.warnings,
+        at_once=place.at_once,
     )
-    return Done((record,), refusal=refusal)
-
-
-async def _open_graph(tools: Tools, place: Place) -> Any:
-    engine = await open_engine(tools, place.collection, place.corpus, place.retriever)
-    if (await engine.info()).fingerprint != place.fingerprint:
-        raise InputError(
-            f"The documents of '{place.corpus}' differ from those that the experiment began with; "
-            "copy those documents, or the file of the source, to this machine."
-        )
-
-    model = None
-    if (name := place.model) is not None:
-        # Feedback reads its words from the engine, so each engine has one of its own.
-        kept = f"{name} {place.corpus} {place.retriever}" if name == "feedback" else name
-        model = await tools.started(
-            f"model {kept}", name, lambda: open_model(name, engine=engine, cache=tools.replies)
-        )
-    return build_search_graph(engine, model, prompts=tools.prompts)
-
-
-def _refusal(result: SearchResult, usage: Usage) -> FairqrError | None:
-    """Check that the model was there whenever it was asked, and return why it refused everything.
-
-    Raises:
-        ModelError: It was not.
-    """
     asked = [it for round_ in result.iterations for it in round_.refinements]
     statuses = [group.status for group in (*asked, *result.unused_refinements)]
     if (by_model := result.reranking) is not None:
@@ -393,26 +315,24 @@ def _refusal(result: SearchResult, usage: Usage) -> FairqrError | None:
     message = next(iter(result.warnings), "")
     for status in statuses:
         check_answered(status, message, usage)
-    return refusal_of((status, message) for status in statuses)
+    return Done((record,), refusal=refusal_of((status, message) for status in statuses))
 
 
-def _kept(result: SearchResult) -> Mapping[str, Any]:
-    """Return the values of a result that a record keeps."""
-    name = next(iter(result.target))
-    usage = result.usage
-    return {
-        "ids": [document.id for document in result.ranking],
-        "rounds": [
-            Round(ids=r.ids, exposure=r.exposure[name], divergence=r.divergence)
-            for r in result.iterations
-        ],
-        "best_round": result.best_iteration,
-        "target": result.target[name],
-        "divergence": result.divergence,
-        "stop_reason": result.stop_reason,
-        "milliseconds": round(usage.milliseconds + usage.cached_milliseconds, 1),
-        "warnings": result.warnings,
-    }
+async def _open_graph(tools: Tools, place: Place) -> Any:
+    engine = await open_engine(tools, place.collection, place.corpus, place.retriever)
+    if (await engine.info()).fingerprint != place.fingerprint:
+        raise InputError(
+            f"The documents of '{place.corpus}' differ from those that the experiment began with; "
+            "copy those documents, or the file of the source, to this machine."
+        )
+    model = None
+    if (name := place.model) is not None:
+        # Feedback reads its words from the engine, so each engine has one of its own.
+        own = f" {place.corpus} {place.retriever}" if name == FeedbackRefiner.name else ""
+        model = await tools.started(
+            f"model {name}{own}", name, lambda: open_model(name, engine=engine, cache=tools.replies)
+        )
+    return build_search_graph(engine, model, prompts=tools.prompts)
 
 
 async def run_searches(
@@ -437,7 +357,7 @@ async def run_searches(
     async with contextlib.aclosing(pool.tools):
         run = _Run(plan, collection, store, watcher, pool)
         cells = await run.cells_to_do()
-        await pool.do(check_needs, plan, cells)
+        await pool.do(check_needs, plan.manifest.experiment, cells)
         with store.locked():
             store.begin(plan.manifest)
             await run.search_all(cells)
@@ -453,128 +373,109 @@ class _Run:
 
     async def cells_to_do(self) -> list[Cell]:
         """Return the cells with a search to do, but for those whose corpus is not here."""
-        done = self.store.lines.done()
-        cells = [
-            cell
-            for cell in self.plan.cells
-            if any(cell.key(topic) not in done for topic in self.plan.topics)
-        ]
-        absent: dict[str, str] = {}
+        done, topics = self.store.lines.done(), self.plan.topics
+        cells = [it for it in self.plan.cells if not done >= {it.key(topic) for topic in topics}]
+        absent: dict[str, str | None] = {}
         for system in {cell.system.name: cell.system for cell in cells}.values():
-            corpus = self.plan.manifest.experiment.corpus_of(system)
-            if corpus and (why := await self._why_absent(corpus, system.retriever)):
-                absent[system.name] = why
-                self.watcher.note(f"'{system.name}' was left out: {why}")
-        return [cell for cell in cells if cell.system.name not in absent]
+            if self.plan.manifest.experiment.corpus_of(system):
+                absent[system.name] = why = await self._why_absent(system)
+                if why:
+                    self.watcher.note(f"'{system.name}' was left out: {why}")
+        return [cell for cell in cells if not absent.get(cell.system.name)]
 
-    async def _why_absent(self, corpus: str, retriever: str) -> str | None:
+    async def _why_absent(self, system: System) -> str | None:
         """Return why a corpus is not searched, if it is not here or does not fit."""
+        some = tuple(sorted(self.collection.relevant_documents())[:LOOKED_UP])
         try:
-            engine = await self._engine(corpus, retriever)
+            engine = await self._engine(system)
         except (IndexNotFoundError, UnsupportedError) as error:
             return str(error)
-        if await _has_some(engine, self.collection.relevant_documents()):
+        (hits,) = await engine.search([Query("", len(some), only=some)])
+        # Engines that do not know how many documents they have only look up those they returned.
+        if hits.ids or (await engine.info()).documents is None:
             return None
         return (
-            f"'{corpus}' has none of the relevant documents of '{self.collection.name}'; "
-            "name a corpus with the same documents."
+            f"'{self._corpus(system)}' has none of the relevant documents of "
+            f"'{self.collection.name}'; name a corpus with the same documents."
         )
 
-    async def _engine(self, corpus: str, retriever: str) -> SearchEngine:
+    def _corpus(self, system: System) -> str:
+        return self.plan.manifest.experiment.corpus_of(system) or self.collection.corpus_name
+
+    async def _engine(self, system: System) -> SearchEngine:
         return await open_engine(
             self.pool.tools,
             self.collection.name,
-            corpus,
-            retriever,
+            self._corpus(system),
+            system.retriever,
             lambda name: self.watcher.count(f"preparing {name}"),
         )
 
+    def _model(self, system: System) -> str | None:
+        asks = system.asks_a_model or system.ranker in ASKED
+        return (system.model or self.plan.manifest.experiment.model) if asks else None
+
     async def search_all(self, cells: Sequence[Cell]) -> None:
         """Do the searches of these cells, one cell after the other."""
-        experiment = self.plan.manifest.experiment
-        prepared: dict[int, tuple[Place, Mapping[Path, Sequence[str]], dict[str, Any]]] = {}
-        corpora = [experiment.corpus_of(it.system) or self.collection.corpus_name for it in cells]
-
-        def model(number: int) -> str | None:
-            system = cells[number].system
-            asks = system.asks_a_model or system.ranker in ASKED
-            return (system.model or experiment.model) if asks else None
+        ready: dict[int, tuple[Place, dict[str, bytes], dict[str, Any]]] = {}
 
         async def start(number: int) -> None:
-            cell, corpus = cells[number], corpora[number]
-            retriever = cell.system.retriever
-            engine = await self._engine(corpus, retriever)
-            print_ = (await engine.info()).fingerprint
-            name, at_once = self.collection.name, self.pool.at_once
-            place = Place(name, corpus, print_, retriever, model(number), at_once)
-            folds, context = self._folds(cell), cell.context(experiment)
-            await self._train(cell, folds, engine)
-            prepared[number] = place, folds, context.model_dump(exclude_unset=True)
+            cell = cells[number]
+            engine = await self._engine(cell.system)
+            place = Place(
+                self.collection.name,
+                self._corpus(cell.system),
+                (await engine.info()).fingerprint,
+                cell.system.retriever,
+                self._model(cell.system),
+                self.pool.at_once,
+            )
+            context = cell.context(self.plan.manifest.experiment)
+            weights = await self._weights(cell, engine, context)
+            ready[number] = place, weights, context.model_dump(exclude_unset=True)
 
         async def do(task: tuple[int, Topic]) -> Done[SearchRecord]:
             cell, topic = cells[task[0]], task[1]
-            place, folds, context = prepared[task[0]]
-            path = next((it for it, fold in folds.items() if topic.id in fold), None)
-            asked = Search(
-                cell.key(topic),
-                topic.text(cell.form.keywords),
-                context,
-                weights=path.read_bytes() if path else None,
-            )
+            place, weights, context = ready[task[0]]
+            query = topic.text(keywords_of(cell.form))
+            asked = Search(cell.key(topic), query, context, weights.get(topic.id))
             return await self.pool.do(search, place, asked)
 
         undone = await run_tasks(
-            [(number, topic) for number in range(len(cells)) for topic in self.plan.topics],
+            [*product(range(len(cells)), self.plan.topics)],
             do,
             self.store.lines,
             title="searches",
             keys=lambda task: [cells[task[0]].key(task[1])],
             place=lambda task: task[0],
             start=start,
-            model=lambda number: model(number) or cells[number].system.name,
+            model=lambda it: self._model(cells[it].system) or cells[it].system.name,
             watcher=self.watcher,
             at_once=self.pool.at_once,
         )
         if undone is not None:
             raise undone
 
-    def _folds(self, cell: Cell) -> dict[Path, list[str]]:
-        """Return the topics of each fold, by the file of the weights that rank them."""
-        if cell.system.train is None:
+    async def _weights(
+        self, cell: Cell, engine: SearchEngine, context: Context
+    ) -> dict[str, bytes]:
+        """Return the weights that rank each topic; those of a fold learn from the other folds."""
+        if (training := cell.system.train) is None:
             return {}
-        names = [topic.id for topic in self.plan.topics]
-        folds = folds_of(names, min(cell.system.train.folds, len(names)))
-        parts = (cell.system.name, cell.attribute, cell.form)
-        return {self.store.weights(*parts, number): fold for number, fold in enumerate(folds)}
-
-    async def _train(self, cell: Cell, folds: dict[Path, list[str]], engine: SearchEngine) -> None:
-        """Train the missing weights of each fold on the topics of the other folds."""
-        training = cell.system.train
-        missing = {path: fold for path, fold in folds.items() if not path.exists()}
-        if training is None or not missing:
-            return
+        queries = {it.id: it.text(keywords_of(cell.form)) for it in self.plan.topics}
+        found, examples = dict[str, bytes](), None
+        folds = folds_of([*queries], min(training.folds, len(queries)))
         progress = self.watcher.count(f"training {cell.system.name}")
-        context = cell.context(self.plan.manifest.experiment)
-        examples = await gather(
-            engine,
-            {topic.id: topic.text(cell.form.keywords) for topic in self.plan.topics},
-            self.collection.qrels,
-            context,
-            depth=training.depth,
-        )
-        for number, (path, fold) in enumerate(missing.items(), 1):
-            others = [topic.id for topic in self.plan.topics if topic.id not in fold]
-            model = await train(context.strategy.final_step, examples, others, training.options)
-            model.save(path)
-            progress(number, len(missing))
-
-
-async def _has_some(engine: SearchEngine, ids: Iterable[str]) -> bool:
-    """Return whether an engine has one of the first of these documents, or cannot say."""
-    some = tuple(sorted(ids)[:LOOKED_UP])
-    (hits,) = await engine.search([Query("", len(some), only=some)])
-    # Engines that do not know how many documents they have only look up those they returned.
-    return bool(hits.ids) or (await engine.info()).documents is None
+        for number, fold in enumerate(folds):
+            path = self.store.weights(cell.system.name, cell.attribute, cell.form, number)
+            if not path.exists():
+                qrels, depth = self.collection.qrels, training.depth
+                examples = examples or await gather(engine, queries, qrels, context, depth=depth)
+                step, others = context.strategy.final_step, queries.keys() - {*fold}
+                (await train(step, examples, others, training.options)).save(path)
+                progress(number + 1, len(folds))
+            found |= dict.fromkeys(fold, path.read_bytes())
+        return found
 
 
 async def run(experiment: Experiment, options: RunOptions) -> None:

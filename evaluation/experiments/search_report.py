@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fairqr.evaluation.experiments.folder import file_name
-from fairqr.evaluation.experiments.measuring import MeasuredSearches, Table
+from fairqr.evaluation.experiments.measuring import (
+    PLACE,
+    MeasuredSearches,
+    Place,
+    shared_topics,
+)
 from fairqr.evaluation.experiments.specification import Experiment, System
 from fairqr.evaluation.measures.measure import parse_measures
 from fairqr.evaluation.reports.plots import BLUE, INK, PURPLE, VERMILION, draw_lines
@@ -49,136 +54,144 @@ def values_of(measured: MeasuredSearches) -> dict[str, Any]:
     """Return what the template shows; its tables are DataFrames of texts."""
     import pandas as pd
 
-    manifest = measured.manifest
+    manifest, searches = measured.manifest, measured.searches
     experiment = manifest.experiment
-    records = [r for t in measured.tables for found in t.records.values() for r in found]
-    systems = experiment.all_systems()
-    at_once = sorted({record.at_once for record in records if not record.error})
+    records = [it for each in measured.records.values() for own in each.values() for it in own]
+    told = [text for it in records for text in (*it.warnings, *filter(None, [it.error]))]
     judged = (pair for of_topic in measured.qrels.values() for pair in of_topic.items())
     relevant = [document for document, grade in judged if grade > 0]
-    ended = {_title(table): table.searches for table in measured.tables if table.evaluations}
+    described = [
+        _described(experiment, system, len(manifest.topics)) for system in experiment.all_systems()
+    ]
+    at_once = sorted(searches.at_once[searches.error == ""].unique())
     return {
         "title": experiment.title,
         "about": experiment.about,
         "manifest": manifest,
         "experiment": experiment,
-        "parts": [_part(table) for table in measured.tables],
+        "parts": [_part(measured, place) for place in measured.records],
         "at_once": " or ".join(map(str, at_once)),
         "missing": [*manifest.notes, *_unfinished(measured), *_on_judgements(measured)],
-        "ended": ended,
-        "endings": _reasons(pd.concat(ended.values())),
-        "warnings": Counter(
-            _NUMBERS.sub("#", text)
-            for record in records
-            for text in (*record.warnings, *filter(None, [record.error]))
-        ).most_common(),
+        "ended": {_title(key): own for key, own in searches.groupby(PLACE, sort=False)},
+        "endings": _reasons(searches),
+        "warnings": Counter(_NUMBERS.sub("#", text) for text in told).most_common(),
         "most_warnings": MOST_WARNINGS,
         "documents": measured.scan.documents,
         "relevant": (len(relevant), len(set(relevant))),
         "measures": parse_measures(experiment.measures),
-        "systems": pd.DataFrame(
-            [_described(experiment, system, len(manifest.topics)) for system in systems]
-        ),
+        "systems": pd.DataFrame(described),
     }
 
 
-def _part(table: Table) -> dict[str, Any]:
+def _at(frame: DataFrame, place: Place) -> DataFrame:
+    """Return the rows of a place, and the columns that have a value there."""
+    rows = frame[(frame.attribute == place[0]) & (frame.queries == place[1])]
+    own = [name for name in rows if " of " not in name or rows[name].notna().any()]
+    return rows[own].drop(columns=PLACE)
+
+
+def _part(measured: MeasuredSearches, place: Place) -> dict[str, Any]:
     """Return what the template shows of one attribute and form of query."""
+    experiment, systems = measured.manifest.experiment, [*measured.evaluations[place]]
     part: dict[str, Any] = {
-        "attribute": table.attribute,
-        "title": _title(table),
-        "is_measured": bool(table.evaluations),
+        "attribute": place[0],
+        "title": _title(place),
+        "is_measured": bool(systems),
         "best": None,
         "added_by_models": frame(["topics"]),
-        "figures": {kind: _name(kind, table) for kind in FIGURES},
+        "figures": {kind: file_name(kind, *place) for kind in FIGURES},
     }
-    if not table.evaluations:
+    if not systems:
         return part
-    searches, scores = table.searches, table.scores
+    scores, searches = (_at(it, place) for it in (measured.scores, measured.searches))
     by_system = searches.groupby("system", sort=False)
-    refining = {system.name for system in table.experiment.all_systems() if system.asks_a_model}
-    used = searches[searches.system.isin(refining) & searches.rounds.notna()]
+    used = searches[searches.system.isin(measured.refining) & searches.rounds.notna()]
     labelled = by_system[["labelled", "returned"]].mean()
-    means = _means(table, table.means(scores))
-    means[f"{table.attribute} known in the top {table.experiment.k}"] = [
+    means, rounds = _means(measured, measured.means, place), _at(measured.rounds, place)
+    means[f"{place[0]} known in the top {experiment.k}"] = [
         f"{known:.1f} of {returned:.1f}" for known, returned in labelled.to_numpy()
     ]
-    differences = table.differences
+    differences, common = _at(measured.differences, place), measured.common
+    fairness = measured.measures.get(measured.fairness or "")
     return part | {
-        "main": table.main,
-        "relevance": table.relevance,
-        "best": _best(table),
-        "added_by_models": _added(table),
-        "share_topics": table.share_topics,
+        "main": measured.main,
+        "relevance": measured.relevance,
+        "best": _best(measured, scores, systems),
+        "added_by_models": _added(measured, place),
+        "share_topics": bool(shared_topics(measured.scores)[place].all()),
         "means": means,
         "labelled": labelled.labelled,
         "all_labelled": bool((searches.labelled == searches.returned).all()),
-        "differences": _differences(table, differences),
+        "differences": _differences(measured, differences, systems),
         "tests": differences.tests.max() if len(differences) else 0,
-        "common_topics": table.common.topic.nunique(),
-        "common_means": _means(table, table.means(table.common)),
-        "fairness": table.fairness,
-        "fairness_up": bool(
-            table.fairness and table.measures[table.fairness].kind.higher_is_better
-        ),
-        "is_product": _is_their_product(table),
-        "hidden_groups": table.rounds.filter(like="target of ").shape[1] - MOST_GROUPS,
+        "common_topics": _at(common, place).topic.nunique(),
+        "common_means": _means(measured, measured.means_of(common), place),
+        "fairness": measured.fairness,
+        "fairness_up": bool(fairness and fairness.kind.higher_is_better),
+        "is_product": _is_their_product(measured),
+        "hidden_groups": rounds.filter(like="target of ").shape[1] - MOST_GROUPS,
         "rounds": list(used.groupby("system", sort=False)),
         "stops": _reasons(used),
-        "drift": table.drift,
+        "drift": _at(measured.drift, place),
         "costs": [(system, own[own.error == ""]) for system, own in by_system],
     }
 
 
-def _best(table: Table) -> dict[str, Any] | None:
+def _is_up(measured: MeasuredSearches) -> bool:
+    """Return whether a higher value of the main measure is better."""
+    return measured.measures[measured.main].kind.higher_is_better is not False
+
+
+def _best(
+    measured: MeasuredSearches, scores: DataFrame, systems: Sequence[str]
+) -> dict[str, Any] | None:
     """Return which system has the best main measure, over the topics that all have a value for."""
-    values = table.scores[table.scores.measure == table.main].pivot(
+    values = scores[scores.measure == measured.main].pivot(
         index="topic", columns="system", values="value"
     )
     common = values.dropna()
     if common.empty:
         return None
-    means = common.mean()[list(table.evaluations)]
-    up = table.measures[table.main].kind.higher_is_better is not False
-    best = means.idxmax() if up else means.idxmin()
+    means = common.mean()[systems]
+    best = means.idxmax() if _is_up(measured) else means.idxmin()
     return {
         "system": best,
         "mean": means[best],
         "systems": len(means),
         "topics": len(common),
         "all": len(common) == len(values),
-        "baseline": means.get(table.experiment.baseline),
+        "baseline": means.get(measured.manifest.experiment.baseline),
     }
 
 
-def _added(table: Table) -> DataFrame:
+def _added(measured: MeasuredSearches, place: Place) -> DataFrame:
     """Return what language models add to the main measure, and whether that is for the better."""
-    found = table.added_by_models
-    found = found[found.measure == table.main].copy()
-    up = table.measures[table.main].kind.higher_is_better is not False
-    refining = {s.name for s in table.experiment.all_systems() if s.asks_a_model}
-    found["better"] = (found.difference > 0) == up
-    found["refines"] = found.baseline.isin(refining)
-    return found
+    found = _at(measured.added_by_models, place)
+    found = found[found.measure == measured.main]
+    return found.assign(
+        better=(found.difference > 0) == _is_up(measured),
+        refines=found.baseline.isin(measured.refining),
+    )
 
 
-def _means(table: Table, means: DataFrame) -> DataFrame:
-    means["cell"] = [
+def _means(measured: MeasuredSearches, means: DataFrame, place: Place) -> DataFrame:
+    found = _at(means, place)
+    cells = [
         cell(value(row.mean), span([row.low, row.high]), f"n={row.topics}", best=row.best)
-        for row in means.itertuples()
+        for row in found.itertuples()
     ]
-    return _wide(table, means)
+    return _wide(measured, found.assign(cell=cells), [*measured.evaluations[place]])
 
 
-def _wide(table: Table, found: DataFrame) -> DataFrame:
+def _wide(measured: MeasuredSearches, found: DataFrame, systems: Sequence[str]) -> DataFrame:
     """Return a row for each system, with its cells by measure."""
     wide = found.pivot(index="system", columns="measure", values="cell")
-    order = [name for name in table.evaluations if name in wide.index]
-    wide = wide.reindex(index=order, columns=[n for n in table.measures if n in wide.columns])
+    order = [name for name in systems if name in wide.index]
+    wide = wide.reindex(index=order, columns=[n for n in measured.measures if n in wide.columns])
     return wide.reset_index()
 
 
-def _differences(table: Table, found: DataFrame) -> DataFrame:
+def _differences(measured: MeasuredSearches, found: DataFrame, systems: Sequence[str]) -> DataFrame:
     if found.empty:
         return found
     cells = [
@@ -189,17 +202,16 @@ def _differences(table: Table, found: DataFrame) -> DataFrame:
         )
         for row in found.itertuples()
     ]
-    wide = _wide(table, found.assign(cell=cells))
-    wide = wide.rename(columns={m: f"{m}, p randomisation / t" for m in table.measures})
-    main = found[found.measure == table.main]
+    wide = _wide(measured, found.assign(cell=cells), systems)
+    wide = wide.rename(columns={m: f"{m}, p randomisation / t" for m in measured.measures})
     changes = [
         cell(
             percent(row.change, signed=True),
             "holds" if row.holds else "too few topics" if row.too_few else "does not hold",
         )
-        for row in main.itertuples()
+        for row in found[found.measure == measured.main].itertuples()
     ]
-    wide.insert(1, f"change of {table.main}", changes)
+    wide.insert(1, f"change of {measured.main}", changes)
     return wide
 
 
@@ -211,22 +223,19 @@ def _reasons(searches: DataFrame) -> list[str]:
 def _unfinished(measured: MeasuredSearches) -> Iterator[str]:
     experiment = measured.manifest.experiment
     systems = {system.name: system for system in experiment.all_systems()}
-    for table in measured.tables:
-        for name, missing in table.unfinished.items():
-            system = systems[name]
-            corpus = experiment.corpus_of(system)
-            seeds = len(experiment.seeds) if system.asks_a_model else 1
-            text = f"{_title(table)}: '{name}' is left out of all tables and means"
-            if corpus and missing == seeds * len(measured.manifest.topics):
+    for place, unfinished in measured.unfinished.items():
+        for name, missing in unfinished.items():
+            corpus, seeds = experiment.corpus_of(systems[name]), experiment.seeds_of(systems[name])
+            text = f"{_title(place)}: '{name}' is left out of all tables and means"
+            if corpus and missing == len(seeds) * len(measured.manifest.topics):
                 yield (
                     f"{text}: nothing was searched for. It needs the corpus '{corpus}'; attach it, "
                     "and running the experiment again adds the system."
                 )
             else:
-                searches = counted(missing, "search", "searches")
                 yield (
-                    f"{text}: {searches} still to be done; running the experiment again goes on "
-                    "with them."
+                    f"{text}: {counted(missing, 'search', 'searches')} still to be done; running "
+                    "the experiment again goes on with them."
                 )
 
 
@@ -234,8 +243,8 @@ def _on_judgements(measured: MeasuredSearches) -> Iterator[str]:
     """Yield what evaluations note of the collection, and of topics that nothing was found for."""
     found = [
         note.sentence
-        for table in measured.tables
-        for evaluation in table.evaluations.values()
+        for evaluations in measured.evaluations.values()
+        for evaluation in evaluations.values()
         for note in evaluation.notes
         if note.kind in NOTED
     ]
@@ -265,60 +274,49 @@ def _described(experiment: Experiment, system: System, topics: int) -> dict[str,
     }
 
 
-def _title(table: Table) -> str:
-    return f"{table.attribute}, queries: {table.queries}"
-
-
-def _name(kind: str, table: Table) -> str:
-    return file_name(kind, table.attribute, table.queries)
+def _title(place: Place) -> str:
+    return f"{place[0]}, queries: {place[1]}"
 
 
 def figures_of(measured: MeasuredSearches) -> list[Figure]:
     """Draw the figures of the sections that the experiment asks for."""
-    sections = set(measured.manifest.experiment.report)
-    return [
-        figure
-        for table in measured.tables
-        if table.evaluations
-        for section, drawn in (
-            ("trade_off", _trade_off(table)),
-            ("rounds", _exposure(table)),
-            ("rounds", _divergence(table)),
-            ("drift", _drift(table)),
-        )
-        if section in sections
-        for figure in drawn
-    ]
+    sections, found = set(measured.manifest.experiment.report), list[Figure]()
+    for place in (place for place, each in measured.evaluations.items() if each):
+        rounds = _at(measured.rounds, place)
+        if "trade_off" in sections:
+            found += _trade_off(measured, place)
+        if "rounds" in sections:
+            targets = rounds.filter(like="target of ").mean()
+            targets = targets.sort_values(ascending=False, kind="stable")
+            shown = [name.removeprefix("target of ") for name in targets.index[:MOST_GROUPS]]
+            found += _by_round(rounds, place, "exposure", "share of exposure", shown)
+            found += _by_round(rounds, place, "divergence", "divergence (nats)")
+        if "drift" in sections and measured.relevance is not None:
+            found += _by_round(rounds, place, "drift", measured.relevance)
+    return found
 
 
-def _trade_off(table: Table) -> Iterator[Figure]:
-    import pandas as pd
-
-    x, y = table.relevance, table.fairness
+def _trade_off(measured: MeasuredSearches, place: Place) -> Iterator[Figure]:
+    x, y = measured.relevance, measured.fairness
     if x is None or y is None:
         return
-    means = table.means(table.scores).set_index(["measure", "system"])
-    columns = {"mean": "", "low": "_low", "high": "_high", "topics": "_topics"}
-    points = pd.concat(
-        [
-            means.loc[name][list(columns)].rename(columns=lambda it, axis=axis: axis + columns[it])
-            for axis, name in (("x", x), ("y", y))
-        ],
-        axis=1,
-    ).loc[list(table.evaluations)]
+    means = _at(measured.means, place).set_index(["measure", "system"])
+    ends = means.loc[[x, y], ["mean", "low", "high", "topics"]].unstack("measure")
+    axes = {x: "x", y: "y"}
+    ends.columns = [f"{axes[it]}_{name}".removesuffix("_mean") for name, it in ends.columns]
+    points = ends.loc[[*measured.evaluations[place]]]
     points = points[(points.x_topics > 0) & (points.y_topics > 0)]
     if points.empty:
         return
-    up = table.measures[y].kind.higher_is_better
     listed = "; ".join(f"{it.Index} {it.x:.4f}, {it.y:.4f}" for it in points.itertuples())
     points["number"] = [str(number) for number in range(1, len(points) + 1)]
     points["line"] = points.number + "  " + points.index
     cells = [(points[axis] / (NEAR * np.ptp(points[axis]) or 1)).round() for axis in ("x", "y")]
     near = points.groupby(cells).number
     points["label"] = near.transform(", ".join).where(near.cumcount() == 0, "")
-    methods = {system.name: system.method for system in table.experiment.all_systems()}
+    methods = {it.name: it.method for it in measured.manifest.experiment.all_systems()}
     yield Figure(
-        _name("trade_off", table),
+        file_name("trade_off", *place),
         f"Scatter plot of {x} and {y}: {listed}.",
         draw_lines(
             {"": points},
@@ -328,92 +326,57 @@ def _trade_off(table: Table) -> Iterator[Figure]:
                 point.line: STYLES.get(methods[point.Index], RERANKING)
                 for point in points.itertuples()
             },
-            products=_is_their_product(table),
-            y_up=up is not False,
+            products=_is_their_product(measured),
+            y_up=measured.measures[y].kind.higher_is_better is not False,
         ),
     )
 
 
-def _is_their_product(table: Table) -> bool:
+def _is_their_product(measured: MeasuredSearches) -> bool:
     """Tell whether systems are compared by the product of the two measures of the trade-off."""
-    main = table.measures[table.main]
-    both = {str(table.measures.get(name or "")) for name in (table.relevance, table.fairness)}
+    main, names = measured.measures[measured.main], (measured.relevance, measured.fairness)
+    both = {str(measured.measures.get(name or "")) for name in names}
     return main.is_product and {str(factor) for factor in main.factors} == both
 
 
-def _exposure(table: Table) -> Iterator[Figure]:
-    """Yield the plot of the exposure of groups by round."""
-    rounds = table.rounds
-    targets = rounds.filter(like="target of ").mean().sort_values(ascending=False, kind="stable")
-    shown = [name.removeprefix("target of ") for name in targets.index[:MOST_GROUPS]]
-    if not shown:
-        return
-    panels = {
-        str(system): [
-            _line(rounds, found, f"exposure of {group}").assign(
-                line=group, target=found[f"target of {group}"].mean()
-            )
-            for group in shown
-        ]
-        for system, found in rounds.groupby("system", sort=False)
-    }
-    described = "; ".join(f"{system}: {_said(lines[0])}" for system, lines in panels.items())
-    yield Figure(
-        _name("exposure", table),
-        f"Lines by round, one panel for each system. Exposure of {shown[0]}: {described}.",
-        _by_rounds(panels, "share of exposure"),
-    )
+def _by_round(
+    rounds: DataFrame, place: Place, kind: str, label: str, groups: Sequence[str] | None = None
+) -> Iterator[Figure]:
+    """Yield the plot of a value by round, with a panel for each system.
 
+    Args:
+        rounds: The rounds of the place.
+        place: The attribute and the form of query.
+        kind: ``exposure``, ``divergence`` or ``drift``.
+        label: That of the vertical axis.
+        groups: Those whose exposure is shown, if it is.
+    """
+    import pandas as pd
 
-def _divergence(table: Table) -> Iterator[Figure]:
-    yield from _by_round(
-        table,
-        "divergence",
-        "divergence",
-        "divergence (nats)",
-    )
-
-
-def _drift(table: Table) -> Iterator[Figure]:
-    if table.relevance is not None:
-        yield from _by_round(
-            table,
-            "drift",
-            "relevance",
-            table.relevance,
+    columns = {group: f"exposure of {group}" for group in groups or ()}
+    if groups is None:
+        columns = {"mean": "relevance" if kind == "drift" else kind}
+    panels, told = {}, []
+    for system, found in rounds.groupby("system", sort=False):
+        lines = [_line(rounds, found, name, column) for name, column in columns.items()]
+        if lines:
+            panels[str(system)] = pd.concat(lines)
+            told.append(f"{system}: {', '.join(map(value, lines[0].y.dropna()))}")
+    if panels:
+        what = f"Exposure of {groups[0]}" if groups else "Means"
+        yield Figure(
+            file_name(kind, *place),
+            f"Lines by round, one panel for each system. {what}: {'; '.join(told)}.",
+            draw_lines(panels, "round, and below it the number of topics", label),
         )
 
 
-def _by_round(table: Table, kind: str, column: str, label: str) -> Iterator[Figure]:
-    panels = {
-        str(system): [_line(table.rounds, found, column)]
-        for system, found in table.rounds.groupby("system", sort=False)
-    }
-    if not panels:
-        return
-    described = "; ".join(f"{system}: {_said(lines[0])}" for system, lines in panels.items())
-    yield Figure(
-        _name(kind, table),
-        f"Lines by round, one panel for each system. Means: {described}.",
-        _by_rounds(panels, label),
-    )
-
-
-def _by_rounds(panels: Mapping[str, Sequence[DataFrame]], label: str) -> str:
-    import pandas as pd
-
-    joined = {system: pd.concat(lines) for system, lines in panels.items()}
-    return draw_lines(joined, "round, and below it the number of topics", label)
-
-
-def _line(rounds: DataFrame, found: DataFrame, column: str) -> DataFrame:
+def _line(rounds: DataFrame, found: DataFrame, name: str, column: str) -> DataFrame:
     """Return the mean by round, and over how many topics it is; all have the same rounds."""
     line = found.groupby("round")[column].agg(["mean", "count"])
     line = line.reindex(range(rounds["round"].max() + 1)).rename_axis("x").reset_index()
     topics = line["count"].map("{:.0f}".format, na_action="ignore").fillna("")
     ticks = [f"{number}\n{count}" for number, count in zip(line.x, topics, strict=True)]
-    return line.assign(line="mean", y=line["mean"], tick=ticks)
-
-
-def _said(line: DataFrame) -> str:
-    return ", ".join(map(value, line.y.dropna()))
+    line = line.assign(line=name, y=line["mean"], tick=ticks)
+    target = f"target of {name}"
+    return line.assign(target=found[target].mean()) if target in found else line

@@ -13,13 +13,12 @@ from fairqr.evaluation.qrels import Qrels
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.rounds import estimate_target, vector_of
 from fairqr.retrieval.engines.engine import SearchEngine, require
-from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
+from fairqr.retrieval.fairness.dimension import dimensions_of
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.rerankers.learning import (
     DeltrTraining,
-    TargetOf,
     TopicExample,
     TrainedModel,
     TrainingOptions,
@@ -69,20 +68,6 @@ async def gather(
         depth: How many documents to take for each topic.
     """
     dimensions = dimensions_of(engine.schema, context.attributes, intersect=context.intersect)
-    return await gather_examples(
-        engine,
-        queries,
-        qrels,
-        dimensions,
-        await _target_at_query_time(engine, dimensions, context),
-        depth=depth,
-        discount=context.discount,
-    )
-
-
-async def _target_at_query_time(
-    engine: SearchEngine, dimensions: Sequence[Dimension], context: Context
-) -> TargetOf:
     shares: Mapping[str, FloatArray] = {}
     if context.effective_target.parts.get("corpus"):
         require(engine, "corpus_shares", "The target part 'corpus'")
@@ -92,7 +77,15 @@ async def _target_at_query_time(
         target = estimate_target(table, dimensions, retrieved, context, shares)
         return [vector_of(dimension, target[dimension.name]) for dimension in dimensions]
 
-    return target_of
+    return await gather_examples(
+        engine,
+        queries,
+        qrels,
+        dimensions,
+        target_of,
+        depth=depth,
+        discount=context.discount,
+    )
 
 
 async def train(
