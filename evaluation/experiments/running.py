@@ -65,15 +65,15 @@ class Cell:
     def context(self, experiment: Experiment) -> Context:
         """Return the context that searches have."""
         factors = factors_of(self.attribute)
-        return Context.of(
-            attributes=factors,
-            intersect=len(factors) > 1,
-            target=experiment.target,
-            k=experiment.k,
-            method=self.system.method,
-            seed=self.seed,
-            **self.system.settings,
-        )
+        common: dict[str, Any] = {
+            "attributes": factors,
+            "intersect": len(factors) > 1,
+            "target": experiment.target,
+            "k": experiment.k,
+            "method": self.system.method,
+            "seed": self.seed,
+        }
+        return Context.of(**common | self.system.settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +301,7 @@ async def search(tools: Tools, place: Place, task: Search) -> Done[SearchRecord]
         target=result.target[name],
         divergence=result.divergence,
         stop_reason=result.stop_reason,
-        milliseconds=round(usage.milliseconds + usage.cached_milliseconds, 1),
+        milliseconds=round(result.usage.milliseconds + result.usage.cached_milliseconds, 1),
         warnings=result.warnings,
         at_once=place.at_once,
     )

@@ -49,13 +49,13 @@ async def test_ours_is_above_plain_retrieval_and_keeps_its_relevance(
     plan = make_plan(experiment, collection, prompts)
     pool = Pool.here(prompts, store.replies)
     await run_searches(plan, collection, store, pool, watcher=Watcher())
-    (table,) = measure_experiment(store, collection).tables
+    (found,) = measure_experiment(store, collection).evaluations.values()
     plain, ours = (
-        {name: result.mean or 0.0 for name, result in table.evaluations[system].results.items()}
+        {name: result.mean or 0.0 for name, result in found[system].results.items()}
         for system in ("BM25", "ours")
     )
     relevance, fairness, product = plain
-    assert table.evaluations["ours"].results[product].count == 23
+    assert found["ours"].results[product].count == 23
     assert ours[product] >= 1.08 * plain[product]
     assert ours[relevance] > plain[relevance]
     assert ours[fairness] > plain[fairness]

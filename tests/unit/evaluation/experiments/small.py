@@ -123,7 +123,7 @@ def records_of(plan: Plan, collection: Collection) -> Iterator[SearchRecord]:
             ]
             yield SearchRecord(
                 attribute=cell.attribute,
-                queries=str(cell.form),
+                queries=cell.form,
                 system=cell.system.name,
                 seed=cell.seed,
                 topic=topic.id,

@@ -25,13 +25,11 @@ def test_the_frames_of_a_run_hold_what_was_measured(collection: Collection, tmp_
     fill(store, plan, records_of(plan, collection))
     run = fairqr.load_experiment(tmp_path / "run")
     assert (run.kind, run.spec) == ("search", plan.manifest.experiment)
-    scores = run.frames["scores"]
-    (table,) = measure_experiment(store, collection).tables
-    for system, evaluation in table.evaluations.items():
-        for name, measure in table.measures.items():
-            own = scores[(scores.system == system) & (scores.measure == name)]
-            found = dict(zip(own.topic, own.value, strict=True))
-            assert found == evaluation.results[str(measure)].values
+    measured = measure_experiment(store, collection)
+    assert run.frames["scores"].equals(measured.scores)
+    own = measured.scores[measured.scores.measure == "nDCG@5"].set_index(["system", "topic"])
+    for system, evaluation in measured.evaluations["gender", "title"].items():
+        assert own.value[system].to_dict() == evaluation.results["nDCG@5"].values
     assert len(run.frames["searches"]) == len(store.lines.read())
     assert run.frames is run.frames, "it is measured once"
     assert list(run.figures) == [
