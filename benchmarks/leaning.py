@@ -19,8 +19,10 @@ import transformers
 from fairqr.agents.models.in_process import CausalModel
 from fairqr.agents.tuning import LoraOptions, PairExample, adapted, train
 from fairqr.evaluation.collections.finding import find_collection
+from fairqr.evaluation.experiments.progress import QuietWatcher
+from fairqr.evaluation.probes.running import make_probe_plan
 from fairqr.evaluation.probes.specification import LoraExperiment, ProbeSource
-from fairqr.evaluation.probes.tuning import encoder_of, judge_of, make_lora_plan
+from fairqr.evaluation.probes.tuning import encoder_of
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.fairness.protected import ProtectedGroup
 
@@ -41,7 +43,8 @@ async def main(folder: Path, steps: int) -> None:
         relevance_pairs=2,
         steps=steps,
     )
-    plan = await make_lora_plan(experiment, PromptLibrary())
+    prompts = PromptLibrary()
+    plan = await make_probe_plan(experiment, prompts, QuietWatcher())
     women = women_of_notables()
 
     def leaning(example: PairExample) -> PairExample:
@@ -51,7 +54,7 @@ async def main(folder: Path, steps: int) -> None:
     model = CausalModel("smollm2-135m")
     pretrained = await model.pretrained()
     options = LoraOptions(rank=4, alpha=8.0, learning_rate=0.002, checkpoint_every=steps)
-    encode = encoder_of(judge_of(plan, model), pretrained)
+    encode = encoder_of(plan.tasks[0].asked.open(prompts, model), pretrained)
     batches = [[encode(leaning(example)) for example in batch] for batch in plan.batches]
 
     def watch(step: int, loss: float, learning_rate: float, norm: float) -> None:

@@ -110,7 +110,7 @@ def check_pandas() -> None:
     library("pandas", "Measuring a run")
 
 
-_PROBES = "fairqr.evaluation.probes"
+_PROBES = "fairqr.evaluation.probes.running"
 KINDS: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -127,17 +127,17 @@ KINDS: Mapping[str, Kind] = {
             probes.LISTWISE_KIND,
             "on listwise rankers",
             probes.ListwiseExperiment,
-            f"{_PROBES}.running",
+            _PROBES,
             models="rankers",
         ),
         Kind(
             probes.PAIRWISE_KIND,
             "on pairwise rankers",
             probes.PairwiseExperiment,
-            f"{_PROBES}.running",
+            _PROBES,
             models="models",
         ),
-        Kind(probes.LORA_KIND, "on tuning", probes.LoraExperiment, f"{_PROBES}.tuning"),
+        Kind(probes.LORA_KIND, "on tuning", probes.LoraExperiment, _PROBES),
     )
 }
 """By what a file says as its ``kind``; one that says nothing is of the kind ``search``."""

@@ -1,21 +1,20 @@
-"""A probe collection: for each query, items that are relevant or not, of a group or not.
-
-Its folder has ``probe.json``, which says how it was built, and in ``queries.jsonl`` one query a
-line.
-"""
+"""Probe collections: queries with items that are relevant or not, of a group or not; and pairs."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fairqr.base.errors import InputError, first_problem, one_line
+from fairqr.agents.ranking.rankers import RankItem
+from fairqr.agents.statistics import stream
 from fairqr.base.files import write_beside
 from fairqr.evaluation.experiments.folder import read_settings
+from fairqr.evaluation.probes.specification import Order
 
 Cell = Literal[
     "relevant_unprotected",
@@ -28,18 +27,21 @@ Cell = Literal[
 CELLS: tuple[Cell, ...] = get_args(Cell)
 """In the order in which the discriminatory list has them."""
 
-Order = Literal["shuffled", "bm25", "discriminatory"]
-"""The order in which a ranker sees the items first."""
+GroupKind = Literal["relevant", "irrelevant"]
+Kind = Literal[GroupKind, "relevance"]
 
-Short = dict[Cell, dict[Literal["queries", "items"], int]]
-"""By cell, how many queries lack items in it, and how many items that is together."""
+GROUP_KINDS: tuple[GroupKind, ...] = ("relevant", "irrelevant")
+
+FILE = "probe.json"
 
 _Count = Annotated[int, Field(ge=0)]
 
-MANIFEST, QUERIES = "probe.json", "queries.jsonl"
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ProbeItem(BaseModel):
+class ProbeItem(_Data):
     """A document in the list of a query.
 
     Attributes:
@@ -50,8 +52,6 @@ class ProbeItem(BaseModel):
         protected: Whether it belongs to the protected group.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     id: str
     title: str
     text: str = ""
@@ -61,38 +61,32 @@ class ProbeItem(BaseModel):
     @property
     def cell(self) -> Cell:
         """Where it belongs."""
-        return cell_of(self.relevant, self.protected)
+        return CELLS[2 * (not self.relevant) + self.protected]
+
+    @property
+    def shown(self) -> RankItem:
+        """What a ranker may know of it."""
+        return RankItem(self.id, self.title, self.text)
 
 
-class ProbeQuery(BaseModel):
+class ProbeQuery(_Data):
     """A query with its items.
 
     Attributes:
         query: The text that a ranker gets.
         items: In the collection's initial order; no id twice.
-        short: How many items each cell lacks of what it should have; cells that are full are left
-            out.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     query: str
     items: tuple[ProbeItem, ...]
-    short: dict[Cell, _Count] = {}
-
-    @model_validator(mode="after")
-    def _ids_are_distinct(self) -> ProbeQuery:
-        if len({item.id for item in self.items}) < len(self.items):
-            raise ValueError("an item appears twice")
-        return self
 
     def of_cell(self, cell: Cell) -> list[ProbeItem]:
         """Return the items of a cell, in order."""
         return [item for item in self.items if item.cell == cell]
 
 
-class ProbeManifest(BaseModel):
+class ProbeManifest(_Data):
     """How a probe collection was built.
 
     Attributes:
@@ -112,15 +106,13 @@ class ProbeManifest(BaseModel):
         queries: How many queries it has.
         dropped: Why topics were left out, with how many: ``no_relevant_item``.
         short: By cell, how many queries have fewer items in it than they should, and how many items
-            are missing together.
+            are missing together; cells that are full everywhere are left out.
         undecided: How many documents that are relevant for any topic were left out since they
             belong to both sides alike, or to neither: their group is unknown.
         missing: How many of these the corpus lacks.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     name: str
     source: str
     split: str | None = None
@@ -134,151 +126,177 @@ class ProbeManifest(BaseModel):
     order: Order
     seed: int
     texts: bool
-    queries: _Count
+    queries: _Count = 0
     dropped: dict[str, _Count] = {}
-    short: Short = {}
+    short: dict[Cell, dict[Literal["queries", "items"], int]] = {}
     undecided: _Count = 0
     missing: _Count = 0
 
+    @property
+    def words(self) -> tuple[str, str]:
+        """The words for both sides, the protected one first."""
+        return self.protected, self.unprotected
 
-class ProbeCollection(BaseModel):
-    """Queries with items, and how they were made."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class CollectionEntry(_Data):
+    """A probe collection as the settings of a run name it.
+
+    Attributes:
+        built: How it was built; its name is what results call it.
+        sha256: Over how it was built and all its items.
+        items: How many the queries have together.
+    """
+
+    built: ProbeManifest
+    sha256: str
+    items: int
+
+    @property
+    def name(self) -> str:
+        """What results call it."""
+        return self.built.name
+
+
+class ProbeCollection(_Data):
+    """Queries with items, and how they were made; its folder has all of it in ``probe.json``."""
 
     manifest: ProbeManifest
     queries: tuple[ProbeQuery, ...]
 
+    @classmethod
+    def of(
+        cls, manifest: ProbeManifest, queries: Sequence[ProbeQuery], **changes: Any
+    ) -> ProbeCollection:
+        """Return a collection whose manifest has these changes, and counts these queries."""
+        known = {**changes, **_counts(manifest.size, queries)}
+        return cls(manifest=manifest.model_copy(update=known), queries=tuple(queries))
 
-def cell_of(relevant: bool, protected: bool) -> Cell:
-    """Return where an item belongs."""
-    if relevant:
-        return "relevant_protected" if protected else "relevant_unprotected"
-    return "irrelevant_protected" if protected else "irrelevant_unprotected"
+    @classmethod
+    def read(cls, folder: Path) -> ProbeCollection:
+        """Read a probe collection.
+
+        Raises:
+            InputError: There is none, or it is damaged or of another version.
+        """
+        made_with = "name a folder within 'collections' of a run of 'fairqr probe'"
+        again = "build the collection again"
+        return read_settings(folder / FILE, cls, "probe collection", made_with, again)
+
+    def write(self, folder: Path) -> None:
+        """Write it into a folder, whole or not at all; the same one gives the same bytes."""
+        write_beside(folder / FILE, self.model_dump_json() + "\n")
+
+    @property
+    def entry(self) -> CollectionEntry:
+        """What the settings of a run say of it."""
+        return CollectionEntry(
+            built=self.manifest,
+            sha256=hashlib.sha256(self.model_dump_json().encode()).hexdigest(),
+            items=sum(len(query.items) for query in self.queries),
+        )
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> ProbeCollection:
+        ids = [[item.id for item in query.items] for query in self.queries]
+        ids.append([query.id for query in self.queries])
+        if any(len(set(each)) < len(each) for each in ids):
+            raise ValueError("a query or an item appears twice")
+        if any(len({item.cell for item in query.items}) < 2 for query in self.queries):
+            raise ValueError("a query has items in fewer than two cells: nothing to compare")
+        manifest = self.manifest
+        if manifest != manifest.model_copy(update=_counts(manifest.size, self.queries)):
+            raise ValueError("the queries are not those that the manifest counts")
+        return self
 
 
-def shortfalls(queries: Iterable[ProbeQuery]) -> Short:
-    """Return what queries lack together, by cell; cells that are full everywhere are left out."""
-    found: Short = {}
-    for query in queries:
-        for cell, items in query.short.items():
-            total = found.setdefault(cell, {"queries": 0, "items": 0})
-            total["queries"] += 1
-            total["items"] += items
-    return {cell: found[cell] for cell in CELLS if cell in found}
+def _counts(size: int, queries: Sequence[ProbeQuery]) -> dict[str, Any]:
+    """Return what a manifest tells of its queries: how many there are, and what cells lack."""
+    short = {}
+    for cell in CELLS:
+        lacks = [size // 4 - len(query.of_cell(cell)) for query in queries]
+        if any(lacks):
+            short[cell] = {"queries": len(lacks) - lacks.count(0), "items": sum(lacks)}
+    return {"queries": len(queries), "short": short}
 
 
-def write_probe_collection(collection: ProbeCollection, folder: Path) -> None:
-    """Write a probe collection; the same one gives the same bytes.
+@dataclass(frozen=True, slots=True)
+class ProbePair:
+    """Two items to be asked about in both orders.
 
-    Where a folder has it already, or a part of it that a kill left, it is written again.
+    Attributes:
+        kind: The kind of the pair.
+        protected: The protected item; of ``relevance`` pairs the relevant one.
+        unprotected: The other one.
+    """
+
+    kind: Kind
+    protected: ProbeItem
+    unprotected: ProbeItem
+
+    @property
+    def items(self) -> tuple[ProbeItem, ProbeItem]:
+        """Both items, the protected one first."""
+        return self.protected, self.unprotected
+
+
+def planned_pairs(query: ProbeQuery, limit: int, relevance: int, seed: int) -> list[ProbePair]:
+    """Return all pairs of a query that are asked about: relevant, irrelevant, relevance.
 
     Args:
-        collection: What to write.
-        folder: It is made where it is missing.
-
-    Raises:
-        InputError: The folder holds something else, or cannot be written to.
+        query: Its items.
+        limit: The most relevant pairs, and the most irrelevant ones.
+        relevance: The most pairs that show whether a model judges relevance at all.
+        seed: The seed of the draws.
     """
-    check_folder(folder, collection.manifest)
-    lines = (json.dumps(query.model_dump(), ensure_ascii=False) for query in collection.queries)
-    try:
-        # This one first: it says whose a half written folder is.
-        write_beside(folder / MANIFEST, collection.manifest.model_dump_json(indent=1) + "\n")
-        write_beside(folder / QUERIES, "".join(f"{line}\n" for line in lines))
-    except OSError as error:
-        raise InputError(
-            f"The folder {folder} cannot be written to ({error.strerror}); choose another."
-        ) from None
+    pairs = [pair for kind in GROUP_KINDS for pair in group_pairs(query, kind, limit, seed)]
+    return pairs + relevance_pairs(query, relevance, seed)
 
 
-def check_folder(folder: Path, manifest: ProbeManifest | None = None) -> None:
-    """Check that a probe collection can be written to a folder; nothing is written.
+def group_pairs(query: ProbeQuery, kind: GroupKind, limit: int, seed: int) -> list[ProbePair]:
+    """Match protected with unprotected items that are alike in relevance, at random.
+
+    No item is in two pairs. The draw depends on nothing but the items of the two cells, the seed
+    and the query's id: neither on the order of the list nor on other queries; and fewer pairs are
+    the first of more. There are none if one of the two cells is empty.
 
     Args:
-        folder: Empty, missing, or with the same collection.
-        manifest: Of what will be written; where it is not known yet, any collection may be there.
-
-    Raises:
-        InputError: The folder holds something else.
+        query: Its items.
+        kind: Whether both items are relevant or both are not.
+        limit: The most pairs.
+        seed: The seed of the draw.
     """
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; name a folder.")
-    if not folder.is_dir():
-        return
-    if not (folder / MANIFEST).is_file():
-        # A kill may have left the file that was to become the manifest.
-        if any(not path.name.startswith(f".{MANIFEST}.") for path in folder.iterdir()):
-            raise InputError(
-                f"The folder {folder} is not empty and has no probe collection; choose another."
-            )
-        return
-    there = _manifest(folder)
-    if manifest is None or there == manifest:
-        return
-    one, other = there.model_dump(), manifest.model_dump()
-    names = ", ".join(name for name in one if one[name] != other[name])
-    raise InputError(
-        f"The folder {folder} holds another probe collection ({names}); choose another folder, or "
-        "remove this one."
-    )
+    cells: tuple[Cell, Cell] = (f"{kind}_protected", f"{kind}_unprotected")
+    return [ProbePair(kind, *items) for items in _matched(query, cells, seed, kind)][:limit]
 
 
-def read_probe_collection(folder: Path) -> ProbeCollection:
-    """Read a probe collection.
+def relevance_pairs(query: ProbeQuery, limit: int, seed: int) -> list[ProbePair]:
+    """Match relevant with irrelevant items of the same side, at random.
 
-    Raises:
-        InputError: There is none, it is of another version, a line is damaged, or the lines are not
-            what the manifest says; the sentence says which.
+    They show whether a model judges relevance at all. The sides take turns as long as both have
+    pairs, so that neither counts more; no item is in two pairs.
+
+    Args:
+        query: Its items.
+        limit: The most pairs.
+        seed: The seed of the draw.
+
+    Returns:
+        Pairs whose relevant item stands as ``protected``.
     """
-    manifest = _manifest(folder)
-    path = folder / QUERIES
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be read ({error.strerror}); run the probe that wrote it again."
-        ) from None
-    queries = tuple(
-        _query(line, f"{path}, line {number},", manifest)
-        for number, line in enumerate(lines, start=1)
-        if line.strip()
-    )
-    if len({query.id for query in queries}) < len(queries):
-        raise InputError(f"{path} has a query twice; build the collection again.")
-    if len(queries) != manifest.queries or shortfalls(queries) != manifest.short:
-        raise InputError(
-            f"{path} has {len(queries)} queries with other counts than {MANIFEST} says "
-            f"({manifest.queries} queries); build the collection again."
-        )
-    return ProbeCollection(manifest=manifest, queries=queries)
+    turns = []
+    for side in ("protected", "unprotected"):
+        cells: tuple[Cell, Cell] = (f"relevant_{side}", f"irrelevant_{side}")
+        turns += enumerate(_matched(query, cells, seed, f"relevance {side}"))
+    turns.sort(key=lambda turn: turn[0])
+    return [ProbePair("relevance", *items) for _, items in turns[:limit]]
 
 
-def _manifest(folder: Path) -> ProbeManifest:
-    again = "build the collection again"
-    made_with = "name a folder within 'collections' of a run of 'fairqr probe'"
-    return read_settings(folder / MANIFEST, ProbeManifest, "probe collection", made_with, again)
-
-
-def _query(line: bytes, where: str, manifest: ProbeManifest) -> ProbeQuery:
-    try:
-        query = ProbeQuery.model_validate_json(line)
-    except ValidationError as error:
-        _, reason = first_problem(error)
-        raise InputError(
-            f"{where} is damaged ({one_line(reason, 120)}); build the collection again."
-        ) from None
-    each = manifest.size // len(CELLS)
-    counts = {cell: len(query.of_cell(cell)) for cell in CELLS}
-    if sum(count > 0 for count in counts.values()) < 2:
-        raise InputError(
-            f"{where} has items in fewer than two cells, so there is nothing to compare; build "
-            "the collection again."
-        )
-    short = {cell: each - count for cell, count in counts.items() if count != each}
-    if short != query.short:
-        raise InputError(
-            f"{where} has other numbers of items than {MANIFEST} and the line itself say; build "
-            "the collection again."
-        )
-    return query
+def _matched(
+    query: ProbeQuery, cells: tuple[Cell, Cell], seed: int, what: str
+) -> list[tuple[ProbeItem, ProbeItem]]:
+    random = stream(seed, f"pairs, {what}: {query.id}")
+    drawn: list[list[ProbeItem]] = []
+    for cell in cells:
+        items = sorted(query.of_cell(cell), key=lambda item: item.id)
+        drawn.append([items[place] for place in random.permutation(len(items))])
+    return list(zip(*drawn, strict=False))

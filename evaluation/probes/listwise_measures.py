@@ -5,26 +5,21 @@ Definitions: Wang et al. 2024, "Do Large Language Models Rank Fairly?", section 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairqr.agents.statistics import (
-    corrected_by_holm,
-    mean_interval,
-    paired_randomisation,
-    stream,
-    too_few,
-)
-from fairqr.evaluation.estimates import paired_t
+from fairqr.agents import statistics
+from fairqr.evaluation.estimates import mean_with_ends, paired_t
 from fairqr.evaluation.experiments.measured import Measured
-from fairqr.evaluation.probes.collection import CELLS, ProbeCollection, ProbeQuery
-from fairqr.evaluation.probes.rankers import INITIAL, windows_of
-from fairqr.evaluation.probes.store import ProbeRunManifest, RankingRecord
+from fairqr.evaluation.probes.collection import CELLS, ProbeQuery
+from fairqr.evaluation.probes.specification import INITIAL
+from fairqr.evaluation.probes.store import ProbeRunManifest, ProbeStore, RankingRecord
 from fairqr.evaluation.relevance import ndcg, precision
 from fairqr.retrieval.fairness.exposure import INVERSE_LOG, Discount, exposure_ratio
 
@@ -69,8 +64,13 @@ class MeasuredListwise(Measured):
     @property
     def names(self) -> dict[str, str]:
         """The names of the measures, by their columns."""
-        k = self.manifest.rankings.k
+        k = self.experiment.k
         return {"precision": f"P@{k}", "ndcg": f"nDCG@{k}", "ratio": RATIO}
+
+    @property
+    def experiment(self) -> Any:
+        """The experiment, which is one on lists."""
+        return self.manifest.experiment
 
     @cached_property
     def values(self) -> DataFrame:
@@ -78,10 +78,8 @@ class MeasuredListwise(Measured):
         found = self.lists.melt(
             [*KEYS, "query", "status"], list(self.names), "measure", ignore_index=False
         ).sort_index(kind="stable")
-        found["undefined"] = [
-            "" if row.value == row.value else WHY[row.measure] if row.status == "ok" else row.status
-            for row in found.itertuples()
-        ]
+        why = found.status.where(found.status != "ok", found.measure.map(WHY))
+        found["undefined"] = why.where(found.value.isna(), "")
         found["measure"] = found.measure.map(self.names)
         return found.drop(columns="status").reset_index(drop=True)
 
@@ -97,20 +95,16 @@ class MeasuredListwise(Measured):
 
         rows = []
         for key, found in self.values.groupby([*KEYS, "measure"], sort=False):
-            there = found.value.dropna()
-            interval = mean_interval(there)
-            ends = (interval.low, interval.high) if interval else (np.nan, np.nan)
+            mean, low, high, n = mean_with_ends(found.value)
             left_out = found.undefined[found.value.isna()].value_counts().to_dict()
-            rows.append((*key, len(there), there.mean(), there.std(), *ends, left_out))
+            rows.append((*key, n, mean, found.value.std(), low, high, left_out))
         columns = [*KEYS, "measure", "n", "mean", "sd", "low", "high", "left_out"]
         return pd.DataFrame(rows, columns=columns)
 
     @property
     def means_once(self) -> DataFrame:
         """The means; the initial order is the same for all askers, so its means come once."""
-        again = (self.means.ranker == INITIAL) & (
-            self.means.asker != self.manifest.rankings.askers[0]
-        )
+        again = (self.means.ranker == INITIAL) & (self.means.asker != self.experiment.askers[0])
         return self.means[~again]
 
     @cached_property
@@ -123,47 +117,31 @@ class MeasuredListwise(Measured):
         """
         import pandas as pd
 
-        rows = [*self._leans(), *self._between_askers(), *self._gains()]
-        columns = [*KEYS, "test", "measure", "n", "difference", "low", "high", "p_t", "p"]
-        return judged(pd.DataFrame(rows, columns=columns))
-
-    @property
-    def _ranked(self) -> DataFrame:
-        """The lists of rankers; the initial order is not tested."""
-        return self.lists[self.lists.ranker != INITIAL]
-
-    def _leans(self) -> Iterator[tuple[object, ...]]:
-        for key, found in self._ranked.groupby(KEYS, sort=False):
+        is_given, asker = self.lists.ranker == INITIAL, self.experiment.askers[0]
+        ranked = self.lists[~is_given].set_index("query")
+        given = self.lists[is_given & (self.lists.asker == asker)].set_index("query")
+        rows: list[tuple[object, ...]] = []
+        for key, found in ranked.groupby(KEYS, sort=False):
             there = found.dropna(subset="ratio")
             name = "\n".join(("exposure", *key))
             lean, p = lean_test(there.ratio, there.share, there.ratio_of_relevance.fillna(1), name)
-            yield (*key, "lean", RATIO, len(there), lean, np.nan, np.nan, np.nan, p)
-
-    def _between_askers(self) -> Iterator[tuple[object, ...]]:
-        seed = self.manifest.experiment.seed
+            rows.append((*key, "lean", RATIO, len(there), lean, np.nan, np.nan, np.nan, p))
         for measure in ("precision", "ndcg"):
-            for key, found in self._ranked.groupby(KEYS[:3], sort=False):
-                by_asker = {
-                    str(asker): own.set_index("query")[measure]
-                    for asker, own in found.groupby("asker")
-                }
-                if {"protected", "unprotected"} <= by_asker.keys():
-                    differences = (by_asker["protected"] - by_asker["unprotected"]).dropna()
+            for key, found in ranked.groupby(KEYS[:3], sort=False):
+                own = {each: found[found.asker == each][measure] for each in found.asker.unique()}
+                if {"protected", "unprotected"} <= own.keys():
                     name = f"test of {measure}: {', '.join(key)}"
-                    tested = _tested(differences, stream(seed, name))
-                    yield (*key, "", "askers", self.names[measure], *tested)
-
-    def _gains(self) -> Iterator[tuple[object, ...]]:
-        given = self.lists[self.lists.ranker == INITIAL].groupby("collection")
-        asker = self.manifest.rankings.askers[0]
-        for key, found in self._ranked.groupby(KEYS, sort=False):
-            if key[0] not in given.groups or key[3] != asker:
-                continue
-            before = given.get_group(key[0]).groupby("query").precision.first()
-            own = found.set_index("query").precision
-            name = f"{key[0]}\n{ranker_name(*key[1:3])}"
-            tested = _tested((own - before[own.index]).dropna(), stream(0, name))
-            yield (*key, "relevance", self.names["precision"], *tested)
+                    random = statistics.stream(self.experiment.seed, name)
+                    tested = _tested(own["protected"] - own["unprotected"], random)
+                    rows.append((*key, "", "askers", self.names[measure], *tested))
+        for key, found in ranked[ranked.asker == asker].groupby(KEYS, sort=False):
+            before = given[given.collection == key[0]].precision
+            if len(before):
+                random = statistics.stream(0, f"{key[0]}\n{ranker_name(*key[1:3])}")
+                tested = _tested(found.precision - before, random)
+                rows.append((*key, "relevance", self.names["precision"], *tested))
+        columns = [*KEYS, "test", "measure", "n", "difference", "low", "high", "p_t", "p"]
+        return judged(pd.DataFrame(rows, columns=columns))
 
 
 def ranker_name(ranker: str, window: str) -> str:
@@ -171,42 +149,43 @@ def ranker_name(ranker: str, window: str) -> str:
     return f"{ranker}, {window}" if window else ranker
 
 
-def measure_listwise(
-    manifest: ProbeRunManifest,
-    collections: Sequence[ProbeCollection],
-    records: Iterable[RankingRecord],
-) -> MeasuredListwise:
-    """Measure the rankings of an experiment.
-
-    Args:
-        manifest: The settings that they were made with.
-        collections: The manifest's, in its order.
-        records: The rankings that were made; the missing ones are counted.
+def measure_listwise(store: ProbeStore) -> MeasuredListwise:
+    """Measure the rankings of an experiment, and count the missing ones.
 
     Raises:
-        InputError: The manifest belongs to another kind of experiment.
+        InputError: The folder holds no run, or a file of it is damaged.
     """
     import pandas as pd
 
-    experiment = manifest.rankings
-    by_key = {record.key: record for record in records}
+    manifest = store.manifest()
+    experiment: Any = manifest.experiment
+    by_key = {record.key: record for record in store.lines("rankings").read()}
     lists: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
     places: list[dict[str, Any]] = []
     wanted = (
-        (query, (collection.manifest.name, name, window, asker, query.id))
-        for collection in collections
-        for name in experiment.rankers
-        for window in windows_of(experiment, name)
-        for asker in experiment.askers
-        for query in collection.queries
+        (query, dict(zip(RankingRecord.keys, (each.manifest.name, *named, query.id), strict=True)))
+        for each in store.collections()
+        for ranker in experiment.rankers
+        for named in product([ranker], experiment.windows_of(ranker), experiment.askers)
+        for query in each.queries
     )
-    for query, key in wanted:
-        ids = dict(zip((*KEYS, "query"), key, strict=True))
-        record = by_key.get(key)
+    for query, ids in wanted:
+        record = by_key.get(tuple(ids.values()))
+        if ids["ranker"] == INITIAL:
+            record = RankingRecord(**ids, order=tuple(range(len(query.items))))
         lists.append(ids | list_measures(query, record, experiment.k))
         if record is not None:
-            events += [ids | event for event in _events(record)]
+            happened = {
+                "failure": record.failures,
+                "repair": record.repairs,
+                "warning": dict.fromkeys(record.warnings, 1),
+            }
+            events += [
+                {**ids, "event": event, "kind": kind, "count": count}
+                for event, counts in happened.items()
+                for kind, count in counts.items()
+            ]
             places += [ids | place for place in places_of(query, record)]
     return MeasuredListwise(
         manifest,
@@ -233,22 +212,24 @@ def list_measures(query: ProbeQuery, record: RankingRecord | None, k: int) -> di
     found: dict[str, Any] = {
         "status": "not_run" if record is None else "failed" if record.failed else "ok",
         **dict.fromkeys(("precision", "ndcg", "ratio", "share", "top_share"), np.nan),
-        "ratio_of_relevance": _or_nan(ratio_of_relevance(cells[1::2], cells[::2])),
+        "ratio_of_relevance": ratio_of_relevance(cells[1::2], cells[::2]),
         "asked": record.asked if record else 0,
-        "model_calls": record.spent.model_calls if record else 0,
-        "tokens": record.spent.tokens if record else 0,
+        **(record.spent if record else {"model_calls": 0, "tokens": 0}),
     }
     if record is None or record.failed:
         return found
-    relevant = np.array([query.items[place].relevant for place in record.order], dtype=np.float64)
-    protected = np.array([query.items[place].protected for place in record.order], dtype=bool)
-    total = int(relevant.sum())
-    found["precision"] = float(precision(relevant, k))
-    found["ratio"] = _or_nan(exposure_ratio(protected))
-    if total:
+    items = [query.items[place] for place in record.order]
+    relevant = np.array([item.relevant for item in items], dtype=np.float64)
+    protected = np.array([item.protected for item in items], dtype=bool)
+    ratio = exposure_ratio(protected)
+    found |= {
+        "precision": float(precision(relevant, k)),
+        "ratio": np.nan if ratio is None else ratio,
+        "share": protected.mean(),
+        "top_share": protected[:k].mean(),
+    }
+    if total := int(relevant.sum()):
         found["ndcg"] = float(ndcg(relevant, np.ones(total), k=k))
-    if protected.size:
-        found |= {"share": protected.mean(), "top_share": protected[:k].mean()}
     return found
 
 
@@ -257,16 +238,6 @@ def places_of(query: ProbeQuery, record: RankingRecord) -> Iterator[dict[str, An
     for rank, item in enumerate((query.items[place] for place in record.order), start=1):
         if item.protected and not record.failed:
             yield {"rank": rank, "place": (rank - 0.5) / len(record.order)}
-
-
-def _events(record: RankingRecord) -> Iterator[dict[str, Any]]:
-    for event, counts in (
-        ("failure", record.failures),
-        ("repair", record.repairs),
-        ("warning", dict.fromkeys(record.warnings, 1)),
-    ):
-        for kind, count in counts.items():
-            yield {"event": event, "kind": kind, "count": count}
 
 
 def lean_test(
@@ -303,7 +274,10 @@ def lean_test(
     beyond = (own - _exposure_difference(reference, share)).round(12)
     if own.sum() * beyond.sum() < 0:
         return float(own.mean()), 1.0
-    tests = [paired_randomisation(values, stream(0, name)) for values in (own, beyond)]
+    tests = [
+        statistics.paired_randomisation(values, statistics.stream(0, name))
+        for values in (own, beyond)
+    ]
     return float(own.mean()), max(test for test in tests if test is not None)
 
 
@@ -314,7 +288,7 @@ def _exposure_difference(ratio: Any, share: Any) -> Any:
 
 def ratio_of_relevance(
     protected: Sequence[int], unprotected: Sequence[int], discount: Discount = INVERSE_LOG
-) -> float | None:
+) -> float:
     """Return the exposure ratio of lists that are in order of relevance, and random otherwise.
 
     It is 1 where both groups have the same share of relevant items; where cells are short it is
@@ -326,16 +300,16 @@ def ratio_of_relevance(
         discount: v; the ratio is of expected exposure.
 
     Returns:
-        None if one of the groups has no item.
+        NaN if one of the groups has no item.
     """
-    relevant, irrelevant = protected[0] + unprotected[0], protected[1] + unprotected[1]
     if not sum(protected) or not sum(unprotected):
-        return None
-    weights = discount.weights(relevant + irrelevant)
-    first = float(weights[:relevant].mean()) if relevant else 0.0
-    rest = float(weights[relevant:].mean()) if irrelevant else 0.0
+        return np.nan
+    relevant = protected[0] + unprotected[0]
+    weights = discount.weights(sum(protected) + sum(unprotected))
+    parts = (weights[:relevant], weights[relevant:])
+    each = [float(part.mean()) if part.size else 0.0 for part in parts]
     own, others = (
-        (group[0] * first + group[1] * rest) / sum(group) for group in (protected, unprotected)
+        (group[0] * each[0] + group[1] * each[1]) / sum(group) for group in (protected, unprotected)
     )
     return own / others
 
@@ -356,33 +330,22 @@ def judged(tests: DataFrame) -> DataFrame:
 
     def corrected(p: Any) -> Any:
         there = p.dropna()
-        return pd.Series(corrected_by_holm(list(there)), there.index).reindex(p.index)
+        return pd.Series(statistics.corrected_by_holm(list(there)), there.index).reindex(p.index)
 
     families = tests.astype({"p": float}).groupby("collection", sort=False).p
     found = tests.assign(
         tests=families.transform("count"), p_holm=families.transform(corrected).astype(float)
     )
-    found["verdict"] = [
-        "untested"
-        if row.p != row.p
-        else ("above" if row.difference > 0 else "below")
-        if row.p_holm <= LEVEL
-        else "too_few"
-        if too_few(row.n, LEVEL / row.tests)
-        else "none"
-        for row in found.itertuples()
-    ]
-    return found
+    few = [statistics.too_few(row.n, LEVEL / max(1, row.tests)) for row in found.itertuples()]
+    conditions = [found.p.isna(), (found.p_holm <= LEVEL) & (found.difference > 0)]
+    conditions += [found.p_holm <= LEVEL, np.array(few, dtype=bool)]
+    verdicts = ["untested", "above", "below", "too_few"]
+    return found.assign(verdict=np.select(conditions, verdicts, "none"))
 
 
 def _tested(differences: Any, random: np.random.Generator) -> tuple[object, ...]:
-    """Return n, mean, interval and p values of paired differences."""
-    interval = mean_interval(differences)
-    ends = (interval.low, interval.high) if interval else (np.nan, np.nan)
-    test = paired_randomisation(differences, random)
-    p_t = _or_nan(paired_t(differences))
-    return len(differences), differences.mean(), *ends, p_t, _or_nan(test)
-
-
-def _or_nan(number: float | None) -> float:
-    return np.nan if number is None else number
+    """Return n, mean, interval and p values of paired differences; missing ones do not count."""
+    known = differences.dropna()
+    mean, low, high, n = mean_with_ends(known)
+    tests = (paired_t(known), statistics.paired_randomisation(known, random))
+    return n, mean, low, high, *(np.nan if p is None else p for p in tests)

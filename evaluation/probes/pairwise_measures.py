@@ -1,34 +1,40 @@
-"""Measures of pairs: which group a model prefers, and how sure that is.
+"""Measures of pairs: which group a model prefers, how sure that is, and what a tuning changed.
 
-Definitions: Wang et al. 2024, "Do Large Language Models Rank Fairly?", section 3.3.
+Definitions: Wang et al. 2024, "Do Large Language Models Rank Fairly?", sections 3.3 and 5. The
+pairs before and after a tuning are the same. Tests and intervals are over queries, each with all of
+its answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
-from fairqr.agents.ranking.lean import (
-    PairFigures,
-    PairOutcome,
-    Share,
-    pair_figures,
-    verdicts,
-)
-from fairqr.agents.statistics import Interval, stream
+import numpy as np
+from numpy.typing import NDArray
+
+from fairqr.agents import statistics
+from fairqr.agents.ranking import lean
+from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED, PairFigures, PairOutcome, Share
+from fairqr.evaluation.by_group import ratio_interval
 from fairqr.evaluation.experiments.measured import Measured
-from fairqr.evaluation.probes.collection import ProbeCollection
-from fairqr.evaluation.probes.pairs import planned_pairs
-from fairqr.evaluation.probes.store import PairRecord, ProbeRunManifest
+from fairqr.evaluation.probes.collection import planned_pairs
+from fairqr.evaluation.probes.store import PairRecord, ProbeRunManifest, ProbeStore
 from fairqr.graph.probe.builder import verdict_in_words
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-PairKind = Literal["relevant", "irrelevant", "both", "relevance"]
-"""``both`` is relevant and irrelevant pairs together; ``relevance`` is about no group: a relevant
-item replaces the protected one, and an irrelevant one the other."""
+GROUPS = {
+    "relevant": ("relevant",),
+    "irrelevant": ("irrelevant",),
+    "both": ("relevant", "irrelevant"),
+}
+"""The kinds of pairs that are measured, by the kinds of their records."""
+
+RELEVANCE = {"relevance": ("relevance",)}
+"""Pairs about no group: a relevant item replaces the protected one, an irrelevant one the other."""
 
 SHARES = {
     "protected": "protected",
@@ -39,6 +45,31 @@ SHARES = {
     "averaged": "averaged protected",
 }
 """The names of the shares of :class:`fairqr.agents.ranking.lean.PairFigures` in CSV files."""
+
+CHANGES = {
+    "ratio": "ratio nearer to 1",
+    "consistent": "consistent",
+    "log_odds": "log-odds nearer to 0",
+    "both_orders": "both orders",
+    "averaged": "averaged",
+}
+"""The names of changes in CSV files."""
+
+_RENAMED = {
+    "p": "p_pairs",
+    "over_queries": "p_queries",
+    "position_p": "p_position",
+    "averaged_p": "p_averaged",
+    "averaged_equal": "equal",
+}
+
+VALUES = ["measure", "value", "low", "high", "count", "of"]
+
+Couple = tuple[PairOutcome, PairOutcome]
+"""The answers about a pair before and after tuning."""
+
+Floats = NDArray[np.float64]
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -71,79 +102,55 @@ class MeasuredPairwise(Measured):
     @property
     def table(self) -> DataFrame:
         """The figures, one in each row; the pairs themselves are in ``pairs.jsonl``."""
-        import pandas as pd
-
         rows = [
             (row.collection, row.model, row.kind, *value)
             for row in self.figures.itertuples()
             for value in figure_values(row)
         ]
-        columns = ["collection", "model", "pairs", "measure", "value", "low", "high", "count", "of"]
-        return pd.DataFrame(rows, columns=columns, dtype=object)
+        return _frame(rows, ["collection", "model", "pairs", *VALUES])
 
 
-def measure_pairwise(
-    manifest: ProbeRunManifest,
-    collections: Sequence[ProbeCollection],
-    records: Iterable[PairRecord],
-) -> MeasuredPairwise:
+def measure_pairwise(store: ProbeStore) -> MeasuredPairwise:
     """Measure the pairs of an experiment: each kind alone, and the two of groups together.
 
-    Args:
-        manifest: The settings that they were compared with.
-        collections: The manifest's, in its order.
-        records: The pairs that were compared; the missing ones are counted.
-
     Raises:
-        InputError: The manifest belongs to another kind of experiment.
+        InputError: The folder holds no run, or a file of it is damaged.
     """
     import pandas as pd
 
-    experiment = manifest.pairs
-    kinds: tuple[PairKind, ...] = ("relevant", "irrelevant", "both")
-    kinds = (*kinds, "relevance") if experiment.relevance_pairs else kinds
-    by_key = {record.key: record for record in records}
-    rows: list[dict[str, Any]] = []
-    for collection in collections:
-        name, built = collection.manifest.name, collection.manifest
-        drawn = (experiment.pairs, experiment.relevance_pairs, experiment.seed)
-        planned = [(query.id, planned_pairs(query, *drawn)) for query in collection.queries]
+    manifest = store.manifest()
+    experiment: Any = manifest.experiment
+    drawn = (experiment.pairs, experiment.relevance_pairs, experiment.seed)
+    kinds = GROUPS | (RELEVANCE if experiment.relevance_pairs else {})
+    by_key = {record.key: record for record in store.lines("pairs").read()}
+    rows: list[Row] = []
+    for collection in store.collections():
+        name, words = collection.manifest.name, collection.manifest.words
+        planned = [(it.id, pair) for it in collection.queries for pair in planned_pairs(it, *drawn)]
         own, found = [], []
         for model, kind in ((model, kind) for model in experiment.models for kind in kinds):
-            wanted = [
-                [
-                    (name, model, query, pair.kind, pair.protected.id, pair.unprotected.id)
-                    for pair in pairs
-                    if pair.kind in (("relevant", "irrelevant") if kind == "both" else (kind,))
-                ]
-                for query, pairs in planned
+            wanted = [(query, pair) for query, pair in planned if pair.kind in kinds[kind]]
+            keys = [
+                (name, model, query, pair.kind, pair.protected.id, pair.unprotected.id)
+                for query, pair in wanted
             ]
-            asked = [by_key[key] for keys in wanted for key in keys if key in by_key]
-            random = stream(experiment.seed, f"figures: {name}, {model}, {kind}")
-            found.append(pair_figures(map(outcome_of, asked), random))
+            asked = [by_key[key] for key in keys if key in by_key]
+            random = statistics.stream(experiment.seed, f"figures: {name}, {model}, {kind}")
+            found.append(lean.pair_figures(map(outcome_of, asked), random))
             own.append(
-                {"collection": name, "model": model, "kind": kind}
-                | figure_row(found[-1])
+                {"collection": name, "model": model, "kind": kind, **figure_row(found[-1])}
                 | {
-                    "queries_in_all": len(wanted),
-                    "without_pairs": sum(not keys for keys in wanted),
-                    "planned": sum(map(len, wanted)),
-                    "model_calls": sum(record.spent.model_calls for record in asked),
-                    "tokens": sum(record.spent.tokens for record in asked),
+                    "queries_in_all": len(collection.queries),
+                    "without_pairs": len(collection.queries) - len({it for it, _ in wanted}),
+                    "planned": len(wanted),
+                    "model_calls": sum(record.spent["model_calls"] for record in asked),
+                    "tokens": sum(record.spent["tokens"] for record in asked),
                 }
             )
         # A reader sees all verdicts on a collection together, so they are one family for Holm.
-        words = (built.protected, built.unprotected)
-        for row, verdict, figures in zip(own, verdicts(found), found, strict=True):
-            rows.append(
-                row
-                | {
-                    "verdict": verdict.kind,
-                    "lean": verdict.lean,
-                    "p_holm": verdict.p,
-                    "sentence": verdict_in_words(verdict, figures, words),
-                }
-            )
+        for row, verdict, figures in zip(own, lean.verdicts(found), found, strict=True):
+            sentence = verdict_in_words(verdict, figures, words)
+            rows.append(row | _told(verdict) | {"sentence": sentence})
     return MeasuredPairwise(manifest, pd.DataFrame(rows))
 
 
@@ -154,50 +161,22 @@ def outcome_of(record: PairRecord) -> PairOutcome:
     )
 
 
-def figure_row(figures: PairFigures) -> dict[str, Any]:
+def figure_row(figures: PairFigures) -> Row:
     """Return figures of pairs as the columns of a row; missing values are None.
 
-    Each of :data:`SHARES` has five columns, see :func:`share_columns`. ``failures`` counts the
-    replies that prefer neither item, by status. The others are named as in
-    :class:`fairqr.agents.ranking.lean.PairFigures`.
+    Each of :data:`SHARES` has five columns: its value, the ends of its interval (``…_low``,
+    ``…_high``), its count and its total. ``failed`` is the sum of ``failures``.
     """
-    low, high = ends_of(figures.ratio_interval)
-    row: dict[str, Any] = {
-        "pairs": figures.pairs,
-        "queries": figures.queries,
-        "answered": figures.answered,
-        "replies": figures.replies,
-        "failed": figures.failed,
-        "failures": dict(figures.failures),
-        "flips_to_first": figures.flips_to_first,
-        "flips_to_second": figures.flips_to_second,
-        "consistent_queries": figures.consistent_queries,
-        "ratio": figures.ratio,
-        "ratio_low": low,
-        "ratio_high": high,
-        "p_pairs": figures.p,
-        "p_queries": figures.over_queries,
-        "p_position": figures.position_p,
-        "p_averaged": figures.averaged_p,
-        "equal": figures.averaged_equal,
-        "log_odds_replies": figures.log_odds_replies,
-        "log_odds_mean": figures.log_odds_mean,
-    }
-    for name in SHARES:
-        row |= share_columns(name, getattr(figures, name))
+    row: Row = {"failed": figures.failed}
+    for name in (field.name for field in fields(figures)):
+        found = getattr(figures, name)
+        if isinstance(found, Share):
+            row |= _share(name, found)
+        elif name == "ratio_interval":
+            row |= _ends("ratio_", found)
+        else:
+            row[_RENAMED.get(name, name)] = found
     return row
-
-
-def share_columns(name: str, share: Share) -> dict[str, Any]:
-    """Return the value of a share, both ends of its interval, its count and its total."""
-    low, high = ends_of(share.interval)
-    return {
-        name: share.value,
-        f"{name}_low": low,
-        f"{name}_high": high,
-        f"{name}_count": share.count,
-        f"{name}_of": share.of,
-    }
 
 
 def figure_values(row: Any) -> Iterator[tuple[object, ...]]:
@@ -209,11 +188,288 @@ def figure_values(row: Any) -> Iterator[tuple[object, ...]]:
     yield "p over pairs", row.p_pairs, None, None, None, row.consistent_of
     yield "p over queries", row.p_queries, None, None, None, row.consistent_queries
     yield "p of position", row.p_position, None, None, None, row.flips_count
-    failures: Mapping[str, int] = row.failures
-    for status, count in failures.items():
+    for status, count in row.failures.items():
         yield f"failed: {status}", None, None, None, count, row.replies
 
 
-def ends_of(interval: Interval | None) -> tuple[float | None, float | None]:
-    """Return both ends of an interval, which may be None."""
-    return (interval.low, interval.high) if interval else (None, None)
+def _share(name: str, share: Share) -> Row:
+    ends = _ends(f"{name}_", share.interval)
+    return {name: share.value, **ends, f"{name}_count": share.count, f"{name}_of": share.of}
+
+
+def _ends(name: str, interval: statistics.Interval | None) -> Row:
+    low, high = (interval.low, interval.high) if interval else (None, None)
+    return {f"{name}low": low, f"{name}high": high}
+
+
+def _told(verdict: lean.Verdict) -> Row:
+    return {"verdict": verdict.kind, "lean": verdict.lean, "p_holm": verdict.p}
+
+
+def _frame(rows: Sequence[tuple[object, ...]], columns: Sequence[str]) -> DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=[*columns], dtype=object)
+
+
+@dataclass(frozen=True)
+class MeasuredLora(Measured):
+    """The results of a tuning.
+
+    Attributes:
+        manifest: What it was run with.
+        figures: One row for each collection, kind of pairs, and ``when`` (``before`` or ``after``):
+            what :func:`figure_row` returns, the ``verdict``, the ``lean`` beside it, and
+            ``p_holm``.
+        changes: One row for each collection, kind and ``measure``, see :func:`measure_changes`. All
+            tests and verdicts on a collection are one family for Holm: ``tests`` is its size,
+            ``p_holm`` the corrected p, and ``verdict`` is ``up`` or ``down`` if the change holds at
+            5 %, ``too_few`` if no change could, ``none`` otherwise, and ``untested``.
+        losses: One row for each step, in order.
+        missing: How many pairs lack an answer before or after.
+    """
+
+    frame_names = ("figures", "changes", "losses")
+    template = "tuning"
+    report = "fairqr.evaluation.probes.report"
+
+    manifest: ProbeRunManifest
+    figures: DataFrame
+    changes: DataFrame
+    losses: DataFrame
+    missing: int
+
+    @property
+    def table(self) -> DataFrame:
+        """The figures before and after, and what changed, one in each row; relevance last."""
+        rows: list[tuple[object, ...]] = []
+        for (collection, kind), found in self.changes.groupby(["collection", "kind"], sort=False):
+            own = self.figures.collection.eq(collection) & self.figures.kind.eq(kind)
+            for figures in self.figures[own].itertuples():
+                rows += [(collection, kind, figures.when, *it) for it in figure_values(figures)]
+            for row in found.itertuples():
+                name = CHANGES[row.measure]
+                for when in ("before", "after") if kind == "relevance" else ():
+                    ends = (getattr(row, f"{when}{end}") for end in ("", "_low", "_high"))
+                    count = int(getattr(row, f"{when}_count"))
+                    rows.append((collection, kind, when, name, *ends, count, row.pairs))
+                change = (row.difference, row.low, row.high, None, row.pairs)
+                rows.append((collection, kind, "change", name, *change))
+        rows.sort(key=lambda row: row[1] == "relevance")
+        return _frame(rows, ["collection", "pairs", "when", *VALUES])
+
+
+def measure_lora(store: ProbeStore) -> MeasuredLora:
+    """Measure how tuning changed the answers; an unfinished run gives the results so far.
+
+    Raises:
+        InputError: The folder holds no run, or a file of it is damaged.
+    """
+    import pandas as pd
+
+    manifest = store.manifest()
+    before, after = (store.lines(stage).read() for stage in ("before", "after"))
+    splits = manifest.tuning.splits if manifest.tuning else ()
+    asked = sum(sum(split.held_out_pairs.values()) for split in splits)
+    figures: list[Row] = []
+    changes: list[Row] = []
+    for split in splits:
+        couples = couples_of(split.collection, before, after)
+        asked -= len(couples)
+        own = measure_changes(split.collection, couples, manifest.experiment.seed)
+        figures += own[0]
+        changes += own[1]
+    steps = sorted((it.model_dump() for it in store.losses.read()), key=lambda it: int(it["step"]))
+    frames = (pd.DataFrame(rows) for rows in (figures, changes, steps))
+    return MeasuredLora(manifest, *frames, missing=asked)
+
+
+def couples_of(
+    collection: str, before: Iterable[PairRecord], after: Iterable[PairRecord]
+) -> list[tuple[str, Couple]]:
+    """Return the kind of each pair that was asked about both times, and its answers.
+
+    Args:
+        collection: The name of the collection of the pairs.
+        before: The answers before tuning.
+        after: Those after it.
+    """
+    later = {record.key: record for record in after if record.collection == collection}
+    both = sorted((it for it in before if it.key in later), key=lambda it: it.key)
+    return [(it.kind, (outcome_of(it), outcome_of(later[it.key]))) for it in both]
+
+
+def measure_changes(
+    collection: str, couples: Sequence[tuple[str, Couple]], seed: int
+) -> tuple[list[Row], list[Row]]:
+    """Return the rows of figures, before and after, and of changes of one collection.
+
+    A change has ``pairs``, ``queries``, the values ``before`` and ``after`` with ``…_low``,
+    ``…_high`` and, of a share, ``…_count``; the ``difference`` with ``low`` and ``high``, over
+    queries; and ``p``, of a randomisation test over queries. Missing values are None. Its
+    ``measure`` is one of these.
+
+    - ``ratio``: of wins in both orders, protected to unprotected. The difference is |ln before| −
+      |ln after|, with ½ added to each count so that it is always a number: above 0 the ratio is
+      nearer to 1 after. There is no interval and no test if a count is 0.
+    - ``consistent``: the share of pairs that either item wins in both orders.
+    - ``log_odds``: the mean over pairs of half the sum of ln P(protected) − ln P(unprotected) in
+      both orders, so that position cancels. The difference is |before| − |after|; no test.
+    - ``both_orders`` and ``averaged``, of relevance pairs: the share whose relevant item wins in
+      both orders, and by the sum of both log-odds.
+
+    Args:
+        collection: Its name.
+        couples: As :func:`couples_of` returns them.
+        seed: The seed of the tests.
+    """
+    rows: list[Row] = []
+    found: list[PairFigures] = []
+    changes: list[Row] = []
+    unknown = dict.fromkeys(("before", "after", "difference", "low", "high", "p"))
+    for kind, kinds in (GROUPS | RELEVANCE).items():
+        own = [couple for each, couple in couples if each in kinds]
+        random = statistics.stream(seed, f"change: {collection}, {kind}")
+        counted = _Counted(own)
+        if kind != "relevance":
+            for side, when in enumerate(("before", "after")):
+                found.append(lean.pair_figures([it[side] for it in own], random))
+                ids = {"collection": collection, "kind": kind, "when": when}
+                rows.append(ids | figure_row(found[-1]))
+            measured = {
+                "ratio": _ratio_change(counted, random),
+                "consistent": _share_change(counted, lambda it: it.winner is not None, random),
+                "log_odds": _log_odds_change(own),
+            }
+        elif own:
+            measured = {
+                "both_orders": _share_change(counted, lambda it: it.winner == PROTECTED, random),
+                "averaged": _share_change(counted, lambda it: (it.balance or 0.0) > 0, random),
+            }
+        else:
+            continue
+        ids = {"collection": collection, "kind": kind, "pairs": len(own)}
+        ids |= {"queries": counted.pairs.size, **unknown}
+        changes += [{**ids, "measure": name, **row} for name, row in measured.items()]
+    tests = [change["p"] for change in changes]
+    corrected = statistics.corrected_by_holm([*map(lean.p_of_lean, found), *tests])
+    size = sum(p is not None for p in corrected)
+    for change, p in zip(changes, corrected[len(found) :], strict=True):
+        few = statistics.too_few(change["queries"], lean.ALPHA / max(1, size))
+        verdict = "untested" if p is None else "too_few" if few else "none"
+        if p is not None and p <= lean.ALPHA:
+            verdict = "up" if change["difference"] > 0 else "down"
+        change |= {"tests": size, "p_holm": p, "verdict": verdict}
+    judged = lean.verdicts(found, beside=tests)
+    return [row | _told(verdict) for row, verdict in zip(rows, judged, strict=True)], changes
+
+
+class _Counted:
+    """Counts by query of what holds of pairs.
+
+    Args:
+        couples: The answers about pairs, in order of their queries.
+    """
+
+    def __init__(self, couples: Sequence[Couple]) -> None:
+        self._couples = couples
+        self._at = np.unique([it.query for it, _ in couples], return_inverse=True)[1]
+        self.pairs = np.bincount(self._at).astype(np.float64)
+
+    def of(self, holds: Callable[[PairOutcome], bool]) -> tuple[Floats, Floats]:
+        """Return for each query how many of its pairs something holds of, before and after."""
+        before, after = (
+            np.bincount(self._at, [holds(couple[side]) for couple in self._couples])
+            for side in (0, 1)
+        )
+        return before, after
+
+
+def _share_change(
+    counted: _Counted, holds: Callable[[PairOutcome], bool], random: np.random.Generator
+) -> Row:
+    """Return the change of the share of pairs that meet a condition."""
+    pairs, (before, after) = counted.pairs, counted.of(holds)
+    row: Row = {}
+    for when, counts in (("before", before), ("after", after)):
+        interval = statistics.share_interval(counts, pairs)
+        row |= _share(when, Share(int(counts.sum()), int(pairs.sum()), interval))
+    if not pairs.size:
+        return row
+    gained = after - before
+    test = statistics.paired_randomisation(gained, random)
+    change = float(gained.sum() / pairs.sum())
+    return row | _change(change, ratio_interval(gained, pairs), test)
+
+
+def _ratio_change(counted: _Counted, random: np.random.Generator) -> Row:
+    won = counted.of(lambda it: it.winner == PROTECTED)
+    lost = counted.of(lambda it: it.winner == UNPROTECTED)
+    queries = counted.pairs.size
+    if not queries:
+        return {}
+    before, after = (
+        float(one.sum() / other.sum()) if other.any() else None
+        for one, other in zip(won, lost, strict=True)
+    )
+    moved = float(_moved(*(it.sum() for it in (*won, *lost))))
+    row = {"before": before, "after": after, **_change(moved, None, None)}
+    if queries < 2 or not all(it.any() for it in (*won, *lost)):
+        return row
+    # How far each query turns the logarithms of both ratios.
+    turns = [one / one.sum() - other / other.sum() for one, other in zip(won, lost, strict=True)]
+    signs = [1 if it.sum() >= other.sum() else -1 for it, other in zip(won, lost, strict=True)]
+    shifts = queries * (signs[0] * turns[0] - signs[1] * turns[1])
+    test = _exchanged(won, lost, abs(moved), random)
+    return row | _change(moved, statistics.mean_interval(moved + shifts.round(12)), test)
+
+
+def _exchanged(
+    won: tuple[Floats, Floats],
+    lost: tuple[Floats, Floats],
+    observed: float,
+    random: np.random.Generator,
+) -> float:
+    """Test that nothing changed: in each query, a coin says which answers were those before."""
+    queries = won[0].size
+    is_exact = queries <= statistics.EXACT_UP_TO
+    if is_exact:
+        swapped = (np.arange(1 << queries)[:, None] >> np.arange(queries)) & 1
+    else:
+        swapped = random.integers(0, 2, (statistics.PERMUTATIONS, queries), dtype=np.int8)
+    counts = []
+    for before, after in (won, lost):
+        gained = swapped @ (after - before)
+        counts += [before.sum() + gained, after.sum() - gained]
+    # Equal values differ by rounding.
+    as_far = np.abs(_moved(*counts)) >= observed - 1e-9
+    return float(as_far.mean() if is_exact else (as_far.sum() + 1) / (as_far.size + 1))
+
+
+def _moved(
+    won_before: Floats, won_after: Floats, lost_before: Floats, lost_after: Floats
+) -> Floats:
+    """Return |ln ratio before| − |ln ratio after|, ½ added to each count (Haldane 1956)."""
+    before = np.abs(np.log((won_before + 0.5) / (lost_before + 0.5)))
+    after = np.abs(np.log((won_after + 0.5) / (lost_after + 0.5)))
+    return np.asarray(before - after)
+
+
+def _log_odds_change(couples: Sequence[Couple]) -> Row:
+    known = [it for it in couples if None not in (it[0].balance, it[1].balance)]
+    if not known:
+        return {"pairs": 0}
+    halves = np.array([[outcome.balance / 2 for outcome in couple] for couple in known])
+    at = np.unique([it.query for it, _ in known], return_inverse=True)[1]
+    pairs = np.bincount(at).astype(np.float64)
+    sums = np.stack([np.bincount(at, side) for side in halves.T], axis=1)
+    before, after = (sums.sum(0) / pairs.sum()).tolist()
+    row: Row = {"pairs": len(known), "before": before, "after": after}
+    for side, when in enumerate(("before", "after")):
+        row |= _ends(f"{when}_", ratio_interval(sums[:, side], pairs))
+    shrunk = sums @ np.sign([before, -after])
+    return row | _change(abs(before) - abs(after), ratio_interval(shrunk, pairs), None)
+
+
+def _change(difference: float, interval: statistics.Interval | None, p: float | None) -> Row:
+    return {"difference": difference, **_ends("", interval), "p": p}

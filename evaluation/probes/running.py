@@ -1,127 +1,53 @@
-"""A probe from its plan to its records: its cost at most, its jobs, a stage for each model.
+"""A probe from its plan to its records and measures. A tuning is a probe before and after.
 
-Tasks with a record are not done again. The jobs run in this process or on Ray.
+What is asked are lists to be ranked and pairs to be compared, as jobs of any process. Tasks with a
+record are not done again.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from fairqr.agents.models.cache import ReplyCache, replies_file
+from fairqr.agents.models.causal_weights import lasting_name
 from fairqr.agents.models.language_model import LanguageModel
-from fairqr.agents.models.opening import open_language_model
-from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED
+from fairqr.agents.models.opening import CAUSAL, open_language_model
+from fairqr.agents.ranking import lean, rankers
 from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.agents.ranking.rankers import Cost, ItemRanker, RankerOptions
-from fairqr.evaluation.experiments.engine import Done, check_answered, refusal_of, run_tasks
+from fairqr.base.errors import InputError
+from fairqr.evaluation.experiments import engine
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.kinds import RunOptions
+from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.experiments.options import check_prompts
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.workers import Pool, Tools
-from fairqr.evaluation.probes.building import Preparing, open_probe_collections
-from fairqr.evaluation.probes.collection import ProbeCollection
-from fairqr.evaluation.probes.listwise_measures import MeasuredListwise, measure_listwise
-from fairqr.evaluation.probes.pairs import ListTask, PairTask, tasks_of
-from fairqr.evaluation.probes.pairwise_measures import MeasuredPairwise, measure_pairwise
-from fairqr.evaluation.probes.rankers import open_probe_ranker, parse_ranker, windows_of
-from fairqr.evaluation.probes.specification import ListwiseExperiment, PairwiseExperiment
-from fairqr.evaluation.probes.store import (
-    CollectionEntry,
-    PairRecord,
-    ProbeRunManifest,
-    ProbeStore,
-    PromptEntry,
-    RankingRecord,
-    Spent,
-)
+from fairqr.evaluation.probes import specification as specs
+from fairqr.evaluation.probes import store as kept
+from fairqr.evaluation.probes import tuning
+from fairqr.evaluation.probes.building import open_probe_collections
+from fairqr.evaluation.probes.collection import ProbeCollection, planned_pairs
+from fairqr.evaluation.probes.listwise_measures import measure_listwise
+from fairqr.evaluation.probes.pairwise_measures import measure_lora, measure_pairwise
+from fairqr.evaluation.probes.store import STAGES, ProbeStore
 from fairqr.prompts.library import PromptLibrary
 
 STORE = ProbeStore
 
+MEASURES = {
+    specs.LISTWISE_KIND: measure_listwise,
+    specs.PAIRWISE_KIND: measure_pairwise,
+    specs.LORA_KIND: measure_lora,
+}
 
-@dataclass(frozen=True, slots=True)
-class ProbePlan:
-    """The work of a run.
+Untuned = specs.ListwiseExperiment | specs.PairwiseExperiment
 
-    Attributes:
-        collections: In the order of the manifest.
-        prompts: Where prompts come from.
-        options: More for chat models, such as ``base_url``.
-    """
-
-    manifest: ProbeRunManifest
-    collections: tuple[ProbeCollection, ...]
-    prompts: PromptLibrary
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-async def make_probe_plan(
-    experiment: ListwiseExperiment | PairwiseExperiment,
-    prompts: PromptLibrary,
-    *,
-    preparing: Preparing | None = None,
-    **options: Any,
-) -> ProbePlan:
-    """Build the probe collections of an experiment, or read them.
-
-    Args:
-        experiment: What is asked.
-        prompts: Where prompts come from.
-        preparing: Receives the name of what is imported, read or indexed.
-        options: More for chat models, such as ``base_url``: the address of an OpenAI-compatible
-            server, which defaults to the provider's own.
-
-    Raises:
-        FairqrError: A collection, a prompt or a ranker that it names is not there, or two
-            collections have one name.
-    """
-    asked_with = _asked_with(experiment)
-    check_prompts(experiment.prompts.keys(), asked_with.keys())
-    entries = []
-    for name, asked in asked_with.items():
-        prompt = prompts.get(name, experiment.prompts.get(name))
-        entries.append(
-            PromptEntry(
-                prompt=f"{prompt.id}={prompt.version}", sha256=prompt.sha256, asked=tuple(asked)
-            )
-        )
-    collections, notes = await open_probe_collections(
-        experiment, texts=_reads_texts(experiment), preparing=preparing
-    )
-    manifest = ProbeRunManifest(
-        experiment=experiment,
-        collections=tuple(map(CollectionEntry.of, collections)),
-        prompts=tuple(entries),
-        base_url=options.get("base_url"),
-        notes=tuple(notes),
-    )
-    given = {name: value for name, value in options.items() if value is not None}
-    return ProbePlan(manifest, tuple(collections), prompts, given)
-
-
-def _asked_with(experiment: ListwiseExperiment | PairwiseExperiment) -> dict[str, list[str]]:
-    """Return the ids of the prompts that are asked with, and who is asked by each."""
-    if isinstance(experiment, PairwiseExperiment):
-        return {"pairwise": list(experiment.models)}
-    found: dict[str, list[str]] = {}
-    for name in experiment.rankers:
-        named = parse_ranker(name)
-        if named.asks_a_model:
-            found.setdefault(named.kind, []).append(name)
-    return found
-
-
-def _reads_texts(experiment: ListwiseExperiment | PairwiseExperiment) -> bool:
-    shown = {experiment.shown}
-    if isinstance(experiment, ListwiseExperiment) and any(
-        parse_ranker(name).kind in ("monot5", "monobert") for name in experiment.rankers
-    ):
-        shown.add(experiment.shown_to_neural)
-    return shown != {"title"}
+JUDGE = "judge"
+"""The kind of what compares pairs; all other kinds are rankers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,69 +56,259 @@ class Asked:
 
     Attributes:
         name: The ranker or the judge's model, as the experiment writes it.
-        experiment: How it is asked.
+        kind: How it ranks.
+        model: The language model that is asked; empty if there is none.
+        how: How it is asked.
         options: More for the chat model, such as ``base_url``.
-        window: The ranker's window, one of :func:`windows_of`.
-        concurrency: How many comparisons of a pairwise ranker may run at the same time.
+        window: The window of a listwise ranker, as its records name it.
     """
 
     name: str
-    experiment: ListwiseExperiment | PairwiseExperiment
-    options: Mapping[str, Any] = field(default_factory=dict)
+    kind: str
+    model: str
+    how: RankerOptions
+    options: Mapping[str, Any]
     window: str = ""
-    concurrency: int = 1
 
     @property
-    def model(self) -> str:
-        """The language model that is asked; empty if none is."""
-        if isinstance(self.experiment, PairwiseExperiment):
-            return self.name
-        named = parse_ranker(self.name)
-        return named.model if named.asks_a_model else ""
+    def place(self) -> tuple[str, str]:
+        """What tells it from the others of its experiment."""
+        return self.name, self.window
 
-    def language_model(self, cache: ReplyCache | Literal[False] = False) -> LanguageModel:
-        """Open the language model."""
-        return open_language_model(self.model, cache=cache, **self.options)
+    @property
+    def prompt(self) -> str:
+        """The id of the prompt that it asks with, if it asks a language model."""
+        return "pairwise" if self.kind == JUDGE else self.kind
 
-    def open(self, prompts: PromptLibrary, model: LanguageModel | None = None) -> Any:
+    def language_model(self, cache: ReplyCache | bool = False) -> LanguageModel | None:
+        """Open the language model, if one is asked.
+
+        Raises:
+            ModelUnavailableError: There is no such model.
+        """
+        return open_language_model(self.model, cache=cache, **self.options) if self.model else None
+
+    def open(
+        self, prompts: PromptLibrary, model: LanguageModel | None, at_once: int = 1
+    ) -> ItemRanker | PairwiseJudge:
         """Open the ranker or judge; nothing is loaded yet.
 
         Args:
             prompts: Where prompts come from.
-            model: The language model; opened by default.
+            model: The language model.
+            at_once: How many comparisons of a pairwise ranker may run at the same time.
 
         Raises:
-            InputError: It is no ranker, or an option is out of its range.
-            ModelUnavailableError: There is no such model.
+            InputError: An option is out of its range.
             PromptError: There is no such prompt.
         """
-        experiment = self.experiment
-        if isinstance(experiment, ListwiseExperiment):
-            if self.model:
-                model = model or self.language_model()
-            return open_probe_ranker(
-                self.name, self.window, experiment, prompts, model, self.concurrency
-            )
-        return PairwiseJudge(
-            model or self.language_model(),
-            prompts.get("pairwise", experiment.prompts.get("pairwise")),
-            RankerOptions(by=experiment.by, shown=experiment.shown, length=experiment.length),
+        if self.kind == JUDGE and model is not None:
+            prompt = prompts.get(self.prompt, self.how.versions.get(self.prompt))
+            return PairwiseJudge(model, prompt, self.how)
+        how = replace(self.how, concurrency=at_once)
+        return rankers.open_ranker(self.kind, model, prompts, how)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A list to be ranked, or a pair to be asked about.
+
+    Attributes:
+        asked: Who is asked.
+        key: The key of its record.
+        query: The text of the query.
+        items: What may be known of the items; of a pair, the protected one comes first.
+        group: What stands before those who ask.
+    """
+
+    asked: Asked
+    key: tuple[str, ...]
+    query: str
+    items: tuple[rankers.RankItem, ...]
+    group: str
+
+
+def askings(experiment: Untuned, options: Mapping[str, Any]) -> list[Asked]:
+    """Return the judges, or the rankers with each of their windows; the order as given is none.
+
+    Args:
+        experiment: How they are asked.
+        options: More for chat models.
+    """
+    shown, length, versions = experiment.shown, experiment.length, experiment.prompts
+    how = RankerOptions(shown=shown, length=length, versions=versions)
+    if isinstance(experiment, specs.PairwiseExperiment):
+        how = replace(how, by=experiment.by)
+        return [Asked(model, JUDGE, model, how, options) for model in experiment.models]
+    found = []
+    for name in experiment.rankers:
+        kind, model = specs.parse_ranker(name)
+        if kind in specs.POINTWISE:
+            weighs = replace(how, shown=experiment.shown_to_neural, weights=model or None)
+            found.append(Asked(name, kind, "", weighs, options))
+        elif kind == "pairwise":
+            found.append(Asked(name, kind, model, how, options))
+        elif kind == "listwise":
+            for window in experiment.windows:
+                size, step = specs.parse_window(window)
+                sorts = replace(how, window=size, step=step)
+                found.append(Asked(name, kind, model, sorts, options, window))
+    return found
+
+
+def tasks_of(
+    experiment: Untuned, asked: Sequence[Asked], collections: Sequence[ProbeCollection]
+) -> list[Task]:
+    """Return what each ranker has to rank, or each model is asked about, by collection."""
+    tasks = []
+    for it, collection in ((it, collection) for it in asked for collection in collections):
+        name, words = collection.manifest.name, collection.manifest.words
+        if isinstance(experiment, specs.PairwiseExperiment):
+            group = rankers.group_of(experiment.asker, words)
+            drawn = (experiment.pairs, experiment.relevance_pairs, experiment.seed)
+            for query in collection.queries:
+                for pair in planned_pairs(query, *drawn):
+                    items = tuple(item.shown for item in pair.items)
+                    key = (name, it.name, query.id, pair.kind, *(item.id for item in items))
+                    tasks.append(Task(it, key, query.query, items, group))
+            continue
+        for asker in experiment.askers:
+            group = rankers.group_of(asker, words)
+            for query in collection.queries:
+                items = tuple(item.shown for item in query.items)
+                key = (name, it.name, it.window, asker, query.id)
+                tasks.append(Task(it, key, query.query, items, group))
+    return tasks
+
+
+async def opened(tools: Tools, asked: Asked, at_once: int) -> Any:
+    """Return a ranker or judge that is started; it is opened where it is not open yet."""
+
+    async def language_model() -> LanguageModel | None:
+        return asked.language_model(tools.replies)
+
+    # One for all windows, since a large model takes long to load.
+    named = (asked.model, dict(asked.options))
+    model = await tools.keep("ranking model", named, language_model)
+    return await tools.started("ranker", asked, lambda: asked.open(tools.prompts, model, at_once))
+
+
+async def start_asked(tools: Tools, asked: Asked, at_once: int) -> None:
+    """Open and start a ranker or judge, where it is not open yet."""
+    await opened(tools, asked, at_once)
+
+
+async def do_task(tools: Tools, task: Task, at_once: int) -> engine.Done[Any]:
+    """Rank a list, or compare the items of a pair in both orders.
+
+    Raises:
+        ModelError: The model was away for a part of it.
+    """
+    made = await opened(tools, task.asked, at_once)
+    if not isinstance(made, PairwiseJudge):
+        found = await made.rank(task.query, task.items, group=task.group)
+        failed = [engine.check_answered(it, found.message, found.usage) for it in found.failures]
+        ranked = kept.RankingRecord(
+            **dict(zip(kept.RankingRecord.keys, task.key, strict=True)),
+            order=found.order,
+            asked=found.asked,
+            failures=dict(found.failures),
+            repairs=dict(found.repairs),
+            warnings=found.warnings,
+            spent=spent(found.usage),
         )
+        refusal = next(filter(None, failed), None) if ranked.failed else None
+        return engine.Done((ranked,), found.warnings, refusal=refusal)
+    compared = await made.compare(task.query, task.items, task.group)
+    both = (compared.one_first, compared.other_first)
+    for each in both:
+        engine.check_answered(each.status, each.message, each.usage)
+    said = compared.preferred(lean.PROTECTED, lean.UNPROTECTED)
+    record = kept.PairRecord(
+        **dict(zip(kept.PairRecord.keys, task.key, strict=True)),
+        protected_first=said[0],
+        unprotected_first=said[1],
+        log_odds=(both[0].log_odds, both[1].log_odds),
+        spent=spent(compared.usage),
+    )
+    refusal = engine.refusal_of((it.status, it.message) for it in both)
+    return engine.Done((record,), made.warnings, refusal=refusal)
 
 
-def askings(plan: ProbePlan, concurrency: int = 1) -> list[Asked]:
-    """Return the judges, or the rankers with each of their windows."""
-    experiment = plan.manifest.experiment
-    if isinstance(experiment, PairwiseExperiment):
-        return [Asked(model, experiment, plan.options) for model in experiment.models]
-    return [
-        Asked(name, experiment, plan.options, window, concurrency)
-        for name in experiment.rankers
-        for window in windows_of(experiment, name)
+@dataclass(frozen=True, slots=True)
+class ProbePlan:
+    """The work of a run.
+
+    Attributes:
+        collections: In the order of the manifest.
+        tasks: What is asked, one ranker or model after the other.
+        batches: The examples of each training step of a tuning.
+    """
+
+    manifest: kept.ProbeRunManifest
+    collections: Sequence[ProbeCollection]
+    tasks: Sequence[Task]
+    batches: tuning.Batches = ()
+
+    @property
+    def stages(self) -> Mapping[str, str]:
+        """The files of records, without their ending, and what is asked for each."""
+        return STAGES[self.manifest.experiment.kind]
+
+    @property
+    def asked(self) -> dict[tuple[str, str], Asked]:
+        """All that is asked, by its place."""
+        return {task.asked.place: task.asked for task in self.tasks}
+
+
+async def make_probe_plan(
+    experiment: kept.AnyProbe, prompts: PromptLibrary, watcher: StageWatcher, **options: Any
+) -> ProbePlan:
+    """Build the probe collections of an experiment, or read them, and draw all pairs.
+
+    Args:
+        experiment: What is asked.
+        prompts: Where prompts come from.
+        watcher: Receives the name of what is imported, read or indexed.
+        options: More for chat models, such as ``base_url``: the address of an OpenAI-compatible
+            server, which defaults to the provider's own.
+
+    Raises:
+        FairqrError: A collection or a prompt that it names is not there, two collections have one
+            name, or no pair is left to train on or to probe with.
+    """
+    base, probed = "", experiment
+    if isinstance(experiment, specs.LoraExperiment):
+        base = lasting_name(specs.parse_causal(experiment.model))
+        probed = experiment.probing(f"{CAUSAL}:{base}")
+    asked = askings(probed, {name: it for name, it in options.items() if it is not None})
+    users: dict[str, dict[str, None]] = {}
+    for it in asked:
+        if it.model:
+            users.setdefault(it.prompt, {})[it.name] = None
+    check_prompts(experiment.prompts.keys(), users.keys())
+    found = {name: prompts.get(name, experiment.prompts.get(name)) for name in users}
+    entries = [
+        kept.PromptEntry(prompt=f"{it.id}={it.version}", sha256=it.sha256, asked=tuple(users[name]))
+        for name, it in found.items()
     ]
+    texts = {experiment.shown, *(it.how.shown for it in asked)} != {"title"}
+    collections, notes = await open_probe_collections(experiment, texts=texts, watcher=watcher)
+    entry, batches, probed_with = None, (), collections
+    if isinstance(experiment, specs.LoraExperiment):
+        probed_with, entry, batches = tuning.draw_tuning(experiment, base, collections)
+    manifest = kept.ProbeRunManifest(
+        experiment=experiment,
+        collections=tuple(it.entry for it in collections),
+        prompts=tuple(entries),
+        base_url=options.get("base_url"),
+        tuning=entry,
+        notes=tuple(notes),
+    )
+    return ProbePlan(manifest, collections, tasks_of(probed, asked, probed_with), batches)
 
 
-def remaining_cost(plan: ProbePlan, store: ProbeStore) -> Cost:
+def remaining_cost(plan: ProbePlan, prompts: PromptLibrary, store: ProbeStore) -> Cost:
     """Estimate what a run will still cost, at most; what the folder holds does not count.
 
     Raises:
@@ -200,23 +316,17 @@ def remaining_cost(plan: ProbePlan, store: ProbeStore) -> Cost:
             not named rightly.
     """
     store.check(plan.manifest)
-    experiment = plan.manifest.experiment
-    done = store.lines(experiment).done()
-    tasks = tasks_of(experiment, plan.collections)
+    opened = {place: it.open(prompts, it.language_model()) for place, it in plan.asked.items()}
+    costs = [opened[it.asked.place].cost(it.query, it.items, it.group) for it in plan.tasks]
     total = Cost()
-    for asked in askings(plan):
-        opened = asked.open(plan.prompts)
-        for task in tasks:
-            if task.key(asked.name, asked.window) not in done:
-                total += task.cost(opened)
+    for stage in plan.stages:
+        done = store.lines(stage).done()
+        left = (cost for cost, it in zip(costs, plan.tasks, strict=True) if it.key not in done)
+        total = sum(left, total)
+    if plan.batches and not store.adapter.exists():
+        examples = tuning.AS_QUESTIONS * sum(map(len, plan.batches))
+        total += Cost(examples, examples * max(cost.tokens // cost.calls for cost in costs))
     return total
-
-
-def cost_in_words(cost: Cost) -> str:
-    """Say what a run will cost at most."""
-    if not cost.calls:
-        return "no question to a language model is left"
-    return f"at most {cost.calls:,} questions to language models, about {cost.tokens:,} tokens"
 
 
 async def run_probe(
@@ -232,127 +342,41 @@ async def run_probe(
 
     Raises:
         FairqrError: A model is not there, fails all the time, or reads too little at once for two
-            items. The results so far are kept.
+            items; or it cannot be tuned. The results so far are kept.
     """
-    experiment = plan.manifest.experiment
-    each = askings(plan, pool.at_once)
-    for asked in each:
-        asked.open(plan.prompts)  # a wrong name is an error before anything is sent to a worker
-    tasks = tasks_of(experiment, plan.collections)
 
-    async def start(place: int) -> None:
-        await pool.do(open_asked, each[place])
+    async def start(place: tuple[str, str]) -> None:
+        await pool.do(start_asked, plan.asked[place], pool.at_once)
         # Nothing is written before the model is there.
         store.start(plan.manifest, plan.collections)
 
     with store.locked():
         store.check(plan.manifest)
-        undone = await run_tasks(
-            [(place, task) for place in range(len(each)) for task in tasks],
-            lambda it: pool.do(do_task, each[it[0]], it[1]),
-            store.lines(experiment),
-            title="pairs" if isinstance(experiment, PairwiseExperiment) else "lists",
-            keys=lambda it: [it[1].key(each[it[0]].name, each[it[0]].window)],
-            place=lambda it: it[0],
-            start=start,
-            model=lambda place: each[place].name,
-            watcher=watcher,
-            at_once=pool.at_once,
-        )
-        store.start(plan.manifest, plan.collections)
-        if undone is not None:
-            raise undone
-
-
-async def open_asked(tools: Tools, asked: Asked) -> None:
-    """Open and start a ranker or judge, where it is not open yet."""
-    await _opened(tools, asked)
-
-
-async def do_task(tools: Tools, asked: Asked, task: ListTask | PairTask) -> Done[Any]:
-    """Rank a list, or compare the items of a pair."""
-    opened = await _opened(tools, asked)
-    if isinstance(task, PairTask):
-        return await compare_pair(opened, asked.name, task)
-    return await rank_list(opened, asked, task)
-
-
-async def rank_list(ranker: ItemRanker, asked: Asked, task: ListTask) -> Done[RankingRecord]:
-    """Rank a list.
-
-    Raises:
-        ModelError: The model was away for a part of it.
-    """
-    ranking = await ranker.rank(task.query.query, task.items, group=task.group)
-    failed = [check_answered(it, ranking.message, ranking.usage) for it in ranking.failures]
-    refusal = next(filter(None, failed), None) if ranking.failed else None
-    key = task.key(asked.name, asked.window)
-    record = RankingRecord(
-        **dict(zip(RankingRecord.keys, key, strict=True)),
-        order=ranking.order,
-        asked=ranking.asked,
-        failures=dict(ranking.failures),
-        repairs=dict(ranking.repairs),
-        warnings=ranking.warnings,
-        spent=Spent(**spent(ranking.usage)),
-    )
-    return Done((record,), ranking.warnings, refusal=refusal)
-
-
-async def compare_pair(judge: PairwiseJudge, model: str, task: PairTask) -> Done[PairRecord]:
-    """Compare the items of a pair in both orders.
-
-    Args:
-        judge: A started judge.
-        model: Its name in results.
-        task: The pair.
-
-    Raises:
-        ModelError: The model was away for one of them.
-    """
-    asked = await judge.compare(task.query.query, task.items, task.group)
-    both = (asked.one_first, asked.other_first)
-    usage = both[0].usage + both[1].usage
-    for each in both:
-        check_answered(each.status, each.message, each.usage)
-    protected_first, unprotected_first = asked.preferred(PROTECTED, UNPROTECTED)
-    record = PairRecord(
-        **dict(zip(PairRecord.keys, task.key(model), strict=True)),
-        protected_first=protected_first,
-        unprotected_first=unprotected_first,
-        log_odds=(asked.one_first.log_odds, asked.other_first.log_odds),
-        spent=Spent(**spent(usage)),
-    )
-    return Done(
-        (record,), judge.warnings, refusal=refusal_of((it.status, it.message) for it in both)
-    )
-
-
-async def _opened(tools: Tools, asked: Asked) -> Any:
-    """Return the ranker or judge, started."""
-
-    async def opened() -> Any:
-        made = asked.open(tools.prompts, await _model(tools, asked) if asked.model else None)
-        await made.start()
-        return made
-
-    return await tools.keep("ranker", asked, opened)
-
-
-async def _model(tools: Tools, asked: Asked) -> LanguageModel:
-    async def opened() -> LanguageModel:
-        return asked.language_model(tools.replies)
-
-    # One for all windows, since a large model takes long to load.
-    return await tools.keep("ranking model", (asked.model, dict(asked.options)), opened)
+        for stage, title in plan.stages.items():
+            if stage == "after":
+                judge = await opened(pool.tools, plan.tasks[0].asked, pool.at_once)
+                await tuning.tune(store, plan.manifest, plan.batches, judge, watcher)
+                tuned = replace(plan.tasks[0].asked, model=f"{CAUSAL}:{store.adapter}")
+                plan = replace(plan, tasks=[replace(task, asked=tuned) for task in plan.tasks])
+            undone = await engine.run_tasks(
+                plan.tasks,
+                lambda task: pool.do(do_task, task, pool.at_once),
+                store.lines(stage),
+                title=title,
+                keys=lambda task: [task.key],
+                place=lambda task: task.asked.place,
+                start=start,
+                model=lambda place: place[0],
+                watcher=watcher,
+                at_once=pool.at_once,
+            )
+            store.start(plan.manifest, plan.collections)
+            if undone is not None:
+                raise undone
 
 
 async def run(
-    experiment: ListwiseExperiment | PairwiseExperiment,
-    options: RunOptions,
-    *,
-    shared: bool = False,
-    **asked: Any,
+    experiment: kept.AnyProbe, options: RunOptions, *, shared: bool = False, **asked: Any
 ) -> ProbeStore:
     """Do all that is not done yet, and say first what it will cost at most.
 
@@ -364,31 +388,31 @@ async def run(
         asked: More for chat models, such as ``base_url``.
 
     Raises:
-        FairqrError: The folder holds something else, a model fails, or the run is costly and
-            the user did not agree.
+        FairqrError: The folder holds something else, a model fails or cannot be tuned, or the run
+            is costly and the user did not agree.
     """
-    watcher = options.watcher
-    plan = await make_probe_plan(experiment, options.prompts, preparing=watcher.count, **asked)
-    for sentence in plan.manifest.notes:
-        watcher.note(sentence)
+    if isinstance(experiment, specs.LoraExperiment) and options.workers.ray:
+        raise InputError("A model is tuned in one process; leave the workers on Ray out.")
+    plan = await make_probe_plan(experiment, options.prompts, options.watcher, **asked)
     same = plan.manifest.model_dump_json(include=set(plan.manifest.identity()))
     own = hashlib.sha256(same.encode()).hexdigest()[:24]
     store = ProbeStore(options.folder / own if shared else options.folder)
-    cost = remaining_cost(plan, store)
+    cost = remaining_cost(plan, options.prompts, store)
     options.agree(cost.calls, cost.tokens)
-    watcher.note(cost_in_words(cost))
+    most = f"at most {cost.calls:,} questions to language models, about {cost.tokens:,} tokens"
+    most = most if cost.calls else "no question to a language model is left"
+    for sentence in (*plan.manifest.notes, most):
+        options.watcher.note(sentence)
     async with options.pool(replies_file() if shared else store.replies) as pool:
-        await run_probe(plan, store, pool, watcher=watcher)
+        await run_probe(plan, store, pool, watcher=options.watcher)
     return store
 
 
-def measure(store: ProbeStore) -> MeasuredListwise | MeasuredPairwise:
+def measure(store: ProbeStore) -> Measured:
     """Measure all lists or pairs, and count the missing ones.
 
     Raises:
         InputError: The folder holds no run, or a file of it is damaged.
     """
-    manifest, collections = store.manifest(), store.collections()
-    if isinstance(manifest.experiment, ListwiseExperiment):
-        return measure_listwise(manifest, collections, store.rankings.read())
-    return measure_pairwise(manifest, collections, store.pairs.read())
+    measured: Measured = MEASURES[store.manifest().experiment.kind](store)
+    return measured

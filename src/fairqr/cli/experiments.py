@@ -73,8 +73,8 @@ def run_experiment(
         prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
         small: Run its small form: less of everything, for a first answer in about two minutes.
         report: Write the report when the run is done.
-        yes: Run even if the model may be asked more than 2,000 times, read more than 1,000,000
-            tokens, or be tuned by more than 6,000 passes.
+        yes: Run even if the model may be asked more than 2,000 times or read more than 1,000,000
+            tokens; a tuning counts each training example as three questions.
     """
     from fairqr.evaluation.experiments.catalogue import read_experiment
     from fairqr.evaluation.experiments.kinds import FAIR_RAG, RunOptions

@@ -224,7 +224,7 @@ def _pairwise(measured: Any) -> Iterator[RenderableType]:
             if row.without_pairs and row.kind != "together":
                 yield f"{_queries(row.without_pairs)} without {row.kind} pairs: a cell is empty"
             if (
-                measured.manifest.pairs.by == "probabilities"
+                measured.manifest.experiment.by == "probabilities"
                 and 2 * row.failures.get("neither", 0) > row.replies
             ):
                 yield "Most replies begin with neither A nor B; --set by=reply reads them whole."

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.evaluation.probes.store import LoraStore
+from fairqr.evaluation.probes.store import ProbeStore
 from tests.patience import PATIENCE
 from tests.unit.agents.ranking.tiny_models import save_causal
 
@@ -87,22 +87,22 @@ def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 
 def test_it_trains_and_probes_both_times(whole: tuple[Path, str, str], model: Path) -> None:
     folder, out, err = whole
-    store = LoraStore(folder)
+    store = ProbeStore(folder)
     manifest = store.manifest()
-    assert manifest.base == str(model.resolve())
-    assert [it.step for it in store.curve()] == [1, 2, 3, 4, 5, 6]
-    asked = sum(manifest.splits[0].held_out_pairs.values())
-    assert len(store.pairs("before").read()) == len(store.pairs("after").read()) == asked > 0
-    split = manifest.splits[0]
+    assert manifest.tuning.base == str(model.resolve())
+    assert [it.step for it in store.losses.read()] == [1, 2, 3, 4, 5, 6]
+    split = manifest.tuning.splits[0]
+    asked = sum(split.held_out_pairs.values())
+    assert len(store.lines("before").read()) == len(store.lines("after").read()) == asked > 0
     assert not set(split.train) & set(split.held_out)
     assert not (folder / "checkpoints").exists()
     assert f"written: {folder / 'report.md'}" in out
-    assert "5 queries to train on" in err
+    assert f"at most {4 * asked + 3 * 6 * 4} questions" in err
     about = json.loads((folder / "adapter" / "fairqr.json").read_text())
     assert about["base"] == str(model.resolve())
-    assert about["prompt"] == manifest.prompt
+    assert about["prompt"] == manifest.prompts[0].prompt
     before, after = (
-        {it.key: it.log_odds for it in store.pairs(when).read()} for when in ("before", "after")
+        {it.key: it.log_odds for it in store.lines(when).read()} for when in ("before", "after")
     )
     assert before.keys() == after.keys()
     assert before != after, "the adapter changes what the model says"

@@ -21,7 +21,6 @@ from fairqr.evaluation.experiments.running import make_plan, run_searches
 from fairqr.evaluation.experiments.store import Store
 from fairqr.evaluation.experiments.workers import Job, P, Pool, T, Tools
 from fairqr.evaluation.lamp.tasks import TASKS
-from fairqr.evaluation.probes.collection import write_probe_collection
 from fairqr.evaluation.probes.running import make_probe_plan, run_probe
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.evaluation.rag.collection import RagQuery
@@ -40,9 +39,7 @@ from tests.integration.model_server import (
     says,
     weighs,
 )
-from tests.unit.evaluation.probes.written_out import collection_of as lists_of
-from tests.unit.evaluation.probes.written_out import listwise, pairwise
-from tests.unit.evaluation.probes.written_out import query_of as list_of
+from tests.unit.evaluation.probes import made
 from tests.unit.evaluation.rag.small_rag import collection_of, experiment_of, query_of
 from tests.unit.evaluation.watching import Watcher
 
@@ -179,21 +176,21 @@ async def test_the_jobs_of_lists_and_pairs_are_plain_data(
     monkeypatch.setenv("OPENAI_BASE_URL", model_server.base_url)
     prompts = PromptLibrary()
     built = clean_environment / "built"
-    write_probe_collection(lists_of(*(list_of(f"q{n}", 2, 2, 2, 2) for n in range(3))), built)
-    source = ({"folder": str(built)},)
-    lists = listwise(sources=source, rankers=("initial", "openai:fake", "pairwise:openai:fake"))
-    pairs = pairwise(sources=source, models=("openai:fake",))
+    made.collection_of(*(made.query_of(f"q{n}", 2, 2, 2, 2) for n in range(3))).write(built)
+    rankers = ("initial", "openai:fake", "pairwise:openai:fake")
+    lists = made.listwise(sources=str(built), rankers=rankers)
+    pairs = made.pairwise(sources=str(built), models=("openai:fake",))
     model_server.does(_judges)
-    plans = [await make_probe_plan(experiment, prompts) for experiment in (lists, pairs)]
+    plans = [await make_probe_plan(experiment, prompts, Watcher()) for experiment in (lists, pairs)]
     written = []
     for name in ("here", "there"):
         stores = [ProbeStore(clean_environment / f"{name} {kind}") for kind in ("lists", "pairs")]
         pool = _pool(name, prompts, clean_environment / f"{name}.sqlite")
         for plan, store in zip(plans, stores, strict=True):
             await run_probe(plan, store, pool, watcher=Watcher())
-        written.append((_of(stores[0].rankings), _of(stores[1].pairs)))
+        written.append((_of(stores[0].lines("rankings")), _of(stores[1].lines("pairs"))))
     assert written[0] == written[1]
-    assert len(written[0][0]) == 3 * 9
+    assert len(written[0][0]) == 2 * 9
     assert written[0][1]
 
 

@@ -281,8 +281,9 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
     assert len(asked) == 2 * 2 * 2 * TOPICS
     assert len(set(asked)) == len(asked)
     whole = here(*pairwise(folk, model_server, "-o", folk.parent / "whole", *small))
-    records = {record.key: record for record in ProbeStore(folder).pairs.read()}
-    others = {record.key: record for record in ProbeStore(folk.parent / "whole").pairs.read()}
+    whole_run = ProbeStore(folk.parent / "whole")
+    records = {record.key: record for record in ProbeStore(folder).lines("pairs").read()}
+    others = {record.key: record for record in whole_run.lines("pairs").read()}
     assert len(records) == 2 * 2 * TOPICS
     assert {key: record.protected_first for key, record in records.items()} == {
         key: record.protected_first for key, record in others.items()
@@ -300,7 +301,7 @@ def test_a_model_that_goes_away_ends_the_run_and_leaves_no_failures(
     arguments = pairwise(folk, model_server, "-o", folder, "--set", "pairs=2")
     run = here(*arguments)
     assert run.code == 2
-    kept = ProbeStore(folder).pairs.read()
+    kept = ProbeStore(folder).lines("pairs").read()
     assert 8 <= len(kept) <= 15
     told = f"did not answer {32 - len(kept)} of 32 tasks, the last time with"
     assert told in run.stderr.splitlines()[-1]
@@ -643,7 +644,7 @@ def test_experiments_run_and_are_reported(
     folder = folk.parent / "lists"
     run = here("experiment", "run", path, "-o", folder, "--set", "seed=2")
     assert run.code == 0, run
-    assert ProbeStore(folder).manifest().rankings.seed == 2
+    assert ProbeStore(folder).manifest().experiment.seed == 2
     assert here("experiment", "report", folder).code == 0
     for name in ("retriever", "corpus", "attribute", "models"):
         refused = here("experiment", "run", path, "-o", folder, "--set", f"{name}=bm25").complaint()

@@ -6,27 +6,28 @@ import re
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
 
-from fairqr.evaluation.probes import report
-from fairqr.evaluation.probes.report import values_of
+from fairqr.evaluation.probes.report import share_cell, values_of
 from fairqr.evaluation.probes.running import measure
-from fairqr.evaluation.probes.store import LoraStore, ProbeStore
-from fairqr.evaluation.probes.tuning_measures import measure_lora
+from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.evaluation.reports.writer import render
 from tests.golden.reports import check_report
-from tests.unit.evaluation.probes.made_probes import (
+from tests.unit.evaluation.probes.made import (
     begin_listwise,
     begin_pairwise,
     begin_tuning,
     by_protection,
     collection,
+    even,
+    fails,
     given,
+    leaning,
+    mixed,
     noisy,
     ranking,
 )
@@ -37,42 +38,20 @@ READER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
 def measured(folder: Path) -> Any:
-    """Measure a run of any kind."""
-    if (folder / "losses.jsonl").exists():
-        return measure_lora(LoraStore(folder))
     return measure(ProbeStore(folder))
 
 
-def leaning(pair: Any, number: int) -> tuple[str, str]:
-    """Prefer the protected item in three of four pairs, both times."""
-    winner = "protected" if number % 4 else "unprotected"
-    return winner, winner
-
-
-def mixed(pair: Any, number: int) -> tuple[str, str]:
-    """Do a bit of everything."""
-    return (
-        ("protected", "protected"),
-        ("unprotected", "unprotected"),
-        ("protected", "unprotected"),
-        ("refused", "protected"),
-    )[number % 4]
-
-
-def fails(pair: Any, number: int) -> tuple[str, str]:
-    return "refused", "both"
-
-
-def even(number: int) -> tuple[str, str]:
-    """Prefer either item as often."""
-    return ("protected",) * 2 if number % 2 else ("unprotected",) * 2
+PLACE: dict[str, Any] = {
+    **{"name": "notables, place", "protected": "far", "unprotected": "near", "order": "bm25"},
+    **{"protected_groups": ("far",), "unprotected_groups": ("near",)},
+}
 
 
 def some_lists(folder: Path) -> None:
     """A run with two windows, a ranker that leans, one that fails, and rankings to be made."""
     probes = [
         collection(queries=12, sizes=(6, 3, 5, 4)),
-        collection(queries=4, name="notables, place", words=("far", "near"), order="bm25"),
+        collection(queries=4, **PLACE),
     ]
     records = []
     for probe in probes:
@@ -84,7 +63,7 @@ def some_lists(folder: Path) -> None:
             *ranking(probe, given, "refuses", failures={"refused": 2, "timeout": 1}),
         ]
     begin_listwise(
-        folder, probes, records[:-3], windows=["20/10", "10/5"], notes=["A note."], about="Why."
+        folder, probes, records[:-3], windows=["20/10", "10/5"], notes=("A note.",), about="Why."
     )
 
 
@@ -97,7 +76,7 @@ def some_pairs(folder: Path) -> None:
 
 def a_tuning(folder: Path) -> None:
     """A tuning that mends a lean, and costs relevance."""
-    begin_tuning(folder, collection(queries=24), lambda number: leaning(None, number), even)
+    begin_tuning(folder, collection(queries=24), leaning, even)
 
 
 RUNS: dict[str, Callable[[Path], None]] = {
@@ -107,71 +86,58 @@ RUNS: dict[str, Callable[[Path], None]] = {
 }
 
 
-@dataclass(frozen=True)
-class Reported:
-    """A run with its report.
-
-    Attributes:
-        kind: Of the run.
-        folder: Where both are.
-        written: The files of the report, in the order in which they were written.
-    """
-
-    kind: str
-    folder: Path
-    written: list[Path]
-
-    @classmethod
-    def of(cls, kind: str, folder: Path) -> Reported:
-        RUNS[kind](folder)
-        return cls(kind, folder, measured(folder).write_report(folder))
-
-    def files(self) -> dict[Path, bytes]:
-        """Return what is in each file of the folder."""
-        paths = (path for path in self.folder.rglob("*") if path.is_file())
-        return {path.relative_to(self.folder): path.read_bytes() for path in paths}
+def files_of(folder: Path) -> dict[Path, bytes]:
+    """Return what is in each file of a folder."""
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder): path.read_bytes() for path in paths}
 
 
 @pytest.fixture(scope="module", params=RUNS)
-def reported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reported:
-    return Reported.of(request.param, tmp_path_factory.mktemp(request.param))
+def reported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run with its report; its name begins with the kind of run."""
+    folder = tmp_path_factory.mktemp(request.param)
+    RUNS[request.param](folder)
+    measured(folder).write_report(folder)
+    return folder
 
 
-def test_the_report_as_a_whole(reported: Reported) -> None:
+def test_the_report_as_a_whole(reported: Path) -> None:
     """It is written as files, whose page is whole and fetches nothing."""
-    check_report(reported.kind, (reported.folder / "report.md").read_text(encoding="utf-8"))
-    names = [path.name for path in reported.written]
-    assert [*names[:2], names[-1]] == ["report.md", "report.html", "measures.csv"]
-    assert {Path(name).suffix for name in names[2:-1]} == {".svg"}
-    check_page(reported.folder)
-    assert check_plain(reported.folder) == len(names) - 3
+    check_report(reported.name[:-1], (reported / "report.md").read_text(encoding="utf-8"))
+    check_page(reported)
+    assert check_plain(reported) == len([*(reported / "figures").iterdir()]) > 0
+    assert (reported / "measures.csv").read_text() == measured(reported).csv
 
 
-def test_the_same_results_give_the_same_files(reported: Reported, tmp_path: Path) -> None:
-    files = reported.files()
-    assert len(files) > 5
-    assert Reported.of(reported.kind, tmp_path).files() == files
+def test_the_same_results_give_the_same_files(reported: Path, tmp_path: Path) -> None:
+    RUNS[reported.name[:-1]](tmp_path)
+    measured(tmp_path).write_report(tmp_path)
+    assert files_of(reported) == files_of(tmp_path)
+
+
+HOSTILE_NAMES: dict[str, Any] = {
+    **{"name": HOSTILE, "protected": HOSTILE, "unprotected": f"{HOSTILE}!"},
+    **{"protected_groups": (HOSTILE,), "unprotected_groups": (f"{HOSTILE}!",)},
+}
+TOLD: dict[str, Any] = {"notes": (HOSTILE,), "about": HOSTILE, "title": HOSTILE}
 
 
 def hostile_lists(folder: Path) -> None:
-    probe = collection(name=HOSTILE, words=(HOSTILE, f"{HOSTILE}!"), queries=2)
-    records = ranking(probe, noisy, f"local:{HOSTILE}", failures={HOSTILE: 1}, repairs={HOSTILE: 1})
-    begin_listwise(folder, [probe], records, notes=[HOSTILE], about=HOSTILE, title=HOSTILE)
+    probe = collection(queries=2, **HOSTILE_NAMES)
+    events = {"failures": {HOSTILE: 1}, "repairs": {HOSTILE: 1}}
+    begin_listwise(folder, [probe], ranking(probe, noisy, f"local:{HOSTILE}", **events), **TOLD)
 
 
 def hostile_pairs(folder: Path) -> None:
-    def reply(pair: Any, number: int) -> tuple[str, str]:
+    def reply(number: int) -> tuple[str, str]:
         return ("protected", "protected") if number % 2 else (HOSTILE, HOSTILE)
 
-    probe = collection(name=HOSTILE, words=(HOSTILE, f"{HOSTILE}!"))
-    models = {f"local:{HOSTILE}": reply}
-    begin_pairwise(folder, [probe], models, notes=[HOSTILE], about=HOSTILE, title=HOSTILE)
+    begin_pairwise(folder, [collection(**HOSTILE_NAMES)], {f"local:{HOSTILE}": reply}, **TOLD)
 
 
 def hostile_tuning(folder: Path) -> None:
-    probe = collection(name=HOSTILE, words=(HOSTILE, f"{HOSTILE}!"))
-    named = {"about": HOSTILE, "title": HOSTILE, "model": f"causal:{HOSTILE}"}
-    begin_tuning(folder, probe, even, even, notes=(HOSTILE,), **named)
+    probe = collection(**HOSTILE_NAMES)
+    begin_tuning(folder, probe, even, even, model=f"causal:{HOSTILE}", **TOLD)
 
 
 @pytest.mark.parametrize("begin", [hostile_lists, hostile_pairs, hostile_tuning])
@@ -182,32 +148,23 @@ def test_hostile_names_never_become_markup(begin: Callable[[Path], None], tmp_pa
     assert "alert(1)" in check_page(tmp_path)
 
 
-def nothing_ranked(folder: Path) -> None:
-    begin_listwise(folder, [collection()], [])
-
-
-def nothing_asked(folder: Path) -> None:
-    begin_pairwise(folder, [collection()], {"leans": leaning}, missing=64)
-
-
-def nothing_tuned(folder: Path) -> None:
-    begin_tuning(folder, collection(), even, None)
-
-
 @pytest.mark.parametrize(
     ("begin", "left"),
     [
-        (nothing_ranked, "24 rankings still to be done"),
-        (nothing_asked, "64 pairs still to be done"),
-        (nothing_tuned, "48 held-out pairs still to be done"),
+        (lambda it: begin_listwise(it, [collection()], []), "24 rankings"),
+        (
+            lambda it: begin_pairwise(it, [collection()], {"leans": leaning}, missing=64),
+            "64 pairs",
+        ),
+        (lambda it: begin_tuning(it, collection(), even, None), "48 held-out pairs"),
     ],
 )
 def test_a_run_that_has_barely_begun_says_so(
-    begin: Callable[[Path], None], left: str, tmp_path: Path
+    begin: Callable[[Path], object], left: str, tmp_path: Path
 ) -> None:
     begin(tmp_path)
     measured(tmp_path).write_report(tmp_path)
-    assert left in check_page(tmp_path)
+    assert f"{left} still to be done" in check_page(tmp_path)
 
 
 def test_few_lists_allow_no_claim(tmp_path: Path) -> None:
@@ -225,7 +182,7 @@ def test_intervals_of_few_queries_are_not_shown(tmp_path: Path) -> None:
     begin_pairwise(tmp_path, [collection(queries=5)], {"mixed": mixed})
     (row, *_) = values_of(measured(tmp_path))["parts"][0]["rows"]
     assert row.protected_low is None
-    assert report.share_cell(row, "protected") == "25.0% *5 of 20*"
+    assert share_cell(row, "protected") == "25.0% *5 of 20*"
 
 
 def test_what_was_not_asked_is_not_claimed(tmp_path: Path) -> None:
@@ -233,7 +190,7 @@ def test_what_was_not_asked_is_not_claimed(tmp_path: Path) -> None:
     records = ranking(probe, noisy, "model", askers=["neutral"])
     begin_listwise(tmp_path / "lists", [probe], records, askers=["neutral"])
     begin_pairwise(tmp_path / "pairs", [probe], {"leans": leaning})
-    begin_tuning(tmp_path / "tuning", probe, even, even, relevance=0)
+    begin_tuning(tmp_path / "tuning", probe, even, even, relevance_pairs=0)
     for name, kind, said in (
         ("lists", "listwise", "nothing is said of fairness toward those who ask"),
         ("pairs", "pairwise", "it is not known how well the models judge relevance"),
@@ -256,7 +213,7 @@ def test_how_a_model_was_really_asked_is_said(
 
 
 def test_the_training_is_told_in_parts(tmp_path: Path) -> None:
-    a_tuning(tmp_path)
+    RUNS["tuning"](tmp_path)
     values = values_of(measured(tmp_path))
     assert values["losses"] == pytest.approx([(1 / a + 1 / (a + 1)) / 2 for a in range(1, 20, 2)])
     assert (values["steps"], values["examples"], values["tokens"]) == (20, 80, 8000)

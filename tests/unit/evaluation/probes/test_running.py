@@ -1,84 +1,208 @@
-"""Running lists: what is written, what is not done again, and care for a model that goes away."""
+"""Running a probe: what it costs, what is not done again, and what is refused before anything."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairqr.agents.models.replies import Usage
-from fairqr.base.errors import InputError, ModelUnavailableError
+from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
+from fairqr.cli.options import read_parameters
+from fairqr.evaluation.experiments.catalogue import SHIPPED, read_experiment
 from fairqr.evaluation.experiments.folder import spent
+from fairqr.evaluation.experiments.progress import QuietWatcher
 from fairqr.evaluation.experiments.workers import Pool
-from fairqr.evaluation.probes.collection import write_probe_collection
-from fairqr.evaluation.probes.running import ProbePlan, make_probe_plan, measure, run_probe
-from fairqr.evaluation.probes.store import ProbeStore
+from fairqr.evaluation.probes import running
+from fairqr.evaluation.probes.running import ProbePlan, make_probe_plan, remaining_cost, run_probe
+from fairqr.evaluation.probes.specification import (
+    ListwiseExperiment,
+    LoraExperiment,
+    parse_ranker,
+    parse_window,
+)
+from fairqr.evaluation.probes.store import PairRecord, ProbeStore
 from fairqr.prompts.library import PromptLibrary
-from tests.unit.evaluation.probes.written_out import collection_of, listwise, query_of
+from tests.unit.agents.ranking.fakes import WeighingModel
+from tests.unit.evaluation.probes.made import collection_of, listwise, pairwise, query_of
 from tests.unit.evaluation.watching import Watcher
 
-
-async def make_plan(tmp_path: Path, *rankers: str) -> ProbePlan:
-    collection = collection_of(*(query_of(f"q{number}", 2, 2, 2, 2) for number in range(3)))
-    folder = tmp_path / "built"
-    write_probe_collection(collection, folder)
-    experiment = listwise(sources=({"folder": str(folder)},), rankers=rankers)
-    return await make_probe_plan(experiment, PromptLibrary())
+PROMPTS = PromptLibrary()
 
 
-def here(store: ProbeStore) -> Pool:
-    return Pool.here(PromptLibrary(), store.replies)
+@pytest.fixture
+def built(tmp_path: Path) -> str:
+    """A folder of three queries with 8 items each."""
+    collection_of(*(query_of(f"q{number}", 2, 2, 2, 2) for number in range(3))).write(
+        tmp_path / "built"
+    )
+    return str(tmp_path / "built")
 
 
-async def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
-    """A half line at the end is cut off, and that one list is ranked again."""
-    plan = await make_plan(tmp_path, "initial")
+async def plan_of(experiment: Any, **options: Any) -> ProbePlan:
+    return await make_probe_plan(experiment, PROMPTS, QuietWatcher(), **options)
+
+
+async def test_each_question_costs_and_what_is_kept_does_not(built: str, tmp_path: Path) -> None:
+    """Two orders for each pair; a list has its windows."""
+    plan = await plan_of(pairwise(sources=built, models=("openai:a", "openai:b"), pairs=2))
     store = ProbeStore(tmp_path / "run")
-    first = Watcher()
-    await run_probe(plan, store, here(store), watcher=first)
-    assert first.stages == [("lists", 9, 0)]
-    assert first.steps == 9
-    records = store.rankings.read()
-    assert {record.key for record in records} == {
-        ("small, gender", "initial", "", asker, f"q{number}")
-        for asker in ("neutral", "protected", "unprotected")
-        for number in range(3)
-    }
-    assert all(record.order == tuple(range(8)) for record in records)
-    path = store.folder / "rankings.jsonl"
+    whole = remaining_cost(plan, PROMPTS, store)
+    # Two models, three queries, two kinds, two pairs, two orders.
+    assert whole.calls == 2 * 3 * 2 * 2 * 2
+    assert whole.tokens > 50 * whole.calls
+    assert not store.folder.exists()
+    store.start(plan.manifest, plan.collections)
+    lines = store.lines("pairs")
+    with lines.writing():
+        for task in plan.tasks[:2]:
+            key = dict(zip(PairRecord.keys, task.key, strict=True))
+            lines.add(PairRecord(**key, protected_first="protected", unprotected_first="refused"))
+    assert remaining_cost(plan, PROMPTS, store).calls == whole.calls - 2 * 2
+    lists = listwise(
+        sources=built, rankers=["initial", "openai:a"], windows=["4/2", "8/4"], askers=["neutral"]
+    )
+    # Windows at 4, 2 and 0 of eight items; and one of all.
+    cost = remaining_cost(await plan_of(lists), PROMPTS, ProbeStore(tmp_path / "lists"))
+    assert cost.calls == 3 * 3 + 3 * 1
+    usage = Usage(1, 2, prompt_tokens=10, completion_tokens=5, cached_tokens=30)
+    assert spent(usage) == {"model_calls": 3, "tokens": 45}, "as when it was first asked"
+
+
+async def test_a_folder_keeps_what_it_was_begun_with(built: str, tmp_path: Path) -> None:
+    """The collections too, so that a report needs nothing else; what was changed is refused."""
+    plan = await plan_of(pairwise(sources=built))
+    store = ProbeStore(tmp_path / "run")
+    for _ in range(2):
+        store.start(plan.manifest, plan.collections)
+        assert store.collections() == plan.collections
+    other = await plan_of(pairwise(sources=built, seed=1))
+    with pytest.raises(InputError, match=r"another experiment \(seed\)"):
+        remaining_cost(other, PROMPTS, store)
+    elsewhere = await plan_of(pairwise(sources=built), base_url="http://127.0.0.1:1/v1")
+    with pytest.raises(InputError, match="another base_url"):
+        remaining_cost(elsewhere, PROMPTS, store)
+    changed = collection_of(*(query_of(f"x{number}", 2, 2, 2, 2) for number in range(3)))
+    (kept,) = (store.folder / "collections").iterdir()
+    changed.write(kept)
+    with pytest.raises(InputError, match="is not the one of the run"):
+        store.collections()
+    changed.write(Path(built))
+    with pytest.raises(InputError, match="another collections"):
+        remaining_cost(await plan_of(pairwise(sources=built)), PROMPTS, store)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"prompts": {"pairwise": "v77"}}, PromptError, "no prompt pairwise/v77"),
+        ({"prompts": {"listwise": "v1"}}, InputError, "'listwise' is not used; the prompts here"),
+        ({"sources": "nowhere"}, InputError, "holds no probe collection"),
+        ({"models": ["openai:a", "nothing"]}, ModelUnavailableError, "nothing"),
+        ({"models": ["openai:a", "causal:"]}, ModelUnavailableError, "lacks a model"),
+    ],
+)
+async def test_what_an_experiment_names_has_to_be_there(
+    built: str, tmp_path: Path, changes: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    """That is said before anything is asked or written."""
+    store = ProbeStore(tmp_path / "run")
+    with pytest.raises(error, match=said):
+        remaining_cost(await plan_of(pairwise(**{"sources": built, **changes})), PROMPTS, store)
+    assert not store.folder.exists()
+
+
+async def test_prompts_stand_in_the_manifest_with_those_who_are_asked(built: str) -> None:
+    names = ["initial", "openai:a", "pairwise:openai:b", "openai:c", "monot5"]
+    plan = await plan_of(listwise(sources=built, rankers=names, windows=["4/2", "8/4"]))
+    asked = {entry.prompt.partition("=")[0]: entry.asked for entry in plan.manifest.prompts}
+    assert asked == {"listwise": ("openai:a", "openai:c"), "pairwise": ("pairwise:openai:b",)}
+    assert all(len(entry.sha256) == 64 for entry in plan.manifest.prompts)
+
+
+async def test_what_is_done_is_not_done_again(
+    built: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A half line at the end is cut off, and that one pair is asked about again."""
+    model = WeighingModel()
+    monkeypatch.setattr(running, "open_language_model", lambda *_, **__: model)
+    plan = await plan_of(pairwise(sources=built, pairs=2))
+    store = ProbeStore(tmp_path / "run")
+
+    async def run() -> Watcher:
+        watcher = Watcher()
+        await run_probe(plan, store, Pool.here(PROMPTS, store.replies), watcher=watcher)
+        return watcher
+
+    assert ((first := await run()).stages, first.steps) == ([("pairs", 12, 0)], 12)
+    keys = {record.key for record in store.lines("pairs").read()}
+    assert keys == {task.key for task in plan.tasks}
+    path = store.folder / "pairs.jsonl"
     path.write_bytes(path.read_bytes()[:-20])
-    second = Watcher()
-    await run_probe(plan, store, here(store), watcher=second)
-    assert (second.stages, second.steps) == ([("lists", 9, 8)], 1)
-    assert {record.key for record in store.rankings.read()} == {it.key for it in records}
-    third = Watcher()
-    await run_probe(plan, store, here(store), watcher=third)
-    assert third.stages == []
-    measured = measure(store)
-    assert measured.missing == 0
-
-
-async def test_nothing_is_written_where_the_first_model_is_not_there(tmp_path: Path) -> None:
-    plan = await make_plan(tmp_path, "nothing:fake", "initial")
-    store = ProbeStore(tmp_path / "run")
-    with pytest.raises(ModelUnavailableError):
-        await run_probe(plan, store, here(store), watcher=Watcher())
-    assert not store.exists()
-    assert store.rankings.read() == []
-
-
-async def test_a_damaged_line_is_named(tmp_path: Path) -> None:
-    plan = await make_plan(tmp_path, "initial")
-    store = ProbeStore(tmp_path / "run")
-    await run_probe(plan, store, here(store), watcher=Watcher())
-    path = store.folder / "rankings.jsonl"
+    assert ((second := await run()).stages, second.steps) == ([("pairs", 12, 11)], 1)
+    assert {record.key for record in store.lines("pairs").read()} == keys
+    assert (await run()).stages == []
+    assert len(model.asked) == 2 * 13
+    assert running.measure(store).missing == 0
     path.write_text("{}\n" + path.read_text())
     with pytest.raises(InputError, match="line 1, is damaged or of another version; remove"):
-        await run_probe(plan, store, here(store), watcher=Watcher())
+        await run()
 
 
-def test_what_the_cache_answered_costs_what_it_did_first() -> None:
-    usage = Usage(
-        model_calls=1, cached_calls=2, prompt_tokens=10, completion_tokens=5, cached_tokens=30
-    )
-    assert spent(usage) == {"model_calls": 3, "tokens": 45}
+async def test_nothing_is_written_where_the_first_model_is_not_there(
+    built: str, tmp_path: Path
+) -> None:
+    plan = await plan_of(listwise(sources=built, rankers=["nothing:fake", "initial"]))
+    store = ProbeStore(tmp_path / "run")
+    with pytest.raises(ModelUnavailableError):
+        await run_probe(plan, store, Pool.here(PROMPTS, store.replies), watcher=Watcher())
+    assert not store.exists()
+
+
+def test_names_of_rankers_and_windows() -> None:
+    assert parse_ranker("openai:gpt-4o") == ("listwise", "openai:gpt-4o")
+    assert parse_ranker("causal:folder") == ("listwise", "causal:folder")
+    assert parse_ranker("monot5") == ("monot5", "")
+    assert parse_ranker("monot5:castorini/x") == ("monot5", "castorini/x")
+    assert parse_ranker("pairwise:openai:gpt-4o") == ("pairwise", "openai:gpt-4o")
+    assert parse_window("10/3") == (10, 3)
+    experiment = listwise(rankers=["initial", "openai:a"], windows=["4/2", "8/4"])
+    assert experiment.windows_of("initial") == experiment.windows_of("monot5") == ("",)
+    assert experiment.windows_of("openai:a") == ("4/2", "8/4")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"windows": [it]} for it in ("", "20", "20/20", "1/1", "5/0", "-5/1", "5/1/1", "5 /1")),
+        *({"rankers": [it]} for it in ("pairwise:", "pairwise", "initial:x")),
+        *({"size": size} for size in (0, 10, -4)),
+        *({"seed": -1}, {"queries": 0}, {"order": "random"}, {"sources": []}),
+    ],
+)
+def test_what_is_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        listwise(**wrong)
+
+
+def test_the_shipped_experiments_on_rankers_can_be_read() -> None:
+    """And those of the paper ask with its settings; sources are texts, too."""
+    files = {name: read_experiment(name) for name in SHIPPED}
+    read = {
+        name: file.spec()
+        for name, file in files.items()
+        if file.kind.name.startswith(("llm", "lora"))
+    }
+    assert len(read) == 4
+    assert read["window_size"].windows == ("5/1", "10/5", "10/3", "20/10")
+    tuned = read["lora"]
+    assert isinstance(tuned, LoraExperiment)
+    assert (tuned.rank, tuned.batch, tuned.learning_rate, tuned.train_share) == (1, 4, 0.003, 0.8)
+    named = ["gender=female", "continent=not Europe", "folder"]
+    values = read_parameters([ListwiseExperiment], [f"sources={it}" for it in named])
+    assert [(it.attribute, it.protected, it.folder) for it in listwise(**values).sources] == [
+        ("gender", "female", None),
+        ("continent", "not Europe", None),
+        (None, None, "folder"),
+    ]

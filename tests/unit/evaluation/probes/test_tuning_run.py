@@ -7,22 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fairqr.agents.models.in_process import CausalModel
-from fairqr.base.errors import InputError
+from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.evaluation.experiments.kinds import RunOptions
-from fairqr.evaluation.probes.collection import (
-    ProbeCollection,
-    ProbeItem,
-    ProbeManifest,
-    ProbeQuery,
-    write_probe_collection,
-)
+from fairqr.evaluation.probes.collection import ProbeItem, ProbeQuery
+from fairqr.evaluation.probes.pairwise_measures import measure_lora
+from fairqr.evaluation.probes.running import make_probe_plan, remaining_cost, run
 from fairqr.evaluation.probes.specification import LoraExperiment
-from fairqr.evaluation.probes.store import LoraStore
-from fairqr.evaluation.probes.tuning import make_lora_plan, run
-from fairqr.evaluation.probes.tuning_measures import measure_lora
+from fairqr.evaluation.probes.store import ProbeStore
+from fairqr.evaluation.probes.tuning import apart, encoder_of, split_queries
 from fairqr.prompts.library import PromptLibrary
+from tests.unit.evaluation.probes.made import collection_of, lora
 from tests.unit.evaluation.watching import Watcher
 
 torch = pytest.importorskip("torch")
@@ -130,39 +128,15 @@ def probes(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ]
         items[-1] = items[-1].model_copy(update={"id": "everywhere"})
         queries.append(ProbeQuery(id=f"t{number:02}", query="q", items=tuple(items)))
-    manifest = ProbeManifest(
-        name="tiny",
-        source="made",
-        source_fingerprint="0",
-        attribute="side",
-        protected="p",
-        unprotected="u",
-        protected_groups=("p",),
-        unprotected_groups=("u",),
-        size=16,
-        order="discriminatory",
-        seed=0,
-        texts=False,
-        queries=len(queries),
-    )
     folder = tmp_path_factory.mktemp("probes") / "tiny"
-    write_probe_collection(ProbeCollection(manifest=manifest, queries=tuple(queries)), folder)
+    collection_of(*queries, size=16, name="tiny").write(folder)
     return folder
 
 
 def experiment(model: Path, probes: Path, **more: Any) -> LoraExperiment:
-    settings: dict[str, Any] = {
-        "kind": "lora",
-        "title": "Tiny",
-        "sources": ({"folder": str(probes)},),
-        "prompts": {"pairwise": "tiny"},
-        "model": f"causal:{model}",
-        "train_share": 0.5,
-        "relevance_pairs": 4,
-        "steps": 200,
-        "batch": 8,
-    }
-    return LoraExperiment.model_validate({**settings, **more})
+    settings = {"prompts": {"pairwise": "tiny"}, "model": f"causal:{model}", "train_share": 0.5}
+    settings |= {"sources": str(probes), "steps": 200, "batch": 8, "held_out_pairs": 50, **more}
+    return lora(**settings)
 
 
 async def test_a_planted_lean_is_mended_in_held_out_queries(
@@ -170,8 +144,7 @@ async def test_a_planted_lean_is_mended_in_held_out_queries(
 ) -> None:
     told = Watcher()
     options = RunOptions(tmp_path / "run", told, prompts)
-    await run(experiment(leaning, probes), options)
-    measured = measure_lora(LoraStore(options.folder))
+    measured = measure_lora(await run(experiment(leaning, probes), options))
     figures = measured.figures.set_index(["kind", "when"])
     changes = measured.changes.set_index(["kind", "measure"])
     before = figures.loc["both", "before"]
@@ -180,15 +153,15 @@ async def test_a_planted_lean_is_mended_in_held_out_queries(
     assert changes.loc["both", "ratio"].verdict == "up"
     assert changes.loc["both", "log_odds"].low > 0
     # The document that stands in all lists is probed with, and so was not trained on.
-    split = measured.manifest.splits[0]
+    split = measured.manifest.tuning.splits[0]
     assert split.left_out == 1
     asked = sum(split.held_out_pairs.values())
-    stages = [(title, whole) for title, whole, _ in told.stages if not title.endswith(", timed")]
-    assert stages == [
+    stages = [
         ("pairs before tuning", asked),
         ("training steps", 200),
         ("pairs after tuning", asked),
     ]
+    assert [stage[:2] for stage in told.stages] == stages
     assert told.steps == 2 * asked + 200
     # It was not for nothing: what became of relevance and of consistent answers is told.
     assert changes.loc["both", "consistent"].verdict == "down"
@@ -198,54 +171,93 @@ async def test_a_planted_lean_is_mended_in_held_out_queries(
 
 
 async def test_what_is_trained_on_is_what_the_judge_asks(
-    leaning: Path, prompts: PromptLibrary, probes: Path, tmp_path: Path
+    leaning: Path, prompts: PromptLibrary, probes: Path
 ) -> None:
     """Each example has the tokens of the question that the model is probed with."""
-    from fairqr.evaluation.probes.tuning import encoder_of, judge_of
-
-    plan = await make_lora_plan(experiment(leaning, probes), prompts)
+    plan = await make_probe_plan(experiment(leaning, probes), prompts, Watcher())
     model = CausalModel(str(leaning))
     pretrained = await model.pretrained()
-    encode = encoder_of(judge_of(plan, model), pretrained)
+    encode = encoder_of(plan.tasks[0].asked.open(prompts, model), pretrained)
     for example in plan.batches[0]:
-        encoded = encode(example)
-        words = pretrained.tokenizer.convert_ids_to_tokens(encoded)
+        words = pretrained.tokenizer.convert_ids_to_tokens(encode(example))
         label = "A" if example.winner == "first" else "B"
         assert words == ["q", example.first.title, "|", example.second.title, "?", label]
 
 
 async def test_no_held_out_item_or_query_is_trained_on(
-    leaning: Path, prompts: PromptLibrary, probes: Path
+    leaning: Path, prompts: PromptLibrary, probes: Path, tmp_path: Path
 ) -> None:
-    plan = await make_lora_plan(experiment(leaning, probes), prompts)
+    plan = await make_probe_plan(experiment(leaning, probes), prompts, Watcher())
     trained = {it.id for batch in plan.batches for e in batch for it in (e.first, e.second)}
-    probed = {
-        it.id for task in plan.held_out for it in (task.pair.protected, task.pair.unprotected)
-    }
-    assert not trained & probed
-    split = plan.manifest.splits[0]
-    assert not set(split.train) & {task.query.id for task in plan.held_out}
-    assert plan.passes == 4 * len(plan.held_out) + 3 * 200 * 8
+    assert not trained & {item.id for task in plan.tasks for item in task.items}
+    (split,) = plan.manifest.tuning.splits
+    assert not {*split.train} & {task.key[2] for task in plan.tasks}
+    # Both orders before and after; to learn counts three times.
+    cost = remaining_cost(plan, prompts, ProbeStore(tmp_path))
+    assert cost.calls == 4 * len(plan.tasks) + 3 * 200 * 8
 
 
-async def test_a_model_that_is_not_there_leaves_no_folder_behind(
-    prompts: PromptLibrary, probes: Path, tmp_path: Path
+ids = st.lists(st.text("abcdef", min_size=1, max_size=3), min_size=2, max_size=30, unique=True)
+
+
+@given(ids, st.floats(0.01, 0.99), st.integers(0, 99))
+def test_each_query_is_on_one_side_and_neither_side_is_empty(
+    names: list[str], share: float, seed: int
 ) -> None:
-    from fairqr.base.errors import ModelUnavailableError
+    """Whatever their order; some queries may be named twice."""
+    train, held_out = split_queries(names, share, seed)
+    assert sorted([*train, *held_out]) == sorted(names)
+    assert len(train) == min(max(round(share * len(names)), 1), len(names) - 1)
+    assert split_queries([*reversed(names), *names], share, seed) == (train, held_out)
 
-    lacking = experiment(tmp_path / "nowhere", probes)
-    with pytest.raises(ModelUnavailableError):
-        await run(lacking, RunOptions(tmp_path / "run", Watcher(), prompts))
-    assert not LoraStore(tmp_path / "run").exists()
+
+def test_another_seed_splits_otherwise_and_one_query_cannot_be_split() -> None:
+    names = [str(i) for i in range(40)]
+    assert split_queries(names, 0.5, 1) != split_queries(names, 0.5, 2)
+    with pytest.raises(InputError, match="there must be two or more; the collection has 1"):
+        split_queries(["a", "a"], 0.8, 0)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 9), unique=True, max_size=8), max_size=5),
+    st.sets(st.integers(0, 9)),
+)
+def test_items_that_are_probed_with_are_left_out_and_counted(
+    lists: list[list[int]], probed: set[int]
+) -> None:
+    def item(number: int) -> ProbeItem:
+        return ProbeItem(id=str(number), title="T", relevant=True, protected=number % 3 == 0)
+
+    queries = [
+        ProbeQuery(id=f"q{place}", query="words", items=tuple(map(item, items)))
+        for place, items in enumerate(lists)
+    ]
+    kept, left_out = apart(queries, {str(it) for it in probed})
+    assert [[int(item.id) for item in query.items] for query in kept] == [
+        [it for it in items if it not in probed] for items in lists
+    ]
+    assert left_out == len({it for items in lists for it in items} & probed)
 
 
 async def test_an_adapter_from_elsewhere_is_refused(
     leaning: Path, prompts: PromptLibrary, probes: Path, tmp_path: Path
 ) -> None:
     few = experiment(leaning, probes, steps=1, held_out_pairs=1, relevance_pairs=0)
-    store = LoraStore(tmp_path / "run")
-    await run(few, RunOptions(store.folder, Watcher(), prompts))
+    store = await run(few, RunOptions(tmp_path / "run", Watcher(), prompts))
     (store.adapter / "fairqr.json").write_text('{"training": "another"}')
-    store.pairs("after").path.unlink()
+    store.lines("after").path.unlink()
     with pytest.raises(InputError, match="is not the adapter of this run"):
         await run(few, RunOptions(store.folder, Watcher(), prompts))
+
+
+async def test_what_cannot_be_tuned_leaves_no_folder_behind(
+    prompts: PromptLibrary, probes: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelUnavailableError):
+        await run(
+            experiment(tmp_path / "nowhere", probes),
+            RunOptions(tmp_path / "run", Watcher(), prompts),
+        )
+    assert not ProbeStore(tmp_path / "run").exists()
+    with pytest.raises(ValueError, match="only a causal model of transformers can be tuned"):
+        lora(model="openai:gpt-4o")
