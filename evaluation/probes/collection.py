@@ -81,7 +81,7 @@ class ProbeQuery(_Data):
     query: str
     items: tuple[ProbeItem, ...]
 
-    def of_cell(self, cell: Cell) -> list[ProbeItem]:
+    def of_cell(self, cell: str) -> list[ProbeItem]:
         """Return the items of a cell, in order."""
         return [item for item in self.items if item.cell == cell]
 
@@ -265,7 +265,7 @@ def group_pairs(query: ProbeQuery, kind: GroupKind, limit: int, seed: int) -> li
         limit: The most pairs.
         seed: The seed of the draw.
     """
-    cells: tuple[Cell, Cell] = (f"{kind}_protected", f"{kind}_unprotected")
+    cells = (f"{kind}_protected", f"{kind}_unprotected")
     return [ProbePair(kind, *items) for items in _matched(query, cells, seed, kind)][:limit]
 
 
@@ -283,16 +283,16 @@ def relevance_pairs(query: ProbeQuery, limit: int, seed: int) -> list[ProbePair]
     Returns:
         Pairs whose relevant item stands as ``protected``.
     """
-    turns = []
+    turns = list[tuple[int, tuple[ProbeItem, ProbeItem]]]()
     for side in ("protected", "unprotected"):
-        cells: tuple[Cell, Cell] = (f"relevant_{side}", f"irrelevant_{side}")
+        cells = (f"relevant_{side}", f"irrelevant_{side}")
         turns += enumerate(_matched(query, cells, seed, f"relevance {side}"))
     turns.sort(key=lambda turn: turn[0])
     return [ProbePair("relevance", *items) for _, items in turns[:limit]]
 
 
 def _matched(
-    query: ProbeQuery, cells: tuple[Cell, Cell], seed: int, what: str
+    query: ProbeQuery, cells: tuple[str, str], seed: int, what: str
 ) -> list[tuple[ProbeItem, ProbeItem]]:
     random = stream(seed, f"pairs, {what}: {query.id}")
     drawn: list[list[ProbeItem]] = []

@@ -234,10 +234,10 @@ class MeasuredLora(Measured):
     report = "fairqr.evaluation.probes.report"
 
     manifest: ProbeRunManifest
+    missing: int
     figures: DataFrame
     changes: DataFrame
     losses: DataFrame
-    missing: int
 
     @property
     def table(self) -> DataFrame:
@@ -281,7 +281,7 @@ def measure_lora(store: ProbeStore) -> MeasuredLora:
         changes += own[1]
     steps = sorted((it.model_dump() for it in store.losses.read()), key=lambda it: int(it["step"]))
     frames = (pd.DataFrame(rows) for rows in (figures, changes, steps))
-    return MeasuredLora(manifest, *frames, missing=asked)
+    return MeasuredLora(manifest, asked, *frames)
 
 
 def couples_of(
@@ -348,9 +348,11 @@ def measure_changes(
             }
         else:
             continue
-        ids = {"collection": collection, "kind": kind, "pairs": len(own)}
-        ids |= {"queries": counted.pairs.size, **unknown}
-        changes += [{**ids, "measure": name, **row} for name, row in measured.items()]
+        counts = {"pairs": len(own), "queries": counted.pairs.size, **unknown}
+        changes += [
+            {"collection": collection, "kind": kind, "measure": name, **counts, **row}
+            for name, row in measured.items()
+        ]
     tests = [change["p"] for change in changes]
     corrected = statistics.corrected_by_holm([*map(lean.p_of_lean, found), *tests])
     size = sum(p is not None for p in corrected)
@@ -378,10 +380,9 @@ class _Counted:
 
     def of(self, holds: Callable[[PairOutcome], bool]) -> tuple[Floats, Floats]:
         """Return for each query how many of its pairs something holds of, before and after."""
-        before, after = (
-            np.bincount(self._at, [holds(couple[side]) for couple in self._couples])
-            for side in (0, 1)
-        )
+        held = np.array([[holds(it) for it in couple] for couple in self._couples], np.float64)
+        sides = held.reshape(-1, 2).T
+        before, after = (np.bincount(self._at, side).astype(np.float64) for side in sides)
         return before, after
 
 
@@ -456,15 +457,17 @@ def _moved(
 
 
 def _log_odds_change(couples: Sequence[Couple]) -> Row:
-    known = [it for it in couples if None not in (it[0].balance, it[1].balance)]
-    if not known:
+    balances = [[outcome.balance for outcome in couple] for couple in couples]
+    halves = np.array(balances, dtype=np.float64).reshape(-1, 2) / 2
+    known = ~np.isnan(halves).any(axis=1)
+    if not known.any():
         return {"pairs": 0}
-    halves = np.array([[outcome.balance / 2 for outcome in couple] for couple in known])
-    at = np.unique([it.query for it, _ in known], return_inverse=True)[1]
+    queries = np.array([it.query for it, _ in couples])[known]
+    at = np.unique(queries, return_inverse=True)[1]
     pairs = np.bincount(at).astype(np.float64)
-    sums = np.stack([np.bincount(at, side) for side in halves.T], axis=1)
+    sums = np.stack([np.bincount(at, side) for side in halves[known].T], axis=1)
     before, after = (sums.sum(0) / pairs.sum()).tolist()
-    row: Row = {"pairs": len(known), "before": before, "after": after}
+    row: Row = {"pairs": at.size, "before": before, "after": after}
     for side, when in enumerate(("before", "after")):
         row |= _ends(f"{when}_", ratio_interval(sums[:, side], pairs))
     shrunk = sums @ np.sign([before, -after])

@@ -255,9 +255,9 @@ def _wins(measured: MeasuredPairwise | MeasuredLora) -> Iterator[Figure]:
             said = ", ".join(f"{side} {text.percent(share)}" for side, share in shares.items())
             described.append(f"{title}: {said}")
             for side, share in shares.items():
-                ends = (np.nan if it is None else it for it in (share, *_ends(row, side)))
+                ends = [np.nan if it is None else it for it in (share, *_ends(row, side))]
                 head = title if side == "protected" else ""
-                bars.append(plots.Bar(head, tuple(ends), f"{side} item wins", {}))
+                bars.append(plots.Bar(head, (ends[0], ends[1], ends[2]), f"{side} item wins", {}))
         if found.pairs.any():
             yield Figure(
                 _figure_name(measured, name),

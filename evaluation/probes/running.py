@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from fairqr.agents.models.cache import ReplyCache, replies_file
 from fairqr.agents.models.causal_weights import lasting_name
@@ -22,7 +22,6 @@ from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments import engine
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.kinds import RunOptions
-from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.experiments.options import check_prompts
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.workers import Pool, Tools
@@ -124,7 +123,7 @@ class Task:
     asked: Asked
     key: tuple[str, ...]
     query: str
-    items: tuple[rankers.RankItem, ...]
+    items: Any
     group: str
 
 
@@ -277,7 +276,7 @@ async def make_probe_plan(
         FairqrError: A collection or a prompt that it names is not there, two collections have one
             name, or no pair is left to train on or to probe with.
     """
-    base, probed = "", experiment
+    base, probed = "", cast("Untuned", experiment)
     if isinstance(experiment, specs.LoraExperiment):
         base = lasting_name(specs.parse_causal(experiment.model))
         probed = experiment.probing(f"{CAUSAL}:{base}")
@@ -294,7 +293,8 @@ async def make_probe_plan(
     ]
     texts = {experiment.shown, *(it.how.shown for it in asked)} != {"title"}
     collections, notes = await open_probe_collections(experiment, texts=texts, watcher=watcher)
-    entry, batches, probed_with = None, (), collections
+    batches: tuning.Batches = ()
+    entry, probed_with = None, collections
     if isinstance(experiment, specs.LoraExperiment):
         probed_with, entry, batches = tuning.draw_tuning(experiment, base, collections)
     manifest = kept.ProbeRunManifest(
@@ -316,7 +316,9 @@ def remaining_cost(plan: ProbePlan, prompts: PromptLibrary, store: ProbeStore) -
             not named rightly.
     """
     store.check(plan.manifest)
-    opened = {place: it.open(prompts, it.language_model()) for place, it in plan.asked.items()}
+    opened: dict[Any, Any] = {
+        place: it.open(prompts, it.language_model()) for place, it in plan.asked.items()
+    }
     costs = [opened[it.asked.place].cost(it.query, it.items, it.group) for it in plan.tasks]
     total = Cost()
     for stage in plan.stages:
@@ -408,11 +410,10 @@ async def run(
     return store
 
 
-def measure(store: ProbeStore) -> Measured:
+def measure(store: ProbeStore) -> Any:
     """Measure all lists or pairs, and count the missing ones.
 
     Raises:
         InputError: The folder holds no run, or a file of it is damaged.
     """
-    measured: Measured = MEASURES[store.manifest().experiment.kind](store)
-    return measured
+    return MEASURES[store.manifest().experiment.kind](store)

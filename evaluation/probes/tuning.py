@@ -205,9 +205,10 @@ async def _train(
     watcher: StageWatcher,
 ) -> None:
     """Train the adapter, and write it."""
+    model: Any = judge.model
     named = [field.name for field in fields(lora.LoraOptions) if hasattr(experiment, field.name)]
     options = lora.LoraOptions(**{name: getattr(experiment, name) for name in named})
-    pretrained = await judge.model.pretrained()
+    pretrained: PretrainedModel = await model.pretrained()
     encoded = encoder_of(judge, pretrained)
     tell = asyncio.get_running_loop().call_soon_threadsafe
     stopped = threading.Event()
