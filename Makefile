@@ -48,7 +48,7 @@ quality: $(READY)
 	$(BIN)/python benchmarks/quality.py --trec $(TREC)
 
 bench: $(READY)
-	$(BIN)/python benchmarks/bench.py --json bench.json
+	$(BIN)/python -m benchmarks.bench --json bench.json
 
 # The service under load and under faults, with real servers on loopback; about 25 minutes, or two with
 # LOAD=--quick.

@@ -1,120 +1,416 @@
 """The benchmarks of fairqr: our figures beside those of its peers, in one run.
 
-``python benchmarks/bench.py [--quick] [--json FILE] [NAME …]``. The machine may be busy:
-what counts is the ratio of two figures that were taken in turns.
+``python -m benchmarks.bench [--quick] [--json FILE] [NAME …]``. The machine may be busy: what
+counts is the ratio of two figures that were taken in turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import functools
 import json
 import os
-import platform
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, Literal
 
-from attached import attached_rows
-from baselines import baseline_rows
-from checkpoints import checkpoint_rows
-from concurrency import concurrency_rows
-from evaluating import evaluating_rows
-from labels import label_rows
-from looping import graph_rows, tracing_rows
-from measuring import Row, cells
-from memory import memory_rows
-from metrics import metric_rows
-from reranking import rerank_rows
-from sampling import sampling_rows
-from searching import search_rows, update_rows
-from starting import help_rows, opening_rows
-from workspace import Workspace
+import httpx
+import ir_measures
+import numpy as np
+import openai
+import pandas as pd
+import tantivy
+from langchain.chat_models import init_chat_model
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Overwrite
 
-# Updates come last, since they change the index.
-BENCHMARKS: dict[str, Callable[[Workspace], Iterator[Row]]] = {
-    "help": help_rows,
-    "memory": memory_rows,
-    "labels": label_rows,
-    "opening": opening_rows,
-    "search": search_rows,
-    "rerank": rerank_rows,
-    "metrics": metric_rows,
-    "evaluating": evaluating_rows,
-    "sampling": sampling_rows,
-    "baselines": baseline_rows,
-    "graph": graph_rows,
-    "tracing": tracing_rows,
-    "checkpoints": checkpoint_rows,
-    "concurrency": concurrency_rows,
-    "attached": attached_rows,
-    "update": update_rows,
-}
+import fairqr
+from benchmarks.generated import queries, write_corpus
+from benchmarks.load.servers import Model
+from benchmarks.measuring import in_turns, machine, median, row, table, taken_by
+from benchmarks.stubs import IN_ROUNDS, ROUNDS, InstantEngine, InstantRefiner
+from fairqr import FairSearch
+from fairqr.agents.models.chat import ChatModel
+from fairqr.graph.search.builder import SearchNodes, build_search_graph
+from fairqr.graph.search.context import Context
+from fairqr.graph.search.rankers import Rankers
+from fairqr.retrieval.engines.engine import Query, SearchEngine
+from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
+from fairqr.retrieval.fairness.best_ranking import best_ranking
+from fairqr.retrieval.fairness.objective import RankingObjective
+from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.corpus import find_corpus
+from fairqr.retrieval.texts.words import ANALYZER_NAME, english_analyzer
+
 PACKAGES = ("fairqr", "tantivy", "langgraph", "langchain-openai", "openai", "numpy", "typer")
-HEADINGS = ("what", "ours", "peer", "peer's", "ratio", "target", "reached")
+FAIRQR = str(Path(sys.executable).with_name("fairqr"))
+TOP, POOL, SHOWN = 500, 1_000, 20
+LONG = 5
+"""Rounds of a long run, which neither converges nor runs out of patience."""
+AT_ONCE, SLEEP = 100, 0.05
+
+Rows = AsyncIterator[dict[str, Any]]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the benchmarks that are named, all if none is, and print the table."""
+class Workspace:
+    """A temporary folder with corpora and indexes, made when first needed.
+
+    Args:
+        folder: Empty; whoever made it removes it.
+        quick: Measure on a tenth, for a check that all works.
+    """
+
+    def __init__(self, folder: Path, *, quick: bool) -> None:
+        self.folder, self.quick = folder, quick
+        self.documents = 10_000 if quick else 100_000
+        # Nothing of the user's is read or written, and no proxy stands between.
+        names = {"CONFIG": os.devnull, "DATA_DIR": folder / "data", "CACHE_DIR": folder / "cache"}
+        os.environ |= {f"FAIRQR_{name}": str(value) for name, value in names.items()}
+        os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
+        # Where a proxy is configured, langchain would remark on it.
+        os.environ["LANGCHAIN_OPENAI_TCP_KEEPALIVE"] = "0"
+
+    def rounds(self, full: int) -> int:
+        """Return how often to time something that a full run times so often."""
+        return max(3, full // 5) if self.quick else full
+
+    @functools.cache  # noqa: B019 - lives as long as the process
+    def corpus(self, count: int) -> Path:
+        """Return the file of a corpus of so many documents."""
+        return write_corpus(self.folder / f"corpus{count}", count)
+
+    @functools.cache  # noqa: B019
+    def index(self, count: int) -> tuple[str, float, float]:
+        """Index a corpus in a process; return its name, its peak of own MB, and seconds."""
+        name, peak, start = f"generated{count}", 0.0, time.perf_counter()
+        command = [FAIRQR, "index", "create", name, str(self.corpus(count))]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            while process.poll() is None:
+                peak = max(peak, taken_by(process.pid)["own"])
+                time.sleep(0.005)
+        if process.returncode:
+            raise RuntimeError(f"{command} ended with {process.returncode}")
+        return name, peak, time.perf_counter() - start
+
+    async def engine(self) -> TantivyEngine:
+        """Open the engine that searches are measured on."""
+        engine = await Catalog().resolve(self.index(self.documents)[0])
+        assert isinstance(engine, TantivyEngine)
+        return engine
+
+
+async def starting(space: Workspace) -> Rows:
+    """Measure the command from start to end, and the import, beside Python's own start."""
+    python = [sys.executable, "-c"]
+    search = ["search", "river", "--corpus", space.index(space.documents)[0]]
+    commands = {
+        "python -c pass": ([*python, "pass"], ""),
+        "import fairqr": ([*python, "import fairqr"], "≤ 100 ms"),
+        "fairqr --help": ([FAIRQR, "--help"], "≤ 120 ms"),
+        "fairqr search": ([FAIRQR, *search, "--model", "feedback"], "≤ 1500 ms"),
+    }
+
+    def run(command: list[str], _: int) -> object:
+        return subprocess.run(command, check=True, capture_output=True)
+
+    calls = {name: functools.partial(run, command) for name, (command, _) in commands.items()}
+    taken = await in_turns(space.rounds(25), **calls)
+    (peer, (_, _)), *ours = commands.items()
+    for name, (_, target) in ours:
+        yield row(name, median(taken[name]), "ms", peer, median(taken[peer]), target)
+
+
+async def memory(space: Workspace) -> Rows:
+    """Measure what indexing needs beside a third of the documents, from files on disk."""
+    count = space.documents
+    (_, small, soon), (_, large, late) = space.index(count), space.index(3 * count)
+    peer, what = f"indexing {count:,}", f"indexing {3 * count:,} documents"
+    # Few documents do not fill the buffer of the index writer.
+    yield row(f"peak of {what}", large, "MB", peer, small, "≤ 1.5×", judged=not space.quick)
+    yield row(f"time of {what}", late, "s", peer, soon)
+
+
+async def searching(space: Workspace) -> Rows:
+    """Measure the first 500 ids and scores for 10 terms, beside tantivy's hits without ids."""
+    engine, asked = await space.engine(), queries(200)
+    index = tantivy.Index.open(str(engine.folder / "text"))
+    index.register_tokenizer(ANALYZER_NAME, english_analyzer())
+
+    def bare(number: int) -> object:
+        query = index.parse_query(asked[number % len(asked)], ["body"])
+        return index.searcher().search(query, TOP, count=False).hits
+
+    def ours(number: int) -> object:
+        return engine.search([Query(asked[number % len(asked)], TOP)])
+
+    taken = await in_turns(space.rounds(600), ours=ours, bare=bare)
+    what = f"search {space.documents:,} documents, 10 terms, top {TOP}"
+    mine, theirs = median(taken["ours"]), median(taken["bare"])
+    # Of fewer documents, a search costs less than what stands around it.
+    judged = not space.quick
+    yield row(what, mine, "ms", "tantivy, hits only", theirs, "≤ 1.5×", judged=judged)
+
+
+async def reranking(space: Workspace) -> Rows:
+    """Measure the fair step beside rescoring the same pool by its ids."""
+    engine, (query,) = await space.engine(), queries(1)
+    (hits,) = await engine.search([Query(query, POOL)])
+    two, eight = hits.memberships["gender"], hits.memberships["region"]
+    random = np.random.default_rng(1)
+    relevance = np.sort(random.uniform(size=len(hits.ids)))[::-1]
+    fractional = random.dirichlet(np.ones(8), len(hits.ids))
+
+    def step(shown: int, *members: Any) -> Callable[[int], object]:
+        even = [np.full(own.shape[1], 1 / own.shape[1]) for own in members]
+        return lambda _: best_ranking(RankingObjective(relevance, [*members], even, shown))
+
+    first = f"first {SHOWN} of {POOL:,}"
+    peer = f"rescore the {POOL:,} by ids"
+    steps = {
+        f"fair step for 2 groups, {first}": step(SHOWN, two),
+        f"fair step for 8 groups, {first}": step(SHOWN, eight),
+        f"fair step for 2 and 8 groups at once, {first}": step(SHOWN, two, eight),
+        f"fair step, no two memberships equal, {first}": step(SHOWN, fractional),
+        f"fair step for 8 groups, all {POOL:,}": step(POOL, eight),
+    }
+    rescored = Query(query, POOL, only=tuple(hits.ids))
+    calls = {peer: lambda _: engine.search([rescored]), **steps}
+    taken = await in_turns(space.rounds(40), **calls)
+    for name in steps:
+        target = "≤ 5 ms" if name == f"fair step for 8 groups, {first}" else ""
+        yield row(name, median(taken[name]), "ms", peer, median(taken[peer]), target)
+
+
+async def evaluating(space: Workspace) -> Rows:
+    """Measure nDCG@20 and AP of a run of 1,000 queries × 1,000 documents, beside ir_measures."""
+    count, found, judged = 100 if space.quick else 1_000, 1_000, 100
+    random = np.random.default_rng(0)
+    names = np.repeat([f"q{number}" for number in range(count)], found)
+    ids = np.concatenate([random.choice(200_000, found, replace=False) for _ in range(count)])
+    shown = pd.DataFrame({"query_id": names, "doc_id": [f"d{it:06d}" for it in ids]})
+    shown["score"] = np.round(random.random(len(shown)) * 30, 6)
+    judged_rows = shown.groupby("query_id").sample(judged, random_state=1)
+    qrels = judged_rows.assign(relevance=random.integers(0, 3, len(judged_rows)))
+    run_path, qrels_path = space.folder / "large.run", space.folder / "large.qrels"
+    ranked = shown.sort_values(["query_id", "score"], ascending=[True, False])
+    ranked["rank"] = ranked.groupby("query_id").cumcount() + 1
+    lines = ranked.assign(q="Q0", run="bm25")[["query_id", "q", "doc_id", "rank", "score", "run"]]
+    lines.to_csv(run_path, sep=" ", header=False, index=False)
+    told = qrels.assign(zero=0)[["query_id", "zero", "doc_id", "relevance"]]
+    told.to_csv(qrels_path, sep=" ", header=False, index=False)
+    run_dict = {
+        query: dict(zip(own["doc_id"], own["score"], strict=True))
+        for query, own in shown.groupby("query_id")
+    }
+    qrels_dict = {
+        query: dict(zip(own["doc_id"], own["relevance"].tolist(), strict=True))
+        for query, own in qrels.groupby("query_id")
+    }
+    measures = [ir_measures.nDCG @ 20, ir_measures.AP]
+
+    def theirs(_: int) -> dict[Any, float]:
+        return dict(ir_measures.calc_aggregate(measures, qrels_dict, run_dict))
+
+    def from_files(_: int) -> object:
+        judgements = list(ir_measures.read_trec_qrels(str(qrels_path)))
+        run = list(ir_measures.read_trec_run(str(run_path)))
+        return ir_measures.calc_aggregate(measures, judgements, run)
+
+    def ours(run: Any, judgements: Any) -> Any:
+        return fairqr.evaluate(run, judgements, "nDCG@20,AP")
+
+    means = ours(run_dict, qrels_dict).mean
+    np.testing.assert_allclose([means[str(it)] for it in measures], [*theirs(0).values()])
+    calls = {
+        "dicts": lambda _: ours(run_dict, qrels_dict),
+        "files": lambda _: ours(run_path, qrels_path),
+        "their dicts": theirs,
+        "their files": from_files,
+    }
+    taken = await in_turns(space.rounds(5), **calls)
+    for name, target in (("dicts", "≤ 1×"), ("files", "≤ 0.33×")):
+        what = f"nDCG@20 and AP from {name}, {count:,} queries × {found:,} documents"
+        mine, peers = median(taken[name]), median(taken[f"their {name}"])
+        yield row(what, mine, "ms", "ir_measures, pytrec_eval", peers, target)
+
+
+async def graph(space: Workspace) -> Rows:
+    """Measure a run of 5 rounds through the graph, and its nodes called one after the other."""
+    context = Context(k=20, depth=20, ask="always", patience=LONG + 1, max_iterations=LONG)
+    built = build_search_graph(InstantEngine(), InstantRefiner())
+    nodes = SearchNodes(
+        engine=InstantEngine(), default=context, model=InstantRefiner(), rankers=Rankers()
+    )
+
+    async def bare(_: int) -> None:
+        state: dict[str, Any] = {"query": "word"}
+
+        async def take(node: Callable[..., Any]) -> None:
+            for key, value in (await node(state, context)).items():
+                adds = key in ("rankings", "iterations", "warnings")
+                if isinstance(value, Overwrite):
+                    state[key] = value.value
+                else:
+                    state[key] = state.get(key, []) + value if adds else value
+
+        await take(nodes.begin)
+        await take(nodes.measure_and_refine)
+        while not state["stop_reason"]:
+            await take(nodes.retrieve)
+            await take(nodes.measure_and_refine)
+        await take(nodes.rerank)
+        assert len(state["iterations"]) == LONG + 1, "the loop has ended early"
+
+    def whole(_: int) -> object:
+        return built.ainvoke({"query": "word"}, context=context)
+
+    taken = await in_turns(space.rounds(100), whole=whole, bare=bare)
+    ours, theirs = median(taken["whole"]), median(taken["bare"])
+    yield row(f"a run of {LONG} rounds", ours, "ms", "its nodes called bare", theirs)
+    yield row("added by the graph to a round", (ours - theirs) / LONG, "ms", target="≤ 1.2 ms")
+
+
+async def checkpoints(space: Workspace) -> Rows:
+    """Count the bytes that a checkpointer keeps of a run of 5 rounds with two attributes."""
+
+    async def kept(depth: int, durability: Literal["exit", "async"]) -> float:
+        saver = InMemorySaver()
+        built = build_search_graph(engine, InstantRefiner(), checkpointer=saver)
+        rounds: dict[str, Any] = {"patience": LONG + 1, "max_iterations": LONG, "max_groups": 4}
+        done = await built.ainvoke(
+            {"query": queries(1)[0]},
+            {"configurable": {"thread_id": "one"}},
+            context=Context(depth=depth, ask="always", **rounds),
+            durability=durability,
+        )
+        assert len(done["result"]["iterations"]) == LONG + 1
+        blobs = [data for _, data in saver.blobs.values()]
+        for space_ in (one for spaces in saver.storage.values() for one in spaces.values()):
+            blobs += [part[1] for saved, told, _ in space_.values() for part in (saved, told)]
+        for written in saver.writes.values():
+            blobs += [data for _, _, (_, data), _ in written.values()]
+        return sum(map(len, blobs)) / 1e6
+
+    engine: SearchEngine = await space.engine()
+    for depth in (200, 1_000):
+        exit_, during = await kept(depth, "exit"), await kept(depth, "async")
+        what = f"checkpoints of {LONG} rounds, depth {depth:,}, durability"
+        yield row(f"{what} async", during, "MB", "durability exit", exit_, "≤ 0.2 MB")
+
+
+async def calls(space: Workspace) -> Rows:
+    """Measure the processor time of 100 searches at once with a model over HTTP.
+
+    One that sleeps in the process is taken off; the peer is as many calls by langchain's client.
+    """
+    engine, asked = await space.engine(), queries(AT_ONCE)
+
+    async def crowd(refiner: Any) -> tuple[float, int]:
+        await refiner.start()  # a process makes its client once
+        search, start = FairSearch(engine, refiner), time.process_time()
+        each = (search.search(query, attribute="gender", **IN_ROUNDS) for query in asked)
+        results = await asyncio.gather(*each)
+        return time.process_time() - start, sum(it.usage.model_calls for it in results)
+
+    async def alone(count: int, url: str) -> float:
+        asked = httpx.get(url, trust_env=False).json()["last"]
+        client = init_chat_model(
+            f"openai:{asked.pop('model')}",
+            base_url=f"{url}/v1",
+            api_key="none",
+            max_retries=0,
+            http_async_client=openai.DefaultAsyncHttpxClient(),
+        )
+        messages, start = asked.pop("messages"), time.process_time()
+        for _ in range(ROUNDS):
+            each = (client.ainvoke(messages, **asked) for _ in range(count // ROUNDS))
+            await asyncio.gather(*each)
+        return time.process_time() - start
+
+    server = Model(space.folder)
+    server.start(delay=SLEEP)
+    try:
+        added, peers = [], []
+        for _ in range(1 if space.quick else 3):
+            model = ChatModel("openai:load", base_url=f"{server.url}/v1", api_key="none")
+            busy, count = await crowd(model)
+            added.append((busy - (await crowd(InstantRefiner(SLEEP)))[0]) / count * 1000)
+            peers.append(await alone(count, server.url) / count * 1000)
+    finally:
+        server.kill()
+    what = f"processor time that a model adds to a call, {AT_ONCE} searches at once"
+    yield row(what, median(added), "ms", "a call by langchain", median(peers), "≤ 1.5×")
+
+
+async def attached(space: Workspace) -> Rows:
+    """Measure a fair search over a real Elasticsearch, beside the plain searches that it sends.
+
+    Those are the first 500 hits, and the documents that it shows.
+    """
+    from tests.integration.elasticsearch_server import running_server
+    from tests.integration.filled_elasticsearch import fill
+
+    asked, shown = queries(100), dict[str, list[str]]()
+    with running_server() as server, ExitStack() as stack:
+        corpus = find_corpus(space.corpus(space.documents))
+        engine = await Catalog().resolve(fill(stack, server.url, "attached", corpus))
+        async with FairSearch.open(engine, InstantRefiner()) as search:
+
+            async def fair(number: int) -> None:
+                query = asked[number % len(asked)]
+                result = await search.search(query, attribute="gender", max_iterations=0)
+                both = [*result.ranking, *result.baseline.ranking]
+                shown[query] = [*dict.fromkeys(document.id for document in both)]
+
+            async def plain(number: int) -> None:
+                query = asked[number % len(asked)]
+                await engine.search([Query(query, TOP)])
+                await engine.documents(shown[query])
+
+            for number in range(len(asked)):
+                await fair(number)
+            taken = await in_turns(space.rounds(200), fair=fair, plain=plain)
+        await engine.aclose()
+    what = f"fair search of {space.documents:,} documents on Elasticsearch, no model"
+    ours, peer = median(taken["fair"]), "its plain searches alone"
+    yield row(what, ours, "ms", peer, median(taken["plain"]), "≤ 1.4×")
+
+
+EACH = (starting, memory, searching, reranking, evaluating, graph, checkpoints, calls, attached)
+BENCHMARKS: dict[str, Callable[[Workspace], Rows]] = {it.__name__: it for it in EACH}
+
+
+async def measured(names: list[str], *, quick: bool) -> list[dict[str, Any]]:
+    """Run the benchmarks that are named, all if none is, and return their rows."""
+    rows, start = [], time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="fairqr-bench-") as folder:
+        space = Workspace(Path(folder), quick=quick)
+        for name in names or BENCHMARKS:
+            print(f"{time.perf_counter() - start:4.0f} s  {name} …", file=sys.stderr)
+            rows += [row async for row in BENCHMARKS[name](space)]
+    return rows
+
+
+def main() -> None:
+    """Run the benchmarks, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--quick", action="store_true", help="a tenth of everything")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
-    asked = parser.parse_args(arguments)
-    if unknown := set(asked.names) - set(BENCHMARKS):
-        parser.error(f"there is no benchmark {min(unknown)}; there are {', '.join(BENCHMARKS)}")
-
-    start = time.perf_counter()
-    rows: list[Row] = []
-    with tempfile.TemporaryDirectory(prefix="fairqr-bench-") as folder:
-        workspace = Workspace(Path(folder), quick=asked.quick)
-        for name, benchmark in BENCHMARKS.items():
-            if not asked.names or name in asked.names:
-                print(f"{time.perf_counter() - start:4.0f} s  {name} …", file=sys.stderr)
-                rows += benchmark(workspace)
-    seconds = time.perf_counter() - start
-
-    print(table(rows))
-    missed = sum(row.reached is False for row in rows)
-    print(
-        f"\n{seconds:.0f} s; {missed or 'no'} target{'s' * (missed != 1)} missed; "
-        f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
-    )
+    asked = parser.parse_args()
+    rows = asyncio.run(measured(asked.names, quick=asked.quick))
+    made = machine() | {"packages": {name: version(name) for name in PACKAGES}}
+    print(f"{table(rows)}\n\nload {made['load']} on {made['cores']} cores")
     if asked.json:
-        report = {
-            "machine": machine(),
-            "quick": asked.quick,
-            "seconds": round(seconds, 1),
-            "rows": [row.as_json() for row in rows],
-        }
+        report = {"machine": made, "quick": asked.quick, "rows": rows}
         asked.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-
-
-def table(rows: Sequence[Row]) -> str:
-    """Return the rows as aligned text."""
-    lines = [HEADINGS, *(cells(row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
-    numbers = (1, 3, 4)
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if column in numbers else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
-
-
-def machine() -> dict[str, object]:
-    """Return what the figures depend on, and nothing that says whose machine it is."""
-    return {
-        "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 1),
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "packages": {name: version(name) for name in PACKAGES},
-    }
 
 
 if __name__ == "__main__":

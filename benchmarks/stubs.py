@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.generated import GENDERS, REGIONS, SCHEMA, group_words
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.engines.engine import Capability, EngineInfo, Hits, Query
@@ -17,30 +18,23 @@ from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.schema import Attribute, Schema
 
-SCHEMA = Schema(
-    attributes={
-        "gender": Attribute(
-            name="gender",
-            field="gender",
-            groups=("female", "male"),
-            population={"female": 0.5, "male": 0.5},
-        )
-    }
-)
-
-
 ROUNDS = 2
-ROUNDS_OPTIONS: dict[str, Any] = {"ask": "always", "max_iterations": ROUNDS, "patience": ROUNDS}
+IN_ROUNDS: dict[str, Any] = {"ask": "always", "max_iterations": ROUNDS, "patience": ROUNDS}
 """Make a search ask in each of its rounds, whatever it expects of them."""
+WORDS = {group: group_words(group) for group in (*GENDERS, *REGIONS)}
+
+GENDER = Attribute(name="gender", **SCHEMA["attributes"]["gender"])
 
 
 class InstantEngine:
     """An engine whose every search finds the same 20 documents, all of one group."""
 
     name = "instant"
-    schema = SCHEMA
     retriever = "bm25"
     in_process = True
+    schema = Schema(
+        attributes={"gender": Attribute(name="gender", **SCHEMA["attributes"]["gender"])}
+    )
     capabilities: frozenset[Capability] = frozenset(
         {"new_queries", "read_by_id", "rescore", "document_frequencies", "corpus_shares"}
     )
@@ -51,16 +45,18 @@ class InstantEngine:
         members = {"gender": np.tile([0.0, 1.0], (20, 1))}
         self._hits = Hits(ids, [20.0 - n for n in range(20)], members)
         self._count = Hits([], [], {"gender": np.zeros((0, 2))})
-        self._documents = {id_: Document(id_, id_, id_, {"gender": "male"}) for id_ in ids}
 
     async def info(self) -> EngineInfo:
         return EngineInfo(self.name, "instant", 20, "", "", "")
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
-        return [self._answer(query) for query in queries]
+        # Any word stands in one document of the corpus, and in all that were found.
+        totals = [1 if it.text and it.only is None else 20 for it in queries]
+        counts = [replace(self._count, total=total) for total in totals]
+        return [self._hits if it.n else count for it, count in zip(queries, counts, strict=True)]
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
-        return [self._documents[id_] for id_ in ids]
+        return [Document(id_, id_, id_, {"gender": "male"}) for id_ in ids]
 
     async def corpus_shares(self) -> Mapping[str, FloatArray]:
         return {"gender": np.array([0.0, 1.0])}
@@ -68,27 +64,18 @@ class InstantEngine:
     async def aclose(self) -> None:
         return None
 
-    def _answer(self, query: Query) -> Hits:
-        if query.n:
-            return self._hits
-        # Any word stands in one document of the corpus, and in all that were found.
-        total = 1 if query.text and query.only is None else 20
-        return replace(self._count, total=total)
-
 
 class InstantRefiner:
     """A refiner that has new keywords each time it is asked.
 
     Args:
-        words: By group, what it takes its keywords from; made up where a group has none.
         seconds: How long it sleeps first.
     """
 
     name = "instant"
     prompt: PromptReference | None = None
 
-    def __init__(self, words: dict[str, list[str]] | None = None, seconds: float = 0.0) -> None:
-        self._words = words or {}
+    def __init__(self, seconds: float = 0.0) -> None:
         self._seconds = seconds
         self._numbers = itertools.count()
 
@@ -96,7 +83,6 @@ class InstantRefiner:
         return None
 
     async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
-        if self._seconds:
-            await asyncio.sleep(self._seconds)
-        known = [w for w in self._words.get(request.group, ()) if w not in request.keywords]
+        await asyncio.sleep(self._seconds)
+        known = [w for w in WORDS.get(request.group, ()) if w not in request.keywords]
         return Refinement("ok", tuple(known[:3]) or (f"word{next(self._numbers)}",))

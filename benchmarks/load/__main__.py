@@ -14,80 +14,67 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.load.durable import Durable, durable
-from benchmarks.load.faults import FAULTS, Survived, missing_for, survive
-from benchmarks.load.report import (
-    durable_lines,
-    fault_lines,
-    machine,
-    soak_lines,
-    speed_lines,
-    table,
-)
-from benchmarks.load.soak import Soak, soak
+from benchmarks.load.durable import durable
+from benchmarks.load.faults import FAULTS, missing_for, survive
+from benchmarks.load.soak import soak
 from benchmarks.load.speed import speed
 from benchmarks.load.world import World
-from benchmarks.measuring import Row
+from benchmarks.measuring import machine, table
 
-SPEED, DURABLE, SOAK = "speed", "durable", "soak"
-EVERYTHING = (SPEED, DURABLE, SOAK, *FAULTS)
+EVERYTHING = ("speed", "durable", "soak", *FAULTS)
 MODEL_DELAY = 0.05
 MOST_SHOWN = 20
+SIZES = {
+    "runs": (10_000, 300),
+    "minutes": (12.0, 0.5),
+    "documents": (10_000, 2_000),
+    "requests": (60, 12),
+    "chaos": (None, 5),
+    "retention": (20.0, 5.0),
+}
+"""How much is done, and with ``--quick``: runs and minutes of the soak, documents in each index,
+requests before, during and after each fault, faults of a chaos, seconds that runs are kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """How much is done.
-
-    Attributes:
-        runs: Of the soak.
-        minutes: That the soak may take.
-        documents: In each index.
-        requests: By which speed is measured.
-        under_fault: Requests before, during and after each fault.
-        chaos: The faults of a chaos; None means all.
-        retention: Of runs in the soak, in seconds.
-    """
-
-    runs: int
-    minutes: float
-    documents: int = 10_000
-    requests: int = 60
-    under_fault: int = 60
-    chaos: int | None = None
-    retention: float = 20.0
+async def find(world: World, name: str, sizes: dict[str, Any]) -> dict[str, Any]:
+    """Do one part, and return what was found, with its ``violations``."""
+    if name == "speed":
+        return await speed(world, 5 * sizes["requests"])
+    if name == "durable":
+        return await durable(world, sizes["requests"], MODEL_DELAY)
+    if name == "soak":
+        return await soak(world, sizes["runs"], sizes["minutes"] * 60, sizes["retention"])
+    lived = asdict(await survive(world, name, sizes["requests"], only=sizes["chaos"]))
+    return {**lived, "violations": lived["verdict"].pop("violations")}
 
 
-@dataclass(slots=True)
-class Findings:
-    """What was found."""
-
-    speed: list[Row] = field(default_factory=list)
-    durable: Durable | None = None
-    soak: Soak | None = None
-    faults: list[Survived] = field(default_factory=list)
-    broken_off: list[str] = field(default_factory=list)
-
-    @property
-    def violations(self) -> list[str]:
-        """The promises that were broken."""
-        broken = [*self.broken_off]
-        if self.durable and self.durable.failed:
-            broken.append(f"durable: {self.durable.failed} searches failed")
-        if self.soak:
-            broken += [f"soak: {violation}" for violation in self.soak.violations]
-        for found in self.faults:
-            broken += [f"{found.fault}: {violation}" for violation in found.violations]
-        return broken
+def shown(name: str, found: dict[str, Any]) -> list[dict[str, object]]:
+    """Return the rows of a part's table."""
+    if "rows" in found:
+        rows: list[dict[str, object]] = found["rows"]
+        return rows
+    if name == "soak":
+        rows = [
+            {"what": it, "second tenth": f"{early:.0f}", "last tenth": f"{found['late'][it]:.0f}"}
+            for it, early in found["early"].items()
+            if it != "busy"
+        ]
+        told = sorted(found["told"].items())
+        return rows + [{"what": it, "second tenth": "", "last tenth": count} for it, count in told]
+    verdict, back = found["verdict"], found["recovered"]
+    problems = ", ".join(f"{count} {slug}" for slug, count in verdict["problems"].items())
+    ends = {"problems": problems or "none", "broken": len(found["violations"])}
+    after = "never" if back is None else f"{back:.1f} s"
+    lasted = {"fault": found["fault"], "lasted": f"{found['lasted']:.1f} s"}
+    return [{**lasted, **verdict, **ends, "served again after": after}]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Run what is asked for, print it, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("only", nargs="*", metavar="NAME", help=", ".join(EVERYTHING))
@@ -95,100 +82,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, help="of the soak at the most; 12")
     parser.add_argument("--quick", action="store_true", help="a small part of everything")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
-    asked = parser.parse_args(arguments)
+    asked = parser.parse_args()
     if unknown := set(asked.only) - set(EVERYTHING):
         parser.error(f"there is no part {min(unknown)}; there are {', '.join(EVERYTHING)}")
-    chosen = Sizes(asked.runs or 10_000, asked.minutes or 12.0)
-    if asked.quick:
-        chosen = Sizes(
-            asked.runs or 300, asked.minutes or 0.5, 2_000, 12, 12, chaos=5, retention=5.0
-        )
-
-    begun = time.monotonic()
+    sizes: dict[str, Any] = {name: both[asked.quick] for name, both in SIZES.items()}
+    sizes |= {name: vars(asked)[name] for name in ("runs", "minutes") if vars(asked)[name]}
+    begun, parts = time.monotonic(), dict[str, dict[str, Any]]()
     with ExitStack() as stack:
         place = stack.enter_context(tempfile.TemporaryDirectory(prefix="fairqr-load-"))
-        world = World(Path(place), chosen.documents, stack)
+        world = World(Path(place), sizes["documents"], stack)
         world.model.start()
-        found = find(world, asked.only or EVERYTHING, chosen, begun)
-    report = {
-        "machine": machine(),
-        "seconds": round(time.monotonic() - begun, 1),
-        "speed": [row.as_json() for row in found.speed],
-        "durable": found.durable and found.durable.as_json(),
-        "soak": found.soak and found.soak.as_json(),
-        "faults": [each.as_json() for each in found.faults],
-        "violations": found.violations,
-    }
-    show(found, report)
-    if asked.json:
-        asked.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    return 1 if found.violations else 0
-
-
-def find(world: World, names: Sequence[str], sizes: Sizes, begun: float) -> Findings:
-    """Do what is named, in order.
-
-    Args:
-        world: With its model server running.
-        names: Of the parts.
-        sizes: How much of each.
-        begun: When all began, to tell how far it is.
-    """
-    found = Findings()
-    for name in EVERYTHING:
-        if name not in names:
-            continue
-        if lacking := missing_for(name):
-            print(f"{name} is left out: {lacking}", file=sys.stderr)
-            continue
-        print(f"{time.monotonic() - begun:4.0f} s  {name} …", file=sys.stderr)
-        try:
-            if name == SPEED:
-                found.speed += speed(world, searches=5 * sizes.requests)
-            elif name == DURABLE:
-                found.durable = asyncio.run(
-                    durable(world, searches=sizes.requests, delay=MODEL_DELAY)
-                )
-            elif name == SOAK:
-                found.soak = asyncio.run(
-                    soak(world, sizes.runs, sizes.minutes * 60, sizes.retention)
-                )
-            else:
-                lived = survive(world, name, sizes.under_fault, only=sizes.chaos)
-                found.faults.append(asyncio.run(lived))
-        except Exception as error:
-            # What was found before is not lost.
-            traceback.print_exc()
-            found.broken_off.append(f"{name} broke off: {type(error).__name__}: {error}"[:300])
-    return found
-
-
-def show(found: Findings, report: dict[str, Any]) -> None:
-    """Print what was found."""
-    if found.speed:
-        print(f"## Speed\n\n{table(speed_lines(found.speed))}\n")
-    if found.durable:
-        print(f"## Durable runs\n\n{table(durable_lines(found.durable))}\n")
-    if found.soak:
-        soaked = found.soak
-        print(
-            f"## Soak\n\n{table(soak_lines(soaked))}\n\n"
-            f"{soaked.runs:,} runs in {soaked.seconds:,.0f} s. The database was "
-            f"{soaked.largest / 1e6:.1f} MB at its largest; once the time of retention was over, "
-            f"{soaked.kept} runs were left in {soaked.left / 1e6:.1f} MB.\n"
-        )
-        told = [[*what.split(": ", 1), str(count)] for what, count in sorted(soaked.told.items())]
-        print(table([["asked for as", "told", "runs"], *told]) + "\n")
-    if found.faults:
-        print(f"## Faults\n\n{table(fault_lines(found.faults))}\n")
-    broken = found.violations
-    for violation in broken[:MOST_SHOWN]:
+        for name in [it for it in EVERYTHING if it in (asked.only or EVERYTHING)]:
+            if lacking := missing_for(name):
+                print(f"{name} is left out: {lacking}", file=sys.stderr)
+                continue
+            print(f"{time.monotonic() - begun:4.0f} s  {name} …", file=sys.stderr)
+            try:
+                parts[name] = asyncio.run(find(world, name, sizes))
+                print(f"## {name}\n\n{table(shown(name, parts[name]))}\n", flush=True)
+            except Exception as error:
+                # What was found before is not lost.
+                traceback.print_exc()
+                broken = f"broke off: {type(error).__name__}: {error}"[:300]
+                parts[name] = {"violations": [broken]}
+    violations = [f"{name}: {it}" for name, part in parts.items() for it in part["violations"]]
+    for violation in violations[:MOST_SHOWN]:
         print(f"BROKEN: {violation}")
-    made = report["machine"]
-    print(
-        f"{report['seconds']:.0f} s on {made['cores']} cores with {made['gigabytes']} GB; "
-        f"{len(broken) or 'no'} promise{'s' * (len(broken) != 1)} broken"
-    )
+    seconds, made = time.monotonic() - begun, machine()
+    where = f"{made['cores']} cores with {made['gigabytes']} GB"
+    print(f"{seconds:.0f} s on {where}; promises broken: {len(violations) or 'none'}")
+    if asked.json:
+        report = {"machine": made, "seconds": round(seconds, 1), "parts": parts}
+        text = json.dumps(report | {"violations": violations}, indent=1)
+        asked.json.write_text(text + "\n", encoding="utf-8")
+    return 1 if violations else 0
 
 
 if __name__ == "__main__":

@@ -4,35 +4,75 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import random
-import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
-from benchmarks.load.attempts import (
-    ACCEPTED,
-    GONE,
-    LEFT,
-    RESULT,
-    Attempt,
-    Way,
-    read,
-    run_of,
-    slug_of,
-)
-
+RESULT, ACCEPTED, LEFT, GONE = "result", "accepted", "left", "connection lost"
+"""What clients are told: all of it, an id; and what else becomes of what they asked for."""
+FINE = (RESULT, ACCEPTED, LEFT)
 TIMEOUT = 120.0
 EVENTS_BEFORE_LEAVING = 2
+ANSWER = {"k": 10, "samples": 2, "documents": 2, "seed": 1}
+PROBE = {"attribute": "gender", "protected": "female", "pairs": 2, "depth": 6, "k": 6}
 
 
 def new_client() -> httpx.AsyncClient:
     """Return a client for loopback."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
     return httpx.AsyncClient(timeout=TIMEOUT, limits=limits, trust_env=False)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One thing that a client asked for.
+
+    Attributes:
+        mark: A word in its query that no other has.
+        way: How it was asked for. ``search``, ``answer`` and ``probe`` wait for the result;
+            ``keep`` waits for a durable search; ``stream`` reads all events, and ``leave`` only the
+            first; ``background`` is told the id of a search, and ``question`` that of an answer;
+            ``return`` reads the first events of a kept run, leaves, and comes back for the rest.
+        body: What was asked for.
+        told: ``result``; the slug of a problem; or what else became of it.
+        status: Of HTTP, 0 where there was none.
+        run: The id of the run, where it was told.
+        faults: What was wrong with the events that it was told.
+    """
+
+    mark: str
+    way: str
+    body: dict[str, Any]
+    told: str = GONE
+    status: int = 0
+    run: str | None = None
+    faults: list[str] = field(default_factory=list)
+
+
+async def events_of(
+    answer: httpx.Response,
+) -> AsyncGenerator[tuple[int, str, dict[str, Any]], None]:
+    """Yield the number (0 where there is none), the name and the data of each event."""
+    event: dict[str, str] = {}
+    async for line in answer.aiter_lines():
+        name, _, value = line.partition(":")
+        if name:
+            event[name] = value.strip()
+        elif "event" in event:
+            data = json.loads(event.get("data") or "{}")
+            yield int(event.get("id", 0)), event["event"], data
+        if not line:
+            event = {}
+
+
+def slug_of(problem: Any) -> str:
+    """Return which problem an object is."""
+    return str((problem or {}).get("type") or "untyped").rpartition(":")[2]
 
 
 class Crowd:
@@ -53,34 +93,23 @@ class Crowd:
         workers: Sequence[str],
         queries: Sequence[str],
         request: Mapping[str, Any],
-        ways: Mapping[Way, float],
+        ways: Mapping[str, float],
         seed: int = 0,
     ) -> None:
-        self._workers = itertools.cycle(workers)
-        self._queries = itertools.cycle(queries)
-        self._request = request
-        self._ways = ways
+        self._workers, self._queries = itertools.cycle(workers), itertools.cycle(queries)
+        self._request, self._ways = request, ways
         self._random = random.Random(seed)
         self._over = asyncio.Event()
-        self.attempts: list[Attempt] = []
         self._changed = asyncio.Condition()
-
-    @property
-    def results(self) -> int:
-        """How many have what they asked for, or know that it is under way."""
-        return sum(attempt.told in (RESULT, ACCEPTED) for attempt in self.attempts)
-
-    def told(self) -> Counter[str]:
-        """Return how often clients were told what."""
-        return Counter(attempt.told for attempt in self.attempts)
+        self.attempts: list[Attempt] = []
 
     @asynccontextmanager
-    async def asking(self, clients: int) -> AsyncIterator[Crowd]:
+    async def asking(self, clients: int) -> AsyncIterator[None]:
         """Let so many clients ask while this is open; at its end each may finish what it asked."""
         async with new_client() as http:
             tasks = [asyncio.create_task(self._ask_on(http)) for _ in range(clients)]
             try:
-                yield self
+                yield
                 self._over.set()
                 await asyncio.gather(*tasks)
             finally:
@@ -98,91 +127,110 @@ class Crowd:
         return True
 
     async def more(self, number: int, seconds: float) -> bool:
-        """Wait until so many more have what they asked for, and tell whether that came in time."""
-        wanted = self.results + number
-        return await self.until(lambda: self.results >= wanted, seconds)
+        """Wait until so many more have a result, or an id, and tell whether that came in time."""
+
+        def served() -> int:
+            return sum(attempt.told in (RESULT, ACCEPTED) for attempt in self.attempts)
+
+        wanted = served() + number
+        return await self.until(lambda: served() >= wanted, seconds)
 
     async def _ask_on(self, http: httpx.AsyncClient) -> None:
-        ways, weights = zip(*self._ways.items(), strict=True)
         while not self._over.is_set():
-            way = self._random.choices(ways, weights)[0]
-            attempt = await self.ask(http, way)
-            if attempt.told not in (RESULT, ACCEPTED, LEFT):
+            (way,) = self._random.choices([*self._ways], [*self._ways.values()])
+            if (await self.ask(http, way)).told not in FINE:
                 # A client that was turned away does not come back at once.
                 await asyncio.sleep(0.05)
 
-    async def ask(self, http: httpx.AsyncClient, way: Way) -> Attempt:
+    async def ask(self, http: httpx.AsyncClient, way: str) -> Attempt:
         """Ask for one thing and note what came of it."""
         mark = f"run{next(self._numbers):07}"
-        attempt = Attempt(mark, way, body := self._body(way, mark))
-        url = next(self._workers)
-        attempt.began = time.perf_counter()
+        query = f"{next(self._queries)} {mark}"
+        common = {key: self._request[key] for key in ("corpus", "model")}
+        body = {**self._request, "query": query, "keep": way == "keep"}
+        if way in ("answer", "question"):
+            body = {**common, **ANSWER, "question": query}
+        elif way == "probe":
+            body = {**common, **PROBE, "query": query}
+        attempt, url = Attempt(mark, way, body), next(self._workers)
+        ask = {"stream": _stream, "leave": _stream, "return": _return}
+        ask |= {"background": _begin, "question": _begin}
         try:
-            await _WAYS[way](http, url, body, attempt)
+            await ask.get(way, _wait)(http, url, attempt)
         except (httpx.TransportError, httpx.StreamError):
             attempt.told = GONE
-        attempt.ended = time.perf_counter()
         async with self._changed:
             self.attempts.append(attempt)
             self._changed.notify_all()
         return attempt
 
-    def _body(self, way: Way, mark: str) -> dict[str, Any]:
-        query = f"{next(self._queries)} {mark}"
-        common = {key: self._request[key] for key in ("corpus", "model") if key in self._request}
-        if way in ("answer", "question"):
-            return {**common, "question": query, "k": 10, "samples": 2, "documents": 2, "seed": 1}
-        if way == "probe":
-            probe = {"attribute": "gender", "protected": "female", "pairs": 2, "depth": 6}
-            return {**common, **probe, "query": query, "k": 6}
-        return {**self._request, "query": query, "keep": way == "keep"}
+
+def _told(answer: httpx.Response, attempt: Attempt, fine: int, told: str) -> None:
+    attempt.status = answer.status_code
+    place = answer.headers.get("location", "").rpartition("/")[2]
+    attempt.run = place or answer.headers.get("x-request-id")
+    is_json = "json" in answer.headers.get("content-type", "")
+    is_fine = answer.status_code == fine
+    attempt.told = told if is_fine else slug_of(answer.json() if is_json else None)
 
 
-async def _wait(http: httpx.AsyncClient, url: str, body: Any, attempt: Attempt) -> None:
+async def _wait(http: httpx.AsyncClient, url: str, attempt: Attempt) -> None:
     path = attempt.way if attempt.way in ("answer", "probe") else "search"
-    answer = await http.post(f"{url}/v1/{path}", json=body)
-    attempt.status = answer.status_code
-    attempt.run = run_of(answer)
-    attempt.told = RESULT if answer.status_code == 200 else slug_of(answer.content)
+    _told(await http.post(f"{url}/v1/{path}", json=attempt.body), attempt, 200, RESULT)
 
 
-async def _background(http: httpx.AsyncClient, url: str, body: Any, attempt: Attempt) -> None:
+async def _begin(http: httpx.AsyncClient, url: str, attempt: Attempt) -> None:
     kind = "answer" if attempt.way == "question" else "search"
-    answer = await http.post(f"{url}/v1/runs", json={"kind": kind, "request": body})
-    attempt.status = answer.status_code
-    if answer.status_code == 202:
-        attempt.told, attempt.run = ACCEPTED, answer.json()["id"]
-    else:
-        attempt.told = slug_of(answer.content)
+    asked = {"kind": kind, "request": attempt.body}
+    _told(await http.post(f"{url}/v1/runs", json=asked), attempt, 202, ACCEPTED)
 
 
-async def _stream(http: httpx.AsyncClient, url: str, body: Any, attempt: Attempt) -> None:
-    leaves = attempt.way == "leave"
-    async with http.stream("POST", f"{url}/v1/search/stream", json=body) as answer:
-        await read(answer, attempt, EVENTS_BEFORE_LEAVING if leaves else None)
+async def _stream(http: httpx.AsyncClient, url: str, attempt: Attempt) -> None:
+    path = f"{url}/v1/search/stream"
+    await _read(http, "POST", path, attempt, leaves=attempt.way == "leave", json=attempt.body)
 
 
-async def _return(http: httpx.AsyncClient, url: str, body: Any, attempt: Attempt) -> None:
-    await _background(http, url, body, attempt)
-    if attempt.run is None:
-        return
-    events = f"{url}/v1/runs/{attempt.run}/events"
-    attempt.told = GONE
-    async with http.stream("GET", events) as answer:
-        last = await read(answer, attempt, EVENTS_BEFORE_LEAVING)
-    if attempt.told == LEFT:
-        async with http.stream("GET", events, headers={"Last-Event-ID": str(last)}) as answer:
-            await read(answer, attempt, None, last)
+async def _return(http: httpx.AsyncClient, url: str, attempt: Attempt) -> None:
+    await _begin(http, url, attempt)
+    if attempt.told == ACCEPTED:
+        path, seen = f"{url}/v1/runs/{attempt.run}/events", 0
+        seen = await _read(http, "GET", path, attempt, leaves=True)
+        if attempt.told == LEFT:
+            headers = {"Last-Event-ID": str(seen)}
+            await _read(http, "GET", path, attempt, last=seen, headers=headers)
 
 
-_WAYS: dict[Way, Callable[..., Any]] = {
-    "search": _wait,
-    "keep": _wait,
-    "answer": _wait,
-    "probe": _wait,
-    "stream": _stream,
-    "leave": _stream,
-    "background": _background,
-    "question": _background,
-    "return": _return,
-}
+async def _read(
+    http: httpx.AsyncClient,
+    method: str,
+    path: str,
+    attempt: Attempt,
+    *,
+    leaves: bool = False,
+    last: int = 0,
+    **more: Any,
+) -> int:
+    """Read a stream after its event ``last``, note what it told, and return the last number."""
+    attempt.told, run = GONE, attempt.run
+    async with http.stream(method, path, **more) as answer:
+        if answer.status_code != 200:
+            await answer.aread()
+        _told(answer, attempt, 200, GONE)
+        attempt.run = attempt.run or run
+        if answer.status_code != 200:
+            return last
+        async with aclosing(events_of(answer)) as events:
+            async for number, name, data in events:
+                if attempt.told != GONE:
+                    attempt.faults.append(f"{name} after the end")
+                if number and number != last + 1:
+                    attempt.faults.append(f"event {number} after {last}")
+                last = number or last
+                if name == "run":
+                    attempt.run = data.get("id") or attempt.run
+                elif name in ("end", "error"):
+                    attempt.told = RESULT if name == "end" else slug_of(data)
+                elif leaves and last >= EVENTS_BEFORE_LEAVING:
+                    attempt.told = LEFT
+                    break
+    return last

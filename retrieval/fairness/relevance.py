@@ -11,9 +11,8 @@ Beside it stands one kind of **lexical** evidence, in [0, 1]:
   What its scores mean is not known.
 - ``texts``: BM25 over the texts alone, for audits, which cannot take the engine's word.
 
-A logistic regression for each kind turns both into a probability. ``benchmarks/relevance.py`` and
-``benchmarks/relevance_of_texts.py`` fit them, and show how well a fit on one collection works on
-another (docs/explanation/relevance.md).
+A logistic regression for each kind turns both into a probability. ``benchmarks/relevance.py`` fits
+them, and shows how well a fit on one collection works on another (docs/explanation/relevance.md).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ and the texts of a pool of documents. It uses no score, rank or label from the e
 is that of :mod:`fairqr.retrieval.fairness.relevance`, with two differences. BM25 takes the
 frequencies of words from a fixed sample of the engine's documents, because a word that the whole
 pool contains would otherwise count for almost nothing. And the similarity is standardised over that
-sample. ``benchmarks/relevance_of_texts.py`` fits the estimate, and shows how it treats groups
+sample. ``benchmarks/relevance.py`` fits the estimate, and shows how it treats groups
 (docs/explanation/audits.md).
 """
 
