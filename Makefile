@@ -45,7 +45,7 @@ docs: $(READY)
 TREC := ../shared/data/trec2022
 quality: $(READY)
 	$(BIN)/fairqr models pull
-	$(BIN)/python benchmarks/quality.py --trec $(TREC)
+	$(BIN)/python -m benchmarks.quality --trec $(TREC)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.bench --json bench.json

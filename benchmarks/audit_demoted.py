@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.measuring import table
 from fairqr.evaluation.audit.asking import Asker
 from fairqr.evaluation.audit.measuring import measure
 from fairqr.evaluation.audit.queries import AuditQuery
@@ -34,7 +35,6 @@ from fairqr.retrieval.engines.hybrid.texts import TextRelevance
 from fairqr.retrieval.fairness.relevance import FITTED, held_out
 from fairqr.retrieval.sources.catalog import Catalog
 
-FACTORS = (1.0, 0.7, 0.5)
 DEEPEST = 3_000
 """So far down documents are looked for that the factor may bring up."""
 SPEC = AuditSpec(attributes=("gender",), intersections=False, mend=0)
@@ -45,63 +45,51 @@ class Demoting(EngineOverWords):
 
     def __init__(self, lexical: SearchEngine, factor: float) -> None:
         super().__init__(lexical)
-        self.factor = factor
         self.retriever, self.capabilities = lexical.retriever, lexical.capabilities
+        self.women = lexical.schema.attribute("gender").universe.index("female")
+        self.factor = factor
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Rank by the scores as they are then."""
         deep = [replace(it, n=DEEPEST) if it.is_ranking else it for it in queries]
         found = await self.lexical.search(deep)
-        return [
-            self._demoted(hits, query.n) if query.is_ranking else hits
-            for query, hits in zip(queries, found, strict=True)
-        ]
-
-    def _demoted(self, hits: Hits, n: int) -> Hits:
-        groups = self.schema.attribute("gender").universe
-        women = hits.memberships["gender"][:, groups.index("female")]
-        scores = np.array(hits.scores) * np.where(women > 0, self.factor, 1.0)
-        return best_first(hits.ids, scores.tolist(), hits.memberships, n)
+        for place, (hits, query) in enumerate(zip(found, queries, strict=True)):
+            if query.is_ranking:
+                women = hits.memberships["gender"][:, self.women] > 0
+                scores = np.array(hits.scores) * np.where(women, self.factor, 1.0)
+                found[place] = best_first(hits.ids, scores.tolist(), hits.memberships, query.n)
+        return found
 
 
-async def audits(name: str, collection: Collection) -> None:
-    """Print the lean against women by judgements and by estimates, for each factor."""
+async def audits(name: str, collection: Collection) -> AsyncIterator[dict[str, str]]:
+    """Yield the lean against women by judgements and by estimates, for each factor."""
     engine = await Catalog().resolve(collection.corpus_name, retriever="bm25")
     texts = await TextRelevance.open(engine, open_encoder("minilm"))
     texts.calibrations = FITTED[held_out(name)]
     queries = {it.id: AuditQuery(it.id, it.text(0)) for it in collection.topics}
-    for factor in FACTORS:
+    for factor in (1.0, 0.7, 0.5):
         asked = Demoting(engine, factor)
         plain = Asker(asked, (engine.schema.attribute("gender"),), SPEC.depth)
         groups = tuple(it for it in sorted(asked.filterable) if it[0] == "gender")
-        askers = {
+        told = {"collection": name, "factor": str(factor)}
+        for relevance, asker in {
             "judged": replace(plain, qrels=collection.qrels),
             "estimated": replace(plain, texts=texts, widened=groups),
-        }
-        for relevance, asker in askers.items():
+        }.items():
             await asker.look_up([*queries.values()], lambda done, total=None, /: None)
-            observed = {id_: (await asker.observe(it)).record for id_, it in queries.items()}
-            found = measure(
-                SPEC,
-                engine.schema,
-                queries,
-                functools.partial(map, observed.__getitem__),
-                relevance=relevance,
-            )
-            women = next(it for it in found.groups if it.group == "female")
-            print(
-                f"{name:9} factor {factor:.1f}  {relevance:9} exposure {women.exposure.value:.3f}  "
-                f"target {women.target.value:.3f}  lean {women.lean.value:+.3f} "
-                f"[{women.lean.low:+.3f}, {women.lean.high:+.3f}]  {women.verdict}",
-                flush=True,
-            )
-    await engine.aclose()
+            seen = {id_: (await asker.observe(it)).record for id_, it in queries.items()}
+            records = functools.partial(map, seen.__getitem__)
+            found = measure(SPEC, engine.schema, queries, records, relevance=relevance)
+            (women,) = (it for it in found.groups if it.group == "female")
+            lean = women.lean
+            interval = f"{lean.value:+.3f} [{lean.low:+.3f}, {lean.high:+.3f}]"
+            yield {**told, "relevance": relevance, "lean": interval, "verdict": women.verdict}
 
 
 async def main(trec: Path) -> None:
     """Audit both collections."""
-    await audits("notables", find_collection("notables"))
-    await audits("trec2022", find_collection(trec))
+    for name, collection in {"notables": "notables", "trec2022": trec}.items():
+        print(table([it async for it in audits(name, find_collection(collection))]), flush=True)
 
 
 if __name__ == "__main__":

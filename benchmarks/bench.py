@@ -25,7 +25,6 @@ import httpx
 import ir_measures
 import numpy as np
 import openai
-import pandas as pd
 import tantivy
 from langchain.chat_models import init_chat_model
 from langgraph.checkpoint.memory import InMemorySaver
@@ -189,56 +188,33 @@ async def reranking(space: Workspace) -> Rows:
 
 
 async def evaluating(space: Workspace) -> Rows:
-    """Measure nDCG@20 and AP of a run of 1,000 queries × 1,000 documents, beside ir_measures."""
+    """Measure nDCG@20 and AP of files of 1,000 queries × 1,000 documents, beside ir_measures."""
     count, found, judged = 100 if space.quick else 1_000, 1_000, 100
-    random = np.random.default_rng(0)
-    names = np.repeat([f"q{number}" for number in range(count)], found)
-    ids = np.concatenate([random.choice(200_000, found, replace=False) for _ in range(count)])
-    shown = pd.DataFrame({"query_id": names, "doc_id": [f"d{it:06d}" for it in ids]})
-    shown["score"] = np.round(random.random(len(shown)) * 30, 6)
-    judged_rows = shown.groupby("query_id").sample(judged, random_state=1)
-    qrels = judged_rows.assign(relevance=random.integers(0, 3, len(judged_rows)))
+    random, measures = np.random.default_rng(0), [ir_measures.nDCG @ 20, ir_measures.AP]
     run_path, qrels_path = space.folder / "large.run", space.folder / "large.qrels"
-    ranked = shown.sort_values(["query_id", "score"], ascending=[True, False])
-    ranked["rank"] = ranked.groupby("query_id").cumcount() + 1
-    lines = ranked.assign(q="Q0", run="bm25")[["query_id", "q", "doc_id", "rank", "score", "run"]]
-    lines.to_csv(run_path, sep=" ", header=False, index=False)
-    told = qrels.assign(zero=0)[["query_id", "zero", "doc_id", "relevance"]]
-    told.to_csv(qrels_path, sep=" ", header=False, index=False)
-    run_dict = {
-        query: dict(zip(own["doc_id"], own["score"], strict=True))
-        for query, own in shown.groupby("query_id")
-    }
-    qrels_dict = {
-        query: dict(zip(own["doc_id"], own["relevance"].tolist(), strict=True))
-        for query, own in qrels.groupby("query_id")
-    }
-    measures = [ir_measures.nDCG @ 20, ir_measures.AP]
+    with run_path.open("w") as run, qrels_path.open("w") as qrels:
+        for query in range(count):
+            ids = random.choice(200_000, found, replace=False)
+            scores = np.sort(random.random(found))[::-1] * 30
+            for rank, (id_, score) in enumerate(zip(ids, scores, strict=True), start=1):
+                run.write(f"q{query} Q0 d{id_:06d} {rank} {score:.6f} bm25\n")
+            for id_ in ids[:: found // judged]:
+                qrels.write(f"q{query} 0 d{id_:06d} {random.integers(0, 3)}\n")
 
     def theirs(_: int) -> dict[Any, float]:
-        return dict(ir_measures.calc_aggregate(measures, qrels_dict, run_dict))
-
-    def from_files(_: int) -> object:
         judgements = list(ir_measures.read_trec_qrels(str(qrels_path)))
         run = list(ir_measures.read_trec_run(str(run_path)))
-        return ir_measures.calc_aggregate(measures, judgements, run)
+        return dict(ir_measures.calc_aggregate(measures, judgements, run))
 
-    def ours(run: Any, judgements: Any) -> Any:
-        return fairqr.evaluate(run, judgements, "nDCG@20,AP")
+    def ours(_: int) -> Any:
+        return fairqr.evaluate(run_path, qrels_path, "nDCG@20,AP")
 
-    means = ours(run_dict, qrels_dict).mean
-    np.testing.assert_allclose([means[str(it)] for it in measures], [*theirs(0).values()])
-    calls = {
-        "dicts": lambda _: ours(run_dict, qrels_dict),
-        "files": lambda _: ours(run_path, qrels_path),
-        "their dicts": theirs,
-        "their files": from_files,
-    }
-    taken = await in_turns(space.rounds(5), **calls)
-    for name, target in (("dicts", "≤ 1×"), ("files", "≤ 0.33×")):
-        what = f"nDCG@20 and AP from {name}, {count:,} queries × {found:,} documents"
-        mine, peers = median(taken[name]), median(taken[f"their {name}"])
-        yield row(what, mine, "ms", "ir_measures, pytrec_eval", peers, target)
+    expected = {str(measure): value for measure, value in theirs(0).items()}
+    np.testing.assert_allclose([ours(0).mean[it] for it in expected], [*expected.values()])
+    taken = await in_turns(space.rounds(5), ours=ours, theirs=theirs)
+    what = f"nDCG@20 and AP from files, {count:,} queries × {found:,} documents"
+    peer, peers = "ir_measures, pytrec_eval", median(taken["theirs"])
+    yield row(what, median(taken["ours"]), "ms", peer, peers, "≤ 0.33×")
 
 
 async def graph(space: Workspace) -> Rows:

@@ -57,16 +57,12 @@ async def main(folder: Path, steps: int) -> None:
     encode = encoder_of(plan.tasks[0].asked.open(prompts, model), pretrained)
     batches = [[encode(leaning(example)) for example in batch] for batch in plan.batches]
 
-    def watch(step: int, loss: float, learning_rate: float, norm: float) -> None:
-        print(f"step {step} of {steps}: loss {loss:.3f}")
-
     with adapted(pretrained.model, options) as tuned:
-        train(tuned, batches, options, folder.with_suffix(".checkpoints"), watch)
+        train(tuned, batches, options, folder.with_suffix(".checkpoints"), print)
         whole = tuned.merge_and_unload()
-        # The configuration of a GGUF file says that it is quantised, and such are not saved.
         config = copy.deepcopy(whole.config)
-        if hasattr(config, "quantization_config"):
-            del config.quantization_config
+        # The configuration of a GGUF file says that it is quantised, and such are not saved.
+        vars(config).pop("quantization_config", None)
         saved = transformers.AutoModelForCausalLM.from_config(config)
         saved.load_state_dict(whole.state_dict(), strict=False)
         saved.tie_weights()

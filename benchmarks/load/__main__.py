@@ -15,19 +15,16 @@ import tempfile
 import time
 import traceback
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.load.durable import durable
-from benchmarks.load.faults import FAULTS, missing_for, survive
+from benchmarks.load.faults import CHAOS, FAULTS, missing_for, survive
 from benchmarks.load.soak import soak
-from benchmarks.load.speed import speed
+from benchmarks.load.speed import durable, speed
 from benchmarks.load.world import World
 from benchmarks.measuring import machine, table
 
-EVERYTHING = ("speed", "durable", "soak", *FAULTS)
-MODEL_DELAY = 0.05
+EVERYTHING = ("speed", "durable", "soak", *FAULTS, *CHAOS)
 MOST_SHOWN = 20
 SIZES = {
     "runs": (10_000, 300),
@@ -46,11 +43,10 @@ async def find(world: World, name: str, sizes: dict[str, Any]) -> dict[str, Any]
     if name == "speed":
         return await speed(world, 5 * sizes["requests"])
     if name == "durable":
-        return await durable(world, sizes["requests"], MODEL_DELAY)
+        return await durable(world, sizes["requests"])
     if name == "soak":
         return await soak(world, sizes["runs"], sizes["minutes"] * 60, sizes["retention"])
-    lived = asdict(await survive(world, name, sizes["requests"], only=sizes["chaos"]))
-    return {**lived, "violations": lived["verdict"].pop("violations")}
+    return await survive(world, name, sizes["requests"], sizes["chaos"])
 
 
 def shown(name: str, found: dict[str, Any]) -> list[dict[str, object]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,107 +87,102 @@ async def runs_of(http: httpx.AsyncClient, url: str) -> list[dict[str, Any]]:
     return [*found.values()]
 
 
-async def judge(
-    attempts: Sequence[Attempt], http: httpx.AsyncClient, url: str, log: Path
-) -> Verdict:
-    """Hold attempts against the runs of the service and the questions of the model.
+class Judge:
+    """Holds attempts against the runs of the service and the questions of the model.
 
     Args:
-        attempts: Of clients that have ended.
         http: To ask the service with.
         url: Of a worker.
         log: Of the model server.
     """
-    verdict = Verdict()
-    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for summary in await runs_of(http, url):
-        if mark := MARK.search(summary["query"]):
-            rows[mark[0]].append(summary)
-    asked, failed = _repeats(log)
-    gate = asyncio.Semaphore(16)
 
-    async def look(attempt: Attempt) -> None:
-        mark, problems = attempt.mark, list(attempt.faults)
+    def __init__(self, http: httpx.AsyncClient, url: str, log: Path) -> None:
+        self.http, self.url, self.verdict = http, url, Verdict()
+        self._rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self._again, self._failed = _repeats(log)
+        self._gate = asyncio.Semaphore(16)
+
+    async def judge(self, attempts: Sequence[Attempt]) -> Verdict:
+        """Return what became of the attempts of clients that have ended."""
+        for summary in await runs_of(self.http, self.url):
+            if mark := MARK.search(summary["query"]):
+                self._rows[mark[0]].append(summary)
+        await asyncio.gather(*map(self._look, attempts))
+        return self.verdict
+
+    async def _look(self, attempt: Attempt) -> None:
+        wrong = [*attempt.faults]
         if attempt.told in ("untyped", "internal"):
-            problems.append(f"told an error without a type, with status {attempt.status}")
-        verdict.again += asked[mark]
-        async with gate:
-            if attempt.way not in DURABLE:
-                problems += _ephemeral(attempt, rows[mark], asked[mark], verdict)
+            wrong.append(f"told an error without a type, with status {attempt.status}")
+        self.verdict.again += self._again[attempt.mark]
+        async with self._gate:
+            look = self._durable if attempt.way in DURABLE else self._ephemeral
+            wrong += [it async for it in look(attempt)]
+        self.verdict.violations.extend(f"{attempt.way} {attempt.mark}: {it}" for it in wrong)
+
+    def _failed_with(self, slug: str) -> None:
+        self.verdict.problems[slug] = self.verdict.problems.get(slug, 0) + 1
+
+    async def _ephemeral(self, attempt: Attempt) -> AsyncIterator[str]:
+        """Count what became of an ephemeral run, and yield what was wrong."""
+        if self._rows[attempt.mark]:
+            yield "it is stored, though nobody asked for that"
+        if again := self._again[attempt.mark]:
+            yield f"{again} questions were asked again that had been answered"
+        if attempt.told == REFUSED or not (attempt.status or attempt.run):
+            self.verdict.refused += 1
+            return
+        self.verdict.accepted += 1
+        self.verdict.results += attempt.told == RESULT
+        if attempt.told != RESULT:
+            self._failed_with(attempt.told)
+            if attempt.told not in {*SLUGS, LEFT, GONE}:
+                yield f"ended with the problem '{attempt.told}'"
+
+    async def _durable(self, attempt: Attempt) -> AsyncIterator[str]:
+        """Count what became of a durable run, and yield what was wrong."""
+        rows, again = self._rows[attempt.mark], self._again[attempt.mark]
+        if not rows:
+            self.verdict.refused += 1
+            if attempt.told in (RESULT, ACCEPTED) or attempt.run:
+                yield f"lost: told '{attempt.told}', but there is no such run"
+            return
+        if len(rows) > 1:
+            yield f"there are {len(rows)} runs of it"
+        self.verdict.accepted += 1
+        self.verdict.durable += 1
+        answer = await self.http.get(place := f"{self.url}/v1/runs/{rows[0]['id']}")
+        if answer.status_code != 200:
+            yield f"cannot be read: {answer.status_code}"
+            return
+        run: dict[str, Any] = answer.json()
+        status, is_done = run["status"], run["status"] == "done"
+        self.verdict.resumed += run["attempts"] > 1
+        self.verdict.results += is_done
+        if again > AT_ONCE * max(0, run["attempts"] - 1):
+            yield f"{again} questions were asked again that had been answered"
+        if status in LIVE:
+            yield f"is still {status}"
+            return
+        if not is_done:
+            self._failed_with(slug := slug_of(run["problem"]))
+            if slug not in SLUGS:
+                yield f"ended as {status} with the problem '{slug}'"
+        if bool(run["result"]) != is_done or bool(run["problem"]) == is_done:
+            yield f"is {status}, which its result or its problem does not say"
+        if attempt.told == RESULT and not is_done:
+            yield f"its client was told a result, but it is {status}"
+        if status == "cancelled" and attempt.told != LEFT:
+            yield f"is cancelled, but its client did not leave; it was told '{attempt.told}'"
+        for wrong in await _wrong_events(self.http, f"{place}/events"):
+            yield wrong
+        # What found no model says so in its result, and the model's log nothing.
+        if is_done and attempt.mark not in self._failed and _statuses(run["result"]) <= {"ok"}:
+            answer = await self.http.post(f"{self.url}/v1/{run['kind']}", json=attempt.body)
+            if _figures(answer.json()) == _figures(run["result"]):
+                self.verdict.equal += 1
             else:
-                problems += await _durable(
-                    attempt, rows[mark], asked[mark], http, url, verdict, mark in failed
-                )
-        verdict.violations.extend(f"{attempt.way} {mark}: {problem}" for problem in problems)
-
-    await asyncio.gather(*map(look, attempts))
-    return verdict
-
-
-def _ephemeral(attempt: Attempt, rows: Sequence[Any], again: int, verdict: Verdict) -> list[str]:
-    """Count what became of an ephemeral run, and return what was wrong."""
-    wrong = ["it is stored, though nobody asked for that"] if rows else []
-    wrong += [f"{again} questions were asked again that had been answered"] if again else []
-    if attempt.told == REFUSED or not (attempt.status or attempt.run):
-        verdict.refused += 1
-        return wrong
-    verdict.accepted += 1
-    verdict.results += attempt.told == RESULT
-    if attempt.told != RESULT:
-        verdict.problems[attempt.told] = verdict.problems.get(attempt.told, 0) + 1
-        if attempt.told not in {*SLUGS, LEFT, GONE}:
-            wrong.append(f"ended with the problem '{attempt.told}'")
-    return wrong
-
-
-async def _durable(
-    attempt: Attempt,
-    rows: Sequence[dict[str, Any]],
-    again: int,
-    http: httpx.AsyncClient,
-    url: str,
-    verdict: Verdict,
-    model_failed: bool,
-) -> list[str]:
-    """Count what became of a durable run, and return what was wrong."""
-    if not rows:
-        verdict.refused += 1
-        lost = attempt.told in (RESULT, ACCEPTED) or attempt.run
-        return [f"lost: told '{attempt.told}', but there is no such run"] if lost else []
-    verdict.accepted += 1
-    verdict.durable += 1
-    answer = await http.get(place := f"{url}/v1/runs/{rows[0]['id']}")
-    if answer.status_code != 200:
-        return [f"cannot be read: {answer.status_code}"]
-    run: dict[str, Any] = answer.json()
-    verdict.resumed += run["attempts"] > 1
-    status, is_done = run["status"], run["status"] == "done"
-    wrong = [f"there are {len(rows)} runs of it"] if len(rows) > 1 else []
-    if again > AT_ONCE * max(0, run["attempts"] - 1):
-        wrong.append(f"{again} questions were asked again that had been answered")
-    if status in LIVE:
-        return [*wrong, f"is still {status}"]
-    verdict.results += is_done
-    if not is_done:
-        slug = slug_of(run["problem"])
-        verdict.problems[slug] = verdict.problems.get(slug, 0) + 1
-        if slug not in SLUGS:
-            wrong.append(f"ended as {status} with the problem '{slug}'")
-    if bool(run["result"]) != is_done or bool(run["problem"]) == is_done:
-        wrong.append(f"is {status}, which its result or its problem does not say")
-    if attempt.told == RESULT and not is_done:
-        wrong.append(f"its client was told a result, but it is {status}")
-    if status == "cancelled" and attempt.told != LEFT:
-        wrong.append(f"is cancelled, but its client did not leave; it was told '{attempt.told}'")
-    wrong += await _wrong_events(http, f"{place}/events")
-    # What found no model says so in its result, and the model's log nothing.
-    if is_done and not model_failed and _statuses(run["result"]) <= {"ok"}:
-        answer = await http.post(f"{url}/v1/{run['kind']}", json=attempt.body)
-        if _figures(answer.json()) == _figures(run["result"]):
-            verdict.equal += 1
-        else:
-            wrong.append("its result is not that of an unbroken run")
-    return wrong
+                yield "its result is not that of an unbroken run"
 
 
 async def _wrong_events(http: httpx.AsyncClient, url: str) -> list[str]:

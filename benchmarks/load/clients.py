@@ -142,7 +142,7 @@ class Crowd:
                 # A client that was turned away does not come back at once.
                 await asyncio.sleep(0.05)
 
-    async def ask(self, http: httpx.AsyncClient, way: str) -> Attempt:
+    async def ask(self, http: httpx.AsyncClient, way: str, _: int = 0) -> Attempt:
         """Ask for one thing and note what came of it."""
         mark = f"run{next(self._numbers):07}"
         query = f"{next(self._queries)} {mark}"

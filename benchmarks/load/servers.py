@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.integration import elasticsearch_server as es
-from tests.integration.java_server import configure, install, running, wait_for
 from tests.ports import free_port
 
 READY_SECONDS = 240
@@ -139,34 +135,3 @@ class Worker(Process):
 def wrong_clock() -> Path | None:
     """Return the library that gives a process another time, if this machine has it."""
     return next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
-
-
-class Elasticsearch:
-    """A real Elasticsearch that keeps its documents when it is killed and started again."""
-
-    def __init__(self) -> None:
-        self._home = install(es.PACKAGE, es.unpack)
-        self._place = Path(tempfile.mkdtemp(prefix="fairqr-elasticsearch-"))
-        port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        configure(self._home, self._place, es.settings_of(port), "elasticsearch.yml")
-        self._running = ExitStack()
-        self._pid_file = self._place / "data" / "server.pid"
-
-    def start(self) -> None:
-        """Start it, and wait until it answers."""
-        self._pid_file.unlink(missing_ok=True)
-        program = self._home / "bin" / "elasticsearch"
-        environment = es.environment_of(self._home, self._place)
-        process = self._running.enter_context(running(program, self._place, environment))
-        wait_for(self.url, process, self._place)
-
-    def kill(self) -> None:
-        """End it at once, as ``kill -9`` does."""
-        os.kill(int(self._pid_file.read_text()), signal.SIGKILL)
-        self._running.close()
-
-    def close(self) -> None:
-        """End it, and remove what it wrote."""
-        self._running.close()
-        shutil.rmtree(self._place, ignore_errors=True)

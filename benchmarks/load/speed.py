@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import httpx
@@ -21,10 +22,10 @@ import uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from benchmarks.load.clients import new_client
+from benchmarks.load.clients import RESULT, Crowd, new_client
 from benchmarks.load.servers import ROOT, Process
-from benchmarks.load.world import World
-from benchmarks.measuring import median, row, taken_by
+from benchmarks.load.world import EMBEDDED, World
+from benchmarks.measuring import in_turns, median, row, taken_by
 from fairqr import FairSearch
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.retrieval.engines.engine import Query
@@ -35,6 +36,7 @@ SHOWN = 20
 ASKED: dict[str, Any] = {"attributes": ["gender"], "ask": "never", "k": SHOWN}
 CLIENTS = 8
 WARM_UP = 40
+MODEL_DELAY = 0.05
 MODULE = (sys.executable, "-m", "benchmarks.load.speed")
 
 
@@ -150,6 +152,29 @@ async def speed(world: World, searches: int) -> dict[str, Any]:
         row(f"p95, {at_once}", tail, "ms", "p50", half, "≤ 2.5×"),
     ]
     return {"rows": rows, "violations": []}
+
+
+async def durable(world: World, searches: int) -> dict[str, Any]:
+    """Measure a search that is kept beside one that is not, on two workers and PostgreSQL.
+
+    Args:
+        world: With its model server running, which then takes 50 ms.
+        searches: The number of each kind.
+
+    Returns:
+        The ``rows`` of a table, and the ``violations`` of promises.
+    """
+    world.model.steer(delay=MODEL_DELAY, failures={})
+    with world.workers(world.new_database(), number=2) as workers:
+        async with new_client() as http:
+            urls = [worker.url for worker in workers]
+            crowd = Crowd(urls[:1], world.queries, world.request(EMBEDDED), {})
+            ways = {way: partial(crowd.ask, http, way) for way in ("search", "keep")}
+            taken = await in_turns(searches, **ways)
+    failed = sum(attempt.told != RESULT for attempt in crowd.attempts)
+    theirs = median(taken["search"])
+    rows = [row("durable search", median(taken["keep"]), "ms", "ephemeral", theirs, "≤ 1.4×")]
+    return {"rows": rows, "violations": [f"{failed} searches failed"] if failed else []}
 
 
 if __name__ == "__main__":

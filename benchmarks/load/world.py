@@ -17,14 +17,12 @@ from typing import Any
 import psycopg
 
 from benchmarks.generated import queries, write_corpus
-from benchmarks.load.servers import Elasticsearch, Model, Worker
-from fairqr.retrieval.sources.corpus import find_corpus
-from tests.integration.filled_elasticsearch import fill, write_source
+from benchmarks.load.servers import Model, Worker
 from tests.integration.page_service import environment
 from tests.integration.postgres_server import NOBODY, PostgresServer, running_postgres
 
-EMBEDDED, REMOTE = "embedded", "remote"
-"""The names of the indexes: in the process of the service, and on Elasticsearch."""
+EMBEDDED = "embedded"
+"""The name of the index."""
 MODEL = "openai:load"
 MODEL_SECONDS = 60.0
 """The time limit of a request to the model, unless a fault needs less."""
@@ -43,7 +41,7 @@ class World:
 
     Args:
         folder: Empty; whoever made it removes it.
-        documents: In each index.
+        documents: In the index.
         stack: Ends what is started.
     """
 
@@ -57,18 +55,8 @@ class World:
         self.environment = environment(config | folders)
         self.model = Model(folder)
         stack.callback(self.model.kill)
-        self.corpus = write_corpus(folder / "corpus", documents)
-        self.command("index", "create", EMBEDDED, str(self.corpus))
-
-    @cached_property
-    def elasticsearch(self) -> Elasticsearch:
-        """The server, with its index, started when first asked for."""
-        server = Elasticsearch()
-        self._stack.callback(server.close)
-        server.start()
-        source = fill(self._stack, server.url, REMOTE, find_corpus(self.corpus))
-        self.command("attach", str(write_source(source, self.folder)))
-        return server
+        corpus = write_corpus(folder / "corpus", documents)
+        self.command("index", "create", EMBEDDED, str(corpus))
 
     @cached_property
     def postgres(self) -> PostgresServer:

@@ -20,8 +20,8 @@ def test_whatever_fails_each_run_ends_once_and_as_if_nothing_had_failed(tmp_path
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
     found = json.loads(written.read_text())
     assert found["violations"] == []
-    assert found["soak"]["runs"] >= 60
-    (chaos,) = found["faults"]
+    soak, chaos = found["parts"]["soak"], found["parts"]["chaos"]
+    assert soak["runs"] >= 60
     assert chaos["recovered"] is not None
     assert chaos["verdict"]["resumed"] > 0
     assert chaos["verdict"]["equal"] > 30
