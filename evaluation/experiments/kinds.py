@@ -31,6 +31,7 @@ class RunOptions:
         watcher: Receives the progress.
         prompts: Where prompts come from.
         workers: Where the work is done, and how much at a time.
+        labels: What knows already which documents are useful, for Fair RAG.
         prompts_set: The ids of the prompts whose version the user set.
         yes: Whether the user agreed to a costly run.
         report: Whether the report is written next, with the values of all measures.

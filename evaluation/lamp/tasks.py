@@ -67,7 +67,7 @@ class LampTask(BaseModel, frozen=True, extra="forbid"):
 
     def rag_task(self, name: str) -> RagTask:
         """Return the task of a collection that goes by this name."""
-        return RagTask(name, self.about, f"lamp{self.number}", self.utility, self.hypothesis)
+        return RagTask(name, f"lamp{self.number}", self.utility, self.hypothesis)
 
     def is_gold(self, output: str) -> bool:
         """Return whether an output can be right for any answer."""

@@ -76,7 +76,6 @@ class RagTask:
 
     Attributes:
         name: Such as ``LaMP-5``.
-        about: One line for people.
         prompt: The id of the prompt, such as ``lamp5``.
         utility: How good an answer is.
         hypothesis: A template that makes an answer into a sentence that a document can entail;
@@ -84,7 +83,6 @@ class RagTask:
     """
 
     name: str
-    about: str
     prompt: str
     utility: Utility
     hypothesis: str = RAW

@@ -10,11 +10,8 @@ answer is right if it names anybody of the corpus who is judged relevant, in the
 Questions of one's own are a file of JSON Lines. Each line is
 ``{"id", "question", "query"?, "golds": […], "pool": [{"id", "text", "title"?, …}]}``.
 What retrievers are asked is the question where ``query`` is missing. A document has its labels in
-the fields that a schema names, as in a corpus. One without title and text is left out and counted,
-as in LaMP's profiles, and so is a question that has no other. Beside ``own.jsonl`` may lie
-
-- ``own.schema.yaml`` or ``schema.yaml``, the attributes of the documents;
-- ``own.yaml`` with ``title``, ``note`` and ``metric``, all of them optional.
+the fields that a schema names, as in a corpus; that of ``own.jsonl`` is ``own.schema.yaml`` or
+``schema.yaml`` beside it.
 """
 
 from __future__ import annotations
@@ -22,24 +19,22 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from fairqr.base.errors import CorpusError, InputError, first_problem, one_line
+from fairqr.base.errors import CorpusError, InputError, one_line
 from fairqr.base.files import sha256_of
-from fairqr.base.yaml_file import load_yaml
+from fairqr.evaluation.collections.collection import bad_line
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.lamp.loading import is_lamp, load_lamp
 from fairqr.evaluation.lamp.metrics import NamesRelevant, Rouge
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask, Utility
 from fairqr.retrieval.pools.retrievers import MemoryIndex
 from fairqr.retrieval.sources.documents import Document, numbered_lines, parse_document
-from fairqr.retrieval.sources.schema import Schema, load_schema, validated
+from fairqr.retrieval.sources.schema import Schema, load_schema
 
 POOL = 25
 """How many documents a question has by default."""
@@ -54,7 +49,6 @@ METRICS: dict[str, Utility] = {
 }
 """What answers can be judged by: text like a gold, or a gold's full name in the answer."""
 
-DEFAULT_METRIC = "rouge-l"
 NO_SCHEMA = Schema.model_construct(attributes={})
 """One without attributes, which a file of a schema may not be."""
 
@@ -69,41 +63,22 @@ def load_notables(limit: int = 1000, pool: int | None = None) -> RagCollection:
         pool: How many documents each question has, by default :data:`POOL`. Of the first
             :data:`FOUND` that BM25 finds, in its order, we take the first ⌈pool/2⌉ that are
             relevant and the first ⌊pool/2⌋ that are not, or fewer if there are fewer.
-
-    Raises:
-        InputError: A number is below 1.
     """
-    size = POOL if pool is None else pool
-    collection = find_collection("notables")
-    documents = list(collection.corpus.documents())
-    by_id = {document.id: document for document in documents}
-    ids = np.array([document.id for document in documents])
-    index = MemoryIndex(_text(document) for document in documents)
-    schema = collection.corpus.schema
-    left_out: Counter[str] = Counter()
+    collection, size = find_collection("notables"), POOL if pool is None else pool
+    # Ties are broken by id, as in every index of fairqr.
+    documents = sorted(collection.corpus.documents(), key=lambda it: it.id)
+    titles = {document.id: document.title for document in documents}
+    index, schema = MemoryIndex(map(_text, documents)), collection.corpus.schema
     queries = []
     for topic in collection.topics[:limit]:
-        scores = index.scores(topic.title)
-        # Ties are broken by id, as in every index of fairqr.
-        order = np.lexsort((ids, -scores))[:FOUND]
-        relevant = collection.relevant(topic.id)
-        found = _mixed([documents[at] for at in order if scores[at] > 0], set(relevant), size)
-        golds = [by_id[id_].title for id_ in relevant if id_ in by_id]
-        if not found or not golds:
-            left_out["no document is found" if golds else "no document is relevant"] += 1
-            continue
-        queries.append(
-            RagQuery(
-                topic.id,
-                topic.title,
-                topic.title,
-                tuple(golds),
-                tuple(_pool_document(document, schema) for document in found),
-            )
-        )
-    if not queries:
-        raise CorpusError("No topic of the collection can be asked; install fairqr again.")
-    files = (collection.corpus.path.name, "schema.yaml", "topics.jsonl", "qrels.txt")
+        relevant, scores = {*collection.relevant(topic.id)}, index.scores(topic.title)
+        order = np.argsort(-scores, kind="stable")[:FOUND]
+        found = [documents[place] for place in order if scores[place] > 0]
+        right = [it.id for it in found if it.id in relevant][: size - size // 2]
+        wrong = [it.id for it in found if it.id not in relevant][: size // 2]
+        mixed = [_pool_document(it, schema) for it in found if it.id in {*right, *wrong}]
+        golds = [titles[id_] for id_ in collection.relevant(topic.id) if id_ in titles]
+        queries.append(RagQuery(topic.id, topic.title, topic.title, tuple(golds), tuple(mixed)))
     return RagCollection(
         name="notables",
         title="Name one of the people",
@@ -114,43 +89,19 @@ def load_notables(limit: int = 1000, pool: int | None = None) -> RagCollection:
         ),
         task=RagTask(
             name="notables",
-            about="a person of the kind that is asked for",
             prompt="names",
             utility=NamesRelevant(),
             hypothesis="The text is about {answer}.",
         ),
         queries=tuple(queries),
-        fingerprint=_digest(*(sha256_of(collection.folder / name) for name in files)),
+        fingerprint=_digest(*collection.fingerprints().values()),
         schema=schema,
-        left_out=dict(left_out),
+        left_out={},
     )
 
 
 def _digest(*parts: str) -> str:
     return hashlib.sha256("".join(parts).encode()).hexdigest()
-
-
-def shares_of(document: Document, schema: Schema) -> Mapping[str, Mapping[str, float]]:
-    """Return by attribute the share of each group in a document; none if it is unknown.
-
-    Raises:
-        ValueError: A label does not fit the schema.
-    """
-    return {
-        name: {
-            group: share
-            for group, share in zip(it.universe, document.membership(it), strict=True)
-            if share > 0
-        }
-        for name, it in schema.attributes.items()
-    }
-
-
-def _mixed(found: Sequence[Document], relevant: Set[str], size: int) -> list[Document]:
-    """Return the first documents of both kinds, in their order, half as many as asked of each."""
-    right = [it.id for it in found if it.id in relevant][: size - size // 2]
-    wrong = [it.id for it in found if it.id not in relevant][: size // 2]
-    return [it for it in found if it.id in {*right, *wrong}]
 
 
 def _text(document: Document) -> str:
@@ -159,16 +110,12 @@ def _text(document: Document) -> str:
 
 
 def _pool_document(document: Document, schema: Schema) -> PoolDocument:
+    shares = {
+        name: dict(zip(attribute.universe, document.membership(attribute), strict=True))
+        for name, attribute in schema.attributes.items()
+    }
     fields = {"title": document.title, "text": document.text}
-    return PoolDocument(document.id, fields, _text(document), shares_of(document, schema))
-
-
-class _About(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    title: str = ""
-    note: str = ""
-    metric: str = DEFAULT_METRIC
+    return PoolDocument(document.id, fields, _text(document), shares)
 
 
 class _Line(BaseModel):
@@ -188,113 +135,53 @@ def load_jsonl(
 
     Args:
         path: The file; unpacked while it is read where its name ends in ``.gz``.
-        metric: One of :data:`METRICS`; defaults to the one in ``own.yaml``, or ``rouge-l``.
+        metric: One of :data:`METRICS`, by default the first.
         limit: The most lines to read.
-        pool: How many usable documents of each pool to take from its front; by default all.
+        pool: How many documents of each pool to take from its front; by default all.
 
     Raises:
-        CorpusError: The file is missing or empty, no question can be asked, or a line is no
-            question; the line is named.
+        CorpusError: The file is missing or empty, or a line is no question; the line is named.
         SchemaError: The schema is wrong.
-        InputError: There is no such metric, or a number is below 1.
+        InputError: There is no such metric.
     """
     stem = path.name.removesuffix(".gz").removesuffix(".jsonl")
-    about = _read_about(path.with_name(f"{stem}.yaml"))
-    chosen = metric or about.metric
-    if chosen not in METRICS:
+    metric = metric or next(iter(METRICS))
+    if metric not in METRICS:
         raise InputError(
-            f"There is no metric '{one_line(chosen)}'; choose one of {', '.join(METRICS)}."
+            f"There is no metric '{one_line(metric)}'; choose one of {', '.join(METRICS)}."
         )
-    schema_path = _schema_beside(path, stem)
-    schema = load_schema(schema_path) if schema_path else None
+    beside = [path.with_name(name) for name in (f"{stem}.schema.yaml", "schema.yaml")]
+    schemas = [*filter(Path.is_file, beside)][:1]
+    schema = load_schema(schemas[0]) if schemas else None
     queries: dict[str, RagQuery] = {}
-    without_text = 0
     for number, line in itertools.islice(numbered_lines(path), limit):
         try:
-            query, blank = _query(line, schema, pool)
-            if query.id in queries:
+            query = _query(line, schema or NO_SCHEMA, pool)
+            if queries.setdefault(query.id, query) is not query:
                 raise ValueError(f"the id '{one_line(query.id)}' appears twice")
-        except (ValueError, RecursionError) as error:
-            deep = isinstance(error, RecursionError)
-            what = "it is nested too deeply" if deep else one_line(error)
-            raise CorpusError(f"{path}, line {number}: {what}; fix the question.") from None
-        queries[query.id] = query
-        without_text += blank
+        except ValueError as error:
+            raise bad_line(path, number, error) from None
     if not queries:
         raise CorpusError(f"{path} is empty; each line is a question with golds and a pool.")
-    asked = tuple(query for query in queries.values() if query.pool)
-    if not asked:
-        raise CorpusError(f"No document in {path} has a title or a text; give each some text.")
-    notes = [
-        about.note,
-        f"Of each pool the first {pool}." if pool is not None else "",
-        f"Documents without text, left out: {without_text}." if without_text else "",
-    ]
-    unasked = len(queries) - len(asked)
-    files = [path, *([schema_path] if schema_path else [])]
     return RagCollection(
         name=stem,
-        title=about.title or stem,
-        note=" ".join(filter(None, notes)),
-        task=RagTask(stem, "questions of one's own", "answer", METRICS[chosen]),
-        queries=asked,
-        fingerprint=_digest(*map(sha256_of, files), chosen),
+        title=stem,
+        note="",
+        task=RagTask(stem, "answer", METRICS[metric]),
+        queries=tuple(queries.values()),
+        fingerprint=_digest(*map(sha256_of, [path, *schemas]), metric),
         schema=schema,
-        left_out={"no document of its pool can be used": unasked} if unasked else {},
+        left_out={},
     )
 
 
-def _read_about(path: Path) -> _About:
-    if not path.is_file():
-        return _About()
-    return validated(_About, load_yaml(path, "file", CorpusError) or {}, str(path), CorpusError)
-
-
-def _schema_beside(path: Path, stem: str) -> Path | None:
-    beside = (path.with_name(name) for name in (f"{stem}.schema.yaml", "schema.yaml"))
-    return next(filter(Path.is_file, beside), None)
-
-
-def _query(line: bytes, schema: Schema | None, pool: int | None) -> tuple[RagQuery, int]:
-    """Read a line, whose pool may turn out to be empty; raises ValueError for what is no question.
-
-    Returns:
-        The question, and how many documents without text were left out.
-    """
-    try:
-        data = json.loads(line)
-        # Halves of surrogate pairs, which no index and no tokenizer takes.
-        json.dumps(data, ensure_ascii=False).encode()
-        read = _Line.model_validate(data)
-    except ValidationError as error:
-        where, reason = first_problem(error)
-        raise ValueError(f"{where or 'the line'}: {reason}") from None
-    except UnicodeEncodeError:
-        raise ValueError("one of its texts has half a surrogate pair") from None
-    except json.JSONDecodeError:
-        raise ValueError("it is not valid JSON") from None
-    checked, documents, blank = schema or NO_SCHEMA, dict[str, PoolDocument](), 0
-    for place, fields in enumerate(read.pool, start=1):
-        if len(documents) == pool:
-            break
-        if not any(_has_text(fields.get(name)) for name in ("title", "text")):
-            blank += 1
-            continue
-        try:
-            document = _pool_document(parse_document(json.dumps(fields), checked), checked)
-            if document.id in documents:
-                raise ValueError(f"its id '{one_line(document.id)}' appears twice")
-        except ValueError as error:
-            raise ValueError(f"document {place} of the pool: {error}") from None
-        documents[document.id] = document
-    query = read.query or read.question
-    made = RagQuery(read.id, read.question, query, read.golds, tuple(documents.values()))
-    return made, blank
-
-
-def _has_text(value: object) -> bool:
-    """Return whether a field has something to read, or is wrong, which is said where it is read."""
-    return value is not None and (not isinstance(value, str) or bool(value.strip()))
+def _query(line: bytes, schema: Schema, pool: int | None) -> RagQuery:
+    read = _Line.model_validate_json(line)
+    found = [parse_document(json.dumps(fields), schema) for fields in read.pool[:pool]]
+    if len({document.id for document in found}) < len(found):
+        raise ValueError("two documents of its pool have the same id")
+    documents = tuple(_pool_document(document, schema) for document in found)
+    return RagQuery(read.id, read.question, read.query or read.question, read.golds, documents)
 
 
 def find_rag_collection(
@@ -318,13 +205,9 @@ def find_rag_collection(
     Raises:
         CorpusError: There is nothing of that name, or a file is missing or malformed.
         SchemaError: A schema is wrong.
-        InputError: There is no such task or metric, or a number is below 1.
+        InputError: There is no such task or metric.
     """
-    if limit < 1 or (pool is not None and pool < 1):
-        raise InputError("The numbers of queries and of documents must be 1 or more.")
     if name == "notables":
-        if task is not None:
-            raise InputError("The collection notables has one task; leave the task out.")
         return load_notables(limit, pool)
     path = Path(name)
     try:

@@ -1,4 +1,4 @@
-"""Measures of Fair RAG on one query: who is exposed, and what answers are worth.
+"""Measures of Fair RAG: who is exposed, what answers are worth, and what they used.
 
 "Towards Fair RAG" (Kim & Diaz 2024), on the expected exposure of Diaz et al. (2020). A query has a
 pool of n documents, m of them useful. N rankings are sampled; the generator reads the first k of
@@ -10,7 +10,9 @@ each, all alike (the machine user: MU(r) = 1 up to k, else 0).
   document without a verdict counts as not used. Sums to k·EAR where every verdict is known, and is
   never above ε of the same rankings.
 
-Everything is of one query; means over queries come later. A value is a number or a typed reason.
+A value is of one query, and a number or a typed reason. A mean is always over queries: several
+seeds of a policy on a query are averaged first, and so are generators and retrievers where a table
+joins them. A query without a value is left out, and every mean says over how many queries it is.
 
 Two conventions go by name; see :meth:`fairqr.evaluation.expected_exposure.ExpectedExposure.score`.
 ``bounds``, the default, is right: (value − least)/(greatest − least) of what rankings of the query
@@ -21,18 +23,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fairqr.agents.statistics import corrected_by_holm, paired_randomisation, stream
 from fairqr.base.errors import InputError
+from fairqr.evaluation.estimates import mean_with_ends
 from fairqr.evaluation.expected_exposure import expected_exposure, target_exposure
-from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord
+from fairqr.evaluation.experiments.measured import Measured
+from fairqr.evaluation.rag.collection import RagCollection
+from fairqr.evaluation.rag.specification import Policy
+from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord, RagManifest
 from fairqr.evaluation.scores import Reason, Score, Undefined
 from fairqr.retrieval.fairness.exposure import Discount, FloatArray
-from fairqr.retrieval.sources.schema import Attribute
+from fairqr.retrieval.sources.schema import UNKNOWN, Attribute
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 class Name(StrEnum):
@@ -65,33 +76,42 @@ class Name(StrEnum):
     USED_NOT_USEFUL = "use of not useful"
 
 
-_ALL = tuple(Name)
-OF_RANKINGS, OF_ANSWERS, OF_USE = _ALL[:7], _ALL[7:11], _ALL[11:]
+KINDS = OF_RANKINGS, OF_ANSWERS, OF_USE = [*Name][:7], [*Name][7:11], [*Name][11:]
 """The measures of rankings, of the worth of answers, and of the documents that answers used."""
 
 GROUP_SUMS = ("exposure", "target", "useful_exposure", "attributed", "answered")
-"""What is summed over the documents of a group, see :func:`group_exposure`."""
+"""What is summed over the documents of a group: ε; ε*, what they get if useful documents come
+first; the exposure of useful documents; ε^a; and ε over the answered samples."""
+
+PART = ["collection", "generator"]
+POLICY = [*PART, "retriever", "policy"]
+KEYS = [*POLICY, "seed", "query"]
+"""The columns that identify a row. The oracle has no retriever."""
+
+COST = ("model_calls", "tokens", "milliseconds")
+COUNTED = ("documents", "unlabelled", "useful")
+OF_GROUPS = ["EE-D by group", "EE-R by group", "EE-L by group", "EAE-D by group"]
+"""Σ ε², Σ ε·ε*, Σ (ε − ε*)² and Σ (ε^a)² over the known groups, in squared documents. The low end
+of EE-D is even between groups, whatever their sizes; EE-L of 0 is fair: groups get their target."""
+
+SHARES = ["exposure", "target", "useful_exposure", "attributed"]
+
+LEVEL = 0.05
+"""A difference holds if its corrected p value is at most this."""
+
+EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+"""The ends of the intervals of normalised EE-D; each includes its lower end."""
+
+FIXED = 1e-9
+"""A normalised EE-D that is nearer to 1 than this belongs to a fixed ranking."""
+
+CONVENTIONS = {
+    "bounds": (Name.EE_D, Name.EE_R, Name.EU_MAX),
+    "fair-rag": (Name.EE_D_K, Name.EE_R_FAIR_RAG, Name.EU_MAX_FAIR_RAG),
+}
+"""Disparity, relevance and utility, normalised by what can be reached, and as the paper does."""
 
 Greatest = Mapping[tuple[str, ...], float]
-
-
-class Cell(NamedTuple):
-    """The measures of one policy on one query.
-
-    Attributes:
-        values: By name.
-        groups: By attribute what :func:`group_exposure` returns; empty if the collection has no
-            groups or nothing was drawn.
-        counts: Over how many things the values are: rankings ``drawn``; ``distinct`` ones among
-            those that were ``generated`` from; of the generations, how many ``failed``, by status,
-            and how many gave an answer that is ``empty``, which counts; ``pairs`` of a document
-            and a distinct answer, and those that are ``unjudged``.
-    """
-
-    record: PolicyRecord
-    values: Mapping[Name, Score]
-    groups: Mapping[str, FloatArray]
-    counts: Mapping[str, Any]
 
 
 def item_exposure(
@@ -118,11 +138,6 @@ def item_exposure(
     return np.asarray(total / weights.sum(), dtype=np.float64)
 
 
-def is_answer(answer: AnswerRecord) -> bool:
-    """Return whether a generation came to an answer that can be judged, be it an empty one."""
-    return answer.status in ("ok", "empty") and answer.utility is not None
-
-
 def greatest_utilities(records: Iterable[PolicyRecord]) -> Greatest:
     """Return u_max (App. C.3), empirical: the more rankings were answered, the higher it is.
 
@@ -136,47 +151,50 @@ def greatest_utilities(records: Iterable[PolicyRecord]) -> Greatest:
     for record in records:
         query = (record.collection, record.generator, record.query)
         keys = [query, (*query, record.retriever)][: 1 + (record.policy != "deterministic")]
-        for answer in filter(is_answer, record.answers):
+        for utility in (it.utility for it in record.answers if it.utility is not None):
             for key in keys:
-                greatest[key] = max(answer.utility or 0.0, greatest.get(key, 0.0))
+                greatest[key] = max(utility, greatest.get(key, 0.0))
     return greatest
 
 
-def measure_record(
-    record: PolicyRecord,
-    greatest: Greatest,
-    memberships: Mapping[str, FloatArray] | None = None,
-) -> Cell:
+def measure_record(record: PolicyRecord, greatest: Greatest) -> tuple[dict[str, Any], FloatArray]:
     """Measure one policy on one query.
 
     Args:
         record: What was drawn and generated; failed generations are left out of everything that
             needs answers.
         greatest: See :func:`greatest_utilities`.
-        memberships: By attribute, shape (n, G + 1), in the order of the record's pool.
+
+    Returns:
+        The measures by name, and over how many things they are: rankings ``drawn``; ``distinct``
+        ones among those that were ``generated`` from; of the generations, how many ``failed``, by
+        status, and how many gave an answer that is ``empty``, which counts; ``pairs`` of a document
+        and a distinct answer, and those that are ``unjudged``. And of each document the values of
+        :data:`GROUP_SUMS`, shape (5, n); of none if nothing was drawn.
     """
-    n, k, answers = len(record.pool), record.k, list(filter(is_answer, record.answers))
+    n, k = len(record.pool), record.k
+    answers = [it for it in record.answers if it.utility is not None]
+    times = np.array([answer.times for answer in answers])
     verdicts = np.array([_verdicts(answer) for answer in answers], dtype=np.float64)
-    failed: Counter[str] = Counter()
-    for answer in record.answers:
-        if not is_answer(answer):
-            failed[answer.status] += answer.times
-    counts = {
+    failed = (it for it in record.answers if it.utility is None)
+    counts: dict[str, Any] = {
         "drawn": len(record.samples),
         "distinct": len(record.answers),
         "generated": sum(answer.times for answer in record.answers),
-        "failed": failed,
+        "failed": Counter(it.status for it in failed for _ in range(it.times)),
         "empty": sum(answer.times for answer in answers if answer.status == "empty"),
         "pairs": verdicts.size,
         "unjudged": int(np.isnan(verdicts).sum()),
     }
-    if not record.samples or not n:
-        missing = Undefined(Reason.MISSING, record.failure)
-        return Cell(record, dict.fromkeys(Name, missing), {}, counts)
-    useful = np.isin(np.arange(n), record.useful)
-    found = expected_exposure(record.samples, useful, Discount("top_k", k), k)
+    if not record.samples:
+        nothing = Undefined(Reason.MISSING, record.failure)
+        return dict.fromkeys(Name, nothing) | counts, np.empty((len(GROUP_SUMS), 0))
+    useful, discount = np.isin(np.arange(n), record.useful), Discount("top_k", k)
+    found = expected_exposure(record.samples, useful, discount, k)
+    shown = used = np.zeros(n)
     exposure = item_exposure(record.samples, n)
-    values: dict[Name, Score] = {
+    target = np.where(useful, *target_exposure(n, int(useful.sum()), discount, k))
+    values: dict[str, Any] = {
         Name.EE_D: found.score("disparity"),
         Name.EE_D_K: found.score("disparity", "fair-rag"),
         # A fixed ranking is known whole: there is nothing to correct.
@@ -185,74 +203,61 @@ def measure_record(
         Name.EE_R_FAIR_RAG: found.score("relevance", "fair-rag"),
         # As for EE-R: where every ranking is as relevant, none can be nearer to the target.
         Name.EE_L: found.without_room("relevance") or found.score("loss"),
-        Name.NOT_USEFUL: _share(exposure, ~useful),
+        Name.NOT_USEFUL: _ratio(float(exposure[~useful].sum()), float(exposure.sum())),
+        **dict.fromkeys((*OF_ANSWERS, *OF_USE), Undefined(Reason.NO_ANSWER)),
     }
-    if not answers:
-        values |= dict.fromkeys((*OF_ANSWERS, *OF_USE), Undefined(Reason.NO_ANSWER))
-        nothing = np.zeros(n)
-        return Cell(
-            record, values, _groups(memberships, useful, k, exposure, nothing, nothing), counts
-        )
-    rankings, times = [it.ranking for it in answers], np.array([it.times for it in answers])
-    shown = item_exposure(rankings, n, times)
-    used = item_exposure(rankings, n, times, np.nan_to_num(verdicts))
-    values |= _of_utility(record, answers, times, greatest)
-    judged = (~np.isnan(verdicts)).sum(axis=1)
-    weights = np.where(judged > 0, times, 0.0)
-    if weights.any():
-        rates = np.nansum(verdicts, axis=1) / np.maximum(judged, 1)
-        total = float(used.sum())
-        values |= {
-            Name.EAR: float(weights @ rates / weights.sum()),
-            Name.EE_D_K_ANSWERED: float(shown @ shown) / len(rankings[0]),
-            Name.EAE_D_K: float(used @ used) / len(rankings[0]),
-            Name.SHARE: float(used @ used) / total if total else Undefined(Reason.NO_ATTRIBUTION),
-            Name.USED_NOT_USEFUL: _share(used, ~useful),
-        }
-    else:
-        values |= dict.fromkeys(OF_USE, Undefined(Reason.NO_VERDICT))
-    return Cell(record, values, _groups(memberships, useful, k, exposure, shown, used), counts)
+    if answers:
+        rankings = [answer.ranking for answer in answers]
+        shown = item_exposure(rankings, n, times)
+        used = item_exposure(rankings, n, times, np.nan_to_num(verdicts))
+        expected = float(times @ np.array([it.utility for it in answers]) / times.sum())
+        values |= _of_utility(record, expected, greatest)
+        values |= _of_use(verdicts, times, shown, used, useful)
+    return values | counts, np.array([exposure, target, exposure * useful, used, shown])
 
 
 def _verdicts(answer: AnswerRecord) -> list[float]:
     """Return 1 for each document that was used, 0 for the others, and NaN without a verdict."""
-    if len(answer.used) != len(answer.ranking):
-        # Nothing judged.
+    if not answer.used:
         return [np.nan] * len(answer.ranking)
     # An empty answer used nothing, which needs no verdict.
     is_empty = answer.status == "empty"
     return [0.0 if is_empty else np.nan if used is None else used for used in answer.used]
 
 
-def _share(exposure: FloatArray, places: Any) -> Score:
-    total = float(exposure.sum())
-    if total <= 0:
-        return Undefined(Reason.NO_ATTRIBUTION)
-    return float(exposure[places].sum()) / total
+def _ratio(part: float, whole: float, nothing: Reason = Reason.NO_ATTRIBUTION) -> Score:
+    return part / whole if whole > 0 else Undefined(nothing)
 
 
-def _of_utility(
-    record: PolicyRecord, answers: Sequence[AnswerRecord], times: Any, greatest: Greatest
-) -> dict[Name, Score]:
-    weights = np.asarray(times, dtype=np.float64)
-    expected = float(weights @ np.array([it.utility or 0.0 for it in answers]) / weights.sum())
+def _of_utility(record: PolicyRecord, expected: float, greatest: Greatest) -> dict[str, Score]:
     query = (record.collection, record.generator, record.query)
-    own = _ratio(expected, *(greatest.get((*query, it)) for it in ("", record.retriever)))
-    # The paper's code calls an answer that is worth nothing perfect where none is worth more.
-    perfect = own == Undefined(Reason.NO_UTILITY)
+    best = max(greatest.get((*query, name), -1.0) for name in ("", record.retriever))
+    own = _ratio(expected, best, Reason.NO_ANSWER if best < 0 else Reason.NO_UTILITY)
     return {
         Name.EU: expected,
-        Name.EU_MAX: _ratio(expected, greatest.get(query)),
+        Name.EU_MAX: _ratio(expected, greatest[query], Reason.NO_UTILITY),
         Name.EU_MAX_RETRIEVER: own,
-        Name.EU_MAX_FAIR_RAG: 1.0 if perfect else own,
+        # The paper's code calls an answer that is worth nothing perfect where none is worth more.
+        Name.EU_MAX_FAIR_RAG: 1.0 if best == 0 else own,
     }
 
 
-def _ratio(expected: float, *greatest: float | None) -> Score:
-    best = max((it for it in greatest if it is not None), default=None)
-    if best is None:
-        return Undefined(Reason.NO_ANSWER)
-    return expected / best if best > 0 else Undefined(Reason.NO_UTILITY)
+def _of_use(
+    verdicts: FloatArray, times: Any, shown: FloatArray, used: FloatArray, useful: Any
+) -> dict[str, Score]:
+    judged = (~np.isnan(verdicts)).sum(axis=1)
+    weights = np.where(judged > 0, times, 0.0)
+    if not weights.any():
+        return dict.fromkeys(OF_USE, Undefined(Reason.NO_VERDICT))
+    rates = np.nansum(verdicts, axis=1) / np.maximum(judged, 1)
+    total, read = float(used.sum()), verdicts.shape[1]
+    return {
+        Name.EAR: float(weights @ rates / weights.sum()),
+        Name.EE_D_K_ANSWERED: float(shown @ shown) / read,
+        Name.EAE_D_K: float(used @ used) / read,
+        Name.SHARE: _ratio(float(used @ used), total),
+        Name.USED_NOT_USEFUL: _ratio(float(used[~useful].sum()), total),
+    }
 
 
 def memberships_of(
@@ -266,43 +271,347 @@ def memberships_of(
         attribute: One of the collection's schema.
         documents: The groups of each document by attribute.
     """
-    known = len(attribute.groups)
-    rows = np.zeros((len(documents), known + 1))
-    for row, groups in zip(rows, documents, strict=True):
-        row[:known] = attribute.membership(dict(groups.get(attribute.name, {})))[:known]
-        row[known] = max(0.0, 1.0 - row[:known].sum())
-    return rows
+    found = [groups.get(attribute.name, {}) for groups in documents]
+    known = np.array([[groups.get(name, 0.0) for name in attribute.groups] for groups in found])
+    return np.column_stack([known, np.maximum(0.0, 1.0 - known.sum(axis=1))])
 
 
-def _groups(memberships: Mapping[str, FloatArray] | None, *exposures: Any) -> dict[str, FloatArray]:
-    return {name: group_exposure(rows, *exposures) for name, rows in (memberships or {}).items()}
+@dataclass(frozen=True, slots=True)
+class MeasuredRag(Measured):
+    """The results of a Fair RAG experiment.
+
+    Attributes:
+        manifest: What it was run with.
+        collections: By name, in the order of the experiment.
+        values: One row for each policy on each query and seed, in the order of the experiment:
+            :data:`KEYS`, the ``kind`` of the policy, every measure by its name (NaN if it has no
+            value), over how many things they are (see
+            :func:`measure_record`), what they cost, and why there is
+            nothing (``failure``).
+        reasons: For each row, and each measure without a value, the reason.
+        groups: The exposure of each group: :data:`KEYS`, ``attribute``, ``group``, the sums of
+            :data:`GROUP_SUMS`, and the ``rate`` of use.
+        labels: One row for each collection and generator; see :func:`labels_of`.
+    """
+
+    frame_names = ("values", "reasons", "means", "groups", "group_measures", "labels")
+    template = "fair_rag"
+    report = "fairqr.evaluation.rag.report"
+
+    manifest: RagManifest
+    collections: Mapping[str, RagCollection]
+    values: DataFrame
+    reasons: DataFrame
+    groups: DataFrame
+    labels: DataFrame
+
+    @property
+    def means(self) -> DataFrame:
+        """The means of all measures, for each policy."""
+        return means_of(self.values, POLICY, Name)
+
+    @property
+    def group_measures(self) -> DataFrame:
+        """Expected exposure by group, one row for each attribute; see :data:`OF_GROUPS`."""
+        known = self.groups[self.groups.group != UNKNOWN]
+        shown, target, used = known.exposure, known.target, known.attributed
+        products = (shown**2, shown * target, (shown - target) ** 2, used**2)
+        found = known.assign(**dict(zip(OF_GROUPS, products, strict=True)))
+        by_row = found.groupby([*KEYS, "attribute"], observed=True, sort=False)
+        return by_row[OF_GROUPS].sum().reset_index()
+
+    @property
+    def table(self) -> DataFrame:
+        """The value of every measure of every policy on every query.
+
+        If there is no value, the last column has the reason.
+        """
+        names = list(Name)
+        found = self.values.melt(KEYS, names, "measure", "value", ignore_index=False)
+        found["undefined"] = self.reasons.melt(None, names)["value"].to_numpy()
+        return found.sort_index(kind="stable")
 
 
-def group_exposure(
-    memberships: FloatArray,
-    useful: ArrayLike,
-    k: int,
-    exposure: ArrayLike,
-    answered: ArrayLike,
-    attributed: ArrayLike,
-) -> FloatArray:
-    """Sum the exposure of documents over groups, in documents.
+def policy_name(kind: Policy, alpha: float | None) -> str:
+    """Return the name of a policy in tables, such as ``α = 4``."""
+    return kind if alpha is None else f"α = {alpha:g}"
+
+
+def measure_fair_rag(
+    manifest: RagManifest, records: Iterable[PolicyRecord], collections: Mapping[str, RagCollection]
+) -> MeasuredRag:
+    """Measure the results that an experiment has so far.
 
     Args:
-        memberships: Shape (n, G + 1), the unknown last.
-        useful: Shape (n,).
-        k: How many documents are read.
-        exposure: ε, shape (n,).
-        answered: ε over the samples that were answered, shape (n,).
-        attributed: ε^a, shape (n,).
+        manifest: The settings of the run.
+        records: One for each policy on each query, in any order, labels among them.
+        collections: By name; for golds and the groups of documents.
+
+    Raises:
+        InputError: Nothing was drawn yet.
+    """
+    experiment = manifest.experiment
+    queries = {(name, it.id): it for name, own in collections.items() for it in own.queries}
+    places = {key: place for place, key in enumerate(queries)}
+    records = sorted(records, key=lambda it: (places[it.collection, it.query], it.seed))
+    labels = [record for record in records if record.policy == "labels"]
+    drawn = [record for record in records if record.policy != "labels"]
+    if not any(record.samples for record in drawn):
+        raise InputError(
+            "The experiment has no rankings yet; run it again, and look at how many queries its "
+            "labels kept."
+        )
+    greatest = greatest_utilities(drawn)
+    rows, groups = list[dict[str, Any]](), list[dict[str, Any]]()
+    for record in drawn:
+        found, documents = measure_record(record, greatest)
+        keys = {name: getattr(record, name) for name in KEYS}
+        keys["policy"] = policy_name(record.policy, record.alpha)
+        cost = {name: getattr(record, name) for name in (*COST, "failure")}
+        rows.append({**keys, "kind": record.policy, **found, **cost})
+        schema = collections[record.collection].schema
+        pool = [it.groups for it in queries[record.collection, record.query].pool]
+        for name, attribute in schema.attributes.items() if schema and documents.size else ():
+            sums = (documents @ memberships_of(attribute, pool)).T
+            for group, own in zip((*attribute.groups, UNKNOWN), sums, strict=True):
+                named = dict(zip(GROUP_SUMS, own.tolist(), strict=True))
+                groups.append({**keys, "attribute": name, "group": group, **named})
+    random = [policy_name("plackett-luce", alpha) for alpha in sorted(experiment.alphas)]
+    order = {
+        "collection": [*collections],
+        "generator": [*experiment.generators],
+        "retriever": [*experiment.retrievers, ""],
+        "policy": [*random, "deterministic", "oracle"],
+    }
+    values = _in_order(rows, order)
+    reasons = values[[*Name]].map(lambda it: str(it.reason) if isinstance(it, Undefined) else None)
+    values[[*Name]] = values[[*Name]].where(reasons.isna()).astype(float)
+    of_groups = _in_order(groups, order, *KEYS, "attribute", "group", *GROUP_SUMS)
+    read = of_groups.answered.where(of_groups.answered > 0)
+    return MeasuredRag(
+        manifest=manifest,
+        collections=collections,
+        values=values,
+        reasons=reasons,
+        groups=of_groups.assign(rate=(of_groups.attributed / read).clip(upper=1)),
+        labels=labels_of(labels, experiment.min_useful),
+    )
+
+
+def _in_order(
+    rows: Sequence[Mapping[str, Any]], order: Mapping[str, Sequence[str]], *columns: str
+) -> DataFrame:
+    """Return rows in the order of names, which are ordered categories."""
+    import pandas as pd
+
+    found = pd.DataFrame(rows, columns=columns or None)
+    kinds = {name: pd.CategoricalDtype(names, ordered=True) for name, names in order.items()}
+    return found.astype(kinds).sort_values([*order], kind="stable", ignore_index=True)
+
+
+def labels_of(labels: Iterable[PolicyRecord], min_useful: int) -> DataFrame:
+    """Describe labels, as in Appendix D of the Fair RAG paper.
 
     Returns:
-        The rows of :data:`GROUP_SUMS`, each of shape (G + 1,): Σ_i ε_i·membership, which sums to k;
-        the target Σ_i ε*_i·membership, what groups get if useful documents come first; the exposure
-        of useful documents; and the sums of ε^a and of ε over the answered samples.
+        By collection and generator how many queries are ``labelled``; how many of them are
+        ``kept``, since they have enough useful documents, and of these how many ``documents`` their
+        pools hold together, how many are ``unlabelled``, since the generator failed, how many are
+        ``useful``, and ``useful_mean`` per query with its sample standard deviation ``useful_sd``;
+        why queries were ``dropped``, with how many; and what they cost.
     """
-    labels = np.asarray(useful, dtype=bool)
-    best, other = target_exposure(labels.size, int(labels.sum()), Discount("top_k", k), k)
-    shown = np.asarray(exposure, dtype=np.float64)
-    rows = (shown, np.where(labels, best, other), shown * labels, attributed, answered)
-    return np.array([np.asarray(row, dtype=np.float64) @ memberships for row in rows])
+    import pandas as pd
+
+    rows = []
+    for label in labels:
+        why = label.why_dropped(min_useful)
+        unlabelled = sum(answer.utility is None for answer in label.answers)
+        sizes = [np.nan] * 3 if why else [len(label.pool), unlabelled, len(label.useful)]
+        rows.append([*(getattr(label, name) for name in (*PART, *COST)), why, *sizes])
+    found = pd.DataFrame(rows, columns=[*PART, *COST, "why", *COUNTED])
+    by_part = found.astype(dict.fromkeys((*COST, *COUNTED), float)).groupby(PART, sort=False)
+    sums = by_part[[*COST, *COUNTED]].sum().astype(dict.fromkeys(COUNTED, int))
+    described = sums.assign(
+        labelled=by_part.size(),
+        kept=by_part.useful.count(),
+        dropped=by_part.why.agg(lambda own: Counter(filter(None, own))),
+        useful_mean=by_part.useful.mean(),
+        useful_sd=by_part.useful.std(),
+    )
+    return described.reset_index()
+
+
+def means_of(found: DataFrame, keys: Sequence[str], names: Iterable[str]) -> DataFrame:
+    """Return the means over queries of measures, for each combination of keys.
+
+    Args:
+        found: Rows with a ``query``, of one collection unless that is among the keys.
+        keys: The columns to group by.
+        names: The measures.
+
+    Returns:
+        The keys, ``measure``, ``mean``, the ends ``low`` and ``high`` of its 95% interval, and over
+        how many ``queries`` it is. Missing values are NaN.
+    """
+    import pandas as pd
+
+    keys, names = list(keys), list(names)
+    by_query = found.groupby([*keys, "query"], observed=True)[names].mean().reset_index()
+    rows = [
+        (*key, name, *mean_with_ends(own[name]))
+        for key, own in by_query.groupby(keys, observed=True)
+        for name in names
+    ]
+    columns = [*keys, "measure", "mean", "low", "high", "queries"]
+    means = pd.DataFrame(rows, columns=columns)
+    return means.astype({name: found[name].dtype for name in keys})
+
+
+def group_shares(groups: DataFrame) -> DataFrame:
+    """Return the shares of each group, as means over the queries that have them.
+
+    Args:
+        groups: The exposure of each group, of one attribute of one collection.
+
+    Returns:
+        By generator, retriever, policy and ``group``: its share of ``exposure``, of the ``target``,
+        of the ``useful_exposure``, and of the use (``attributed``), and its attribution
+        ``rate``; and over how many ``queries`` they are, ``useful_queries`` and ``used_queries``.
+    """
+    keys = POLICY[1:]
+    sums = groups.groupby([*keys, "query", "group"], observed=True)[[*SHARES, "rate"]].mean()
+    totals = sums[SHARES].groupby(level=[*keys, "query"], observed=True).transform("sum")
+    sums[SHARES] = sums[SHARES] / totals.where(totals > 0)
+    by_group = sums.groupby(level=[*keys, "group"], observed=True)
+    counts = by_group[["exposure", "useful_exposure", "attributed"]].count()
+    names = ["queries", "useful_queries", "used_queries"]
+    return by_group.mean().join(counts.set_axis(names, axis=1)).reset_index()
+
+
+def counts_of(values: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Return the counts behind the values of each policy, and their whole cost.
+
+    ``rows`` are queries and seeds, ``undrawn`` those without any ranking; the others are the sums
+    of their columns, ``failed`` by status.
+    """
+    numbers = ["drawn", "generated", "distinct", "empty", "pairs", "unjudged", *COST]
+    by_policy = values.assign(undrawn=values.drawn == 0).groupby(list(keys), observed=True)
+    found = by_policy[["undrawn", *numbers]].sum()
+    found["rows"] = by_policy.size()
+    found["failed"] = by_policy["failed"].agg(lambda own: sum(own, Counter()))
+    return found.reset_index()
+
+
+def points_of(values: DataFrame, keys: Sequence[str], x: Name, y: Name) -> DataFrame:
+    """Return the means of two measures, as ``x`` and ``y``, over the queries that have both.
+
+    Args:
+        values: The rows of one collection.
+        keys: The columns to group by.
+        x: One measure.
+        y: The other one.
+    """
+    by_query = values.groupby([*keys, "query"], observed=True)[[x, y]].mean().dropna()
+    found = by_query.groupby(level=list(keys), observed=True).mean()
+    return found.set_axis(["x", "y"], axis=1).reset_index()
+
+
+def curves_of(values: DataFrame) -> DataFrame:
+    """Return EE-R as a function of EE-D over the policies of each retriever.
+
+    Args:
+        values: The rows of one collection.
+
+    Returns:
+        By ``retriever`` and ``normalisation``, what :func:`curve_of` returns.
+    """
+    import pandas as pd
+
+    return pd.DataFrame(
+        {"retriever": retriever, "normalisation": name, **curve_of(points.x, points.y)}
+        for retriever, own in values[values.kind != "oracle"].groupby("retriever", observed=True)
+        for name, (x, y, _) in CONVENTIONS.items()
+        for points in [points_of(own, ["policy"], x, y)]
+    )
+
+
+def curve_of(x: Sequence[float], y: Sequence[float]) -> dict[str, float]:
+    """Return slope and area of points, as in Table 1 of "Towards Fair RAG".
+
+    Points with the same x are averaged for the area. The paper says neither over which range its
+    areas are nor how its lines are fitted (reconstructed).
+
+    Returns:
+        The ``slope`` of the least-squares line, the ``area`` under the points joined in order of x
+        (trapezoids), over the range from ``low`` to ``high`` that there is, the ``height``, which
+        is the area by the width of that range, and the number of ``points``. Areas over different
+        ranges cannot be compared, heights can. NaN if all x are the same, or there are no points.
+    """
+    import pandas as pd
+    from scipy import integrate, stats
+
+    heights = pd.Series([*y], dtype=float).groupby([*x]).mean()
+    slope = area = np.nan
+    low, high = (heights.index[0], heights.index[-1]) if len(x) else (np.nan, np.nan)
+    if high - low > FIXED:
+        slope = stats.linregress(x, y).slope
+        area = integrate.trapezoid(heights, heights.index)
+    ends = {"low": float(low), "high": float(high), "points": len(x)}
+    return {"slope": float(slope), "area": float(area), "height": area / (high - low), **ends}
+
+
+def intervals_of(values: DataFrame, disparity: Name, utility: Name) -> DataFrame:
+    """Return the five-interval table (Table 2 of "Towards Fair RAG").
+
+    Random rankings are compared with the deterministic one, by how uneven their exposure is. The
+    pairs of one query, its policies and seeds in an interval, are averaged first, since they are
+    not independent.
+
+    Args:
+        values: All policies.
+        disparity: Which normalisation of EE-D to use.
+        utility: Which utility to compare.
+
+    Returns:
+        By ``collection``, ``generator``, ``retriever`` and ``interval`` of :data:`EDGES` the tests
+        of the utility less the deterministic ranking's, and the number of ``pairs``; and, the same
+        for all intervals, the ``deterministic`` utility and over how many
+        ``deterministic_queries`` it is; how many pairs are ``fixed``: all their rankings were the
+        same, so that EE-D is 1; and how many are ``left_out``: without EE-D, without utility, or
+        without the deterministic ranking's.
+    """
+    import pandas as pd
+
+    keys, rows = POLICY[:3], list[dict[str, Any]]()
+    for key, own in values[values.kind != "oracle"].groupby(keys, observed=True):
+        fixed = own[own.kind == "deterministic"].groupby("query")[utility].mean().dropna()
+        pairs = own[own.kind == "plackett-luce"].copy()
+        pairs["less"] = pairs[utility] - pairs["query"].map(fixed).astype(float)
+        known = pairs.less.notna() & pairs[disparity].notna()
+        is_one = known & (pairs[disparity] >= 1 - FIXED)
+        # Rounding can leave −1e−17 for a uniform policy.
+        places = np.floor(pairs[disparity].round(12) * (len(EDGES) - 1)).clip(0, len(EDGES) - 2)
+        for place in range(len(EDGES) - 1):
+            inside = pairs[known & ~is_one & (places == place)]
+            sample = inside.groupby("query").less.mean()
+            # Rounding alone makes no difference.
+            cleaned = np.where(np.abs(sample) > FIXED, sample, 0.0)
+            rows.append(
+                {
+                    **dict(zip(keys, key, strict=True)),
+                    "interval": place,
+                    "difference": sample.mean(),
+                    "queries": len(sample),
+                    "p": paired_randomisation(
+                        cleaned, stream(0, "\n".join(map(str, [*key, place])))
+                    ),
+                    "pairs": len(inside),
+                    "deterministic": fixed.mean(),
+                    "deterministic_queries": len(fixed),
+                    "fixed": is_one.sum(),
+                    "left_out": (~known).sum(),
+                }
+            )
+    found = pd.DataFrame(rows, columns=None if rows else [*keys, "p"])
+    found["p"] = np.array(corrected_by_holm([row["p"] for row in rows]), dtype=np.float64)
+    found["holds"] = found.p <= LEVEL
+    return found.astype({name: values[name].dtype for name in keys})

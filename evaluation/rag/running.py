@@ -1,120 +1,300 @@
-"""A Fair RAG experiment from its plan to its records: labels first, then each query's policies."""
+"""A Fair RAG experiment from its plan to its records: for each query labels, then all policies."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
-from collections.abc import (
-    Collection,
-    Hashable,
-    Mapping,
-    Sequence,
-)
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from fairqr.agents.attribution.attributor import RAW, Attributor
+import numpy as np
+
+from fairqr.agents.attribution.attributor import RAW, Attributor, Pair, hypothesis_of
 from fairqr.agents.attribution.checking import unchecked_warning
 from fairqr.agents.attribution.opening import open_attributor
+from fairqr.agents.generators import GenerationRequest, Generator
 from fairqr.agents.models.opening import open_generator
-from fairqr.base.errors import FairqrError, InputError, ModelError, one_line
-from fairqr.evaluation.experiments.engine import Done, refusal_of, run_tasks
+from fairqr.agents.models.replies import Usage
+from fairqr.base.errors import InputError, ModelError, one_line
+from fairqr.evaluation.experiments.engine import Done, check_answered, refusal_of, run_tasks
+from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.experiments.options import check_prompts
 from fairqr.evaluation.experiments.progress import StageWatcher
-from fairqr.evaluation.experiments.workers import Pool
-from fairqr.evaluation.rag.answering import (
-    Asked,
-    Draw,
-    Policies,
-    PolicyTask,
-    answer_policy,
-    draws_of,
-    open_policies,
-    score_pool,
-)
-from fairqr.evaluation.rag.collection import RagCollection, RagQuery
+from fairqr.evaluation.experiments.workers import Pool, Tools
+from fairqr.evaluation.rag.collection import RagCollection, RagQuery, RagTask
 from fairqr.evaluation.rag.finding import find_rag_collection
-from fairqr.evaluation.rag.labelling import (
-    check_labels,
-    given_labels,
-    label_manifest,
-    label_query,
-    labelling_calls,
-    useful_positions,
-    why_dropped,
-)
-from fairqr.evaluation.rag.measuring import MeasuredRag, measure_fair_rag
-from fairqr.evaluation.rag.specification import NO_ATTRIBUTOR, FairRagExperiment
-from fairqr.evaluation.rag.store import (
-    CollectionEntry,
-    GenerationLabels,
-    LabelManifest,
-    LabelRecord,
-    PolicyRecord,
-    RagManifest,
-    RagStore,
-)
+from fairqr.evaluation.rag.measures import MeasuredRag, measure_fair_rag
+from fairqr.evaluation.rag.specification import LABELS, Draw, FairRagExperiment
+from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord, RagManifest, RagStore
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.pools.retrievers import PoolRetriever, open_pool_retriever
+from fairqr.retrieval.sampling import plackett_luce
 
 STORE = RagStore
 
-Cost = Counter[str]
-"""What is still to be done, at most: answers for ``labels`` and from ``rankings``, and
-``attributions``. Queries may be dropped, and rankings may be equal."""
-
-GivenLabels = Mapping[tuple[str, str], Sequence[LabelRecord]]
-"""Labels that another run made, by the names of the collection and the generator."""
+Ranking = tuple[int, ...]
+"""Positions in a pool, the best first."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """A generator on a collection.
+    """A generator on a collection, as a job needs it.
 
     Attributes:
-        hypothesis: The template that makes answers into hypotheses.
-        generator: As the experiment names it.
+        collection: The name of the collection.
+        generator: As :func:`fairqr.agents.models.opening.open_generator` takes it.
+        attributor: Its name; empty for no attribution.
     """
 
-    collection: RagCollection
-    prompt: PromptTemplate
-    hypothesis: str
+    experiment: FairRagExperiment
+    collection: str
     generator: str
+    task: RagTask
+    prompt: PromptTemplate
+    attributor: str
 
-    @property
-    def name(self) -> tuple[str, str]:
-        """The names of the collection and of the generator."""
-        return self.collection.name, self.generator
-
-    @property
-    def asked(self) -> Asked:
-        """What is asked, as a job needs it."""
-        return Asked(self.generator, self.collection.task, self.prompt)
+    def key(self, draw: Draw, query: RagQuery) -> tuple[Any, ...]:
+        """Return the key of the record of a query."""
+        return (self.collection, self.generator, *draw, query.id)
 
 
-@dataclass(frozen=True, slots=True)
-class RagPlan:
+Task = tuple[Part, RagQuery]
+
+Worth = Mapping[str, float | None]
+"""The utility of the answer with each document alone, by its id; without any, by an empty id."""
+
+
+class RagPlan(NamedTuple):
     """The work of a run.
 
     Attributes:
         manifest: What it is done with.
-        parts: One for each generator and collection, in the order in which they are done.
-        draws: The policies of each query.
+        tasks: One part after the other, since large models do not fit side by side.
+        labels: Those that somebody else made.
     """
 
     manifest: RagManifest
-    parts: tuple[Part, ...]
-    draws: tuple[Draw, ...]
+    tasks: list[Task]
+    labels: Sequence[PolicyRecord] = ()
+
+    def there(self, store: RagStore) -> dict[Hashable, PolicyRecord]:
+        """Return the records that need not be made."""
+        return {record.key: record for record in (*self.labels, *store.lines.read())}
 
 
-def open_collections(experiment: FairRagExperiment) -> list[RagCollection]:
-    """Read the collections of an experiment.
+# --- what a job does ------------------------------------------------------------------------------
+
+
+def draw_rankings(
+    part: Part, query: RagQuery, draw: Draw, scores: FloatArray, useful: Sequence[int]
+) -> tuple[Ranking, ...]:
+    """Draw the rankings of a policy; neither order nor concurrency changes what is drawn.
+
+    Args:
+        part: How many rankings, and how long.
+        query: Its stream of random numbers is its own.
+        draw: The policy.
+        scores: The retriever's, shape (n,); the oracle needs their number alone.
+        useful: The positions of the useful documents, for the oracle.
 
     Raises:
-        InputError: None is named, two are one, or one has no query.
+        InputError: The scores are no finite numbers.
+    """
+    samples, k, form = part.experiment.samples, part.experiment.k, part.experiment.form
+    names = (part.collection, query.id)
+    if draw.policy == "oracle":
+        stream = plackett_luce.stream_of(draw.seed, *names, draw.policy)
+        is_useful = np.isin(np.arange(len(scores)), useful)
+        drawn = plackett_luce.sample_oracle(is_useful, samples, k, stream)
+    elif draw.alpha is None:
+        drawn = plackett_luce.deterministic(scores, k)[np.newaxis]
+    else:
+        stream = plackett_luce.stream_of(draw.seed, *names, draw.retriever, f"{draw.alpha:g}")
+        drawn = plackett_luce.sample_plackett_luce(scores, draw.alpha, samples, k, stream, form)
+    return tuple(map(tuple, drawn.tolist()))
+
+
+def singles(query: RagQuery) -> list[Ranking]:
+    """Return what labels are made from: no document, and then each alone."""
+    return [(), *((place,) for place in range(len(query.pool)))]
+
+
+def record_of(part: Part, draw: Draw, query: RagQuery, **values: Any) -> PolicyRecord:
+    """Return the record of a policy on a query; that of labels says which documents are useful."""
+    facts = dict(zip(PolicyRecord.keys, part.key(draw, query), strict=True))
+    facts |= {"pool": tuple(it.id for it in query.pool), "k": part.experiment.k}
+    if draw == LABELS:
+        without, *alone = (answer.utility for answer in values["answers"])
+        better = [it is not None and it > without for it in alone]
+        facts |= {"useful": np.flatnonzero(better).tolist(), "k": 1}
+    return PolicyRecord.model_validate(facts | values)
+
+
+async def open_part(tools: Tools, part: Part) -> None:
+    """Start the generator, the attributor and the retrievers.
+
+    Raises:
+        ModelUnavailableError: One of them is not there.
+    """
+    await _opened(tools, part)
+
+
+async def _opened(
+    tools: Tools, part: Part
+) -> tuple[Generator, Attributor | None, dict[str, PoolRetriever]]:
+    kept, name = tools.replies, part.attributor
+    retrievers = {
+        it: await tools.started(f"retriever {it}", it, partial(open_pool_retriever, it))
+        for it in part.experiment.retrievers
+    }
+    judge = partial(open_attributor, name, cache=kept, prompts=tools.prompts)
+    attributor = await tools.started("attributor", name, judge) if name else None
+    # One place for all, since large models do not fit side by side.
+    opened = partial(open_generator, part.generator, cache=kept)
+    generator = await tools.started("generator", part.generator, opened)
+    return generator, attributor, retrievers
+
+
+async def answer_query(
+    tools: Tools, part: Part, query: RagQuery, before: Sequence[PolicyRecord]
+) -> Done[PolicyRecord]:
+    """Label the documents of a query, and answer from the rankings of every policy.
+
+    Args:
+        tools: What is open.
+        part: The generator and what it is asked.
+        query: The question and its pool.
+        before: The records that are there.
+    """
+    generator, attributor, retrievers = await _opened(tools, part)
+    drawn = (record for record in before if record.policy != "labels")
+    known = {answer.ranking: answer for record in drawn for answer in record.answers}
+    answerer = Answerer(part, query, generator, attributor, known)
+    made, done = list[PolicyRecord](), {record.key: record for record in before}
+    notes = list[str]()
+    try:
+        if (label := done.get(part.key(LABELS, query))) is None:
+            label = await answerer.label()
+            made.append(label)
+        if why := label.why_dropped(part.experiment.min_useful):
+            notes.append(f"Queries are left out: {why}.")
+        left = [draw for draw in part.experiment.draws if part.key(draw, query) not in done]
+        scores = {"": np.zeros(len(query.pool))}  # the oracle has no retriever
+        for draw in left if not why else ():
+            if (name := draw.retriever) not in scores:
+                texts = [document.text for document in query.pool]
+                scores[name] = await retrievers[name].scores(query.query, texts)
+            made.append(await answerer.follow(draw, scores[name], label.useful))
+    except ModelError as error:
+        return Done(made, notes, away=error)
+    return Done(made, notes, refusal=refusal_of(answerer.replies))
+
+
+@dataclass(slots=True)
+class Answerer:
+    """Answers a query from rankings of its pool, and asks for each once.
+
+    Attributes:
+        generator: It has been started, and so has the attributor.
+        known: The answers that there are.
+        replies: How each question ended, and the failure in words.
+    """
+
+    part: Part
+    query: RagQuery
+    generator: Generator
+    attributor: Attributor | None
+    known: dict[Ranking, AnswerRecord] = field(default_factory=dict)
+    replies: list[tuple[str, str]] = field(default_factory=list, init=False)
+    _usage: Usage = field(default_factory=Usage, init=False)
+    _begun: float = field(default_factory=time.perf_counter, init=False)
+
+    async def label(self) -> PolicyRecord:
+        """Ask with no document, and then with each alone.
+
+        Raises:
+            ModelError: The generator was away.
+        """
+        answers: list[AnswerRecord] = []
+        for ranking in singles(self.query):
+            answers.append(await self._ask(ranking))
+            if answers[0].utility is None:
+                break  # no gain can be known, and the query will be dropped
+        return self._record(LABELS, answers=answers)
+
+    async def follow(self, draw: Draw, scores: FloatArray, useful: Ranking) -> PolicyRecord:
+        """Draw the rankings of a policy, and answer from the first of them.
+
+        Args:
+            draw: The policy.
+            scores: See :func:`draw_rankings`.
+            useful: The positions of the useful documents.
+
+        Raises:
+            ModelError: The generator or the attributor was away.
+        """
+        try:
+            samples = draw_rankings(self.part, self.query, draw, scores, useful)
+        except InputError as error:
+            return self._record(draw, useful=useful, failure=str(error))
+        answers = []
+        for ranking, times in Counter(samples[: self.part.experiment.answered]).items():
+            if ranking not in self.known:
+                answer = await self._ask(ranking)
+                used = () if answer.utility is None else await self._used(ranking, answer.text)
+                self.known[ranking] = answer.model_copy(update={"used": used})
+            answers.append(self.known[ranking].model_copy(update={"times": times}))
+        return self._record(draw, useful=useful, samples=samples, answers=answers)
+
+    def _record(self, draw: Draw, **values: Any) -> PolicyRecord:
+        """Return a record with what was spent since the last one."""
+        now, usage = time.perf_counter(), self._usage
+        # Cached replies count as when they were made, and took no time now.
+        took = (now - self._begun) * 1000 if usage.model_calls else 0.0
+        values |= spent(usage) | {"milliseconds": round(took + usage.cached_milliseconds, 1)}
+        self._usage, self._begun = Usage(), now
+        return record_of(self.part, draw, self.query, **values)
+
+    async def _ask(self, ranking: Ranking) -> AnswerRecord:
+        sources = [self.query.pool[place].fields for place in ranking]
+        request = GenerationRequest(self.part.prompt, self.query.question, sources)
+        reply = await self.generator.generate(request)
+        self._usage += reply.usage
+        check_answered(reply.status, reply.message, reply.usage)
+        self.replies.append((reply.status, reply.message))
+        utility = self.part.task.utility(reply.text, self.query.golds) if reply.text else 0.0
+        worth = utility if reply.status in ("ok", "empty") else None
+        return AnswerRecord(ranking=ranking, status=reply.status, text=reply.text, utility=worth)
+
+    async def _used(self, ranking: Ranking, answer: str) -> tuple[bool | None, ...]:
+        """Return for each document of a ranking whether an answer used it."""
+        if self.attributor is None:
+            return ()
+        is_plain = self.part.experiment.hypothesis == "raw"
+        hypothesis = hypothesis_of(answer, RAW if is_plain else self.part.task.hypothesis)
+        pairs = [Pair(self.query.pool[place].text, hypothesis) for place in ranking]
+        verdicts = await self.attributor.judge(pairs)
+        for verdict in verdicts:
+            self._usage += verdict.usage
+            check_answered(verdict.status, verdict.message, verdict.usage)
+        return tuple(verdict.attributed for verdict in verdicts)
+
+
+# --- what is to do --------------------------------------------------------------------------------
+
+
+def open_collections(experiment: FairRagExperiment) -> dict[str, RagCollection]:
+    """Read the collections of an experiment, by name.
+
+    Raises:
+        InputError: None is named, or two have one name.
         CorpusError: One cannot be read.
     """
     if not experiment.collections:
@@ -122,47 +302,22 @@ def open_collections(experiment: FairRagExperiment) -> list[RagCollection]:
             "The experiment names no collection; name one with --collection, such as notables or "
             "a folder of LaMP."
         )
+    task, limit, pool = experiment.task, experiment.queries, experiment.pool
     found = [
-        find_rag_collection(
-            name, task=experiment.task, limit=experiment.queries, pool=experiment.pool
-        )
-        for name in experiment.collections
+        find_rag_collection(it, task=task, limit=limit, pool=pool) for it in experiment.collections
     ]
-    names = [collection.name for collection in found]
-    for collection in found:
-        if names.count(collection.name) > 1:
-            raise InputError(
-                f"Two collections are called '{one_line(collection.name)}'; rename one of them."
-            )
-        if not collection.queries:
-            raise InputError(
-                f"The collection '{one_line(collection.name)}' has no query; name another one."
-            )
-    return found
-
-
-def unchanged_collections(manifest: RagManifest) -> dict[str, RagCollection]:
-    """Read the collections of a run by their names.
-
-    Raises:
-        InputError: One has changed since the run.
-    """
-    found = open_collections(manifest.experiment)
-    for before, found_now in zip(manifest.collections, found, strict=True):
-        if (before.name, before.fingerprint) != (found_now.name, found_now.fingerprint):
-            raise InputError(
-                f"The files of '{before.name}' have changed since the experiment was run; "
-                "bring the old ones back, or run it again into another folder."
-            )
-    return {collection.name: collection for collection in found}
+    by_name = {collection.name: collection for collection in found}
+    if len(by_name) < len(found):
+        raise InputError("Two of the collections have the same name; rename one of them.")
+    return by_name
 
 
 def make_rag_plan(
     experiment: FairRagExperiment,
-    collections: Sequence[RagCollection],
+    collections: Mapping[str, RagCollection],
     prompts: PromptLibrary,
-    attributor: str,
-    notes: Sequence[str] = (),
+    attributor: str = "",
+    notes: Iterable[str] = (),
 ) -> RagPlan:
     """Hold an experiment against its collections.
 
@@ -176,143 +331,130 @@ def make_rag_plan(
     Raises:
         PromptError: A prompt does not exist, or there is no such version of it.
     """
-    for name, version in experiment.prompts.items():
-        # Also of those that these collections do not ask with: a name may be misspelt.
-        prompts.get(name, version)
-    each = [
-        (
-            collection,
-            prompts.get(collection.task.prompt, experiment.prompts.get(collection.task.prompt)),
-            collection.task.hypothesis if experiment.hypothesis == "task" else RAW,
-        )
-        for collection in collections
-    ]
-    manifest = RagManifest(
-        experiment=experiment,
-        collections=tuple(CollectionEntry.of(*described) for described in each),
-        attributor=attributor,
-        notes=(*notes, *_notes(experiment, collections)),
-    )
-    # One generator after the other, since large models do not fit side by side.
-    parts = tuple(Part(*it, generator) for generator in experiment.generators for it in each)
-    return RagPlan(manifest, parts, tuple(draws_of(experiment)))
-
-
-def cost_in_words(cost: Cost) -> str:
-    """Say what a run will cost at most."""
-    answers = cost["labels"] + cost["rankings"]
-    if not answers:
-        return "nothing is left to ask"
-    return (
-        f"at most {answers:,} answers ({cost['labels']:,} of them for labels), "
-        f"{cost['attributions']:,} attributions"
-    )
-
-
-def _notes(experiment: FairRagExperiment, collections: Sequence[RagCollection]) -> list[str]:
-    notes: list[str] = []
-    for collection in collections:
-        small = sum(len(query.pool) < experiment.k for query in collection.queries)
-        if small:
+    # Also those that these collections do not ask with: a name may be misspelt.
+    chosen = {name: prompts.get(name, version) for name, version in experiment.prompts.items()}
+    asked, tasks, notes = {}, list[Task](), [*notes]
+    for name, collection in collections.items():
+        kind = collection.task.prompt
+        asked[name] = chosen.get(kind) or prompts.get(kind)
+        if small := sum(len(query.pool) < experiment.k for query in collection.queries):
             notes.append(
-                f"{small} of {len(collection.queries)} queries of '{collection.name}' have fewer "
+                f"{small} of {len(collection.queries)} queries of '{name}' have fewer "
                 f"than {experiment.k} documents; their rankings are as long as the pool."
             )
-    if experiment.attributor == NO_ATTRIBUTOR:
-        notes.append("Nothing judged what answers used, so nothing is said about attribution.")
-    return notes
+    for generator in experiment.generators:
+        for name, collection in collections.items():
+            part = Part(experiment, name, generator, collection.task, asked[name], attributor)
+            tasks += [(part, query) for query in collection.queries]
+    manifest = RagManifest(
+        experiment=experiment,
+        collections={name: it.fingerprint for name, it in collections.items()},
+        prompts={f"{it.id}={it.version}": it.sha256 for it in asked.values()},
+        attributor=attributor,
+        notes=tuple(notes),
+    )
+    return RagPlan(manifest, tasks)
 
 
-def cost_of(
-    part: Part,
-    experiment: FairRagExperiment,
-    *,
-    labelled: Collection[str],
-    kept: Collection[str],
-    done: Collection[Hashable],
-) -> Cost:
-    """Return the most that a generator still has to do on a collection.
+def read_labels(path: Path, plan: RagPlan) -> list[PolicyRecord]:
+    """Read which documents are useful, as somebody else found it.
 
     Args:
-        part: Both of them.
-        experiment: What is asked.
-        labelled: The ids of the queries that have labels.
-        kept: The ids of those that have enough useful documents.
-        done: The keys of the records that are there.
+        path: The folder of a run, whose labels of the same files, prompts and generators count; or
+            a table as the authors of "Towards Fair RAG" released it: tab-separated, with the
+            columns ``qid``, ``pid`` and ``relevance_label``, 1 or 0. They left out queries with
+            fewer than two useful documents, so a query that is not in it has none.
+        plan: What needs labels; of one generator and one collection, if it is a table.
+
+    Raises:
+        InputError: There is nothing of this plan.
     """
-    cost = Cost()
-    draws = draws_of(experiment)
-    for query in part.collection.queries:
-        if query.id not in labelled:
-            cost["labels"] += labelling_calls([query])
-        elif query.id not in kept:
-            continue
-        todo = [draw for draw in draws if draw.key(*part.name, query.id) not in done]
+    worth = _of_run(path, plan) if RagStore(path).exists() else _of_table(path, plan)
+    labels = []
+    for part, query in plan.tasks:
+        known, ids = worth.get(part.key(LABELS, query), {}), ["", *(it.id for it in query.pool)]
+        if known.keys() >= {*ids}:
+            answers = [
+                AnswerRecord(ranking=ranking, status="given", utility=known[id_])
+                for ranking, id_ in zip(singles(query), ids, strict=True)
+            ]
+            labels.append(record_of(part, LABELS, query, answers=answers))
+    if not labels:
+        raise InputError(
+            f"The labels in {path} are of another collection, generator or prompt, of other files "
+            "of the collection, or of smaller pools; leave them out."
+        )
+    return labels
+
+
+def _of_run(folder: Path, plan: RagPlan) -> dict[Hashable, Worth]:
+    store, ours = RagStore(folder), plan.manifest
+    theirs = store.manifest()
+    same = dict(theirs.collections.items() & ours.collections.items())
+    is_asked_alike = theirs.prompts.items() >= ours.prompts.items()
+    return {
+        it.key: dict(zip(["", *it.pool], (answer.utility for answer in it.answers), strict=False))
+        for it in store.lines.read()
+        if it.policy == "labels" and it.collection in same and is_asked_alike
+    }
+
+
+def _of_table(path: Path, plan: RagPlan) -> dict[Hashable, Worth]:
+    import pandas as pd
+
+    if len({part for part, _ in plan.tasks}) > 1:
+        raise InputError(f"{path} is of one generator and one collection; name one of each.")
+    kinds = {"qid": str, "pid": str, "relevance_label": float}
+    try:
+        table = pd.read_csv(path, sep="\t", usecols=[*kinds], dtype=kinds).set_index("pid")
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path} holds no labels ({one_line(error)}); name the folder of a run, or a table "
+            "with the columns qid, pid and relevance_label."
+        ) from None
+    useful = {name: own.to_dict() for name, own in table.groupby("qid").relevance_label}
+    tasks = plan.tasks if any(query.id in useful for _, query in plan.tasks) else []
+    return {
+        part.key(LABELS, query): {"": 0.0}
+        | {it.id: None if query.id in useful else 0.0 for it in query.pool}
+        | useful.get(query.id, {})
+        for part, query in tasks
+    }
+
+
+def keys_of(task: Task, there: Mapping[Hashable, PolicyRecord]) -> list[Hashable]:
+    """Return the keys of a query's label and, if that keeps it, of all policies."""
+    part, query = task
+    label = there.get(part.key(LABELS, query))
+    is_kept = label is not None and not label.why_dropped(part.experiment.min_useful)
+    draws = [LABELS, *part.experiment.draws] if is_kept else [LABELS]
+    return [part.key(draw, query) for draw in draws]
+
+
+def cost_of(plan: RagPlan, store: RagStore) -> Counter[str]:
+    """Return what is still to be done, at most: queries may be dropped, and rankings be equal.
+
+    Returns:
+        How many answers for ``labels`` and from ``rankings``, and how many ``attributions``.
+    """
+    experiment, there, cost = plan.manifest.experiment, plan.there(store), Counter[str]()
+    for part, query in plan.tasks:
+        if part.key(LABELS, query) not in there:
+            cost["labels"] += len(singles(query))
+        elif len(keys_of((part, query), there)) == 1:
+            continue  # it is left out
+        todo = [draw for draw in experiment.draws if part.key(draw, query) not in there]
         # Deterministic rankings are the same under every seed.
         fixed = {draw.retriever for draw in todo if draw.policy == "deterministic"}
-        drawn = sum(draw.answered(experiment) for draw in todo if draw.policy != "deterministic")
+        drawn = sum(draw.policy != "deterministic" for draw in todo) * experiment.answered
         places = min(experiment.k, len(query.pool))
         answers = min(len(fixed) + drawn, math.perm(len(query.pool), places))
         cost["rankings"] += answers
-        if experiment.attributor != NO_ATTRIBUTOR:
-            cost["attributions"] += answers * places
+        cost["attributions"] += answers * places * bool(part.attributor)
     return cost
 
 
-def match_labels(plan: RagPlan, folders: Sequence[Path]) -> GivenLabels:
-    """Read given labels, and find out which collection and generator each folder is for.
-
-    Raises:
-        InputError: A folder holds no labels, those of another collection, generator or prompt, or
-            has not looked at all documents of the pools.
-    """
-
-    def differences(found: LabelManifest, part: Part) -> int:
-        wanted = _wanted(plan, part).model_dump().items()
-        return sum(getattr(found, name) != value for name, value in wanted)
-
-    matched: dict[tuple[str, str], Sequence[LabelRecord]] = {}
-    for folder in folders:
-        given = GenerationLabels(folder)
-        # The nearest one, so that the sentence is about the difference that matters.
-        nearest = min(plan.parts, key=partial(differences, given.manifest()))
-        check_labels(given, _wanted(plan, nearest))
-        matched[nearest.name] = given_labels(folder, nearest.collection.queries)
-    return matched
-
-
-def remaining_cost(plan: RagPlan, store: RagStore, folders: Sequence[Path] = ()) -> Cost:
-    """Estimate what a run will still cost, at most.
-
-    Args:
-        plan: What to do.
-        store: Where some of it may be done already.
-        folders: Folders of labels that already exist.
-
-    Raises:
-        InputError: The folder holds another run, given labels do not fit, or a line is damaged.
-    """
-    store.check(plan.manifest)
-    experiment = plan.manifest.experiment
-    given = match_labels(plan, folders)
-    done = store.lines.done()
-    total = Cost()
-    for part in plan.parts:
-        labels = [*given.get(part.name, ()), *store.labels(*part.name).lines.read()]
-        found = {label.query: label for label in labels}
-        kept = {it for it in found if why_dropped(found[it], experiment.min_useful) is None}
-        total += cost_of(part, experiment, labelled=found, kept=kept, done=done)
-    return total
-
-
-async def run_fair_rag(
-    plan: RagPlan,
-    store: RagStore,
-    pool: Pool,
-    *,
-    watcher: StageWatcher,
-    folders: Sequence[Path] = (),
-) -> None:
+async def run_fair_rag(plan: RagPlan, store: RagStore, pool: Pool, watcher: StageWatcher) -> None:
     """Do all that is not done yet.
 
     Args:
@@ -320,153 +462,81 @@ async def run_fair_rag(
         store: Where results go; locked while this runs.
         pool: Does the jobs.
         watcher: Receives the progress.
-        folders: Folders of labels that already exist; we make the ones that they lack.
 
     Raises:
         FairqrError: It cannot go on for a reason that concerns more than one answer; the results so
             far are kept.
     """
-    run = _Run(plan, store, match_labels(plan, folders), pool)
+
+    async def start(part: Part) -> None:
+        await pool.do(open_part, part)
+        store.begin(plan.manifest)
+
+    async def do(task: Task) -> Done[PolicyRecord]:
+        before = [there[key] for key in keys_of(task, there) if key in there]
+        done = await pool.do(answer_query, *task, before)
+        given = [record for record in before if record.key not in kept]
+        return replace(done, records=[*given, *done.records])
+
     with store.locked():
         store.check(plan.manifest)
-        undone = [error for part in plan.parts for error in await run.do(part, watcher)]
-        store.begin(plan.manifest)
-        if undone:
-            raise undone[0]
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    plan: RagPlan
-    store: RagStore
-    given: GivenLabels
-    pool: Pool
-    _scores: dict[tuple[str, str, str], FloatArray] = field(default_factory=dict, init=False)
-
-    async def do(self, part: Part, watcher: StageWatcher) -> list[FairqrError]:
-        """Make the labels and then the rankings of a part; return what tells what is not done."""
-        labels = self.store.labels(*part.name)
-        there = {label.query for label in labels.lines.read()}
-        given = [it for it in self.given.get(part.name, ()) if it.query not in there]
-
-        async def start(_: None) -> None:
-            """Make the models ready, and then begin the folders."""
-            open_generator(part.generator, cache=False)  # a wrong name is an error here
-            await self.pool.do(open_policies, self._policies(part))
-            self.store.begin(self.plan.manifest)
-            labels.begin(_wanted(self.plan, part))
-            missing = {label.query for label in given} - {it.query for it in labels.lines.read()}
-            with labels.lines.writing():
-                for label in given:
-                    if label.query in missing:
-                        labels.lines.add(label)
-
-        run = partial(
-            run_tasks,
-            place=lambda _: None,
+        there, kept = plan.there(store), store.lines.done()
+        undone = await run_tasks(
+            plan.tasks,
+            do,
+            store.lines,
+            title="queries",
+            keys=lambda task: keys_of(task, there),
+            place=lambda task: task[0],
             start=start,
-            model=lambda _: part.generator,
+            model=lambda part: part.generator,
             watcher=watcher,
-            at_once=self.pool.at_once,
+            at_once=pool.at_once,
         )
-        known = {label.query for label in given}
-        asked = [it for it in part.collection.queries if it.id not in known | there]
-        unlabelled = await run(
-            [query for query in part.collection.queries if query.id not in known],
-            lambda query: self.pool.do(label_query, part.asked, query),
-            labels.lines,
-            title=f"{', '.join(part.name)}: labels",
-            keys=lambda query: [(query.id,)],
-        )
-        found = {label.query: label for label in [*given, *labels.lines.read()]}
-        least = self.plan.manifest.experiment.min_useful
-        kept = [
-            query
-            for query in part.collection.queries
-            if query.id in found and why_dropped(found[query.id], least) is None
-        ]
-        before: dict[str, list[PolicyRecord]] = {}
-        for record in self.store.lines.read():
-            if (record.collection, record.generator) == part.name:
-                before.setdefault(record.query, []).append(record)
-        is_left = bool(asked) or len(before) < len(kept)
-        if (dropped := len(found) - len(kept)) and is_left:
-            watcher.note(
-                f"{', '.join(part.name)}: {dropped} of {len(found)} queries are left out, since "
-                f"they have fewer than {least} useful documents or could not be labelled."
-            )
-        unranked = await run(
-            kept,
-            lambda query: self._rank(part, query, found[query.id], before.get(query.id, ())),
-            self.store.lines,
-            title=f"{', '.join(part.name)}: rankings",
-            keys=lambda query: [draw.key(*part.name, query.id) for draw in self.plan.draws],
-        )
-        return [error for error in (unlabelled, unranked) if error is not None]
-
-    async def _rank(
-        self, part: Part, query: RagQuery, label: LabelRecord, before: Sequence[PolicyRecord]
-    ) -> Done[PolicyRecord]:
-        """Make the records of a query that are not there yet."""
-        policies, useful = self._policies(part), useful_positions(query, label)
-        known = {answer.ranking: answer for record in before for answer in record.answers}
-        done, made = {record.key for record in before}, list[PolicyRecord]()
-        for draw in self.plan.draws:
-            if draw.key(*part.name, query.id) not in done:
-                scores = await self._score(draw, part, query)
-                task = PolicyTask(query, useful, draw, scores, tuple(known.values()))
-                try:
-                    made.append(await self.pool.do(answer_policy, policies, task))
-                except ModelError as error:
-                    return Done(made, away=error)
-                known |= {answer.ranking: answer for answer in made[-1].answers}
-        answers = [answer for record in made for answer in record.answers]
-        return Done(made, refusal=refusal_of((answer.status, "") for answer in answers))
-
-    def _policies(self, part: Part) -> Policies:
-        manifest, name = self.plan.manifest, part.collection.name
-        return Policies(manifest.experiment, name, part.asked, manifest.attributor, part.hypothesis)
-
-    async def _score(self, draw: Draw, part: Part, query: RagQuery) -> FloatArray | None:
-        """Return a retriever's scores of a pool, which are the same for every generator."""
-        key = (draw.retriever, part.collection.name, query.id)
-        if draw.retriever and key not in self._scores:
-            self._scores[key] = await self.pool.do(score_pool, draw.retriever, query)
-        return self._scores.get(key)
-
-
-def _wanted(plan: RagPlan, part: Part) -> LabelManifest:
-    pool = plan.manifest.experiment.pool
-    return label_manifest(part.collection, part.generator, part.prompt, pool)
+    if undone is not None:
+        raise undone
 
 
 async def run(experiment: FairRagExperiment, options: RunOptions) -> None:
     """Do all that is not done yet, and say first what it will cost at most."""
     collections = open_collections(experiment)
-    check_prompts(options.prompts_set, {collection.task.prompt for collection in collections})
+    check_prompts(options.prompts_set, {it.task.prompt for it in collections.values()})
+    # A wrong name is an error here.
+    for name in experiment.retrievers:
+        open_pool_retriever(name)
+    for name in experiment.generators:
+        open_generator(name, cache=False)
+    attributor, notes = "", list[str]()
+    if experiment.attributor != "none":
+        judge = open_attributor(experiment.attributor, cache=False, prompts=options.prompts)
+        attributor, notes = judge.name, [*filter(None, [unchecked_warning(judge)])]
+    plan = make_rag_plan(experiment, collections, options.prompts, attributor, notes)
     store = RagStore(options.folder)
-    attributor = _attributor(experiment.attributor, options.prompts)
-    unchecked = unchecked_warning(attributor) if attributor else None
-    plan = make_rag_plan(
-        experiment,
-        collections,
-        options.prompts,
-        attributor.name if attributor else "",
-        [unchecked] if unchecked else [],
+    store.check(plan.manifest)
+    plan = plan._replace(labels=[it for path in options.labels for it in read_labels(path, plan)])
+    cost = cost_of(plan, store)
+    answers = cost["labels"] + cost["rankings"]
+    told = (
+        f"at most {answers:,} answers ({cost['labels']:,} of them for labels), "
+        f"{cost['attributions']:,} attributions"
     )
-    cost = remaining_cost(plan, store, options.labels)
-    for sentence in (*plan.manifest.notes, cost_in_words(cost)):
+    for sentence in (*plan.manifest.notes, told if answers else "nothing is left to ask"):
         options.watcher.note(sentence)
     async with options.pool(store.replies) as pool:
-        await run_fair_rag(plan, store, pool, watcher=options.watcher, folders=options.labels)
+        await run_fair_rag(plan, store, pool, options.watcher)
 
 
 def measure(store: RagStore) -> MeasuredRag:
-    """Measure all answers."""
+    """Measure all answers.
+
+    Raises:
+        InputError: A collection has changed since the run.
+    """
     manifest = store.manifest()
-    collections = unchanged_collections(manifest)
-    return measure_fair_rag(manifest, store.lines.read(), store.all_labels(), collections)
-
-
-def _attributor(name: str, prompts: PromptLibrary) -> Attributor | None:
-    return None if name == NO_ATTRIBUTOR else open_attributor(name, cache=False, prompts=prompts)
+    collections = open_collections(manifest.experiment)
+    if {name: it.fingerprint for name, it in collections.items()} != manifest.collections:
+        raise InputError(
+            f"The collections of {store.folder} have changed since the experiment was run; "
+            "bring the old files back, or run it again into another folder."
+        )
+    return measure_fair_rag(manifest, store.lines.read(), collections)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field, Strict, field_validator, model_validator
+from pydantic import Field, Strict
 
-from fairqr.base.errors import one_line
 from fairqr.evaluation.experiments.options import Count, Options, Seed
 
-Form = Literal["logits", "worths"]
-"""How scores become a Plackett–Luce distribution; see :mod:`fairqr.retrieval.sampling`."""
+Policy = Literal["labels", "plackett-luce", "deterministic", "oracle"]
+"""What a generator reads: no document and then each alone, which labels the useful ones; samples of
+a retriever's ranking at an α; that one ranking; or useful documents first, in random order
+otherwise, which no retriever can do."""
 
-NO_ATTRIBUTOR = "none"
-"""Attribution is left out."""
 
-_Alpha = Annotated[float, Strict()]
+class Draw(NamedTuple):
+    """A policy under a seed; see :class:`fairqr.evaluation.rag.store.PolicyRecord`."""
 
-_RETRIEVER = re.compile(r"bm25|(?:splade|contriever|dense)(?::.+)?")
+    retriever: str
+    policy: Policy
+    alpha: float | None
+    seed: int
+
+
+LABELS = Draw("", "labels", None, 0)
 
 
 class FairRagExperiment(Options):
@@ -33,7 +38,8 @@ class FairRagExperiment(Options):
     )
     task: str | None = Field(
         None,
-        description="The task of the collections, such as LaMP-5, if their files do not name it.",
+        description="The task of the collections, such as LaMP-5, if their files do not name it; "
+        "for questions of your own, what judges answers: rouge-l, rouge-1 or names.",
     )
     queries: Count = Field(
         1000,
@@ -41,8 +47,7 @@ class FairRagExperiment(Options):
         "documents are dropped.",
     )
     pool: Count | None = Field(
-        None,
-        description="The most documents of each query's pool; all by default.",
+        None, description="The most documents of each query's pool; all by default."
     )
     retrievers: tuple[str, ...] = Field(
         ("bm25",),
@@ -60,19 +65,19 @@ class FairRagExperiment(Options):
         description="The text that the attributor judges: the answer as it is (raw, as "
         "in the paper), or the sentence that the task makes of it (task).",
     )
-    alphas: tuple[_Alpha, ...] = Field(
+    alphas: tuple[Annotated[float, Strict(), Field(ge=0, le=1000)], ...] = Field(
         (1.0, 2.0, 4.0, 8.0),
         description="The exponents of the stochastic policies: 0 draws uniformly, and a larger "
         "one comes closer to the deterministic ranking.",
     )
-    form: Form = Field(
+    form: Literal["logits", "worths"] = Field(
         "logits", description="How scores become a Plackett–Luce distribution: logits or worths."
     )
     samples: Count = Field(100, description="How many rankings to draw from each policy.")
     generated: Count | None = Field(
         None,
-        description="How many samples get answers; all by default. Exposure is measured on "
-        "all samples.",
+        description="At most how many samples get answers; all by default. Exposure is measured "
+        "on all samples.",
     )
     k: Count = Field(5, description="How many documents the generator reads.")
     seeds: tuple[Seed, ...] = Field((0,), description="The seeds of the sampling; each repeats it.")
@@ -81,37 +86,22 @@ class FairRagExperiment(Options):
     )
     min_useful: Count = Field(2, description="Drop queries with fewer useful documents.")
 
-    @field_validator("retrievers")
-    @classmethod
-    def _are_retrievers(cls, retrievers: tuple[str, ...]) -> tuple[str, ...]:
-        for name in retrievers:
-            if not _RETRIEVER.fullmatch(name):
-                raise ValueError(
-                    f"there is no retriever '{one_line(name)}'; write bm25, splade, contriever or "
-                    "dense, the last three perhaps with :MODEL"
-                )
-        return retrievers
-
-    @field_validator("alphas")
-    @classmethod
-    def _are_exponents(cls, alphas: tuple[float, ...]) -> tuple[float, ...]:
-        for alpha in alphas:
-            if not 0 <= alpha <= 1000:
-                raise ValueError(f"α is {alpha:g}; give numbers from 0 to 1000")
-        return alphas
-
-    @model_validator(mode="after")
-    def _is_whole(self) -> FairRagExperiment:
-        if not self.attributor.strip() or not self.attributor.isprintable():
-            raise ValueError(f"'{one_line(self.attributor)}' is not a name")
-        if self.generated is not None and self.generated > self.samples:
-            raise ValueError(
-                f"there are only {self.samples} samples to answer from, not {self.generated}; "
-                "lower 'generated', or raise 'samples'"
-            )
-        return self
-
     @property
     def answered(self) -> int:
         """From how many samples of each policy answers are generated."""
-        return self.samples if self.generated is None else self.generated
+        return min(self.samples, self.generated or self.samples)
+
+    @property
+    def draws(self) -> list[Draw]:
+        """All policies that draw: each retriever as it is and at every α, and the oracle.
+
+        The deterministic ranking has no chance in it, and stands under every seed, so that the
+        policies of a seed can be held against it.
+        """
+        draws: list[Draw] = []
+        for seed in self.seeds:
+            for retriever in self.retrievers:
+                draws.append(Draw(retriever, "deterministic", None, seed))
+                draws += [Draw(retriever, "plackett-luce", alpha, seed) for alpha in self.alphas]
+            draws.append(Draw("", "oracle", None, seed))
+        return draws

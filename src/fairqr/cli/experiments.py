@@ -65,7 +65,7 @@ def run_experiment(
         model: Use this model instead of the file's. Fair RAG and rankers take several.
         set_: Change any other value of the file, for example topics=5; '--set help' lists those of
             this experiment.
-        labels: Fair RAG: use the labels of another run: a folder within its folder 'labels'.
+        labels: Fair RAG: take labels from the folder of another run, or from a table.
         concurrency: How many searches, questions or pairs run at a time; use 1 to measure times.
             [default: 2]
         workers: Where the work runs: a number of tasks in this process, ray, ray://local or

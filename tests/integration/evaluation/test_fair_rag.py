@@ -17,7 +17,6 @@ import pytest
 import yaml
 
 from fairqr.cli.main import main
-from fairqr.evaluation.rag.labelling import why_dropped
 from fairqr.evaluation.rag.store import PolicyRecord, RagStore
 from tests.integration.model_server import (
     Answer,
@@ -107,7 +106,6 @@ def questions(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             {"id": query, "question": f"Who is a painter of {query}?", "golds": golds, "pool": pool}
         )
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (clean_environment / "people.yaml").write_text("{title: Painters, metric: names}")
     return path
 
 
@@ -116,6 +114,7 @@ def write_experiment(questions: Path, **changes: Any) -> Path:
         "kind": "fair_rag",
         "title": "Small",
         "collections": [str(questions)],
+        "task": "names",
         "generators": ["openai:fake"],
         "attributor": "overlap",
         "alphas": [1, 8],
@@ -154,7 +153,7 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
     small = {"alphas": [1], "generated": 2}
     arguments = run_arguments(questions, **small)
     asked: list[str] = []
-    for whole in (10, LABELS - 10 + 2):
+    for whole in (10, 8):
         model_server.does(*[first_title] * whole, Answer(never=True))
         child = command.start(*arguments, **server)
         model_server.wait_for(whole + 1)
@@ -171,17 +170,15 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
     assert resumed.code == 0, resumed
     asked += prompts_of(model_server)
     assert len(set(asked)) == len(asked)
-    store = RagStore(questions.parent / "run")
-    assert len(store.lines.read()) == 3 * 3
+    assert len(records_of(questions.parent / "run")) == 4 + 3 * 3
 
     model_server.does(first_title)
     done = here(*arguments, **server)
     assert done.code == 0, done
     assert not model_server.asked
     assert "nothing is left to ask" in done.stderr
-    assert "rankings: " not in done.stderr, "nothing is opened to do nothing"
+    assert "queries: " not in done.stderr, "nothing is opened to do nothing"
 
-    model_server.does(first_title)
     whole_run = here(*run_arguments(questions, "whole", **small), **server)
     assert whole_run.code == 0, whole_run
     assert sorted(prompts_of(model_server)) == sorted(asked)
@@ -206,19 +203,21 @@ def test_what_a_run_keeps(here: Here, questions: Path, model_server: ModelServer
     assert f"at most {LABELS + answers} answers ({LABELS} of them for labels), " in run.stderr
     assert f"{pairs} attributions" in run.stderr
     assert "1 of 4 queries of 'people' have fewer than 3 documents" in run.stderr
-    assert "1 of 4 queries are left out" in run.stderr
+    assert "Queries are left out: fewer than 2 useful documents." in run.stderr
 
-    store = RagStore(questions.parent / "run")
-    labels = store.all_labels()["people", "openai:fake"]
+    found = RagStore(questions.parent / "run").lines.read()
+    labels = [record for record in found if record.policy == "labels"]
     assert [label.query for label in labels] == list(POOLS)
     for label in labels:
-        assert label.without == 0.0
-        useful = [gain == 1.0 for gain in label.gains.values()]
-        assert useful == [place < USEFUL[label.query] for place in range(POOLS[label.query])]
+        assert label.useful == (*range(USEFUL[label.query]),)
+        assert [answer.ranking for answer in label.answers] == [
+            (),
+            *((place,) for place in range(POOLS[label.query])),
+        ]
         assert label.model_calls == 1 + POOLS[label.query]
         assert label.tokens == 110 * label.model_calls
 
-    records = store.lines.read()
+    records = [record for record in found if record.policy != "labels"]
     assert len(records) == 3 * 2 * 4
     rankings = {(record.query, answer.ranking) for record in records for answer in record.answers}
     assert len(model_server.asked) == LABELS + len(rankings)
@@ -254,90 +253,63 @@ def test_what_a_run_keeps(here: Here, questions: Path, model_server: ModelServer
 def test_what_a_generator_fails_at_is_counted_and_the_rest_goes_on(
     here: Here, questions: Path, model_server: ModelServer
 ) -> None:
-    """It refuses what begins with one document, and has nothing to say about another."""
+    """It refuses a document alone and what begins with another, and has nothing to say on one."""
 
     def moody(asked: Asked) -> Answer:
         shown = [line for line in asked.last_message.splitlines() if line.startswith("* ")]
+        if [*map(len, shown)] and shown[0].startswith("* Person q1 a") and len(shown) == 1:
+            return failure(400, "I do not like this one.")
         if len(shown) > 1 and shown[0].startswith("* Person q0 f"):
             return failure(400, "I do not like this one.")
-        if len(shown) > 1 and shown[0].startswith("* Person q1 f"):
+        if len(shown) > 1 and shown[0].startswith("* Person q2 b"):
             return says(" \n ")
         return first_title(asked)
 
     model_server.does(moody)
-    run = here(*run_arguments(questions), OPENAI_BASE_URL=model_server.base_url)
+    run = here(*run_arguments(questions, min_useful=1), OPENAI_BASE_URL=model_server.base_url)
     assert run.code == 0, run
-    fixed = {
-        record.query: record.answers[0]
-        for record in RagStore(questions.parent / "run").lines.read()
-        if record.policy == "deterministic"
-    }
+    records = RagStore(questions.parent / "run").lines.read()
+    fixed = {it.query: it.answers[0] for it in records if it.policy == "deterministic"}
     assert (fixed["q0"].status, fixed["q0"].utility) == ("invalid_request", None)
     assert fixed["q0"].used == ()
-    assert (fixed["q1"].status, fixed["q1"].utility) == ("empty", 0.0)
-    assert fixed["q1"].used == (None, None, None)
-    assert (fixed["q2"].status, fixed["q2"].utility) == ("ok", 1.0)
-
-
-def test_labels_whose_answers_fail(here: Here, questions: Path, model_server: ModelServer) -> None:
-    """A document that failed has no gain; without the answer without documents there is none."""
-    refused = failure(400, "No.")
-    script = [first_title] * LABELS
-    script[0] = lambda asked: refused  # q0 without documents: its documents are not asked about
-    script[2] = lambda asked: refused  # the first of q1
-    model_server.does(*script, first_title)
-    run = here(*run_arguments(questions), OPENAI_BASE_URL=model_server.base_url)
-    assert run.code == 0, run
-    store = RagStore(questions.parent / "run").labels("people", "openai:fake")
-    labels = {label.query: label for label in store.lines.read()}
-    assert labels["q0"].without is None
-    assert set(labels["q0"].gains.values()) == {None}
-    assert labels["q0"].failures == {"invalid_request": 1}
-    assert list(labels["q1"].gains.values()) == [None, 1.0, 0.0, 0.0, 0.0, 0.0]
+    assert (fixed["q2"].status, fixed["q2"].utility) == ("empty", 0.0)
+    assert fixed["q2"].used == (None, None)
+    labels = {it.query: it for it in records if it.policy == "labels"}
+    assert labels["q1"].useful == (1,)
+    assert [it.utility for it in labels["q1"].answers] == [0.0, None, 1.0, 0.0, 0.0, 0.0, 0.0]
 
 
 def test_labels_are_taken_where_they_fit(
     here: Here, questions: Path, model_server: ModelServer
 ) -> None:
+    """From another run, for the queries that it has, or from a table."""
     server = {"OPENAI_BASE_URL": model_server.base_url}
     model_server.does(first_title)
-    folders = []
-    for name, less in (("labels", "queries=3"), ("small", "pool=2")):
-        assert here(*run_arguments(questions, name), "--set", less, **server).code == 0
-        folders += (questions.parent / name / "labels").iterdir()
-    folder, small = folders
+    first = questions.parent / "first"
+    assert here(*run_arguments(questions, "first"), "--set", "queries=3", **server).code == 0
 
-    model_server.does(first_title)
-    given = [*run_arguments(questions), "--labels", folder]
-    run = here(*given, **server)
-    assert run.code == 0, run
-    # What was not labelled is labelled now.
-    assert f"({1 + POOLS['q3']} of them for labels)" in run.stderr
-    alone = [prompt for prompt in prompts_of(model_server) if prompt.count("* ") < 2]
-    assert len(alone) == 1 + POOLS["q3"]
+    def alone(folder: str, labels: Path) -> int:
+        """Run with labels, and count what was asked with one document or none."""
+        model_server.does(first_title)
+        run = here(*run_arguments(questions, folder), "--labels", labels, **server)
+        assert run.code == 0, run
+        return sum(prompt.count("* ") < 2 for prompt in prompts_of(model_server))
 
-    another = [*run_arguments(questions, "another"), "--labels", folder]
-    other = here(*another, "--model", "openai:other", **server)
-    assert other.complaint().endswith(
-        f"The labels in {folder} are of the generator openai:fake, not of openai:other; leave "
-        "them out."
-    )
-    few = here(*run_arguments(questions, "few"), "--labels", small, **server)
-    assert few.complaint() == (
-        f"The labels in {small} have nothing about 4 documents of the query 'q0'; take labels of a "
-        "run with a pool of 6 or more."
-    )
-    # Nothing was begun, so that the command with a smaller pool can have the folder.
-    assert not (questions.parent / "few").exists()
-    fewer = here(*run_arguments(questions, "few"), "--labels", small, "--set", "pool=2", **server)
-    assert fewer.code == 0, fewer
-    changed = questions.read_text().replace("painter", "sculptor")
-    questions.write_text(changed)
-    stale = here(*run_arguments(questions, "stale"), "--labels", folder, **server)
-    assert f"The labels in {folder} are of other files than the collection 'people'" in stale.stderr
-    assert (stale.code, stale.stdout) == (2, "")
+    assert alone("second", first) == 1 + POOLS["q3"], "what was not labelled is labelled now"
+    table = questions.parent / "labels.tsv"
+    rows = [f"q1\tq1-{place}\t{int(place > 3)}" for place in range(6)]
+    table.write_text("\n".join(["qid\tpid\trelevance_label", *rows]))
+    assert alone("third", table) == 0
+    records = RagStore(questions.parent / "third").lines.read()
+    assert {(it.query, it.useful) for it in records if it.policy == "oracle"} == {("q1", (4, 5))}
+
+    other = ("--model", "openai:other", "--labels", first)
+    wrong = here(*run_arguments(questions, "wrong"), *other, **server)
+    assert "are of another collection, generator or prompt" in wrong.complaint()
+    assert not (questions.parent / "wrong").exists()
+    questions.write_text(questions.read_text().replace("painter", "sculptor"))
     assert "have changed since the experiment was run" in (
-        here("experiment", "report", questions.parent / "run").complaint()
+        here("experiment", "report", first).complaint()
     )
 
 
@@ -357,14 +329,14 @@ def test_a_model_that_is_not_there_stops_the_run(
     here: Here, questions: Path, model_server: ModelServer
 ) -> None:
     """Rather than writing down hundreds of failures; it goes on when the model is back."""
-    model_server.does(*[first_title] * LABELS, failure(401, "Who are you?"))
+    model_server.does(*[first_title] * (1 + POOLS["q0"]), failure(401, "Who are you?"))
     arguments = run_arguments(questions, generated=20)
     server = {"OPENAI_BASE_URL": model_server.base_url}
     run = here(*arguments, **server)
     assert run.code == 2
     last = run.stderr.splitlines()[-1]
-    assert last.startswith("fairqr: openai:fake did not answer any question, the last time with: ")
-    assert last.endswith("; fix this and run again, the results so far are kept.")
+    assert last.startswith("fairqr: openai:fake did not answer ")
+    assert last.endswith("run again, the results so far are kept.")
 
     model_server.does(first_title)
     resumed = here(*arguments, **server)
@@ -380,27 +352,19 @@ def test_a_model_that_is_not_there_stops_the_run(
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"alphas": [-1]}, "at alphas: α is -1; give numbers from 0 to 1000."),
-        ({"alphas": [float("nan")]}, "at alphas: α is nan; give numbers from 0 to 1000"),
+        ({"alphas": [-1]}, "at alphas.0: Input should be greater than or equal to 0."),
+        ({"alphas": [float("nan")]}, "at alphas.0: Input should be less than or equal to 1000."),
         ({"alphas": []}, "the list of alphas is empty; name at least one."),
-        ({"retrievers": []}, "the list of retrievers is empty; name at least one."),
         ({"generators": []}, "the list of generators is empty; name at least one."),
         ({"samples": 0}, "at samples: Input should be greater than or equal to 1."),
-        ({"k": 0}, "at k: Input should be greater than or equal to 1."),
-        (
-            {"generated": 21},
-            "only 20 samples to answer from, not 21; lower 'generated', or",
-        ),
-        ({"retrievers": ["lucene"]}, "there is no retriever 'lucene'; write bm25, splade,"),
+        ({"retrievers": ["lucene"]}, "There is no retriever 'lucene' over pools; choose bm25, "),
         ({"seeds": [1, 1]}, "one of the seeds is named twice; name each once."),
         ({"collections": []}, "The experiment names no collection; name one with --collection"),
         ({"collections": ["nowhere"]}, "There is no collection of questions 'nowhere'; name"),
         ({"attributor": "psychic"}, "There is no attributor 'psychic'; choose "),
         ({"generators": ["fake"]}, "The model 'fake' names no provider; write provider:model"),
         ({"prompts": {"answer": "v9"}}, "There is no prompt answer/v9; choose one of "),
-        ({"prompts": {"lamp5": "v9"}}, "There is no prompt lamp5/v9; choose one of "),
         ({"k": True}, "at k: Input should be a valid integer."),
-        ({"seeds": [True]}, "at seeds.0: Input should be a valid integer."),
         ({"alphas": [True]}, "at alphas.0: Input should be a valid number."),
         ({"kind": "poem"}, "has the unknown kind 'poem'; write one of search, fair_rag, "),
     ],
@@ -430,7 +394,7 @@ def test_the_version_of_a_prompt_is_chosen_by_the_command(
     assert here(*arguments, "--set", "prompts.answer=v2", **server).code == 0
     assert all(prompt.startswith("Say who: ") for prompt in prompts_of(model_server))
     manifest = RagStore(questions.parent / "run").manifest()
-    assert manifest.collections[0].prompt == "answer=v2"
+    assert [*manifest.prompts] == ["answer=v2"]
     assert manifest.experiment.prompts == {"answer": "v2", "lamp5": "v2"}
 
     unused = here(*arguments, "--set", "prompts.lamp5=v1").complaint()
@@ -477,30 +441,11 @@ def test_a_line_that_cannot_be_of_its_pool_is_damaged(
         assert told == f"{lines}, line 1, is damaged; remove the line, and that part is done again."
 
 
-def test_a_report_without_its_labels_warns(
-    here: Here, questions: Path, model_server: ModelServer
-) -> None:
-    model_server.does(first_title)
-    assert here(*run_arguments(questions), OPENAI_BASE_URL=model_server.base_url).code == 0
-    folder = questions.parent / "run"
-    (folder / "labels").rename(questions.parent / "away")
-    report = here("experiment", "report", folder)
-    assert report.code == 0
-    assert "the labels of 3 of 3 queries that were ranked are gone" in report.stderr
-
-
 def test_options_of_the_other_kind_are_refused(here: Here, questions: Path) -> None:
     rag = here(*run_arguments(questions), "--set", "attributes=gender").complaint()
     assert "There is no parameter 'attributes'" in rag
     search = here("experiment", "run", "prompts", "-o", "x", "--labels", "y")
     assert search.complaint() == "An experiment on searches takes no --labels; leave it out."
-
-
-def test_a_folder_of_the_other_kind(here: Here, questions: Path) -> None:
-    folder = questions.parent / "run"
-    folder.mkdir()
-    (folder / "experiment.json").write_text('{"experiment": {"kind": "fair_rag"}}')
-    assert "is damaged or of another version" in (here("experiment", "report", folder).complaint())
 
 
 @pytest.mark.model
@@ -512,16 +457,14 @@ def test_the_small_experiment_with_the_embedded_model(
     small = ("--set", "queries=2", "--set", "pool=2")
     run = here("experiment", "run", "fair_rag", "--small", "-o", folder, *small)
     assert run.code == 0, run
-    store = RagStore(folder)
-    (entry,) = store.manifest().collections
-    labels = store.all_labels()["notables", "local:smollm2-135m"]
-    assert sorted(label.query for label in labels) == sorted(entry.queries)
-    assert all(len(label.gains) == 2 and not label.failures for label in labels)
-    kept = {label.query for label in labels if why_dropped(label, 2) is None}
-    records = store.lines.read()
-    assert len(records) == len(kept) * 6
+    records = RagStore(folder).lines.read()
+    labels = [record for record in records if record.policy == "labels"]
+    kept = [label for label in labels if not label.why_dropped(2)]
+    draws = RagStore(folder).manifest().experiment.draws
+    assert (len(labels), len(records)) == (2, 2 + len(kept) * len(draws))
     for record in records:
         assert {answer.status for answer in record.answers} <= {"ok", "empty"}
-        assert sum(answer.times for answer in record.answers) == min(3, len(record.samples))
+        if record.policy != "labels":
+            assert sum(answer.times for answer in record.answers) == min(3, len(record.samples))
     again = here("experiment", "run", "fair_rag", "--small", "-o", folder, *small)
     assert "nothing is left to ask" in again.stderr

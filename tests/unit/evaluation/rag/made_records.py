@@ -10,15 +10,9 @@ from typing import Any
 import numpy as np
 
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask
-from fairqr.evaluation.rag.measuring import MeasuredRag, measure_fair_rag
-from fairqr.evaluation.rag.specification import FairRagExperiment
-from fairqr.evaluation.rag.store import (
-    AnswerRecord,
-    CollectionEntry,
-    LabelRecord,
-    PolicyRecord,
-    RagManifest,
-)
+from fairqr.evaluation.rag.measures import MeasuredRag, measure_fair_rag
+from fairqr.evaluation.rag.specification import LABELS, FairRagExperiment
+from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord, RagManifest
 from fairqr.retrieval.sources.schema import Schema
 
 SCHEMA = Schema.model_validate(
@@ -46,12 +40,11 @@ class Made:
 
     manifest: RagManifest
     records: list[PolicyRecord]
-    labels: dict[tuple[str, str], list[LabelRecord]]
     collections: dict[str, RagCollection]
 
     def measured(self) -> MeasuredRag:
         """Measure it."""
-        return measure_fair_rag(self.manifest, self.records, self.labels, self.collections)
+        return measure_fair_rag(self.manifest, self.records, self.collections)
 
 
 def made(
@@ -90,24 +83,10 @@ def made(
     }
     experiment = FairRagExperiment.model_validate(facts | changes)
     names = tuple(f"q{number}" for number in range(queries))
-    entry = CollectionEntry(
-        name="films",
-        title=title,
-        note="A note.",
-        fingerprint="f" * 64,
-        left_out={"the profile is empty": 2},
-        task="LaMP-2",
-        utility="accuracy",
-        greatest=1.0,
-        queries=names,
-        documents=N * queries,
-        prompt="lamp2=v1",
-        prompt_sha256="a" * 64,
-        hypothesis="{answer}",
-    )
     manifest = RagManifest(
         experiment=experiment,
-        collections=(entry,),
+        collections={"films": "f" * 64},
+        prompts={"lamp2=v1": "a" * 64},
         attributor="overlap",
         versions={"fairqr": "1", "python": "3.11"},
         started="2026-01-01T00:00:00Z",
@@ -120,9 +99,9 @@ def made(
             for generator in generators
             for name in names
             for record in _records(experiment, generator, name, random)
-        ],
-        {("films", generator): _labels(names) for generator in generators},
-        {"films": _films(title, names, schema)},
+        ]
+        + [label for generator in generators for label in _labels(generator, names)],
+        {"films": _films(title, (*names, "dropped", "failed"), schema)},
     )
 
 
@@ -141,7 +120,7 @@ def _films(title: str, names: Sequence[str], schema: Schema | None) -> RagCollec
         name="films",
         title=title,
         note="A note.",
-        task=RagTask("LaMP-2", "tags", "lamp2", Exact()),
+        task=RagTask("LaMP-2", "lamp2", Exact()),
         queries=tuple(RagQuery(name, f"ask {name}", name, ("right",), pool) for name in names),
         fingerprint="f" * 64,
         schema=schema,
@@ -149,13 +128,33 @@ def _films(title: str, names: Sequence[str], schema: Schema | None) -> RagCollec
     )
 
 
-def _labels(names: Sequence[str]) -> list[LabelRecord]:
-    gains = {f"d{i}": (0.5 if i in USEFUL else 0.0) for i in range(N)}
+def _labels(generator: str, names: Sequence[str]) -> list[PolicyRecord]:
+    """A query is dropped, since one answer was declined and no other helps; and one has failed."""
+    worth = [0.0, *(0.5 if i in USEFUL else 0.0 for i in range(N))]
     return [
-        *(LabelRecord(query=name, without=0.0, gains=gains, model_calls=7) for name in names),
-        LabelRecord(query="dropped", without=0.0, gains={"x": None}, failures={"timeout": 1}),
-        LabelRecord(query="failed", without=None, gains={"x": None}, failures={"refused": 1}),
+        *(_label(generator, name, worth, useful=USEFUL, model_calls=7) for name in names),
+        _label(generator, "dropped", [0.0, None]),
+        _label(generator, "failed", [None]),
     ]
+
+
+def _label(
+    generator: str, query: str, worth: Sequence[float | None], **values: Any
+) -> PolicyRecord:
+    rankings = [(), *((i,) for i in range(N))]
+    return PolicyRecord(
+        collection="films",
+        generator=generator,
+        **LABELS._asdict(),
+        query=query,
+        pool=tuple(f"d{i}" for i in range(N)),
+        k=1,
+        answers=tuple(
+            AnswerRecord(ranking=r, status="refused" if u is None else "ok", utility=u)
+            for r, u in zip(rankings, worth, strict=False)
+        ),
+        **values,
+    )
 
 
 def _records(

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fairqr.agents.attribution.attributor import Entailment, Pair
 from fairqr.agents.generators import GenerationRequest, OnToken
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.replies import Reply, Usage
@@ -77,6 +78,32 @@ class Namer:
                 return Reply("timeout", message="It took too long.", usage=usage)
 
 
+class LetterJudge:
+    """An answer used the documents whose letter it has; a document that says so is no document.
+
+    Attributes:
+        pairs: What it was asked.
+    """
+
+    name = "letters"
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[str, str]] = []
+
+    async def start(self) -> None:
+        """Nothing is needed."""
+
+    async def judge(self, pairs: Sequence[Pair]) -> list[Entailment]:
+        self.pairs += [(pair.premise, pair.hypothesis) for pair in pairs]
+        return [self._one(pair) for pair in pairs]
+
+    def _one(self, pair: Pair) -> Entailment:
+        letter = pair.premise.removeprefix("Text ").removesuffix(".")
+        if letter == "e":
+            return Entailment("empty_document")
+        return Entailment("ok", letter in pair.hypothesis.split())
+
+
 async def tools_with(folder: Path, **opened: Any) -> Tools:
     """Return tools in which a generator, or an attributor, is open under its own name."""
     tools = Tools(PromptLibrary(), ReplyCache(folder / "replies.sqlite"))
@@ -105,7 +132,7 @@ def collection_of(*queries: RagQuery, **changes: Any) -> RagCollection:
         "name": "letters",
         "title": "Letters",
         "note": "",
-        "task": RagTask("letters", "Name a letter.", "answer", _Names(), "The letter is {answer}."),
+        "task": RagTask("letters", "answer", _Names(), "The letter is {answer}."),
         "queries": queries,
         "fingerprint": "f0",
         "schema": None,

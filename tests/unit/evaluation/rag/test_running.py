@@ -1,0 +1,379 @@
+"""A run of Fair RAG: what is drawn, what is asked and judged, and what is asked again."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairqr.base.errors import InputError, ModelError, PromptError
+from fairqr.evaluation.experiments.catalogue import read_experiment
+from fairqr.evaluation.experiments.engine import GIVE_UP
+from fairqr.evaluation.experiments.workers import Pool
+from fairqr.evaluation.rag.collection import RagCollection, RagQuery
+from fairqr.evaluation.rag.measures import measure_fair_rag
+from fairqr.evaluation.rag.running import (
+    Answerer,
+    RagPlan,
+    cost_of,
+    draw_rankings,
+    make_rag_plan,
+    open_collections,
+    read_labels,
+    run_fair_rag,
+)
+from fairqr.evaluation.rag.specification import Draw
+from fairqr.evaluation.rag.store import PolicyRecord, RagStore
+from fairqr.prompts.library import PromptLibrary
+from fairqr.retrieval.fairness.exposure import FloatArray
+from tests.unit.evaluation.rag.small_rag import (
+    LetterJudge,
+    Namer,
+    collection_of,
+    experiment_of,
+    query_of,
+    tools_with,
+)
+from tests.unit.evaluation.watching import Watcher
+
+FIXED = Draw("bm25", "deterministic", None, 0)
+SCORES = np.array([1.0, 5.0, 3.0, 4.0, 2.0])
+
+
+def plan_of(*queries: RagQuery, attributor: str = "", **changes: Any) -> RagPlan:
+    collection = collection_of(*queries)
+    experiment = experiment_of(**changes)
+    return make_rag_plan(experiment, {collection.name: collection}, PromptLibrary(), attributor)
+
+
+@dataclasses.dataclass
+class Running:
+    """Runs a plan into one folder, as often as it is asked."""
+
+    folder: Path
+    plan: RagPlan
+    watcher: Watcher = dataclasses.field(default_factory=Watcher)
+
+    @property
+    def store(self) -> RagStore:
+        return RagStore(self.folder / "run")
+
+    async def run(
+        self, namer: Namer, judge: LetterJudge | None = None, at_once: int = 1
+    ) -> dict[tuple[Any, ...], PolicyRecord]:
+        """Run it, and return all records without their times."""
+        opened = {"generator": namer, **({"attributor": judge} if judge else {})}
+        pool = Pool(await tools_with(self.folder, **opened), at_once)
+        await run_fair_rag(self.plan, self.store, pool, self.watcher)
+        return self.records
+
+    @property
+    def records(self) -> dict[tuple[Any, ...], PolicyRecord]:
+        found = self.store.lines.read()
+        return {it.key: it.model_copy(update={"milliseconds": 0.0}) for it in found}
+
+    @property
+    def labels(self) -> list[PolicyRecord]:
+        return [record for record in self.records.values() if record.policy == "labels"]
+
+
+async def test_the_gain_is_over_the_answer_without_documents(tmp_path: Path) -> None:
+    """The answer without documents says "nothing", which one of the queries has as its gold."""
+    silent = dataclasses.replace(query_of("q1"), golds=("nothing",))
+    running = Running(tmp_path, plan_of(query_of("q0"), silent))
+    await running.run(Namer({"c": "empty", "d": "cached"}))
+    first, second = running.labels
+    assert [answer.utility for answer in first.answers] == [0.0, 1.0, 1.0, 0.0, 0.0, 0.0]
+    assert (first.useful, first.model_calls, first.tokens) == ((0, 1), 6, 60)
+    assert [answer.utility for answer in second.answers][:3] == [1.0, 0.0, 0.0]
+    assert second.why_dropped(2) == "fewer than 2 useful documents"
+    assert {record.query for record in running.records.values()} == {"q0", "q1"}
+    assert len(running.records) == 1 + len(experiment_of().draws) + 1
+    assert running.watcher.notes == ["Queries are left out: fewer than 2 useful documents."]
+
+
+async def test_what_it_refuses_is_a_result(tmp_path: Path) -> None:
+    """Of a label, of a query without a baseline, and of a policy; nobody asks again."""
+    running = Running(tmp_path, plan_of(query_of("q0"), query_of("q1"), k=2, generated=3))
+    namer = Namer({"e": "refuses", "a b": "refuses", "b a": "empty"})
+    records = await running.run(namer)
+    assert [answer.status for answer in running.labels[0].answers] == [*["ok"] * 5, "refused"]
+    answers = {it.ranking: it for record in records.values() for it in record.answers}
+    assert (answers[0, 1].status, answers[0, 1].utility) == ("refused", None)
+    assert (answers[1, 0].status, answers[1, 0].utility) == ("empty", 0.0)
+    asked = len(namer.asked)
+    assert await running.run(namer) == records
+    assert len(namer.asked) == asked
+
+    silent = Running(tmp_path / "silent", running.plan)
+    namer = Namer({"": "refuses"})
+    await silent.run(namer)
+    assert [titles for _, titles in namer.asked] == ["", ""]
+    assert {it.why_dropped(2) for it in silent.labels} == {"the answer without documents failed"}
+
+
+async def test_what_failed_for_now_is_no_result_and_is_asked_again(tmp_path: Path) -> None:
+    """A label of each query times out first, then a ranking that chance shows."""
+    plan = plan_of(query_of("q0"), query_of("q1"), k=2, generated=3)
+    running = Running(tmp_path, plan)
+
+    async def run(**ends: str) -> list[str]:
+        namer = Namer({name.replace("_", " "): end for name, end in ends.items()})
+        with pytest.raises(ModelError, match="run again") if ends else nullcontext():
+            await running.run(namer)
+        return [titles for _, titles in namer.asked]
+
+    assert len(await run(c="times out")) == 2 * 4
+    assert not running.records
+    asked = await run(b_a="times out")
+    assert [titles for titles in asked if len(titles) < 2] == ["", *"abcde"] * 2
+    measured = measure_fair_rag(plan.manifest, running.records.values(), _collections(plan))
+    assert len(measured.values)
+    assert "oracle" not in set(measured.values.kind)
+    assert "b a" in await run()
+    assert len(running.records) == 2 * (1 + len(plan.manifest.experiment.draws))
+    assert not await run()
+
+
+def _collections(plan: RagPlan) -> dict[str, RagCollection]:
+    return {"letters": collection_of(*(query for _, query in plan.tasks))}
+
+
+async def test_a_generator_that_only_fails_is_given_up_and_leaves_no_failures(
+    tmp_path: Path,
+) -> None:
+    """When it is back, the queries that it was asked last are asked again."""
+    plan = plan_of(*(query_of(f"q{n}") for n in range(GIVE_UP + 2)), generated=1)
+    running, namer = Running(tmp_path, plan), Namer({"": "fails"})
+    with pytest.raises(ModelError, match=f"namer did not|namer failed {GIVE_UP} times") as caught:
+        await running.run(namer, at_once=3)
+    assert caught.value.status == "timeout"
+    assert "It took too long; fix this and run again" in str(caught.value)
+    assert not running.records
+    assert len(namer.asked) <= GIVE_UP + 3
+    assert await running.run(Namer()) == await Running(tmp_path / "whole", plan).run(Namer())
+
+
+async def test_concurrency_and_where_it_stopped_change_nothing(tmp_path: Path) -> None:
+    queries = [query_of(f"q{n}", 4 + n, n) for n in range(5)]
+    plan = plan_of(*queries, attributor="letters")
+    whole = await Running(tmp_path / "one", plan).run(Namer(), LetterJudge())
+    namer, running = Namer(), Running(tmp_path / "two", plan)
+    running.plan = plan._replace(tasks=plan.tasks[:3])
+    await running.run(namer, LetterJudge(), at_once=8)
+    before, running.plan = len(namer.asked), plan
+    assert await running.run(namer, LetterJudge(), at_once=8) == whole
+    assert running.watcher.stages[1] == ("queries", 5, 3)
+    assert not {name for name, _ in namer.asked[before:]} & {
+        query.question for query in queries[:3]
+    }
+    assert not set(namer.asked[:before]) & set(namer.asked[before:])
+
+
+async def test_equal_rankings_of_all_policies_are_answered_once(tmp_path: Path) -> None:
+    namer, judge = Namer(), LetterJudge()
+    plan = plan_of(query_of("q0"), attributor="letters", seeds=[0, 1], generated=20)
+    records = (await Running(tmp_path, plan).run(namer, judge)).values()
+    policies = [record for record in records if record.policy != "labels"]
+    rankings = {answer.ranking for record in policies for answer in record.answers}
+    assert len(namer.asked) == 6 + len(rankings)
+    assert set(namer.asked[6:]) == {
+        ("What of q0?", " ".join("abcde"[place] for place in ranking)) for ranking in rankings
+    }
+    assert len(judge.pairs) == sum(map(len, rankings))
+    assert sum(record.model_calls for record in policies) == len(rankings)
+    for answer in (answer for record in policies for answer in record.answers):
+        assert answer.used == tuple(None if place == 4 else True for place in answer.ranking)
+
+
+@pytest.mark.parametrize("form", ["raw", "task"])
+async def test_the_judge_reads_the_answer_or_a_sentence_of_it(form: str) -> None:
+    ((part, query),) = plan_of(query_of("q0"), hypothesis=form).tasks
+    judge = LetterJudge()
+    answerer = Answerer(part, query, Namer({"b d a": "empty"}), judge)
+    record = await answerer.follow(FIXED, SCORES, (0, 1))
+    said = "b d c" if form == "raw" else "The letter is b d c."
+    assert judge.pairs == [(f"Text {letter}.", said) for letter in "bdc"]
+    assert (record.samples, record.answers[0].text) == (((1, 3, 2),), "b d c")
+
+
+async def test_scores_that_are_no_numbers_are_a_failure_of_that_policy_alone() -> None:
+    ((part, query),) = plan_of(query_of("q0")).tasks
+    answerer, scores = Answerer(part, query, Namer(), None), SCORES * [1, math.nan, 1, 1, 1]
+    failed = await answerer.follow(Draw("bm25", "plackett-luce", 1.0, 0), scores, (0, 1))
+    assert "finite" in failed.failure
+    assert (failed.samples, failed.answers) == ((), ())
+    oracle = await answerer.follow(Draw("", "oracle", None, 0), scores, (0, 1))
+    assert not oracle.failure
+    assert {answer.used for answer in oracle.answers} == {()}, "nothing judged"
+
+
+def _drawn(
+    draw: Draw, scores: FloatArray, useful: Sequence[int], name: str = "q", **changes: Any
+) -> Any:
+    ((part, query),) = plan_of(query_of(name, len(scores)), **changes).tasks
+    return draw_rankings(part, query, draw, scores, useful)
+
+
+@given(st.integers(1, 10), st.integers(1, 12), st.integers(0, 3), st.data())
+def test_rankings_are_distinct_documents_and_as_many_as_asked(
+    size: int, k: int, seed: int, data: st.DataObject
+) -> None:
+    useful = data.draw(st.lists(st.integers(0, size - 1), unique=True))
+    scores = np.array(data.draw(st.lists(st.floats(-5, 5), min_size=size, max_size=size)))
+    changes: dict[str, Any] = {"k": k, "samples": 7, "alphas": [0, 2], "seeds": [seed]}
+    for draw in experiment_of(**changes).draws:
+        drawn = _drawn(draw, scores, useful, **changes)
+        assert len(drawn) == (1 if draw.policy == "deterministic" else 7)
+        for ranking in drawn:
+            assert len(ranking) == len(set(ranking)) == min(k, size)
+            assert set(ranking) <= set(range(size))
+            if draw.policy == "oracle":
+                assert set(ranking[: min(k, len(useful))]) <= set(useful)
+            if draw.policy == "deterministic":
+                assert [scores[place] for place in ranking] == sorted(scores, reverse=True)[:k]
+        assert _drawn(draw, scores, useful, **changes) == drawn
+
+
+def test_exposure_is_the_less_equal_the_greater_alpha_is() -> None:
+    """From α = 8 to α = 1, on the samples alone, as the shipped experiment's report shows."""
+    rng, disparity = np.random.default_rng(0), dict[float, list[float]]()
+    for query in range(20):
+        scores = rng.gamma(2.0, size=8)
+        for alpha in (1.0, 2.0, 4.0, 8.0):
+            draw = Draw("bm25", "plackett-luce", alpha, 0)
+            samples = _drawn(draw, scores, (), f"q{query}", samples=100)
+            exposure = np.bincount(np.ravel(samples), minlength=8) / len(samples)
+            disparity.setdefault(alpha, []).append(float(exposure @ exposure))
+    means = [float(np.mean(found)) for found in disparity.values()]
+    assert means == sorted(means)
+    assert means[0] < 0.75 * means[3]
+
+
+def test_seeds_queries_and_policies_have_streams_of_their_own() -> None:
+    drawn = [
+        _drawn(Draw(retriever, "plackett-luce", alpha, seed), np.zeros(8), (), name)
+        for retriever in ("bm25", "dense")
+        for alpha in (1.0, 2.0)
+        for seed in (0, 1)
+        for name in ("q0", "q1", "q2")
+    ]
+    assert len(set(drawn)) == 2 * 2 * 2 * 3
+
+
+@pytest.mark.parametrize("generated", [1, 3, 30])
+async def test_the_cost_that_is_printed_is_never_exceeded(tmp_path: Path, generated: int) -> None:
+    query, other = query_of("q0", size=4), query_of("q1", size=4, useful=1)
+    changes = {"generated": generated, "seeds": [0, 1], "k": 2}
+    running = Running(tmp_path, plan_of(query, other, attributor="letters", **changes))
+    cost = cost_of(running.plan, running.store)
+    assert cost["labels"] == 2 * 5
+    assert cost["rankings"] <= 2 * math.perm(4, 2)
+    namer, judge = Namer(), LetterJudge()
+    running.plan = running.plan._replace(tasks=running.plan.tasks[1:])
+    await running.run(namer, judge)
+    assert len(namer.asked) == 5, "it is dropped"
+    running.plan = plan_of(query, other, attributor="letters", **changes)
+    left = cost_of(running.plan, running.store)
+    assert (left["labels"], 2 * left["rankings"]) == (5, cost["rankings"])
+    await running.run(namer, judge)
+    assert len(namer.asked) <= 10 + left["rankings"]
+    assert len(judge.pairs) <= left["attributions"]
+    assert not cost_of(running.plan, running.store).total()
+
+
+HEADER = "qid\tpid\trelevance_label\n"
+
+
+async def test_the_authors_labels_are_taken(tmp_path: Path) -> None:
+    """A query that they left out has no useful document; a document that they lack has no label."""
+    table = tmp_path / "5_relevance_mapping.tsv"
+    table.write_text(HEADER + "".join(f"q0\tq0-{it}\t{int(it in 'bd')}\n" for it in "abcdx"))
+    plan = plan_of(query_of("q0"), query_of("q1"))
+    running = Running(tmp_path, plan._replace(labels=read_labels(table, plan)))
+    assert not cost_of(running.plan, running.store)["labels"]
+    namer = Namer()
+    records = await running.run(namer)
+    kept, dropped = running.labels
+    assert kept.useful == (1, 3)
+    assert [answer.utility for answer in kept.answers] == [0.0, 0.0, 1.0, 0.0, 1.0, None]
+    assert dropped.why_dropped(2) == "fewer than 2 useful documents"
+    assert not [titles for _, titles in namer.asked if len(titles) < 2]
+    assert {it.useful for it in records.values() if it.query == "q0"} == {(1, 3)}
+    # Given again, they change nothing.
+    size = running.store.lines.path.stat().st_size
+    assert await running.run(Namer({"": "fails"})) == records
+    assert running.store.lines.path.stat().st_size == size
+
+
+async def test_labels_of_another_run_are_taken_where_they_fit(tmp_path: Path) -> None:
+    first = Running(tmp_path, plan_of(query_of("q0"), query_of("q1")))
+    await first.run(Namer())
+    folder = tmp_path / "run"
+    smaller = read_labels(folder, plan_of(query_of("q0", 3), query_of("q2")))
+    assert [(it.query, it.pool, it.useful) for it in smaller] == [
+        ("q0", ("q0-a", "q0-b", "q0-c"), (0, 1))
+    ]
+    ((part, query),) = plan_of(query_of("q0")).tasks
+    changed = first.plan.manifest.model_copy(update={"collections": {"letters": "f1"}})
+    for other in (
+        plan_of(query_of("q0", 6)),
+        plan_of(query_of("q0"), generators=["other"]),
+        RagPlan(changed, [(part, query)]),
+        RagPlan(changed.model_copy(update={"prompts": {"answer=v1": "another"}}), [(part, query)]),
+    ):
+        with pytest.raises(InputError, match="are of another collection, generator or prompt"):
+            read_labels(folder, other)
+
+
+@pytest.mark.parametrize(
+    ("text", "generators", "what"),
+    [
+        (HEADER + "z\tz-a\t1\n", ["namer"], "are of another collection, generator or prompt"),
+        (HEADER + "q0\tq0-a\t1\n", ["namer", "other"], "is of one generator and one collection"),
+        ("qid\tpid\nq0\tq0-a\n", ["namer"], "holds no labels"),
+        (HEADER + "q0\tq0-a\tyes\n", ["namer"], "holds no labels"),
+        (None, ["namer"], "holds no labels"),
+    ],
+)
+def test_labels_of_something_else_are_refused(
+    tmp_path: Path, text: str | None, generators: list[str], what: str
+) -> None:
+    if text is not None:
+        (tmp_path / "labels.tsv").write_text(text)
+    with pytest.raises(InputError, match=what):
+        read_labels(tmp_path / "labels.tsv", plan_of(query_of("q0"), generators=generators))
+
+
+def test_the_plan_names_what_was_asked_with() -> None:
+    """Versions of prompts that are not asked with play no part, but have to be there."""
+    prompts = {"lamp5": "v2", "answer": "v1"}
+    manifest = plan_of(query_of("q0", 4), query_of("q1", 6), k=5, prompts=prompts).manifest
+    assert manifest.collections == {"letters": "f0"}
+    assert [*manifest.prompts] == ["answer=v1"]
+    (note,) = manifest.notes
+    assert note.startswith("1 of 2 queries of 'letters' have fewer than 5 documents")
+    for wrong in ({"lamp5": "v99"}, {"limp5": "v1"}):
+        with pytest.raises(PromptError, match="There is no prompt"):
+            plan_of(query_of("q0"), prompts=wrong)
+
+
+def test_the_shipped_experiments_are_the_papers_and_one_for_a_laptop() -> None:
+    paper = read_experiment("fair_rag").spec()
+    assert paper.retrievers == ("bm25", "splade", "contriever")
+    assert paper.alphas == (1, 2, 4, 8)
+    assert (paper.samples, paper.answered, paper.k, paper.queries) == (100, 100, 5, 1000)
+    assert len(paper.seeds) > 1, "the paper repeats its sampling"
+    assert len(paper.draws) == (3 * 5 + 1) * len(paper.seeds)
+    small = read_experiment("fair_rag").spec(small=True)
+    (found,) = open_collections(small).values()
+    assert (found.name, len(found.queries)) == ("notables", small.queries)
+    assert {len(query.pool) for query in found.queries} == {small.pool}
