@@ -114,9 +114,7 @@ class Batch:
 
         def fill(depth: int) -> FloatArray:
             shown = [ids[:depth] for ids in self.rankings]
-            rows = self.groups.labels.in_dimension(
-                dimension, list(itertools.chain.from_iterable(shown))
-            )
+            rows = self.groups.in_dimension(dimension, list(itertools.chain.from_iterable(shown)))
             members = np.zeros((len(shown), depth, len(dimension.groups)))
             members[np.arange(depth) < np.minimum(self.lengths, depth)[:, None]] = rows
             return members
@@ -180,7 +178,7 @@ class Batch:
             samples[row, : len(ids)] = [place[id_] for id_ in ids]
         count = len(pool)
         if items == "corpus":
-            count = self.groups.documents + len(pool) - len(self.groups.labels.known(pool))
+            count = self.groups.documents + len(pool) - len(self.groups.known(pool))
         useful = np.zeros(count, dtype=bool)
         useful[[place[id_] for id_ in self.relevant[query]]] = True
         return useful, samples
@@ -202,9 +200,7 @@ class Batch:
             if computed is not None:
                 found = self._looked_up(place, computed)
             else:
-                found = resolve_target(
-                    dimension, rule, groups.labels, relevant, corpus_shares=groups.corpus_shares
-                )
+                found = resolve_target(dimension, rule, groups, relevant)
             if isinstance(found, Undefined):
                 why[place] = found
             else:

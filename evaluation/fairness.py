@@ -17,14 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fairqr.retrieval.fairness.divergence import jensen_shannon, kullback_leibler
-from fairqr.retrieval.fairness.exposure import (
-    INVERSE_LOG,
-    LOG2,
-    Discount,
-    FloatArray,
-    group_exposure,
-    normalise,
-)
+from fairqr.retrieval.fairness.exposure import LOG2, FloatArray, normalise
 
 Unit = Literal["nats", "bits"]
 
@@ -81,26 +74,3 @@ def ndkl(
     total = weights.sum(axis=-1)
     summed = (weights * np.where(known, divergences, 0.0)).sum(axis=-1)
     return np.asarray(np.divide(summed, total, out=np.zeros_like(summed), where=total > 0))
-
-
-def exposure_per_member(
-    memberships: ArrayLike, discount: Discount = INVERSE_LOG
-) -> tuple[FloatArray, FloatArray]:
-    """Return the mean exposure of the members of each group, and how many members there are.
-
-    Exposure(G) = (1/|G|) Σ_{i∈G} v(rank_i) (Singh & Joachims 2018, where it stands for a
-    distribution over rankings; Zehlike & Castillo 2020 with v(r) = 1/ln(1+r)). A document that
-    belongs to several groups counts in each by its share.
-
-    Args:
-        memberships: Shape (…, n, G), of all candidates.
-        discount: v, the weight of each rank.
-
-    Returns:
-        Two arrays of shape (…, G): the exposure in units of the discount, in [0, v(1)], higher for
-        groups that stand higher, 0 for an empty group; and |G|.
-    """
-    members = np.asarray(memberships, dtype=np.float64)
-    size = members.sum(axis=-2)
-    gained = group_exposure(members, discount)
-    return np.asarray(np.divide(gained, size, out=np.zeros_like(gained), where=size > 0)), size

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +15,20 @@ from fairqr.base.extras import library
 from fairqr.base.loops import run_blocking
 from fairqr.evaluation.collections.labels import (
     Groups,
-    Labels,
     scan_corpus,
     scan_engine,
     with_unknown,
 )
 from fairqr.evaluation.qrels import HIGHEST_GRADE, Qrels, read_qrels
+from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import OrderedView, Ranking, best_positions
 from fairqr.retrieval.sources.corpus import BUILT_IN, Corpus, find_corpus
 from fairqr.retrieval.sources.runs import TIES, SystemRun, Ties, check_ties, read_run, refuse_ties
 from fairqr.retrieval.sources.schema import NAME, UNKNOWN, Attribute, Schema, as_text
 from fairqr.retrieval.sources.source import Source
 
-COLUMNS = {"qid": "query_id", "docno": "doc_id", "rel": "relevance", "label": "relevance"}
-"""Other names of columns, such as PyTerrier's; of several for the same, the last is taken."""
+COLUMNS = {"query_id": ["qid"], "doc_id": ["docno"], "relevance": ["label", "rel"]}
+"""Other names of columns, such as PyTerrier's; of several for the same, the first is taken."""
 
 RUN_FORMS = (
     "a path, a dict such as {'q1': {'d1': 2.5}} or {'q1': ['d1', 'd2']}, or a pandas data frame "
@@ -53,7 +52,7 @@ def as_run(run: Any, name: str = "run", *, ties: Ties = "rank") -> SystemRun:
 
     Args:
         run: A run, or one of the forms above. Documents are ordered by score; lists of ids are in
-            order already. Also an iterable of records with query_id, doc_id and score.
+            order already. Also a list of named tuples with query_id, doc_id and score.
         name: The name of a run that has none.
         ties: How to order equal scores; see :func:`fairqr.retrieval.sources.runs.read_run`. Only a
             file has ranks, so elsewhere ``rank`` orders them by id.
@@ -70,8 +69,9 @@ def as_run(run: Any, name: str = "run", *, ties: Ties = "rank") -> SystemRun:
     ties = "id" if ties == "rank" else ties
     rankings: dict[str, list[Ranking]] = {}
     tied = 0
-    for query, documents in _by_query(run, "score", "the run", RUN_FORMS).items():
-        ranking, equal = _ranking(query, documents, ties)
+    for query, documents in _by_query(run, "score", "run", RUN_FORMS).items():
+        ranking = _ranking(query, documents, ties)
+        equal = int((np.diff(ranking.scores) == 0).sum())
         if equal and ties == "error":
             refuse_ties("The run", query, equal)
         tied += equal
@@ -83,7 +83,7 @@ def as_qrels(qrels: Any) -> Qrels | None:
     """Return judgements.
 
     Args:
-        qrels: One of the forms above, an ir_datasets dataset, or an iterable of records with
+        qrels: One of the forms above, an ir_datasets dataset, or a list of named tuples with
             query_id, doc_id and relevance; None stays None.
 
     Raises:
@@ -102,32 +102,22 @@ def as_qrels(qrels: Any) -> Qrels | None:
             raise InputError(
                 f"ir_datasets cannot give the judgements: {one_line(error)}; see ir-datasets.com."
             ) from None
+    wanted = f"a whole number of at most {HIGHEST_GRADE:,}"
     found: dict[str, dict[str, int]] = {}
-    for query, documents in _by_query(qrels, "relevance", "the judgements", QRELS_FORMS).items():
+    for query, documents in _by_query(qrels, "relevance", "judgements", QRELS_FORMS).items():
         if not isinstance(documents, Mapping):
             raise InputError(
                 f"The judgements of '{one_line(query)}' are not a dict from document to grade; "
                 f"give {QRELS_FORMS}."
             )
-        grades: dict[str, Any] = dict(zip(_ids(documents), documents.values(), strict=True))
-        for document, grade in grades.items():
-            if type(grade) is not int or abs(grade) > HIGHEST_GRADE:
-                grades[document] = _grade(query, document, grade)
-        found[query] = grades
+        own = _by_id(documents)
+        grades = _numbers(own, f"grade for '{one_line(query)}'", wanted, _is_grade)
+        found[query] = dict(zip(own, grades.astype(int).tolist(), strict=True))
     return found
 
 
-def _grade(query: str, document: str, grade: Any) -> int:
-    is_whole = isinstance(grade, int | np.integer) or (
-        isinstance(grade, float | np.floating) and bool(np.isfinite(grade)) and grade == int(grade)
-    )
-    if is_whole and abs(whole := int(grade)) <= HIGHEST_GRADE:
-        return whole
-    wanted = f"be at most {HIGHEST_GRADE:,}" if is_whole else "be a whole number"
-    raise InputError(
-        f"The grade of '{one_line(document)}' for '{one_line(query)}' must {wanted}, "
-        f"not {one_line(repr(grade), 60)}."
-    )
+def _is_grade(numbers: FloatArray) -> Any:
+    return (numbers == np.round(numbers)) & (np.abs(numbers) <= HIGHEST_GRADE)
 
 
 def as_groups(groups: Any, ids: Collection[str]) -> Groups | None:
@@ -154,12 +144,12 @@ def as_groups(groups: Any, ids: Collection[str]) -> Groups | None:
         raise InputError(f"The groups are of type {type(groups).__name__}; give {GROUPS_FORMS}.")
     read = _labels_of_dict if isinstance(groups, Mapping) else _labels_of_frame
     documents, by_attribute = read(groups)
-    attributes, arrays = {}, {}
-    for name, labels in by_attribute.items():
-        attributes[name], arrays[name] = _memberships(name, labels)
+    read_in = {name: _memberships(name, labels) for name, labels in by_attribute.items()}
+    arrays = {name: array for name, (_, array) in read_in.items()}
+    schema = Schema(attributes={name: attribute for name, (attribute, _) in read_in.items()})
     rows = {id_: row for row, id_ in enumerate(documents)}
     shares = {name: array.mean(axis=0) for name, array in arrays.items()}
-    return Groups(Labels(Schema(attributes=attributes), rows, arrays), len(rows), shares)
+    return Groups(schema, rows, arrays, len(rows), shares)
 
 
 async def _asked(source: str | Source, ids: Collection[str]) -> Groups:
@@ -172,64 +162,62 @@ async def _asked(source: str | Source, ids: Collection[str]) -> Groups:
         await engine.aclose()
 
 
-def _ranking(query: str, documents: Any, ties: Ties) -> tuple[Ranking, int]:
-    """Return the documents in order, and how many have the same score as the one before them."""
+def _ranking(query: str, documents: Any, ties: Ties) -> Ranking:
+    """Return the documents in order."""
     if isinstance(documents, Mapping):
-        ids, scores = _ids(documents), _scores(query, list(documents.values()))
-    elif isinstance(documents, Sequence) and not isinstance(documents, str):
-        ids = _ids(documents)
+        own = _by_id(documents)
+        scores = _numbers(own, f"score for '{one_line(query)}'", "a finite number", np.isfinite)
+        ids = list(own)
+        order = best_positions(ids, scores, descending=ties == "trec_eval")
+        # Most measures read the first ranks alone, so that all of them are not put in order here.
+        return Ranking(OrderedView(ids, order), array("d", scores[order].tobytes()))
+    if isinstance(documents, Sequence) and not isinstance(documents, str):
+        ids = [_id(it, "document") for it in documents]
         if len(set(ids)) < len(ids):
             raise InputError(f"The ranking of '{one_line(query)}' has a document twice; keep one.")
-        return Ranking(ids, [float(-place) for place in range(len(ids))]), 0
-    else:
-        raise InputError(
-            f"The ranking of '{one_line(query)}' is of type {type(documents).__name__}; give a "
-            "dict from document to score, or a list of documents, best first."
-        )
-    order = best_positions(ids, scores, descending=ties == "trec_eval")
-    ordered = scores[order]
-    equal = int((ordered[1:] == ordered[:-1]).sum())
-    # Most measures read the first ranks alone, so that all of them are not put in order here.
-    return Ranking(OrderedView(ids, order), array("d", ordered.tobytes())), equal
-
-
-def _scores(query: Any, given: list[Any]) -> Any:
-    try:
-        scores = np.array(given)
-        usual = scores.ndim == 1 and (scores.dtype.kind in "iuf" or not given)
-        if usual and np.isfinite(scores := scores.astype(np.float64)).all():
-            return scores
-    except ValueError:
-        pass
-    odd = next(score for score in given if not _is_finite_number(score))
+        return Ranking(ids, [float(-place) for place in range(len(ids))])
     raise InputError(
-        f"A score of '{one_line(query)}' is not a finite number: {one_line(repr(odd), 60)}."
+        f"The ranking of '{one_line(query)}' is of type {type(documents).__name__}; give a "
+        "dict from document to score, or a list of documents, best first."
     )
 
 
-def _is_finite_number(value: Any) -> bool:
-    array = np.asarray(value)
-    return array.ndim == 0 and array.dtype.kind in "iuf" and bool(np.isfinite(array))
+def _numbers(
+    given: Mapping[str, Any], what: str, wanted: str, fits: Callable[[FloatArray], Any]
+) -> FloatArray:
+    """Return numbers that documents have, all of which must fit."""
+
+    def read(values: list[Any]) -> FloatArray | None:
+        try:
+            found = np.array(values)
+        except ValueError:  # lists of several lengths
+            return None
+        numbers = found.astype(np.float64) if found.dtype.kind in "biuf" else None
+        return numbers if numbers is not None and found.ndim == 1 and fits(numbers).all() else None
+
+    numbers = read(list(given.values()))
+    if numbers is None:
+        odd = next(id_ for id_, value in given.items() if read([value]) is None)
+        number = one_line(repr(given[odd]), 60)
+        raise InputError(f"'{one_line(odd)}' must have {wanted} as its {what}, not {number}.")
+    return numbers
 
 
-def _ids(given: Iterable[Any], what: str = "document") -> list[str]:
-    """Return ids as text; 1 and "1" are the same id."""
-    ids = list(given)
-    if set(map(type, ids)) <= {str}:
-        return ids
-    texts = [_id(id_, what) for id_ in ids]
-    if isinstance(given, Mapping) and len(set(texts)) < len(texts):
-        twice = next(text for text, count in Counter(texts).items() if count > 1)
+def _by_id(given: Mapping[Any, Any], what: str = "document") -> dict[str, Any]:
+    """Return what is given by ids as text; 1 and "1" are the same id."""
+    if set(map(type, given)) <= {str}:
+        return dict(given)
+    found = {_id(id_, what): value for id_, value in given.items()}
+    if len(found) < len(given):
+        twice = next(str(it) for it in given if not isinstance(it, str) and str(it) in given)
         raise InputError(
             f"The {what} '{one_line(twice)}' is there twice, as a number and as text; keep one."
         )
-    return texts
+    return found
 
 
 def _id(value: Any, what: str) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int | np.integer) and value is not True and value is not False:
+    if isinstance(value, str | int | np.integer) and not isinstance(value, bool):
         return str(value)
     raise InputError(
         f"The id of a {what} must be text or a whole number, not {one_line(repr(value), 60)}."
@@ -239,54 +227,41 @@ def _id(value: Any, what: str) -> str:
 def _by_query(given: Any, value: str, what: str, forms: str) -> dict[str, Any]:
     """Return what is given by query; rows of a data frame, or records, as dicts by document."""
     if isinstance(given, Mapping):
-        return dict(zip(_ids(given, "query"), given.values(), strict=True))
-    names = ["query_id", "doc_id", value]
-    frame = given
+        return _by_id(given, "query")
     if not _is_frame(given):
-        wrong = f"{what[0].upper()}{what[1:]} cannot be of type {type(given).__name__}; give"
-        records = list(given) if isinstance(given, Iterable) else [None]
-        there = [it for it in (*names, *COLUMNS) if all(hasattr(record, it) for record in records)]
-        if not {*names} <= {*there, *_usual_names(there, COLUMNS).values()}:
-            raise InputError(f"{wrong} {forms}.")
-        cells = [[getattr(record, name) for name in there] for record in records]
-        frame = library("pandas", "A list of records").DataFrame(cells, columns=there, dtype=object)
-    frame = _renamed(frame, what, COLUMNS)
-    if not {*names} <= {*frame.columns}:
-        raise InputError(
-            f"The data frame of {what} needs the columns {', '.join(names)}; it "
-            f"has {', '.join(map(str, given.columns)) or 'none'}."
-        )
+        records = list(given) if isinstance(given, Iterable) else []
+        if not all(hasattr(record, "_fields") for record in records or [given]):
+            raise InputError(f"The {what} cannot be of type {type(given).__name__}; give {forms}.")
+        given = library("pandas", "A list of records").DataFrame(records)
+    names = ["query_id", "doc_id", value]
+    frame = given[[_column(given, name, what) for name in names]].set_axis(names, axis=1)
     if (twice := frame.duplicated(names[:2])).any():
         row = int(twice.argmax())
         query, document = frame[names[:2]].iloc[row]
         raise InputError(
-            f"In row {row + 1} of {what} the document '{one_line(document)}' appears a "
+            f"In row {row + 1} of the {what} the document '{one_line(document)}' appears a "
             f"second time for '{one_line(query)}'; keep one."
         )
     found: dict[Any, dict[Any, Any]] = {}
     for query, document, number in zip(*(frame[name].tolist() for name in names), strict=True):
         found.setdefault(query, {})[document] = number
-    return dict(zip(_ids(found, "query"), found.values(), strict=True))
+    return _by_id(found, "query")
 
 
 def _is_frame(given: Any) -> bool:
     return type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "columns")
 
 
-def _usual_names(there: Collection[Any], others: Mapping[str, str]) -> dict[str, str]:
-    """Return the usual names of columns by the names that they have."""
-    found = {usual: other for other, usual in others.items() if other in there}
-    return {other: usual for usual, other in found.items() if usual not in there}
-
-
-def _renamed(frame: Any, what: str, others: Mapping[str, str]) -> Any:
-    """Return a data frame with the usual names of columns, which must be distinct."""
-    if not frame.columns.is_unique:
-        twice = frame.columns[frame.columns.duplicated()][0]
-        raise InputError(
-            f"The data frame of {what} has the column '{one_line(twice)}' twice; keep one."
-        )
-    return frame.rename(columns=_usual_names(list(frame.columns), others))
+def _column(frame: Any, name: str, what: str) -> str:
+    """Return what a data frame calls a column, which it must have once."""
+    there = list(frame.columns)
+    for found in [name, *COLUMNS.get(name, ())]:
+        if there.count(found) == 1:
+            return found
+    raise InputError(
+        f"The data frame of the {what} needs the column {name}, once; it has "
+        f"{', '.join(map(str, there)) or 'none'}."
+    )
 
 
 def _dataset(name: str) -> Any:
@@ -304,40 +279,35 @@ def _dataset(name: str) -> Any:
 
 
 def _labels_of_frame(given: Any) -> tuple[list[str], dict[str, list[Any]]]:
-    """Return the documents of a data frame, and their labels by attribute."""
-    # Any other column is an attribute, whatever its name.
-    frame = _renamed(given, "the groups", {"docno": "doc_id"})
-    attributes = [name for name in frame.columns if name != "doc_id"]
-    if len(attributes) in (0, len(frame.columns)):
-        raise InputError(
-            "The data frame of the groups needs the column doc_id and one for each attribute; it "
-            f"has {', '.join(map(str, given.columns)) or 'none'}."
-        )
-    documents = frame["doc_id"]
-    if not documents.is_unique:
-        twice = documents[documents.duplicated()].iloc[0]
+    """Return the documents of a data frame, and their labels by attribute: all other columns."""
+    frame = given.set_index(_column(given, "doc_id", "groups"))
+    if not frame.index.is_unique:
+        twice = frame.index[frame.index.duplicated()][0]
         raise InputError(
             f"The data frame of the groups has the document '{one_line(twice)}' in several rows; "
             "keep one, with a list of groups where there are several."
         )
-    labels = frame[attributes].astype(object).mask(frame[attributes].isna(), None)
-    ids = _ids(dict.fromkeys(documents.tolist()))
-    return ids, {str(name): labels[name].tolist() for name in attributes}
+    labels = frame.astype(object).mask(frame.isna(), None)
+    return [*_by_id(dict.fromkeys(frame.index.tolist()))], {
+        str(name): column.tolist() for name, column in labels.items()
+    }
 
 
 def _labels_of_dict(groups: Mapping[Any, Any]) -> tuple[list[str], dict[str, list[Any]]]:
     """Return the documents of a dict, and their labels by attribute."""
-    documents, labels = _ids(groups), list(groups.values())
-    if not any(map(_has_attributes, labels)):
-        return documents, {ATTRIBUTE: labels}
-    for id_, own in zip(documents, labels, strict=True):
-        if own and not _has_attributes(own):
+    own = _by_id(groups)
+    if not any(map(_has_attributes, own.values())):
+        return list(own), {ATTRIBUTE: list(own.values())}
+    for id_, label in own.items():
+        if label and not _has_attributes(label):
             raise InputError(
                 f"Some documents have attributes, but '{one_line(id_)}' has none; give each "
                 "document a dict such as {'gender': 'female'}."
             )
-    names = dict.fromkeys(name for own in labels for name in own or ())
-    return documents, {str(name): [(own or {}).get(name) for own in labels] for name in names}
+    names = dict.fromkeys(name for label in own.values() for name in label or ())
+    return list(own), {
+        str(name): [(label or {}).get(name) for label in own.values()] for name in names
+    }
 
 
 def _has_attributes(label: Any) -> bool:
@@ -356,16 +326,14 @@ def _memberships(name: str, given: Sequence[Any]) -> tuple[Attribute, Any]:
             "digits, _ and -, such as birth_year."
         )
     labels = list(map(_label, given))
-    keys = [label if isinstance(label, str) else (type(label), repr(label)) for label in labels]
-    kinds = dict(zip(keys, labels, strict=True))
-    codes = {key: code for code, key in enumerate(kinds)}
-    rows = np.fromiter(map(codes.__getitem__, keys), np.intp, len(keys))
-    named = sorted({group for label in kinds.values() for group in _groups_in(label)} - {UNKNOWN})
+    _, first, rows = np.unique(list(map(repr, labels)), return_index=True, return_inverse=True)
+    kinds = [labels[place] for place in first]
+    named = sorted({group for label in kinds for group in _groups_in(label)} - {UNKNOWN})
     if not named:
         raise InputError(f"No document has a group of '{one_line(name)}'.")
     try:
         attribute = Attribute(name=name, field=name, groups=tuple(named))
-        known = np.array([attribute.membership(label) for label in kinds.values()])
+        known = np.array([attribute.membership(label) for label in kinds])
     except ValidationError as error:
         _, reason = first_problem(error)
         raise InputError(f"The groups of '{one_line(name)}' are wrong: {reason}.") from None

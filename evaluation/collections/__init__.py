@@ -2,6 +2,6 @@
 
 :func:`fairqr.evaluation.collections.finding.find_collection` finds one by name or path,
 :func:`fairqr.evaluation.collections.labels.scan_corpus` and
-:func:`fairqr.evaluation.collections.labels.labels_from_engine` read the groups of its documents,
+:func:`fairqr.evaluation.collections.labels.scan_engine` read the groups of its documents,
 :func:`fairqr.evaluation.collections.query_targets.query_targets` gives the target of each topic.
 """

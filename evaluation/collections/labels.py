@@ -57,23 +57,28 @@ def schema_with_unknown(schema: Schema, unknown: UnknownPolicy) -> Schema:
 
 
 @dataclass(frozen=True, slots=True)
-class Labels:
-    """The memberships of some documents.
+class Groups:
+    """The groups of some documents, and their shares of all documents.
 
     Attributes:
-        schema: The attributes and groups.
+        schema: The attributes and their groups.
         rows: The row of each document in the arrays.
         arrays: By attribute, shape (n, G+1): the known groups and, last, the unknown mass.
+        documents: How many there are in all.
+        shares: By attribute the mean membership over all documents, shape (G+1,), the unknown last;
+            sums to 1.
         fields: By name, the values of the requested fields in each document.
     """
 
     schema: Schema
     rows: Mapping[str, int]
     arrays: Mapping[str, FloatArray]
+    documents: int
+    shares: Mapping[str, FloatArray]
     fields: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-
-    def __contains__(self, id_: str) -> bool:
-        return id_ in self.rows
+    _dimensions: dict[tuple[str, UnknownPolicy | None], Dimension] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def known(self, ids: Iterable[str]) -> list[str]:
         """Return the documents that are known here."""
@@ -108,30 +113,6 @@ class Labels:
     def in_dimension(self, dimension: Dimension, ids: Sequence[str]) -> FloatArray:
         """Return the memberships in a dimension, by its attributes' own policies, (len(ids), G)."""
         return intersection([self.memberships(a.name, ids, a.unknown) for a in dimension.factors])
-
-
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """The groups of some documents, and their shares of all documents.
-
-    Attributes:
-        labels: The labels of the documents that were asked for.
-        documents: How many there are in all.
-        shares: By attribute the mean membership over all documents, shape (G+1,), the unknown last;
-            sums to 1.
-    """
-
-    labels: Labels
-    documents: int
-    shares: Mapping[str, FloatArray]
-    _dimensions: dict[tuple[str, UnknownPolicy | None], Dimension] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-
-    @property
-    def schema(self) -> Schema:
-        """The attributes and their groups."""
-        return self.labels.schema
 
     def dimension(self, name: str, unknown: UnknownPolicy | None = None) -> Dimension:
         """Return a dimension.
@@ -205,39 +186,27 @@ def scan_corpus(
         listed = np.array([members[place] for members in found], dtype=np.float64)
         arrays[attribute.name] = listed.reshape(-1, len(total))
         shares[attribute.name] = total / max(1, count)
-    return Groups(Labels(corpus.schema, rows, arrays, kept), count, shares)
-
-
-async def labels_from_engine(engine: SearchEngine, ids: Ids[str]) -> Labels:
-    """Ask an engine for the labels of documents; those that it lacks are left out.
-
-    Raises:
-        IndexUnavailableError: The engine cannot be reached.
-        UnsupportedError: It cannot look documents up.
-    """
-    answers = []
-    for asked in chunks(dict.fromkeys(ids), AT_ONCE):
-        answers += await engine.search([Query("", len(asked), only=tuple(asked))])
-    there = [id_ for hits in answers for id_ in hits.ids]
-    arrays = {}
-    for name, attribute in engine.schema.attributes.items():
-        parts = [hits.memberships[name] for hits in answers if name in hits.memberships]
-        array = np.concatenate([np.zeros((0, len(attribute.universe))), *parts])
-        arrays[name] = array if attribute.unknown == "group" else with_unknown(array)
-    return Labels(engine.schema, {id_: row for row, id_ in enumerate(there)}, arrays)
+    return Groups(corpus.schema, rows, arrays, count, shares, kept)
 
 
 async def scan_engine(engine: SearchEngine, ids: Ids[str]) -> Groups:
     """Return what an engine knows of the groups of these documents, and of all its documents.
 
-    It is to an engine what :func:`scan_corpus` is to a file.
-    Where the engine cannot count the documents of each group, the shares are left out.
+    It is to an engine what :func:`scan_corpus` is to a file: documents that the engine lacks are
+    left out. Where it cannot count the documents of each group, the shares are left out.
 
     Raises:
         IndexUnavailableError: The engine cannot be reached.
         UnsupportedError: It cannot look documents up, or does not know how many it holds.
     """
-    labels = await labels_from_engine(engine, ids)
+    answers = []
+    for asked in chunks(dict.fromkeys(ids), AT_ONCE):
+        answers += await engine.search([Query("", len(asked), only=tuple(asked))])
+    arrays = {}
+    for name, attribute in engine.schema.attributes.items():
+        parts = [hits.memberships[name] for hits in answers if name in hits.memberships]
+        array = np.concatenate([np.zeros((0, len(attribute.universe))), *parts])
+        arrays[name] = array if attribute.unknown == "group" else with_unknown(array)
     documents = (await engine.info()).documents
     if documents is None:
         raise UnsupportedError(
@@ -249,4 +218,5 @@ async def scan_engine(engine: SearchEngine, ids: Ids[str]) -> Groups:
         name: with_unknown(known[: len(engine.schema.attribute(name).groups)])
         for name, known in counted.items()
     }
-    return Groups(labels, documents, shares)
+    rows = {id_: row for row, id_ in enumerate(id_ for hits in answers for id_ in hits.ids)}
+    return Groups(engine.schema, rows, arrays, documents, shares)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, cast, get_args
 
@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from fairqr.base.errors import InputError, TargetError, one_line
 from fairqr.evaluation.collections.collection import Collection
-from fairqr.evaluation.collections.labels import Labels, UnknownPolicy, schema_with_unknown
+from fairqr.evaluation.collections.labels import Groups, UnknownPolicy
 from fairqr.evaluation.scores import Reason, Undefined
 from fairqr.retrieval.fairness.dimension import TIMES, Dimension, factors_of
 from fairqr.retrieval.fairness.exposure import TREC, Discount, FloatArray, intersection, normalise
@@ -103,7 +103,7 @@ class QueryTargets:
 
 def query_targets(
     collection: Collection,
-    labels: Labels,
+    groups: Groups,
     attribute: str,
     target: str | Target | None = None,
     *,
@@ -116,7 +116,7 @@ def query_targets(
 
     Args:
         collection: With topics and judgements.
-        labels: At least of its relevant documents.
+        groups: At least of its relevant documents.
         attribute: Its name, or several joined by ``×`` for their product.
         target: As :func:`as_target` reads it; defaults to the collection's own.
         unknown: Whether the unknown is a group. By default it is with ``trec2022``, with
@@ -133,17 +133,14 @@ def query_targets(
     if unknown is None and not isinstance(rule, Target):
         is_group = rule == "trec2022" or len(factors_of(attribute)) > 1
         unknown = "group" if is_group else "exclude"
-    schema = collection.corpus.schema
-    dimension = Dimension.named(
-        schema_with_unknown(schema, unknown) if unknown else schema, attribute
-    )
+    dimension = groups.dimension(attribute, unknown)
     check_target(rule, [dimension])
     targets: dict[str, FloatArray] = {}
     undefined: dict[str, str] = {}
     for topic in collection.topics:
         of_topic = None if weights is None else weights.get(topic.id, {})
-        relevant = labels.known(collection.relevant(topic.id))
-        found = resolve_target(dimension, rule, labels, relevant, of_topic)
+        relevant = groups.known(collection.relevant(topic.id))
+        found = resolve_target(dimension, rule, groups, relevant, of_topic)
         if isinstance(found, Undefined):
             undefined[topic.id] = str(found.reason)
         else:
@@ -172,10 +169,9 @@ def check_target(rule: TargetRule, dimensions: Sequence[Dimension]) -> None:
 def resolve_target(
     dimension: Dimension,
     rule: TargetRule,
-    labels: Labels,
+    groups: Groups,
     relevant: Sequence[str],
     weights: Mapping[str, float] | None = None,
-    corpus_shares: Callable[[Dimension], FloatArray] | None = None,
 ) -> FloatArray | Undefined:
     """Return the target of one topic over the groups of a dimension, or why it has none.
 
@@ -185,11 +181,10 @@ def resolve_target(
     Args:
         dimension: Its attributes say whether the unknown is a group.
         rule: The target.
-        labels: At least of the relevant documents.
+        groups: At least of the relevant documents.
         relevant: The relevant documents.
         weights: By document, at least 0; one without a weight does not count. By default all count
             alike.
-        corpus_shares: Gives the part ``corpus`` of a dimension.
 
     Returns:
         Shape (G,), sums to 1.
@@ -197,36 +192,35 @@ def resolve_target(
     Raises:
         TargetError: The rule needs the shares of the corpus, which are not known.
     """
-    is_mixed = isinstance(rule, Target) and dimension.name not in rule.shares
-    parts = rule.parts if isinstance(rule, Target) and is_mixed else {}
-    ids = labels.known(relevant if weights is None else filter(weights.get, relevant))
-    by_id = None if weights is None else np.array([weights[id_] for id_ in ids])
-    if (not isinstance(rule, Target) or parts.get("relevance")) and not relevant:
-        return Undefined(Reason.NO_RELEVANT)
-    if not isinstance(rule, Target):
-        found = _trec_target(dimension, rule, labels, ids, by_id)
-        return found if found.any() else Undefined(Reason.NO_TARGET)
+    parts: Mapping[Part, float] = {"relevance": 1.0}
+    if isinstance(rule, Target):
+        parts = {} if dimension.name in rule.shares else rule.parts
     estimates: dict[Part, FloatArray] = {}
     if parts.get("relevance"):
-        members = [labels.memberships(a.name, ids, a.unknown) for a in dimension.factors]
+        if not relevant:
+            return Undefined(Reason.NO_RELEVANT)
+        ids = groups.known(relevant if weights is None else filter(weights.get, relevant))
+        by_id = None if weights is None else np.array([weights[id_] for id_ in ids])
+        if not isinstance(rule, Target):
+            found = _trec_target(dimension, rule, groups, ids, by_id)
+            return found if found.any() else Undefined(Reason.NO_TARGET)
+        members = [groups.memberships(a.name, ids, a.unknown) for a in dimension.factors]
         estimates["relevance"] = mean_membership(members, by_id)
         if not estimates["relevance"].any():
             return Undefined(Reason.NO_TARGET)
     if parts.get("corpus"):
-        if corpus_shares is None:
-            raise TargetError("The target part 'corpus' is not known here; choose another part.")
-        estimates["corpus"] = corpus_shares(dimension)
-    return rule.resolve(dimension.attribute, estimates)
+        estimates["corpus"] = groups.corpus_shares(dimension)
+    return cast(Target, rule).resolve(dimension.attribute, estimates)
 
 
 def _trec_target(
-    dimension: Dimension, rule: TrecRule, labels: Labels, ids: list[str], weights: FloatArray | None
+    dimension: Dimension, rule: TrecRule, groups: Groups, ids: list[str], weights: FloatArray | None
 ) -> FloatArray:
     populations = [
         normalise([it.population.get(group, 0.0) for group in it.groups]) if it.population else None
         for it in dimension.factors
     ]
-    memberships = [labels.memberships(a.name, ids, "group") for a in dimension.factors]
+    memberships = [groups.memberships(a.name, ids, "group") for a in dimension.factors]
     whole = trec_target(memberships, populations, weights=weights, fully_unknown=rule == "trec2022")
     if len(dimension.groups) == whole.size:
         return whole.ravel()
@@ -339,14 +333,14 @@ def work_needed_exposure(levels: Sequence[int], discount: Discount) -> FloatArra
 
 
 def work_weights(
-    collection: Collection, labels: Labels, discount: Discount = TREC
+    collection: Collection, groups: Groups, discount: Discount = TREC
 ) -> dict[str, dict[str, float]]:
     """Return the weights of task 2: the exposure that each relevant document should get.
 
     Args:
         collection: From ``trec-fair-2021`` or ``trec-fair-2022``, whose documents have a
             ``quality``.
-        labels: Read with ``fields=("quality",)``.
+        groups: Read with ``fields=("quality",)``.
         discount: The weight of each rank.
 
     Returns:
@@ -355,19 +349,16 @@ def work_weights(
     Raises:
         InputError: The labels were read without the field.
     """
-    if "quality" not in labels.fields:
+    if "quality" not in groups.fields:
         raise InputError(
             "The weights of task 2 need the field 'quality'; "
             "scan the corpus with fields=('quality',)."
         )
-    qualities = dict(zip(labels.rows, labels.fields["quality"], strict=True))
+    qualities = dict(zip(groups.rows, groups.fields["quality"], strict=True))
     weights: dict[str, dict[str, float]] = {}
     for topic in collection.topics:
-        levels = {
-            id_: WORK_LEVELS.index(qualities[id_])
-            for id_ in collection.relevant(topic.id)
-            if qualities.get(id_) in WORK_LEVELS
-        }
+        relevant = ((id_, qualities.get(id_)) for id_ in collection.relevant(topic.id))
+        levels = {id_: WORK_LEVELS.index(it) for id_, it in relevant if it in WORK_LEVELS}
         exposures = work_needed_exposure(list(levels.values()), discount)
         weights[topic.id] = dict(zip(levels, exposures.tolist(), strict=True))
     return weights

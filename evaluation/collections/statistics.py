@@ -38,16 +38,16 @@ def describe_collection(
     """
     judged = {id_ for documents in collection.qrels.values() for id_ in documents}
     scan = scan_corpus(collection.corpus, judged, progress=progress)
-    relevant = scan.labels.known(collection.relevant_documents())
+    relevant = scan.known(collection.relevant_documents())
     each = [len(collection.relevant(topic.id)) for topic in collection.topics]
     attributes = {}
     for name, attribute in collection.corpus.schema.attributes.items():
         groups = (*attribute.groups, UNKNOWN)
-        members = scan.labels.memberships(name, relevant, "group")
+        members = scan.memberships(name, relevant, "group")
         shares = members.sum(axis=0) / max(1, len(members))
         target, count, problem = None, 0, Reason.NO_TARGET.sentence
         try:
-            found = query_targets(collection, scan.labels, name)
+            found = query_targets(collection, scan, name)
             if count := len(found.targets):
                 mean = np.mean(list(found.targets.values()), axis=0)
                 target = dict(zip(found.dimension.groups, mean.tolist(), strict=True))
@@ -75,7 +75,7 @@ def describe_collection(
         "judgements": sum(map(len, collection.qrels.values())),
         "relevant": (min(each), statistics.median(each), max(each)),
         "relevant_documents": len(relevant),
-        "missing_documents": len(judged) - len(scan.labels.rows),
+        "missing_documents": len(judged) - len(scan.rows),
         "ignored_judgements": collection.ignored_judgements,
         "target": collection.about.target,
         "attributes": attributes,

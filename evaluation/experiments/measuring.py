@@ -279,7 +279,7 @@ class MeasuredSearches(Measured):
         """Return of how many documents all groups are known."""
         rows = np.ones(len(ids), dtype=bool)
         for factor in factors_of(attribute):
-            rows &= self.scan.labels.memberships(factor, ids, "exclude").any(axis=1)
+            rows &= self.scan.memberships(factor, ids, "exclude").any(axis=1)
         return int(rows.sum())
 
     @cached_property

@@ -37,7 +37,6 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "gains": ("graded", "binary"),
     "unit": ("nats", "bits"),
     "direction": ("target_exposure", "exposure_target"),
-    "form": ("share", "per_member"),
     "normalization": ("bounds", "none", FAIR_RAG),
     "items": ("pool", "corpus"),
     "documents": ("relevant", "all"),
@@ -299,20 +298,12 @@ def _ndkl(at: View) -> FloatArray:
     GROUPS,
     "the group's target is fair",
     "0 to 1, a share",
-    takes={"group": None, "form": "share", "discount": LOG2},
+    takes={"group": None, "discount": LOG2},
     higher_is_better=None,
 )
 def _exposure(at: View) -> FloatArray:
-    """The share of exposure that a group gets.
-
-    With ``form=per_member``, the mean exposure of its members in the ranking, in units of the
-    discount (Singh & Joachims 2018); fair is what other groups have.
-    """
-    place = position(at.dimension, at["group"])
-    if at["form"] == "share":
-        return at.exposures[:, place]
-    gained, size = fairness.exposure_per_member(at.members, at["discount"])
-    return np.where(size > 0, gained, np.nan)[:, place]
+    """The share of exposure that a group gets."""
+    return at.exposures[:, position(at.dimension, at["group"])]
 
 
 @kind(

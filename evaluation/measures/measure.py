@@ -349,8 +349,7 @@ def _factor(text: str) -> Factor:
     takes = kinds.find(name, given).takes
     if strange := [it for it in given if it not in takes]:
         has = ", ".join(takes) or "none"
-        of = f"{name} of groups" if "attribute" in given else name
-        raise InputError(f"{of} has no parameter '{one_line(strange[0])}'; it has {has}.")
+        raise InputError(f"{name} has no parameter '{one_line(strange[0])}'; it has {has}.")
     return Factor(name, k, tuple((it, _read(it, value, k, quoted)) for it, value in given.items()))
 
 

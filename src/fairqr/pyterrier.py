@@ -84,7 +84,7 @@ class FairRerank(pt.Transformer):
     def _reranked(self, ids: Sequence[str], groups: Groups) -> list[str]:
         context = self._context or Context(k=len(ids))
         attributes = groups.schema.attributes
-        shares = {name: groups.labels.memberships(name, ids, "exclude") for name in attributes}
+        shares = {name: groups.memberships(name, ids, "exclude") for name in attributes}
         passages = [
             Passage(
                 id_,

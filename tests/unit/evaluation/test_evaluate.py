@@ -552,7 +552,7 @@ class TestTargets:
         assert words in str(caught.value)
 
     def test_a_population_that_the_schema_lacks_is_asked_for(self, scan: Groups) -> None:
-        bare = scan.labels.schema.model_dump()
+        bare = scan.schema.model_dump()
         bare["attributes"]["gender"]["population"] = None
         labels = dataclasses.replace(scan.labels, schema=Schema.model_validate(bare))
         without = dataclasses.replace(scan, labels=labels)

@@ -104,7 +104,7 @@ def test_the_other_dimensions_of_2022(tmp_path: Path) -> None:
     collection = find_collection("all", "train", data=tmp_path)
     others = list(collection.corpus.schema.attributes)[3:]
     assert others == ["occupation", "alphabet", "age", "popularity", "languages"]
-    labels = scan_corpus(collection.corpus, ["12", "39", "307"]).labels
+    labels = scan_corpus(collection.corpus, ["12", "39", "307"])
     found = query_targets(collection, labels, "occupation")
     named = dict(zip(found.dimension.groups, found.targets["84"], strict=True))
     # Of the two pages of the topic one is a writer's and a juggler's, and one of nobody.
@@ -167,7 +167,7 @@ def test_a_region_that_is_none_is_left_out_and_counted(tmp_path: Path) -> None:
         "the region 'Atlantis' is none of the track's: 4 left out",
         "the region 'Ys' is none of the track's: 1 left out",
     ]
-    labels = scan_corpus(find_collection("x", "train", data=tmp_path).corpus, ["12", "307"]).labels
+    labels = scan_corpus(find_collection("x", "train", data=tmp_path).corpus, ["12", "307"])
     known, unknown = labels.memberships("geography", ["12", "307"], "group")
     assert (known.max(), unknown[-1]) == (1, 1)
     (shares,) = labels.memberships("source_geography", ["12"], "group")

@@ -12,8 +12,8 @@ from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection, import_collection
 from fairqr.evaluation.collections.labels import (
     UnknownPolicy,
-    labels_from_engine,
     scan_corpus,
+    scan_engine,
     schema_with_unknown,
 )
 from fairqr.evaluation.collections.query_targets import as_target, query_targets, work_weights
@@ -45,31 +45,31 @@ def test_a_scan_keeps_what_was_asked_for(fair22: Collection) -> None:
     assert (scan.documents, told) == (4, [4])
     assert "39" in scan.labels
     assert "999" not in scan.labels
-    gender = scan.labels.memberships("gender", ["39", "999", "12"], "group")
+    gender = scan.memberships("gender", ["39", "999", "12"], "group")
     np.testing.assert_allclose(gender, [[0.5, 0.5, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]])
-    assert scan.labels.memberships("gender", ["39"]).shape == (1, 3)
-    source = scan.labels.memberships("source_geography", ["39"], "group")[0]
+    assert scan.memberships("gender", ["39"]).shape == (1, 3)
+    source = scan.memberships("source_geography", ["39"], "group")[0]
     assert source[-1] == 0.25
     # Of four documents one is a woman, one half a woman and half a man, one neither, one unknown.
     np.testing.assert_allclose(scan.shares["gender"], [1.5 / 4, 0.5 / 4, 1 / 4, 1 / 4])
-    assert [scan.labels.fields["quality"][scan.labels.rows[i]] for i in ("12", "39")] == [
+    assert [scan.fields["quality"][scan.rows[i]] for i in ("12", "39")] == [
         "Stub",
         "FA",
     ]
     with pytest.raises(UnknownAttributeError):
-        scan.labels.memberships("age", ["12"])
-    assert scan_corpus(fair22.corpus, []).labels.memberships("gender", ["12"]).tolist() == [[0] * 3]
+        scan.memberships("age", ["12"])
+    assert scan_corpus(fair22.corpus, []).memberships("gender", ["12"]).tolist() == [[0] * 3]
 
 
 async def test_an_engine_gives_the_same_labels(fair22: Collection, tmp_path: Path) -> None:
     """And so the same targets, with no reading of the corpus."""
     engine = await Catalog(tmp_path).create("fair22", fair22.corpus)
     ids = list(fair22.relevant_documents())
-    found = await labels_from_engine(engine, ids)
+    found = await scan_engine(engine, ids)
     await engine.aclose()
     assert "999" in ids
     assert "999" not in found
-    read = scan_corpus(fair22.corpus, ids).labels
+    read = scan_corpus(fair22.corpus, ids)
     for attribute in fair22.corpus.schema.attributes:
         np.testing.assert_allclose(
             found.memberships(attribute, ids, "group"),
@@ -89,8 +89,8 @@ async def test_a_document_without_a_label_is_not_one_that_is_missing(
     schema = schema_with_unknown(fair22.corpus.schema, policy)
     corpus = type(fair22.corpus)(fair22.corpus.path, schema)
     engine = await Catalog(tmp_path).create("fair22", corpus)
-    found = await labels_from_engine(engine, ["999", "70194530", "12"])
-    nothing = await labels_from_engine(engine, [])
+    found = await scan_engine(engine, ["999", "70194530", "12"])
+    nothing = await scan_engine(engine, [])
     await engine.aclose()
     assert found.rows.keys() == {"70194530", "12"}
     gender = found.memberships("gender", ["70194530", "12", "999"], "group")
@@ -100,7 +100,7 @@ async def test_a_document_without_a_label_is_not_one_that_is_missing(
 
 def test_the_tracks_targets(fair22: Collection) -> None:
     """Topic 84 has a woman, a person of another gender, and a page that is not there."""
-    labels = scan_corpus(fair22.corpus, fair22.relevant_documents()).labels
+    labels = scan_corpus(fair22.corpus, fair22.relevant_documents())
     found = query_targets(fair22, labels, "gender")
     assert found.rule == "trec2022"
     assert found.dimension.groups == ("female", "male", "non-binary", "unknown")
@@ -114,7 +114,7 @@ def test_the_tracks_targets(fair22: Collection) -> None:
 
 def test_targets_of_a_product_name_their_cells(fair22: Collection) -> None:
     """The partly unknown are cells of their own, in the order of the dimension's groups."""
-    labels = scan_corpus(fair22.corpus, fair22.relevant_documents()).labels
+    labels = scan_corpus(fair22.corpus, fair22.relevant_documents())
     found = query_targets(fair22, labels, "gender×geography")
     named = dict(zip(found.dimension.groups, found.targets["265"], strict=True))
     assert sum(named.values()) == pytest.approx(1)
@@ -135,7 +135,7 @@ def test_targets_of_a_product_name_their_cells(fair22: Collection) -> None:
 
 def test_targets_that_leave_the_unknown_out(fair22: Collection) -> None:
     """Then the track's target and half relevance, half population are the same."""
-    labels = scan_corpus(fair22.corpus, fair22.relevant_documents()).labels
+    labels = scan_corpus(fair22.corpus, fair22.relevant_documents())
     for attribute in ("gender", "gender×geography"):
         track = query_targets(fair22, labels, attribute, "trec2022", unknown="exclude")
         mixture = query_targets(fair22, labels, attribute, "relevance:0.5,population:0.5")
@@ -145,7 +145,7 @@ def test_targets_that_leave_the_unknown_out(fair22: Collection) -> None:
 
 
 def test_relevance_alone_and_the_unknown_as_a_group(fair22: Collection) -> None:
-    labels = scan_corpus(fair22.corpus, fair22.relevant_documents()).labels
+    labels = scan_corpus(fair22.corpus, fair22.relevant_documents())
     found = query_targets(fair22, labels, "gender", "relevance:1", unknown="group")
     np.testing.assert_allclose(found.targets["265"], [0.25, 0.25, 0, 0.5])
     found = query_targets(fair22, labels, "gender", Target(parts={"uniform": 1.0}))
@@ -154,7 +154,7 @@ def test_relevance_alone_and_the_unknown_as_a_group(fair22: Collection) -> None:
 
 def test_the_target_of_2021_leaves_the_unknown_out(fair21: Collection) -> None:
     """One page of Africa and Europe, one of nowhere: the second does not count."""
-    labels = scan_corpus(fair21.corpus, fair21.relevant_documents()).labels
+    labels = scan_corpus(fair21.corpus, fair21.relevant_documents())
     found = query_targets(fair21, labels, "geography")
     assert found.rule == "trec2021"
     assert "unknown" not in found.dimension.groups
@@ -169,16 +169,16 @@ def test_the_target_of_2021_leaves_the_unknown_out(fair21: Collection) -> None:
 
 def test_topics_without_a_target_say_why(fair22: Collection) -> None:
     """Only missing documents, or only ones without a known group."""
-    labels = scan_corpus(fair22.corpus, ["307", "70194530"]).labels
+    labels = scan_corpus(fair22.corpus, ["307", "70194530"])
     found = query_targets(fair22, labels, "geography", "trec2022", unknown="exclude")
     assert found.undefined == {"84": "no_target", "265": "no_target"}
-    labels = scan_corpus(fair22.corpus, ["70194530"]).labels
+    labels = scan_corpus(fair22.corpus, ["70194530"])
     assert query_targets(fair22, labels, "gender").undefined == {"84": "no_relevant"}
 
 
 def test_the_weights_of_task_2(fair22: Collection) -> None:
     """A stub needs more work than an article of class C, and so stands before it."""
-    labels = scan_corpus(fair22.corpus, fair22.relevant_documents(), fields=["quality"]).labels
+    labels = scan_corpus(fair22.corpus, fair22.relevant_documents(), fields=["quality"])
     weights = work_weights(fair22, labels, Discount("log2"))
     assert weights["84"] == pytest.approx({"12": 1.0, "307": 1 / np.log2(3)})
     # Of the page without metadata no quality is known.
@@ -187,7 +187,7 @@ def test_the_weights_of_task_2(fair22: Collection) -> None:
     share = 1 / (1 + 1 / np.log2(3))
     np.testing.assert_allclose(found.targets["84"], [share, 0, 1 - share])
     with pytest.raises(InputError, match="need the field 'quality'"):
-        work_weights(fair22, scan_corpus(fair22.corpus, []).labels)
+        work_weights(fair22, scan_corpus(fair22.corpus, []))
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_targets_that_cannot_be(text: str, words: str) -> None:
 
 
 def test_the_shares_of_the_corpus_are_not_known_here(fair22: Collection) -> None:
-    labels = scan_corpus(fair22.corpus, fair22.relevant_documents()).labels
+    labels = scan_corpus(fair22.corpus, fair22.relevant_documents())
     with pytest.raises(TargetError, match="'corpus' is not known here"):
         query_targets(fair22, labels, "gender", "corpus:1")
 
@@ -219,7 +219,7 @@ def test_a_target_that_needs_a_population_says_so(tmp_path: Path) -> None:
     }.items():
         (tmp_path / name).write_text(content)
     collection = find_collection(tmp_path)
-    labels = scan_corpus(collection.corpus, ["1"]).labels
+    labels = scan_corpus(collection.corpus, ["1"])
     # The track's own target keeps the relevant documents' shares of such an attribute.
     assert query_targets(collection, labels, "a", "trec2022").targets["1"].tolist() == [1, 0, 0]
     with pytest.raises(TargetError, match="no population for 'a'"):
@@ -263,7 +263,7 @@ def test_what_a_collection_holds(fair22: Collection) -> None:
 def test_the_targets_of_notables() -> None:
     """Against sums over the documents themselves, for one topic."""
     collection = find_collection("notables")
-    labels = scan_corpus(collection.corpus, collection.relevant_documents()).labels
+    labels = scan_corpus(collection.corpus, collection.relevant_documents())
     found = query_targets(collection, labels, "gender")
     assert len(found.targets) == 57
     relevant = set(collection.relevant("t01"))
