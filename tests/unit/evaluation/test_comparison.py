@@ -100,14 +100,6 @@ def test_a_divergence_is_better_where_it_is_lower() -> None:
     assert "below high (worse)" in sentences[2]
 
 
-def test_a_run_compared_with_itself_is_the_same() -> None:
-    first, second = evaluations(LOW, LOW)
-    found = compare(first, [second])
-    for row, sentence in zip(found.rows, found.sentences(), strict=True):
-        assert row.randomisation == row.t == 1
-        assert "have the same mean over 10 queries" in sentence
-
-
 def test_only_queries_with_a_value_in_both_count() -> None:
     few = SystemRun("few", {query: HIGH.rankings[query] for query in QUERIES[:4]})
     first, second = evaluations(LOW, few, measures="RR,EE-R@3", missing="undefined")

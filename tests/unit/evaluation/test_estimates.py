@@ -145,27 +145,6 @@ def test_intervals_of_a_group_that_is_seldom_seen_hold(weighted: bool) -> None:
     assert held >= 935
 
 
-@pytest.mark.parametrize("value", [0.1, 0.2982, 1.0])
-def test_what_is_the_same_in_every_query_has_no_interval(value: float) -> None:
-    # Sums of such numbers are rounded, so that figures without a query differ in the last digit.
-    weights = np.random.default_rng(4).lognormal(size=57)
-    parts = np.stack([np.ones(57), np.full(57, value)], axis=1)
-    (found,) = estimate(parts, weights, lambda t: t[..., 1:] / t[..., :1])
-    assert found.value == pytest.approx(value)
-    assert np.isnan(found.low)
-    assert np.isnan(found.high)
-
-
-def test_weights_scale_and_equal_queries_can_be_split_into_clusters() -> None:
-    random = np.random.default_rng(3)
-    values, weights = random.normal(size=20), random.uniform(1, 9, 20)
-    (once,) = estimate(parts_of(values), weights, mean)
-    (scaled,) = estimate(parts_of(values), 1000 * weights, mean)
-    assert (scaled.value, scaled.low, scaled.high) == pytest.approx(
-        (once.value, once.low, once.high)
-    )
-
-
 @pytest.mark.parametrize(
     ("weights", "is_enough"),
     [

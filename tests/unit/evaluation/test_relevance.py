@@ -73,18 +73,6 @@ def test_they_agree_with_ir_measures(
             assert value == pytest.approx(theirs[query, str(measure)], abs=1e-9), (text, query)
 
 
-@settings(max_examples=20)
-@given(judged_runs(highest=1))
-def test_binary_gains_are_the_graded_ones_where_grades_are_0_and_1(
-    case: tuple[dict[str, dict[str, float]], dict[str, dict[str, int]]],
-) -> None:
-    run, qrels = case
-    found = evaluate(as_run(run), qrels, ["nDCG@10", "nDCG@10(gains=binary)"])
-    assert found["nDCG@10"].values == found["nDCG@10(gains=binary)"].values
-    theirs = ir_measures.calc_aggregate([ir_measures.nDCG @ 10], qrels, run)
-    assert found["nDCG@10"].mean == pytest.approx(theirs[ir_measures.nDCG @ 10])
-
-
 RELEVANT = st.lists(st.integers(0, 1), min_size=1, max_size=12)
 
 
@@ -104,30 +92,3 @@ def test_each_is_what_a_loop_over_the_ranks_gives(ranks: list[int], missed: int,
     assert average_precision(ranks, total, k) == pytest.approx(summed / total if total else 0)
     assert reciprocal_rank(ranks, k) == pytest.approx(first)
     assert ndcg(ranks, np.ones(total), k=k) == pytest.approx(gained / ideal if total else 0)
-
-
-@given(st.lists(RELEVANT, min_size=1, max_size=5))
-def test_many_rankings_at_once_are_measured_one_by_one(rankings: list[list[int]]) -> None:
-    """Shorter ones are filled up with zeros, which change nothing."""
-    padded = np.zeros((len(rankings), 12))
-    for row, ranks in enumerate(rankings):
-        padded[row, : len(ranks)] = ranks
-    totals = padded.sum(axis=1)
-    ideal = np.ones((len(rankings), 12)) * (np.arange(12) < totals[:, None])
-    for row, ranks in enumerate(rankings):
-        total = int(totals[row])
-        one = (
-            precision(ranks, 5),
-            recall(ranks, total, 5),
-            average_precision(ranks, total),
-            reciprocal_rank(ranks),
-            ndcg(ranks, np.ones(total), k=5),
-        )
-        many = (
-            precision(padded, 5)[row],
-            recall(padded, totals, 5)[row],
-            average_precision(padded, totals)[row],
-            reciprocal_rank(padded)[row],
-            ndcg(padded, ideal, k=5)[row],
-        )
-        assert np.allclose(many, one)

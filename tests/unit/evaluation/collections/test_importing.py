@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
 
 from fairqr.base.errors import (
-    BuildInProgressError,
     CorpusError,
     FairqrError,
     InputError,
@@ -26,7 +24,7 @@ from fairqr.evaluation.collections.finding import (
     import_collection,
     list_collections,
 )
-from fairqr.evaluation.collections.importing import get, open_table, put, recognise
+from fairqr.evaluation.collections.importing import recognise
 from fairqr.evaluation.collections.labels import scan_corpus, schema_with_unknown
 from fairqr.evaluation.collections.query_targets import query_targets
 from tests.patience import PATIENCE
@@ -138,23 +136,6 @@ def test_the_files_of_2021(tmp_path: Path) -> None:
     assert find_collection("fair21", "train", data=tmp_path).qrels == {"1": {"1": 1, "2": 1}}
 
 
-def test_of_several_files_the_best_is_taken(tmp_path: Path) -> None:
-    """Plain text before markup, assessed metadata before others; unpacked files are read too."""
-    raw = write_2022(tmp_path / "raw")
-    lines(raw / "trec_corpus_20220301_html.json.gz", [{"id": 1, "title": "x", "html": "<p>"}])
-    metadata = (raw / "trec_2022_articles_discrete.json.gz").read_bytes()
-    (raw / "trec_2022_articles_discrete_assessed.json").write_bytes(gzip.decompress(metadata))
-    (raw / "trec_corpus.md5").touch()
-    _, told = import_collection("trec-fair-2022", [raw], "x", data=tmp_path)
-    assert told[0] == "4 documents"
-    assert [line for line in told if "was left out" in line] == [
-        "trec_2022_articles_discrete.json.gz was left out",
-        "trec_2022_wikiprojects.json.gz was left out",
-        "trec_corpus.md5 was left out",
-        "trec_corpus_20220301_html.json.gz was left out",
-    ]
-
-
 def test_a_region_that_is_none_is_left_out_and_counted(tmp_path: Path) -> None:
     """One odd label among millions is no reason to stop; the other regions share the page."""
     raw = write_2022(tmp_path / "raw")
@@ -173,16 +154,6 @@ def test_a_region_that_is_none_is_left_out_and_counted(tmp_path: Path) -> None:
     (shares,) = labels.memberships("source_geography", ["12"], "group")
     assert sorted(shares)[-3:] == [0.25, 0.25, 0.5]
     assert shares[-1] == 0.5
-
-
-def test_metadata_do_not_replace_what_the_article_says(tmp_path: Path) -> None:
-    raw = write_2022(tmp_path / "raw")
-    other = {"id": 77, "title": "other", "text": "other", "url": "other"}
-    lines(raw / METADATA, [{"page_id": 12, "qual_cat": "GA", **other}])
-    folder, _ = import_collection("trec-fair-2022", [raw], "x", data=tmp_path)
-    expected = {"id": "12", "title": "Alba", "text": "A farmer.", "quality": "GA"}
-    expected["url"] = "https://en.wikipedia.org/wiki/Alba"
-    assert fields_of(folder)["12"] == {**expected, "gender": None}
 
 
 CORPUS = "trec_corpus_20220301_plain.json.gz"
@@ -213,14 +184,6 @@ def test_a_bad_official_line_is_named_and_nothing_is_left(
     assert f"{raw / name}, line " in str(caught.value)
     assert words in str(caught.value)
     assert sorted(path.name for path in (tmp_path / "collections").iterdir()) == [".x.lock"]
-
-
-def test_a_file_that_breaks_off_is_said(tmp_path: Path) -> None:
-    raw = write_2022(tmp_path / "raw")
-    corpus = raw / "trec_corpus_20220301_plain.json.gz"
-    corpus.write_bytes(corpus.read_bytes()[:-20])
-    with pytest.raises(CorpusError, match="cannot be read to its end"):
-        import_collection("trec-fair-2022", [raw], "x", data=tmp_path)
 
 
 def test_missing_and_mistaken_files_are_said(tmp_path: Path) -> None:
@@ -296,13 +259,6 @@ def test_bad_files_of_ones_own(tmp_path: Path, name: str, content: str, words: s
     assert not [p for p in (tmp_path / "collections").iterdir() if p.is_dir()]
 
 
-def test_names_that_cannot_be(tmp_path: Path) -> None:
-    paths = write_own(tmp_path / "own")
-    for name in ("", "A", "../x", "a/b", ".a", "x" * 101, "notables"):
-        with pytest.raises(InputError, match="cannot be the name of a collection"):
-            import_collection("jsonl", paths, name, data=tmp_path)
-
-
 def test_a_name_that_is_taken_is_replaced_only_if_asked(tmp_path: Path) -> None:
     """And where the new files are wrong, the old collection stays."""
     paths = write_own(tmp_path / "own")
@@ -318,16 +274,6 @@ def test_a_name_that_is_taken_is_replaced_only_if_asked(tmp_path: Path) -> None:
         import_collection(loader, paths, "mine", replace=True, data=tmp_path)
     assert find_collection("mine", data=tmp_path).topics[0].title == "y"
     assert sorted(p.name for p in (tmp_path / "collections").iterdir()) == [".mine.lock", "mine"]
-
-
-def test_what_a_killed_import_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    """It is no collection meanwhile."""
-    rest = tmp_path / "collections" / ".mine.build-dead"
-    rest.mkdir(parents=True)
-    (rest / "documents.jsonl.gz").write_bytes(b"half")
-    assert [listed["name"] for listed in list_collections(tmp_path)] == ["notables"]
-    import_collection("jsonl", write_own(tmp_path / "own"), "mine", data=tmp_path)
-    assert not rest.exists()
 
 
 STUCK = """
@@ -368,15 +314,6 @@ def test_an_import_that_is_ended_leaves_no_collection(
     assert [listed["name"] for listed in list_collections(tmp_path)] == ["notables"]
     import_collection("trec-fair-2022", [raw], "x", data=tmp_path)
     assert sorted(p.name for p in (tmp_path / "collections").iterdir()) == [".x.lock", "x"]
-
-
-def test_two_imports_of_one_name_at_once_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "collections").mkdir()
-    with (
-        FileLock(tmp_path / "collections" / ".mine.lock"),
-        pytest.raises(BuildInProgressError, match="Another process imports the collection 'mine'"),
-    ):
-        import_collection("jsonl", write_own(tmp_path / "own"), "mine", data=tmp_path)
 
 
 def test_a_folder_of_a_loader_is_imported_on_the_fly(tmp_path: Path) -> None:
@@ -420,16 +357,6 @@ def test_several_processes_may_find_the_same_folder_first(tmp_path: Path) -> Non
     assert {line[1] for line in told} == {"2"}
     assert len({line[0] for line in told}) == 1
     assert sorted(line[2] for line in told) == ["0", "0", "1"]
-
-
-def test_the_table_on_disk_tells_keys_apart(tmp_path: Path) -> None:
-    """Numbers and texts that look like numbers."""
-    keys = ["1", "01", "-1", "+1", "1.0", "²", "", "0", "00", "9" * 30, "a", "A", "ä"]
-    with open_table(tmp_path / "table") as table:
-        assert all(put(table, key, f"<{key}>") for key in keys)
-        assert not any(put(table, key, "") for key in keys)
-        assert [get(table, key) for key in keys] == [f"<{key}>" for key in keys]
-        assert get(table, "other") is None
 
 
 CHILD = """

@@ -16,13 +16,10 @@ from fairqr.evaluation.collections.labels import (
     scan_engine,
     schema_with_unknown,
 )
-from fairqr.evaluation.collections.query_targets import as_target, query_targets, work_weights
+from fairqr.evaluation.collections.query_targets import query_targets, work_weights
 from fairqr.evaluation.collections.statistics import describe_collection
-from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import Discount
-from fairqr.retrieval.fairness.target import Target
 from fairqr.retrieval.sources.catalog import Catalog
-from fairqr.retrieval.sources.schema import Schema
 from tests.unit.evaluation.collections.official import write_2021, write_2022
 
 
@@ -43,8 +40,7 @@ def test_a_scan_keeps_what_was_asked_for(fair22: Collection) -> None:
     told: list[int] = []
     scan = scan_corpus(fair22.corpus, ["39", "12", "999"], fields=["quality"], progress=told.append)
     assert (scan.documents, told) == (4, [4])
-    assert "39" in scan.labels
-    assert "999" not in scan.labels
+    assert scan.known(["39", "999"]) == ["39"]
     gender = scan.memberships("gender", ["39", "999", "12"], "group")
     np.testing.assert_allclose(gender, [[0.5, 0.5, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]])
     assert scan.memberships("gender", ["39"]).shape == (1, 3)
@@ -59,26 +55,6 @@ def test_a_scan_keeps_what_was_asked_for(fair22: Collection) -> None:
     with pytest.raises(UnknownAttributeError):
         scan.memberships("age", ["12"])
     assert scan_corpus(fair22.corpus, []).memberships("gender", ["12"]).tolist() == [[0] * 3]
-
-
-async def test_an_engine_gives_the_same_labels(fair22: Collection, tmp_path: Path) -> None:
-    """And so the same targets, with no reading of the corpus."""
-    engine = await Catalog(tmp_path).create("fair22", fair22.corpus)
-    ids = list(fair22.relevant_documents())
-    found = await scan_engine(engine, ids)
-    await engine.aclose()
-    assert "999" in ids
-    assert "999" not in found
-    read = scan_corpus(fair22.corpus, ids)
-    for attribute in fair22.corpus.schema.attributes:
-        np.testing.assert_allclose(
-            found.memberships(attribute, ids, "group"),
-            read.memberships(attribute, ids, "group"),
-            atol=1e-6,
-        )
-    ours, theirs = (query_targets(fair22, labels, "gender") for labels in (found, read))
-    for topic, target in theirs.targets.items():
-        np.testing.assert_allclose(ours.targets[topic], target, atol=1e-6)
 
 
 @pytest.mark.parametrize("policy", ["exclude", "group"])
@@ -133,25 +109,6 @@ def test_targets_of_a_product_name_their_cells(fair22: Collection) -> None:
     assert not members[1].any()
 
 
-def test_targets_that_leave_the_unknown_out(fair22: Collection) -> None:
-    """Then the track's target and half relevance, half population are the same."""
-    labels = scan_corpus(fair22.corpus, fair22.relevant_documents())
-    for attribute in ("gender", "gender×geography"):
-        track = query_targets(fair22, labels, attribute, "trec2022", unknown="exclude")
-        mixture = query_targets(fair22, labels, attribute, "relevance:0.5,population:0.5")
-        assert track.dimension.groups == mixture.dimension.groups
-        for topic, target in track.targets.items():
-            np.testing.assert_allclose(target, mixture.targets[topic], atol=1e-9)
-
-
-def test_relevance_alone_and_the_unknown_as_a_group(fair22: Collection) -> None:
-    labels = scan_corpus(fair22.corpus, fair22.relevant_documents())
-    found = query_targets(fair22, labels, "gender", "relevance:1", unknown="group")
-    np.testing.assert_allclose(found.targets["265"], [0.25, 0.25, 0, 0.5])
-    found = query_targets(fair22, labels, "gender", Target(parts={"uniform": 1.0}))
-    np.testing.assert_allclose(found.targets["84"], [1 / 3] * 3)
-
-
 def test_the_target_of_2021_leaves_the_unknown_out(fair21: Collection) -> None:
     """One page of Africa and Europe, one of nowhere: the second does not count."""
     labels = scan_corpus(fair21.corpus, fair21.relevant_documents())
@@ -167,15 +124,6 @@ def test_the_target_of_2021_leaves_the_unknown_out(fair21: Collection) -> None:
     assert sum(cells.values()) == pytest.approx(1)
 
 
-def test_topics_without_a_target_say_why(fair22: Collection) -> None:
-    """Only missing documents, or only ones without a known group."""
-    labels = scan_corpus(fair22.corpus, ["307", "70194530"])
-    found = query_targets(fair22, labels, "geography", "trec2022", unknown="exclude")
-    assert found.undefined == {"84": "no_target", "265": "no_target"}
-    labels = scan_corpus(fair22.corpus, ["70194530"])
-    assert query_targets(fair22, labels, "gender").undefined == {"84": "no_relevant"}
-
-
 def test_the_weights_of_task_2(fair22: Collection) -> None:
     """A stub needs more work than an article of class C, and so stands before it."""
     labels = scan_corpus(fair22.corpus, fair22.relevant_documents(), fields=["quality"])
@@ -188,25 +136,6 @@ def test_the_weights_of_task_2(fair22: Collection) -> None:
     np.testing.assert_allclose(found.targets["84"], [share, 0, 1 - share])
     with pytest.raises(InputError, match="need the field 'quality'"):
         work_weights(fair22, scan_corpus(fair22.corpus, []))
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("retrieved:0.5,population:0.5", "'retrieved' is an estimate that a search makes"),
-        ("trec2020", "is not a target"),
-        ("relevance:0.7", "must sum to 1"),
-    ],
-)
-def test_targets_that_cannot_be(text: str, words: str) -> None:
-    with pytest.raises(TargetError, match=words):
-        as_target(text)
-
-
-def test_the_shares_of_the_corpus_are_not_known_here(fair22: Collection) -> None:
-    labels = scan_corpus(fair22.corpus, fair22.relevant_documents())
-    with pytest.raises(TargetError, match="'corpus' is not known here"):
-        query_targets(fair22, labels, "gender", "corpus:1")
 
 
 def test_a_target_that_needs_a_population_says_so(tmp_path: Path) -> None:
@@ -231,18 +160,6 @@ def test_a_target_that_needs_a_population_says_so(tmp_path: Path) -> None:
     assert "no population for 'a'" in statistics["no_target"]
 
 
-def test_the_other_policy_on_the_unknown(fair22: Collection) -> None:
-    """All attributes change, and a population's share of the unknown is shared out."""
-    grouped = schema_with_unknown(fair22.corpus.schema, "group")
-    assert all(a.universe[-1] == "unknown" for a in grouped.attributes.values())
-    data = grouped.model_dump()
-    data["attributes"]["gender"]["population"] = {"female": 0.2, "male": 0.3, "unknown": 0.5}
-    unequal = schema_with_unknown(Schema.model_validate(data), "exclude")
-    assert unequal.attribute("gender").population == pytest.approx({"female": 0.4, "male": 0.6})
-    assert schema_with_unknown(grouped, "exclude") == fair22.corpus.schema
-    assert Dimension.named(grouped, "gender×geography").groups[-1] == "unknown × unknown"
-
-
 def test_what_a_collection_holds(fair22: Collection) -> None:
     """Counted by hand over the small files."""
     found = describe_collection(fair22)
@@ -258,15 +175,3 @@ def test_what_a_collection_holds(fair22: Collection) -> None:
     assert gender["target_topics"] == 2
     assert gender["target"] is not None
     assert gender["target"]["unknown"] == pytest.approx(0.25)
-
-
-def test_the_targets_of_notables() -> None:
-    """Against sums over the documents themselves, for one topic."""
-    collection = find_collection("notables")
-    labels = scan_corpus(collection.corpus, collection.relevant_documents())
-    found = query_targets(collection, labels, "gender")
-    assert len(found.targets) == 57
-    relevant = set(collection.relevant("t01"))
-    genders = [d.fields["gender"] for d in collection.corpus.documents() if d.id in relevant]
-    share = genders.count("female") / len(genders)
-    assert found.targets["t01"][0] == pytest.approx(0.5 * share + 0.5 * 0.497)

@@ -17,8 +17,6 @@ from fairqr.evaluation.collections.query_targets import (
     work_needed_exposure,
 )
 from fairqr.retrieval.fairness.exposure import Discount, FloatArray, normalise
-from fairqr.retrieval.fairness.target import Target
-from fairqr.retrieval.sources.schema import Attribute
 
 shares = st.floats(0, 1, allow_nan=False).map(lambda share: round(share, 6))
 
@@ -80,36 +78,6 @@ def test_the_tracks_target_is_that_of_loops_over_cells(
     assert target.sum() == pytest.approx(1)
 
 
-@given(documents(1))
-def test_for_one_attribute_it_is_the_formula(found: tuple[list[FloatArray], list[FloatArray]]):
-    """½ t_g + ½ (1 − t_unknown)·population_g, and t_unknown stays."""
-    (members,), (population,) = found
-    t = members.mean(axis=0)
-    target = trec_target([members], [population])
-    np.testing.assert_allclose(target[:-1], 0.5 * t[:-1] + 0.5 * (1 - t[-1]) * population)
-    assert target[-1] == pytest.approx(t[-1])
-
-
-@given(documents(1))
-def test_without_the_unknown_it_is_half_relevance_half_population(
-    found: tuple[list[FloatArray], list[FloatArray]],
-) -> None:
-    """What fairqr calls relevance:0.5,population:0.5, once the unknown is left out."""
-    (members,), (population,) = found
-    groups = [f"g{number}" for number in range(len(population))]
-    attribute = Attribute(
-        name="a", field="a", groups=groups, population=dict(zip(groups, population, strict=True))
-    )
-    relevance = mean_membership([members[:, :-1]])
-    known = normalise(trec_target([members], [population])[:-1])
-    if relevance.sum() < 1e-9:
-        return
-    expected = Target.parse("relevance:0.5,population:0.5").resolve(
-        attribute, {"relevance": relevance}
-    )
-    np.testing.assert_allclose(known, expected, atol=1e-9)
-
-
 @given(documents(2))
 def test_the_known_cells_of_a_product_are_half_relevance_half_population(
     found: tuple[list[FloatArray], list[FloatArray]],
@@ -163,14 +131,6 @@ def test_attributes_without_a_population_keep_their_shares(
     assert target.sum() == pytest.approx(1)
 
 
-def test_a_worked_example() -> None:
-    """Four documents, two of them women, one a man, one of whom nothing is known."""
-    members = np.array([[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
-    np.testing.assert_allclose(
-        trec_target([members], [[0.5, 0.5]]), [0.4375, 0.3125, 0.25], atol=1e-12
-    )
-
-
 def test_weights_count_documents_as_often() -> None:
     """A document of weight 2 counts as if it stood twice; without weights there is no target."""
     members = np.array([[0.5, 0.2, 0.3], [0, 1, 0]])
@@ -178,14 +138,6 @@ def test_weights_count_documents_as_often() -> None:
     np.testing.assert_allclose(trec_target([members], [[0.4, 0.6]], weights=[2, 1]), twice)
     assert not trec_target([members], [[0.4, 0.6]], weights=[0, 0]).any()
     assert not trec_target([members[:0]], [[0.4, 0.6]]).any()
-
-
-def test_many_documents_are_added_up_in_parts() -> None:
-    """The mean over more documents than are held at a time is the mean."""
-    rng = np.random.default_rng(1)
-    first, second = rng.random((10_000, 3)), rng.random((10_000, 4))
-    expected = np.einsum("ng,nh->gh", first, second).ravel() / 10_000
-    np.testing.assert_allclose(mean_membership([first, second]), expected)
 
 
 def test_the_unknown_is_what_is_missing_to_one() -> None:

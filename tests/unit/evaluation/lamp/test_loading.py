@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,8 @@ import pytest
 
 from fairqr.base.errors import CorpusError, FairqrError, InputError
 from fairqr.evaluation.lamp.loading import load_lamp
-from fairqr.evaluation.lamp.tasks import TASKS, LampTask, lamp_task
+from fairqr.evaluation.lamp.tasks import TASKS, lamp_task
 from fairqr.evaluation.rag.collection import RagCollection
-from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.lamp.official import (
     ENTRIES,
     GOLDS,
@@ -64,17 +62,6 @@ def test_each_task_is_read_as_it_is_defined(tmp_path: Path, number: int, packed:
     assert collection.task.utility(GOLDS[number], query.golds) == task.utility.greatest
     assert (collection.schema, collection.left_out, collection.note) == (None, {}, "")
     assert "{answer}" in collection.task.hypothesis
-
-
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
-def test_the_prompt_of_a_task_finds_what_it_says_of_a_document(task: LampTask) -> None:
-    prompt = PromptLibrary().get(task.rag_task(task.name).prompt)
-    assert prompt.item_variables
-    assert set(prompt.item_variables) <= set(task.fields)
-    assert set(task.text) <= set(task.fields)
-    fields = {name: f"the {name}" for name in task.fields}
-    for name in prompt.item_variables:
-        assert fields[name] in prompt.render_item(fields)
 
 
 def test_names_of_tasks() -> None:
@@ -174,15 +161,6 @@ def test_a_document_that_stands_twice_under_two_ids_is_left_out(tmp_path: Path) 
     assert [document.id for document in capped.queries[0].pool] == ["a", "c"]
 
 
-def test_golds_that_are_no_label_or_rating_are_left_out(tmp_path: Path) -> None:
-    for number, wrong in ((1, "[3]"), (2, "politics"), (3, "0"), (3, "good")):
-        entries = [{"id": "a", **ENTRIES[number]}, {"id": "b", **ENTRIES[number]}]
-        outputs = golds_of(f"LaMP_{number}", {"a": wrong, "b": GOLDS[number]})
-        found = load_lamp(write_set(tmp_path, entries, outputs))
-        assert [query.id for query in found.queries] == ["b"]
-        assert found.left_out == {"its output is no answer to this task": 1}
-
-
 def test_limits_are_those_of_the_front_and_no_part_of_the_fingerprint(tmp_path: Path) -> None:
     profile = [{"id": str(i), "title": f"T{i}", "abstract": ""} for i in range(5)]
     entries = [_five(str(i), profile=profile) for i in range(4)]
@@ -220,22 +198,6 @@ def test_files_are_found_by_folder_and_by_name(tmp_path: Path) -> None:
             load_lamp(tmp_path / missing)
 
 
-def test_other_files_beside_the_questions_do_not_matter(tmp_path: Path) -> None:
-    write_set(tmp_path, [_five("1")], golds_of("LaMP_5", {"1": "T"}), "train_")
-    (tmp_path / "train_questions_ids.json").write_text("[1]")
-    assert load_lamp(tmp_path).name == "LaMP-5"
-
-
-def test_a_note_has_its_reasons_in_one_order(tmp_path: Path) -> None:
-    """Whichever was met first: the manifest of a run holds the note."""
-    profile = [{"id": str(n), "title": "A", "abstract": "B"} for n in (1, 1, 2)]
-    found = _load(tmp_path, [_five("1", profile=[*profile, {"id": "3"}])], {"1": "T"})
-    assert found.note == (
-        "Documents without text, left out: 1. Documents whose id stood already, left out: 1. "
-        "Documents that are equal to an earlier one, left out: 1."
-    )
-
-
 WHOLE = json.dumps([_five("1"), _five("2")]).encode()
 GOLD = b'{"task": "LaMP_5", "golds": ['
 
@@ -266,23 +228,6 @@ def test_malformed_files_are_one_sentence(
     with pytest.raises(FairqrError, match=what) as caught:
         _load(tmp_path, questions, outputs)
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_a_packed_file_that_is_torn_is_one_sentence(tmp_path: Path) -> None:
-    folder = write_set(tmp_path, [_five("1")], golds_of("LaMP_5", {"1": "T"}), packed=True)
-    packed = (folder / "questions.json.gz").read_bytes()
-    for content in (packed[:-20], b"no gzip"):
-        (folder / "questions.json.gz").write_bytes(content)
-        with pytest.raises(CorpusError, match="cannot be read to its end"):
-            load_lamp(folder)
-
-
-def test_without_ijson_the_sentence_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "ijson", None)
-    with pytest.raises(InputError, match=r"pip install 'fairqr\[lamp\]'"):
-        _load(tmp_path, [_five("1")], {"1": "T"})
 
 
 def test_memory_does_not_grow_with_the_files(tmp_path: Path) -> None:
