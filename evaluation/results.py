@@ -329,7 +329,7 @@ def compare(
 
     Args:
         baseline: The run that the others are compared with.
-        others: From the same call of :func:`fairqr.evaluation.evaluate.evaluate_all`.
+        others: Measured with the same judgements, groups and target.
         alpha: The level, in (0, 1).
         seed: The seed of the randomisation test.
         permutations: How many assignments the randomisation test draws for more than 16 queries.
