@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,10 +34,25 @@ class _FairMeasure(ir_measures.measures.Measure):
     DEFAULT = float("nan")
     RUN_INPUTS = ("query_id", "doc_id", "score")
     QREL_INPUTS = ("query_id", "doc_id", "relevance")
+    SUPPORTED_PARAMS = {  # noqa: RUF012
+        "cutoff": ir_measures.measures.ParamInfo(dtype=int, desc="ranking cutoff threshold")
+    }
 
     def __init__(self, measure: Measure, groups: Any, options: dict[str, Any]) -> None:
-        ir_measures.measures.Measure.__init__(self)
+        k = measure.factors[0].k
+        ir_measures.measures.Measure.__init__(self, **({} if k is None else {"cutoff": k}))
         self._measure, self._groups, self._options = measure, groups, options
+
+    def __call__(self, **params: int) -> _FairMeasure:
+        name = self._measure.kind.name
+        if set(params) != {"cutoff"}:
+            raise InputError(
+                f"{name} takes a cut-off only, as {name}@20; put other parameters in the text for "
+                "fair_measures."
+            )
+        factors = (dataclasses.replace(it, k=params["cutoff"]) for it in self._measure.factors)
+        measure = Measure(tuple(factors))
+        return _FairMeasure(measure, self._groups, self._options)
 
     def __repr__(self) -> str:
         options = ",".join(f"{name}={value}" for name, value in self._options.items())

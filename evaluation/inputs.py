@@ -252,7 +252,7 @@ def _is_frame(given: Any) -> bool:
     return type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "columns")
 
 
-def _column(frame: Any, name: str, what: str) -> str:
+def _column(frame: Any, name: str, what: str) -> Any:
     """Return what a data frame calls a column, which it must have once."""
     there = list(frame.columns)
     for found in [name, *COLUMNS.get(name, ())]:
