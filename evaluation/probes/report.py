@@ -31,6 +31,8 @@ PARTS = 10
 AT_RANDOM = float(np.log(2))
 """The cross-entropy of two labels that are held for equally likely."""
 
+Found = MeasuredListwise | MeasuredPairwise | MeasuredLora
+
 KINDS = {
     "relevant": "relevant pairs",
     "irrelevant": "irrelevant pairs",
@@ -39,54 +41,46 @@ KINDS = {
 }
 
 
-def values_of(measured: MeasuredListwise | MeasuredPairwise | MeasuredLora) -> dict[str, Any]:
+def values_of(measured: Found) -> dict[str, Any]:
     """Return the values that the template shows."""
     manifest, experiment = measured.manifest, measured.manifest.experiment
-    parts: list[dict[str, Any]] = [{"entry": entry} for entry in manifest.collections]
     values: dict[str, Any] = {
         "title": experiment.title,
         "about": experiment.about,
         "manifest": manifest,
         "experiment": experiment,
         "missing": measured.missing,
-        "parts": parts,
+        "parts": [_part(measured, entry) for entry in manifest.collections],
         "cells": CELLS,
         "kinds": KINDS,
-        "share": share_cell,
-        "ratio": ratio_cell,
-        "verdict": verdict_cell,
-        "failed": failed_cell,
-        "interval": interval_cell,
-        "mean": mean_cell,
-        "counts": counts,
+        **{it.__name__.removesuffix("_cell"): it for it in FUNCTIONS},
     }
     if isinstance(measured, MeasuredListwise):
-        for part in parts:
-            part |= _lists(measured, part["entry"])
         return values | {"names": measured.names}
-    for part in parts:
-        figures = measured.figures[measured.figures.collection == part["entry"].name]
-        tests = int(figures.p_holm.notna().sum())
-        part |= {"rows": list(figures.itertuples()), "tests": tests}
-        part["figure"] = _figure_name(measured, part["entry"].name)
     if isinstance(measured, MeasuredPairwise):
         return values | {"by_reply": _read_by_reply(measured)}
-    changes = measured.changes
-    for part in parts:
-        own = changes[changes.collection == part["entry"].name]
-        part |= {
-            "both": {row.when: row for row in part["rows"] if row.kind == "both"},
-            "changes": {(row.kind, row.measure): row for row in own.itertuples()},
-            "tests": int(own.tests.max()),
-        }
-    return values | {
-        "consistent": _share_changes(changes[changes.measure == "consistent"]),
-        "relevance": _share_changes(changes[changes.kind == "relevance"]),
-        **_training(measured.losses),
+    losses = measured.losses
+    return values | {"losses": losses, "mean_losses": _mean_losses(losses)}
+
+
+def _part(measured: Found, entry: CollectionEntry) -> dict[str, Any]:
+    """Return the values that the template shows of one collection."""
+    if isinstance(measured, MeasuredListwise):
+        return {"entry": entry, **_lists(measured, entry)}
+    figures = measured.figures[measured.figures.collection == entry.name]
+    part = {"entry": entry, "rows": list(figures.itertuples())}
+    part["figure"] = file_name(_WINS[type(measured)][0], entry.name)
+    if isinstance(measured, MeasuredPairwise):
+        return part | {"tests": int(figures.p_holm.notna().sum())}
+    changes = measured.changes[measured.changes.collection == entry.name]
+    return part | {
+        "both": {row.when: row for row in part["rows"] if row.kind == "both"},
+        "changes": {(row.kind, row.measure): row for row in changes.itertuples()},
+        "tests": int(changes.tests.max()),
     }
 
 
-def figures_of(measured: MeasuredListwise | MeasuredPairwise | MeasuredLora) -> list[Figure]:
+def figures_of(measured: Found) -> list[Figure]:
     """Draw the figures of a report."""
     if isinstance(measured, MeasuredListwise):
         return [_places(measured, entry) for entry in measured.manifest.collections]
@@ -120,11 +114,6 @@ def verdict_cell(row: Any) -> Markdown:
     return cell(row.verdict.replace("_", " "), f"the rest favours {row.lean}" if beside else "")
 
 
-def failed_cell(row: Any) -> Markdown:
-    """Return how many replies prefer neither item."""
-    return cell(f"{row.failed:,}", text.percent(row.failed / row.replies) if row.replies else "")
-
-
 def interval_cell(row: Any, name: str, number: Markdown, *notes: object) -> Markdown:
     """Return a number with its interval over queries; the columns start with the name."""
     return cell(number, text.span(_ends(row, name)), *notes)
@@ -140,8 +129,8 @@ def counts(found: Mapping[str, int], names: Mapping[str, str] | None = None) -> 
     return "; ".join(described) or "none"
 
 
-def _figure_name(measured: MeasuredPairwise | MeasuredLora, collection: str) -> str:
-    return file_name("tuning" if isinstance(measured, MeasuredLora) else "pairs", collection)
+FUNCTIONS = (mean_cell, share_cell, ratio_cell, verdict_cell, interval_cell, counts)
+"""What templates write cells by."""
 
 
 def _lists(measured: MeasuredListwise, entry: CollectionEntry) -> dict[str, Any]:
@@ -242,9 +231,13 @@ def _read_by_reply(measured: MeasuredPairwise) -> list[str]:
     return read if experiment.by == "probabilities" else []
 
 
+_WINS = {MeasuredPairwise: ("pairs", "model"), MeasuredLora: ("tuning", "when")}
+"""The names of the figures of who wins, and the column that tells their rows apart."""
+
+
 def _wins(measured: MeasuredPairwise | MeasuredLora) -> Iterator[Figure]:
     """Yield for each collection which group wins pairs, by kind of pairs and model or time."""
-    label = "when" if isinstance(measured, MeasuredLora) else "model"
+    named, label = _WINS[type(measured)]
     figures = measured.figures[measured.figures.kind.isin(["relevant", "irrelevant"])]
     colours = {"protected item wins": plots.BLUE, "unprotected item wins": plots.VERMILION}
     for name, found in figures.groupby("collection", sort=False):
@@ -255,48 +248,22 @@ def _wins(measured: MeasuredPairwise | MeasuredLora) -> Iterator[Figure]:
             said = ", ".join(f"{side} {text.percent(share)}" for side, share in shares.items())
             described.append(f"{title}: {said}")
             for side, share in shares.items():
-                ends = [np.nan if it is None else it for it in (share, *_ends(row, side))]
-                head = title if side == "protected" else ""
-                bars.append(plots.Bar(head, (ends[0], ends[1], ends[2]), f"{side} item wins", {}))
+                value, low, high = (
+                    np.nan if it is None else it for it in (share, *_ends(row, side))
+                )
+                bars.append(plots.Bar(title, (value, low, high), f"{side} item wins", {}))
+                title = ""
         if found.pairs.any():
-            yield Figure(
-                _figure_name(measured, name),
-                f"Shares of pairs: {'; '.join(described)}.",
-                plots.draw_bars({"": bars}, colours, "share of pairs"),
-            )
+            alt = f"Shares of pairs: {'; '.join(described)}."
+            drawn = plots.draw_bars({"": bars}, colours, "share of pairs")
+            yield Figure(file_name(named, name), alt, drawn)
 
 
-def _share_changes(changes: DataFrame) -> DataFrame:
-    """Return a table of shares before and after."""
-    rows = [
-        {
-            "collection": row.collection,
-            "pairs": KINDS[row.kind]
-            if row.measure == "consistent"
-            else row.measure.replace("_", " "),
-            "before": share_cell(row, "before"),
-            "after": share_cell(row, "after"),
-            "after less before": interval_cell(row, "", text.difference(row.difference)),
-            "p": text.p_value(row.p),
-            "p by Holm": text.p_value(row.p_holm),
-        }
-        for row in changes.itertuples()
-    ]
-    return text.frame(["collection"], rows)
-
-
-def _training(losses: DataFrame) -> dict[str, Any]:
-    """Return the values that the template shows of the training."""
-    if losses.empty:
-        return {"steps": 0}
-    pieces = np.array_split(losses.loss.to_numpy(), min(PARTS, len(losses)))
-    return {
-        "steps": len(losses),
-        "losses": [float(piece.mean()) for piece in pieces],
-        "examples": int(losses.examples.sum()),
-        "tokens": int(losses.tokens.sum()),
-        "rates": [losses.learning_rate.iloc[0], losses.learning_rate.iloc[-1]],
-    }
+def _mean_losses(losses: DataFrame) -> list[float]:
+    """Return the mean loss in each part of the training."""
+    parts = min(PARTS, len(losses))
+    pieces = np.array_split(losses.loss.to_numpy(), parts) if parts else []
+    return [float(piece.mean()) for piece in pieces]
 
 
 def _losses(measured: MeasuredLora) -> Iterator[Figure]:
@@ -314,7 +281,7 @@ def _losses(measured: MeasuredLora) -> Iterator[Figure]:
     points = pd.concat(
         pd.DataFrame({"line": name, "x": losses.step, "y": y}) for name, y in series.items()
     )
-    means = _training(losses)["losses"]
+    means = _mean_losses(losses)
     yield Figure(
         "loss",
         f"The mean loss in {len(means)} parts of the training, in order: "
