@@ -56,50 +56,9 @@ async def open_probe_collections(
     Raises:
         InputError: One is missing, damaged, or lacks what is named, or two have one name.
     """
-    found: dict[tuple[str, str | None], Collection] = {}
-
-    async def find(name: str, split: str | None) -> Collection:
-        if (name, split) not in found:
-            progress = watcher.count(f"importing {name}")
-            found[name, split] = await asyncio.to_thread(
-                find_collection, name, split, progress=progress
-            )
-        return found[name, split]
-
-    async def opened(source: ProbeSource) -> ProbeCollection:
-        order = experiment.order
-        if source.folder is not None:
-            built = await asyncio.to_thread(ProbeCollection.read, Path(source.folder))
-            built = ProbeCollection.of(built.manifest, built.queries[: experiment.queries])
-            if order in (None, built.manifest.order):
-                return built
-        else:
-            whole = await find(str(experiment.collection), experiment.split)
-            progress = watcher.count(f"reading {whole.name}")
-            built = await asyncio.to_thread(
-                draw_collection, whole, source, experiment, texts=texts, progress=progress
-            )
-        if order != "bm25":
-            return await reorder(built, order or "shuffled")
-        manifest = built.manifest
-        whole = await find(manifest.source, manifest.split)
-        if await asyncio.to_thread(source_fingerprint, whole) != manifest.source_fingerprint:
-            raise InputError(
-                f"The collection '{manifest.source}' has changed since the probe collection "
-                f"'{manifest.name}' was built of it, so bm25 would rank other documents; build it "
-                "again, or choose another order."
-            )
-        engine = await Catalog().resolve(
-            whole.corpus_name, progress=lambda name: watcher.count(f"indexing {name}")
-        )
-        try:
-            return await reorder(built, "bm25", engine)
-        finally:
-            await engine.aclose()
-
-    sources, notes = experiment.sources, list[str]()
+    sources, notes, whole = experiment.sources, list[str](), None
     if named := [it for it in sources if it.attribute]:
-        whole = await find(str(experiment.collection), experiment.split)
+        whole = await _find(str(experiment.collection), experiment.split, watcher)
         known = whole.corpus.schema.attributes
         lacking = [it for it in named if it.attribute not in known]
         if len(lacking) < len(sources):
@@ -109,13 +68,53 @@ async def open_probe_collections(
                 f"sources=ATTRIBUTE=GROUP' names one of {', '.join(known)}."
                 for it in lacking
             ]
-    collections = [await opened(source) for source in sources]
-    for name, count in Counter(it.manifest.name for it in collections).items():
-        if count > 1:
-            raise InputError(
-                f"Two probe collections are called '{one_line(name)}'; leave one of them out."
+    collections = list[ProbeCollection]()
+    for source in sources:
+        order = experiment.order
+        if whole is None or source.folder is not None:
+            built = await asyncio.to_thread(ProbeCollection.read, Path(str(source.folder)))
+            built = ProbeCollection.of(built.manifest, built.queries[: experiment.queries])
+            order = order or built.manifest.order
+        else:
+            progress = watcher.count(f"reading {whole.name}")
+            built = await asyncio.to_thread(
+                draw_collection, whole, source, experiment, texts=texts, progress=progress
             )
+        if order == "bm25" and built.manifest.order != order:
+            engine = await _engine(built, watcher)
+            try:
+                built = await reorder(built, order, engine)
+            finally:
+                await engine.aclose()
+        elif order != "bm25":
+            built = await reorder(built, order or "shuffled")
+        if built.manifest.name in (it.manifest.name for it in collections):
+            raise InputError(
+                f"Two probe collections are called '{one_line(built.manifest.name)}'; leave one of "
+                "them out."
+            )
+        collections.append(built)
     return collections, notes
+
+
+async def _find(name: str, split: str | None, watcher: StageWatcher) -> Collection:
+    progress = watcher.count(f"importing {name}")
+    return await asyncio.to_thread(find_collection, name, split, progress=progress)
+
+
+async def _engine(built: ProbeCollection, watcher: StageWatcher) -> SearchEngine:
+    """Open an engine over the documents that a collection was built of."""
+    manifest = built.manifest
+    whole = await _find(manifest.source, manifest.split, watcher)
+    if await asyncio.to_thread(source_fingerprint, whole) != manifest.source_fingerprint:
+        raise InputError(
+            f"The collection '{manifest.source}' has changed since the probe collection "
+            f"'{manifest.name}' was built of it, so bm25 would rank other documents; build it "
+            "again, or choose another order."
+        )
+    return await Catalog().resolve(
+        whole.corpus_name, progress=lambda name: watcher.count(f"indexing {name}")
+    )
 
 
 def source_fingerprint(collection: Collection) -> str:

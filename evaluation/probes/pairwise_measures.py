@@ -7,7 +7,7 @@ its answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,8 @@ _RENAMED = {
 }
 
 VALUES = ["measure", "value", "low", "high", "count", "of"]
+
+_UNKNOWN = dict.fromkeys(("before", "after", "difference", "low", "high", "p"))
 
 Couple = tuple[PairOutcome, PairOutcome]
 """The answers about a pair before and after tuning."""
@@ -326,33 +328,16 @@ def measure_changes(
     rows: list[Row] = []
     found: list[PairFigures] = []
     changes: list[Row] = []
-    unknown = dict.fromkeys(("before", "after", "difference", "low", "high", "p"))
     for kind, kinds in (GROUPS | RELEVANCE).items():
         own = [couple for each, couple in couples if each in kinds]
         random = statistics.stream(seed, f"change: {collection}, {kind}")
-        counted = _Counted(own)
-        if kind != "relevance":
-            for side, when in enumerate(("before", "after")):
-                found.append(lean.pair_figures([it[side] for it in own], random))
-                ids = {"collection": collection, "kind": kind, "when": when}
-                rows.append(ids | figure_row(found[-1]))
-            measured = {
-                "ratio": _ratio_change(counted, random),
-                "consistent": _share_change(counted, lambda it: it.winner is not None, random),
-                "log_odds": _log_odds_change(own),
-            }
-        elif own:
-            measured = {
-                "both_orders": _share_change(counted, lambda it: it.winner == PROTECTED, random),
-                "averaged": _share_change(counted, lambda it: (it.balance or 0.0) > 0, random),
-            }
-        else:
-            continue
-        counts = {"pairs": len(own), "queries": counted.pairs.size, **unknown}
-        changes += [
-            {"collection": collection, "kind": kind, "measure": name, **counts, **row}
-            for name, row in measured.items()
-        ]
+        for side, when in enumerate(("before", "after")) if kind in GROUPS else ():
+            found.append(lean.pair_figures([it[side] for it in own], random))
+            ids = {"collection": collection, "kind": kind, "when": when}
+            rows.append(ids | figure_row(found[-1]))
+        for measure, row in _changes(own, kind, random):
+            ids = {"collection": collection, "kind": kind, "measure": measure}
+            changes.append(ids | _UNKNOWN | row)
     tests = [change["p"] for change in changes]
     corrected = statistics.corrected_by_holm([*map(lean.p_of_lean, found), *tests])
     size = sum(p is not None for p in corrected)
@@ -366,71 +351,67 @@ def measure_changes(
     return [row | _told(verdict) for row, verdict in zip(rows, judged, strict=True)], changes
 
 
-class _Counted:
-    """Counts by query of what holds of pairs.
+def _changes(
+    couples: Sequence[Couple], kind: str, random: np.random.Generator
+) -> Iterator[tuple[str, Row]]:
+    """Yield the changes in the pairs of one kind, by measure."""
+    at = np.unique([it.query for it, _ in couples], return_inverse=True)[1]
+    pairs = np.bincount(at).astype(np.float64)
 
-    Args:
-        couples: The answers about pairs, in order of their queries.
-    """
+    def totals(values: Any) -> Floats:
+        """Return the sums by query of what holds before and after, shape (2, queries)."""
+        sides = np.asarray(values, dtype=np.float64).reshape(-1, 2).T
+        return np.array([np.bincount(at, side, pairs.size) for side in sides])
 
-    def __init__(self, couples: Sequence[Couple]) -> None:
-        self._couples = couples
-        self._at = np.unique([it.query for it, _ in couples], return_inverse=True)[1]
-        self.pairs = np.bincount(self._at).astype(np.float64)
+    winners = np.array([[it.winner for it in both] for both in couples], object).reshape(-1, 2)
+    balances = np.array([[it.balance for it in both] for both in couples], float).reshape(-1, 2)
+    won, lost = totals(winners == PROTECTED), totals(winners == UNPROTECTED)
+    counts = {"pairs": len(couples), "queries": pairs.size}
+    if kind in GROUPS:
+        yield "ratio", counts | _ratio_change(won, lost, random)
+        yield "consistent", counts | _share_change(won + lost, pairs, random)
+        known = ~np.isnan(balances).any(axis=1)
+        asked = totals(np.stack([known, known], axis=1))[0]
+        sums = totals(np.where(known[:, None], balances / 2, 0.0))[:, asked > 0]
+        yield "log_odds", counts | _log_odds_change(sums, asked[asked > 0])
+    elif couples:
+        yield "both_orders", counts | _share_change(won, pairs, random)
+        yield "averaged", counts | _share_change(totals(balances > 0), pairs, random)
 
-    def of(self, holds: Callable[[PairOutcome], bool]) -> tuple[Floats, Floats]:
-        """Return for each query how many of its pairs something holds of, before and after."""
-        held = np.array([[holds(it) for it in couple] for couple in self._couples], np.float64)
-        sides = held.reshape(-1, 2).T
-        before, after = (np.bincount(self._at, side).astype(np.float64) for side in sides)
-        return before, after
 
-
-def _share_change(
-    counted: _Counted, holds: Callable[[PairOutcome], bool], random: np.random.Generator
-) -> Row:
+def _share_change(counts: Floats, pairs: Floats, random: np.random.Generator) -> Row:
     """Return the change of the share of pairs that meet a condition."""
-    pairs, (before, after) = counted.pairs, counted.of(holds)
     row: Row = {}
-    for when, counts in (("before", before), ("after", after)):
-        interval = statistics.share_interval(counts, pairs)
-        row |= _share(when, Share(int(counts.sum()), int(pairs.sum()), interval))
+    for when, own in zip(("before", "after"), counts, strict=True):
+        interval = statistics.share_interval(own, pairs)
+        row |= _share(when, Share(int(own.sum()), int(pairs.sum()), interval))
     if not pairs.size:
         return row
-    gained = after - before
+    gained = counts[1] - counts[0]
     test = statistics.paired_randomisation(gained, random)
     change = float(gained.sum() / pairs.sum())
     return row | _change(change, ratio_interval(gained, pairs), test)
 
 
-def _ratio_change(counted: _Counted, random: np.random.Generator) -> Row:
-    won = counted.of(lambda it: it.winner == PROTECTED)
-    lost = counted.of(lambda it: it.winner == UNPROTECTED)
-    queries = counted.pairs.size
+def _ratio_change(won: Floats, lost: Floats, random: np.random.Generator) -> Row:
+    """Return the change of the ratio of wins, and whether it is nearer to 1."""
+    queries, sums = won.shape[1], (*won.sum(axis=1), *lost.sum(axis=1))
     if not queries:
         return {}
-    before, after = (
-        float(one.sum() / other.sum()) if other.any() else None
-        for one, other in zip(won, lost, strict=True)
-    )
-    moved = float(_moved(*(it.sum() for it in (*won, *lost))))
+    before, after = (float(sums[it] / sums[it + 2]) if sums[it + 2] else None for it in (0, 1))
+    moved = float(_moved(*sums))
     row = {"before": before, "after": after, **_change(moved, None, None)}
-    if queries < 2 or not all(it.any() for it in (*won, *lost)):
+    if queries < 2 or not all(sums):
         return row
     # How far each query turns the logarithms of both ratios.
-    turns = [one / one.sum() - other / other.sum() for one, other in zip(won, lost, strict=True)]
-    signs = [1 if it.sum() >= other.sum() else -1 for it, other in zip(won, lost, strict=True)]
+    turns = won / won.sum(axis=1, keepdims=True) - lost / lost.sum(axis=1, keepdims=True)
+    signs = np.where(won.sum(axis=1) >= lost.sum(axis=1), 1, -1)
     shifts = queries * (signs[0] * turns[0] - signs[1] * turns[1])
     test = _exchanged(won, lost, abs(moved), random)
     return row | _change(moved, statistics.mean_interval(moved + shifts.round(12)), test)
 
 
-def _exchanged(
-    won: tuple[Floats, Floats],
-    lost: tuple[Floats, Floats],
-    observed: float,
-    random: np.random.Generator,
-) -> float:
+def _exchanged(won: Floats, lost: Floats, observed: float, random: np.random.Generator) -> float:
     """Test that nothing changed: in each query, a coin says which answers were those before."""
     queries = won[0].size
     is_exact = queries <= statistics.EXACT_UP_TO
@@ -456,21 +437,15 @@ def _moved(
     return np.asarray(before - after)
 
 
-def _log_odds_change(couples: Sequence[Couple]) -> Row:
-    balances = [[outcome.balance for outcome in couple] for couple in couples]
-    halves = np.array(balances, dtype=np.float64).reshape(-1, 2) / 2
-    known = ~np.isnan(halves).any(axis=1)
-    if not known.any():
+def _log_odds_change(sums: Floats, pairs: Floats) -> Row:
+    """Return the change of the mean log-odds; no row of pairs without probabilities."""
+    if not pairs.size:
         return {"pairs": 0}
-    queries = np.array([it.query for it, _ in couples])[known]
-    at = np.unique(queries, return_inverse=True)[1]
-    pairs = np.bincount(at).astype(np.float64)
-    sums = np.stack([np.bincount(at, side) for side in halves[known].T], axis=1)
-    before, after = (sums.sum(0) / pairs.sum()).tolist()
-    row: Row = {"pairs": at.size, "before": before, "after": after}
-    for side, when in enumerate(("before", "after")):
-        row |= _ends(f"{when}_", ratio_interval(sums[:, side], pairs))
-    shrunk = sums @ np.sign([before, -after])
+    before, after = (sums.sum(axis=1) / pairs.sum()).tolist()
+    row: Row = {"pairs": int(pairs.sum()), "before": before, "after": after}
+    for own, when in zip(sums, ("before", "after"), strict=True):
+        row |= _ends(f"{when}_", ratio_interval(own, pairs))
+    shrunk = np.sign([before, -after]) @ sums
     return row | _change(abs(before) - abs(after), ratio_interval(shrunk, pairs), None)
 
 
