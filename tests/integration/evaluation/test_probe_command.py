@@ -45,27 +45,23 @@ TOPICS = 8
 EACH = 6
 """Women and as many men a topic; each is relevant for that one alone."""
 
-PAIRWISE = {
-    "id": "pairwise",
-    "version": DEFAULT_VERSIONS["pairwise"],
-    "description": "For tests: what is asked can be read off.",
-    "messages": [
-        {"role": "user", "content": "For {group}: {query}\nA: {first}\nB: {second}\nA or B?"}
-    ],
-    "input_variables": ["group", "query", "first", "second"],
-    "defaults": {"temperature": 0, "max_tokens": 16},
-}
-LISTWISE = {
-    "id": "listwise",
-    "version": DEFAULT_VERSIONS["listwise"],
-    "description": "For tests: what is asked can be read off.",
-    "messages": [
-        {"role": "user", "content": "For {group}: {query}, {number} passages\n{passages}\nOrder?"}
-    ],
-    "item": "[{number}] {passage}",
-    "input_variables": ["group", "query", "number", "passages"],
-    "defaults": {"temperature": 0, "max_tokens": 16},
-}
+_LISTED = "For {group}: {query}, {number} passages\n{passages}\nOrder?"
+_COMPARED = "For {group}: {query}\nA: {first}\nB: {second}\nA or B?"
+PROMPTS: list[dict[str, Any]] = [
+    {
+        "id": id_,
+        "version": DEFAULT_VERSIONS[id_],
+        "description": "For tests: what is asked can be read off.",
+        "messages": [{"role": "user", "content": content}],
+        "input_variables": re.findall(r"{(\w+)}", content),
+        "defaults": {"temperature": 0, "max_tokens": 16},
+        **more,
+    }
+    for id_, content, more in (
+        ("pairwise", _COMPARED, {}),
+        ("listwise", _LISTED, {"item": "[{number}] {passage}"}),
+    )
+]
 SIZE = 4 * EACH
 Chooses = Callable[[str, str, str], str]
 """Which of two titles is preferred, A or B, under a query."""
@@ -98,7 +94,7 @@ def here(
 @pytest.fixture
 def folk(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A collection whose titles say who is a woman, and prompts that can be read off."""
-    for prompt in (PAIRWISE, LISTWISE):
+    for prompt in PROMPTS:
         folder = clean_environment / "prompts" / str(prompt["id"])
         folder.mkdir(parents=True)
         (folder / f"{prompt['version']}.yaml").write_text(yaml.safe_dump(prompt))
@@ -234,13 +230,6 @@ def test_the_figures_are_those_of_the_model(
     ]
 
 
-def test_four_pairs_are_no_finding(here: Here, folk: Path, model_server: ModelServer) -> None:
-    model_server.does(weighing(women))
-    run = here(*pairwise(folk, model_server, "--queries", "4", "--set", "pairs=1"))
-    assert "relevant: Too few answers to tell whether there is a lean" in run.stdout
-    assert "favours" not in run.stdout
-
-
 def test_a_second_call_asks_nothing_again(
     here: Here, folk: Path, model_server: ModelServer
 ) -> None:
@@ -374,53 +363,32 @@ def test_replies_that_are_mended_and_those_that_fail_are_said(
     assert "openai:fake failure " in failed.stdout
 
 
-def test_a_model_that_was_never_there_leaves_nothing_behind(
-    here: Here, folk: Path, model_server: ModelServer
+@pytest.mark.parametrize(
+    ("kind", "answer", "said"),
+    [
+        ("pairwise", failure(401, "No such key."), "refused the API key (401)"),
+        ("listwise", failure(401, "No such key."), "refused the API key (401)"),
+        ("listwise", failure(400, "The context is too small."), "The context is too small)"),
+    ],
+)
+def test_a_model_that_was_never_there_is_no_verdict(
+    here: Here, folk: Path, model_server: ModelServer, kind: str, answer: Answer, said: str
 ) -> None:
-    """As with a wrong key, in a run that is too short for patience to end."""
-    arguments = listwise(folk, model_server, "--set", "askers=neutral", "--queries", "2")
-    model_server.does(failure(401, "No such key."))
+    """The reason is told, also in a run too short for patience to end; then all is asked."""
+    small = ["--queries", "2", "--set", {"pairwise": "pairs=1", "listwise": "askers=neutral"}[kind]]
+    arguments = probing(kind, folk, model_server, *small)
+    model_server.does(answer)
     run = here(*arguments)
     assert run.code == 2
-    assert run.stderr.splitlines()[-1] == (
-        "fairqr: openai:fake did not answer any question, the last time with: The model "
-        "openai:fake refused the API key (401); check the key of the provider; "
-        "fix this and run again, the results so far are kept."
-    )
-    model_server.does(ranks)
+    last = run.stderr.splitlines()[-1]
+    assert "did not answer any question, the last time with: The model" in last
+    assert said in last
+    assert "fix this and run again" in last
+    model_server.does(ranks if kind == "listwise" else weighing(women))
     mended = here(*arguments)
     assert mended.code == 0, mended
     assert "failed" not in mended.stdout
-    assert len(model_server.asked) == 10
-
-
-def test_a_wrong_key_is_no_verdict_on_pairs(
-    here: Here, folk: Path, model_server: ModelServer
-) -> None:
-    """As above: with the key mended, all is asked."""
-    arguments = pairwise(
-        folk, model_server, "--set", "pairs=1", "--queries", "2", "--set", "by=reply"
-    )
-    model_server.does(failure(401, "No such key."))
-    run = here(*arguments)
-    assert run.code == 2
-    assert (
-        "did not answer any question, the last time with: The model" in run.stderr.splitlines()[-1]
-    )
-    model_server.does(says("A"))
-    before = len(model_server.asked)
-    mended = here(*arguments)
-    assert mended.code == 0, mended
-    assert len(model_server.asked) - before == 8
-
-
-def test_a_model_that_goes_away_is_named_with_the_reason(
-    here: Here, folk: Path, model_server: ModelServer
-) -> None:
-    model_server.does(failure(400, "The context of 512 tokens is too small."))
-    run = here(*listwise(folk, model_server))
-    assert run.code == 2
-    assert "The context of 512 tokens is too small); fix this" in run.stderr.splitlines()[-1]
+    assert len(model_server.asked) == {"pairwise": 8, "listwise": 10}[kind]
 
 
 def test_comparisons_of_a_ranker_keep_to_the_limit(

@@ -215,7 +215,9 @@ def test_how_a_model_was_really_asked_is_said(
 def test_the_training_is_told_in_parts(tmp_path: Path) -> None:
     RUNS["tuning"](tmp_path)
     values = values_of(measured(tmp_path))
-    assert values["mean_losses"] == pytest.approx([(1 / a + 1 / (a + 1)) / 2 for a in range(1, 20, 2)])
+    assert values["mean_losses"] == pytest.approx(
+        [(1 / a + 1 / (a + 1)) / 2 for a in range(1, 20, 2)]
+    )
     assert "20 steps of 20 were done, on 80 examples with 8,000 tokens" in render("tuning", values)
 
 
