@@ -68,7 +68,7 @@ def _part(measured: Found, entry: CollectionEntry) -> dict[str, Any]:
     if isinstance(measured, MeasuredListwise):
         return {"entry": entry, **_lists(measured, entry)}
     figures = measured.figures[measured.figures.collection == entry.name]
-    part = {"entry": entry, "rows": list(figures.itertuples())}
+    part: dict[str, Any] = {"entry": entry, "rows": list(figures.itertuples())}
     part["figure"] = file_name(_WINS[type(measured)][0], entry.name)
     if isinstance(measured, MeasuredPairwise):
         return part | {"tests": int(figures.p_holm.notna().sum())}
