@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from fairqr.base.errors import InputError, ModelError, PromptError
 from fairqr.evaluation.experiments.catalogue import read_experiment
@@ -28,6 +29,7 @@ from fairqr.evaluation.rag.running import (
     make_rag_plan,
     open_collections,
     read_labels,
+    record_of,
     run_fair_rag,
 )
 from fairqr.evaluation.rag.specification import Draw
@@ -243,21 +245,6 @@ def test_rankings_are_distinct_documents_and_as_many_as_asked(
         assert _drawn(draw, scores, useful, **changes) == drawn
 
 
-def test_exposure_is_the_less_equal_the_greater_alpha_is() -> None:
-    """From α = 8 to α = 1, on the samples alone, as the shipped experiment's report shows."""
-    rng, disparity = np.random.default_rng(0), dict[float, list[float]]()
-    for query in range(20):
-        scores = rng.gamma(2.0, size=8)
-        for alpha in (1.0, 2.0, 4.0, 8.0):
-            draw = Draw("bm25", "plackett-luce", alpha, 0)
-            samples = _drawn(draw, scores, (), f"q{query}", samples=100)
-            exposure = np.bincount(np.ravel(samples), minlength=8) / len(samples)
-            disparity.setdefault(alpha, []).append(float(exposure @ exposure))
-    means = [float(np.mean(found)) for found in disparity.values()]
-    assert means == sorted(means)
-    assert means[0] < 0.75 * means[3]
-
-
 def test_seeds_queries_and_policies_have_streams_of_their_own() -> None:
     drawn = [
         _drawn(Draw(retriever, "plackett-luce", alpha, seed), np.zeros(8), (), name)
@@ -377,3 +364,26 @@ def test_the_shipped_experiments_are_the_papers_and_one_for_a_laptop() -> None:
     (found,) = open_collections(small).values()
     assert (found.name, len(found.queries)) == ("notables", small.queries)
     assert {len(query.pool) for query in found.queries} == {small.pool}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"useful": [99]},
+        {"useful": [-1]},
+        {"useful": [0, 0]},
+        {"samples": [[0, 1, 6]]},
+        {"samples": [[0, 1]]},
+        {"answers": [{"ranking": [0, 1, 6], "status": "ok"}]},
+        {"answers": [{"ranking": [0, 1, 2], "status": "ok", "used": [True]}]},
+        {"answers": [{"ranking": [0, 1, 2], "status": "ok", "times": 0}]},
+        {"answers": [{"ranking": [0, 1, 2], "status": "ok", "utility": math.nan}]},
+        {"k": 0},
+    ],
+)
+def test_a_line_that_cannot_be_of_its_pool_is_damaged(changed: dict[str, Any]) -> None:
+    """Each would have ended in a traceback, or in a wrong number, when it is measured."""
+    ((part, query),) = plan_of(query_of("q0")).tasks
+    whole = record_of(part, FIXED, query, samples=[(0, 1, 2)])
+    with pytest.raises(ValidationError):
+        PolicyRecord.model_validate(whole.model_dump() | changed)
