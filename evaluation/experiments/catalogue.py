@@ -22,20 +22,8 @@ if TYPE_CHECKING:
     from fairqr.evaluation.reports.writer import Figure
 
 FILES = Path(__file__).parent / "files"
-SHIPPED = (
-    "fair_qr_table",
-    "rerank_ablation",
-    "iterations",
-    "prompts",
-    "retrievers",
-    "refiners",
-    "fair_rag",
-    "llm_listwise",
-    "window_size",
-    "llm_pairwise",
-    "lora",
-)
-"""The experiments that come with fairqr, in the order shown to users."""
+SHIPPED = sorted(path.stem for path in FILES.glob("*.yaml"))
+"""The names of the experiments that come with fairqr."""
 
 WORKERS, SMALL = "workers", "small"
 """What a file may say beside the experiment: who does the work, which changes no result; and the
@@ -49,21 +37,6 @@ class ExperimentFile:
     path: Path
     kind: Kind
     values: Mapping[str, Any]
-
-    @property
-    def workers(self) -> str | int | None:
-        """Who is to do the work, as the file says it; None if it does not.
-
-        Raises:
-            InputError: They are neither a number nor a text.
-        """
-        workers = self.values.get(WORKERS)
-        if isinstance(workers, bool) or not isinstance(workers, str | int | None):
-            raise InputError(
-                f"The workers of the experiment {self.path} are neither a number nor a text; "
-                "write 4, ray, ray://local or ray://HOST:PORT."
-            )
-        return workers
 
     def spec(self, changes: Mapping[str, Any] | None = None, *, small: bool = False) -> Any:
         """Return the experiment, an object of the class that its kind has.

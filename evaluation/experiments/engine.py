@@ -92,6 +92,7 @@ class _Answers:
         has_answered: Whether it ever answered, now or in an earlier run.
         held: Records to write once it is known that the model is there.
         in_a_row: How many tasks failed since the last answer.
+        last: Why the last task failed, if it did.
         undone: Why tasks are not done.
     """
 

@@ -14,7 +14,14 @@ from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.specification import Experiment
 from fairqr.evaluation.experiments.workers import Pool, Workers, opened_pool
-from fairqr.evaluation.probes import specification as probes
+from fairqr.evaluation.probes.specification import (
+    LISTWISE_KIND,
+    LORA_KIND,
+    PAIRWISE_KIND,
+    ListwiseExperiment,
+    LoraExperiment,
+    PairwiseExperiment,
+)
 from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.prompts.library import PromptLibrary
 
@@ -111,34 +118,21 @@ def check_pandas() -> None:
     library("pandas", "Measuring a run")
 
 
-_PROBES = "fairqr.evaluation.probes.running"
-KINDS: Mapping[str, Kind] = {
-    kind.name: kind
-    for kind in (
-        Kind(SEARCH, "on searches", Experiment, "fairqr.evaluation.experiments.running"),
-        Kind(
-            FAIR_RAG,
-            "on Fair RAG",
-            FairRagExperiment,
-            "fairqr.evaluation.rag.running",
-            models="generators",
-            collections="collections",
-        ),
-        Kind(
-            probes.LISTWISE_KIND,
-            "on listwise rankers",
-            probes.ListwiseExperiment,
-            _PROBES,
-            models="rankers",
-        ),
-        Kind(
-            probes.PAIRWISE_KIND,
-            "on pairwise rankers",
-            probes.PairwiseExperiment,
-            _PROBES,
-            models="models",
-        ),
-        Kind(probes.LORA_KIND, "on tuning", probes.LoraExperiment, _PROBES),
-    )
-}
+_PLACE = "fairqr.evaluation"
+_RANKERS = f"{_PLACE}.probes.running"
+_KINDS = (
+    Kind(SEARCH, "on searches", Experiment, f"{_PLACE}.experiments.running"),
+    Kind(
+        FAIR_RAG,
+        "on Fair RAG",
+        FairRagExperiment,
+        f"{_PLACE}.rag.running",
+        "generators",
+        "collections",
+    ),
+    Kind(LISTWISE_KIND, "on listwise rankers", ListwiseExperiment, _RANKERS, "rankers"),
+    Kind(PAIRWISE_KIND, "on pairwise rankers", PairwiseExperiment, _RANKERS, "models"),
+    Kind(LORA_KIND, "on tuning", LoraExperiment, _RANKERS),
+)
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _KINDS}
 """By what a file says as its ``kind``; one that says nothing is of the kind ``search``."""

@@ -50,7 +50,7 @@ class Workers:
     at_once: int | None = DEFAULT_AT_ONCE
 
 
-def parse_workers(text: str | int | None, concurrency: int | None = None) -> Workers:
+def parse_workers(text: object, concurrency: int | None = None) -> Workers:
     """Read who is to do the work.
 
     Args:

@@ -97,7 +97,7 @@ def run_experiment(
             output,
             watcher,
             PromptLibrary(prompts),
-            parse_workers(workers or file.workers, concurrency),
+            parse_workers(workers or file.values.get("workers"), concurrency),
             labels=labels or [],
             prompts_set=frozenset(changes.get("prompts", ())),
             yes=yes,
