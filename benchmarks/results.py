@@ -39,7 +39,8 @@ class Table(Strict):
         where: What other columns have to hold.
         rows: The column that names the rows.
         columns: The column that names the columns.
-        tolerance: How far a figure may be from the expected one.
+        tolerance: How far a figure may be from the expected one; more where a language model is
+            asked, whose words depend on the machine.
         figures: The expected ones, by row and column.
     """
 
@@ -57,12 +58,14 @@ class Command(Strict):
         run: Its arguments after ``fairqr``, without the folder.
         takes: How long, in words.
         ran: The date and the versions it was run with last; empty if it was not.
+        report: The published report, from the folder of the page; empty if there is none.
         tables: What it is expected to give.
     """
 
     run: str
     takes: str
     ran: str = ""
+    report: str = ""
     tables: list[Table] = []
 
 
@@ -139,7 +142,8 @@ def page(found: Mapping[str, Result]) -> Iterator[str]:
             if command is None:
                 continue
             state = command.ran or (f"not run: {one.missing}" if one.missing else "not run yet")
-            yield f"`fairqr {command.run}` ({size}, {command.takes}; {state})\n"
+            report = f"; [report]({command.report})" if command.report else ""
+            yield f"`fairqr {command.run}` ({size}, {command.takes}; {state}{report})\n"
             for table in command.tables:
                 yield from _table(table)
         if one.differs:
