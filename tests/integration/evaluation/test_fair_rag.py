@@ -233,7 +233,7 @@ def test_what_a_run_keeps_and_reports(
     for said in ("# Small", "Disparity by α", "openai:fake", "fewer than 2 useful documents"):
         assert said in written[0].read_text()
 
-    other = here(*run_arguments(questions, title="Another"))
+    other = here(*run_arguments(questions, seeds=[0, 1], title="Another"))
     assert "holds a run with another experiment (title); choose another" in other.complaint()
     questions.write_text(questions.read_text().replace("painter", "sculptor"))
     stale = here("experiment", "report", questions.parent / "run")

@@ -70,17 +70,9 @@ def made(
         samples: Of each policy.
         changes: Of the experiment.
     """
-    facts: dict[str, Any] = {
-        "kind": "fair_rag",
-        "title": "A small one",
-        "about": "Is it fair?",
-        "collections": ["films"],
-        "retrievers": list(retrievers),
-        "generators": list(generators),
-        "alphas": list(alphas),
-        "samples": samples,
-        "k": K,
-    }
+    facts: dict[str, Any] = {"kind": "fair_rag", "title": "A small one", "about": "Is it fair?"}
+    facts |= {"collections": ["films"], "retrievers": retrievers, "generators": generators}
+    facts |= {"alphas": alphas, "samples": samples, "k": K}
     experiment = FairRagExperiment.model_validate(facts | changes)
     names = tuple(f"q{number}" for number in range(queries))
     manifest = RagManifest(
@@ -107,14 +99,10 @@ def made(
 
 def _films(title: str, names: Sequence[str], schema: Schema | None) -> RagCollection:
     """Women are in the documents 0 and 3, and of 5 nothing is known."""
+    women = [{"gender": {"female" if i % 3 == 0 else "male": 1.0}} for i in range(N - 1)]
     pool = tuple(
-        PoolDocument(
-            f"d{i}",
-            {"title": f"T{i}"},
-            f"text {i}",
-            {} if i == 5 else {"gender": {"female" if i % 3 == 0 else "male": 1.0}},
-        )
-        for i in range(N)
+        PoolDocument(f"d{i}", {"title": f"T{i}"}, f"text {i}", groups)
+        for i, groups in enumerate([*women, {}])
     )
     return RagCollection(
         name="films",
@@ -128,72 +116,54 @@ def _films(title: str, names: Sequence[str], schema: Schema | None) -> RagCollec
     )
 
 
+def record_of(n: int = N, **values: Any) -> PolicyRecord:
+    """A record of a pool of n documents, d0 and so on; by default of a policy with α of 1."""
+    facts: dict[str, Any] = {"collection": "films", "generator": "small", "query": "q0", "seed": 0}
+    facts |= {"retriever": "bm25", "policy": "plackett-luce", "alpha": 1.0, "k": K}
+    return PolicyRecord(**(facts | {"pool": tuple(f"d{i}" for i in range(n))} | values))
+
+
 def _labels(generator: str, names: Sequence[str]) -> list[PolicyRecord]:
     """A query is dropped, since one answer was declined and no other helps; and one has failed."""
-    worth = [0.0, *(0.5 if i in USEFUL else 0.0 for i in range(N))]
-    return [
-        *(_label(generator, name, worth, useful=USEFUL, model_calls=7) for name in names),
-        _label(generator, "dropped", [0.0, None]),
-        _label(generator, "failed", [None]),
-    ]
-
-
-def _label(
-    generator: str, query: str, worth: Sequence[float | None], **values: Any
-) -> PolicyRecord:
+    worth = {name: [0.0, *(0.5 * (i in USEFUL) for i in range(N))] for name in names}
     rankings = [(), *((i,) for i in range(N))]
-    return PolicyRecord(
-        collection="films",
-        generator=generator,
-        **LABELS._asdict(),
-        query=query,
-        pool=tuple(f"d{i}" for i in range(N)),
-        k=1,
-        answers=tuple(
-            AnswerRecord(ranking=r, status="refused" if u is None else "ok", utility=u)
-            for r, u in zip(rankings, worth, strict=False)
-        ),
-        **values,
-    )
+    return [
+        record_of(
+            **LABELS._asdict(),
+            generator=generator,
+            query=query,
+            k=1,
+            useful=USEFUL if query in names else (),
+            model_calls=7 if query in names else 0,
+            answers=tuple(
+                AnswerRecord(ranking=r, status="refused" if u is None else "ok", utility=u)
+                for r, u in zip(rankings, utilities, strict=False)
+            ),
+        )
+        for query, utilities in {**worth, "dropped": [0.0, None], "failed": [None]}.items()
+    ]
 
 
 def _records(
     experiment: FairRagExperiment, generator: str, query: str, random: np.random.Generator
 ) -> list[PolicyRecord]:
-    base: dict[str, Any] = {
-        "collection": "films",
-        "generator": generator,
-        "seed": 0,
-        "query": query,
-        "pool": tuple(f"d{i}" for i in range(N)),
-        "useful": USEFUL,
-        "k": K,
-        "model_calls": 2,
-        "tokens": 30,
-        "milliseconds": 12.5,
-    }
-    drawn: list[tuple[str, str, float | None, list[tuple[int, ...]]]] = []
+    def made_of(retriever: str, policy: str, alpha: float | None, rows: Any) -> PolicyRecord:
+        samples = tuple(tuple(map(int, row[:K])) for row in rows)
+        cost = {"model_calls": 2, "tokens": 30, "milliseconds": 12.5}
+        facts = {"retriever": retriever, "policy": policy, "alpha": alpha, "useful": USEFUL}
+        own = {"generator": generator, "query": query, "samples": samples}
+        return record_of(**own, **facts, **cost, answers=_answers(samples))
+
+    records = []
     for retriever in experiment.retrievers:
         scores = 1 + random.random(N)
-        best = tuple(int(i) for i in np.argsort(-scores)[:K])
-        drawn.append((retriever, "deterministic", None, [best]))
+        records.append(made_of(retriever, "deterministic", None, [np.argsort(-scores)]))
         for alpha in experiment.alphas:
             logits = scores**alpha + random.gumbel(size=(experiment.samples, N))
-            rows = [tuple(map(int, row[:K])) for row in np.argsort(-logits, axis=1)]
-            drawn.append((retriever, "plackett-luce", alpha, rows))
-    first = [tuple(map(int, random.permutation(USEFUL)[:K])) for _ in range(experiment.samples)]
-    drawn.append(("", "oracle", None, first))
-    return [
-        PolicyRecord(
-            **base,
-            retriever=retriever,
-            policy=policy,
-            alpha=alpha,
-            samples=tuple(samples),
-            answers=_answers(samples),
-        )
-        for retriever, policy, alpha, samples in drawn
-    ]
+            rows = np.argsort(-logits, axis=1)
+            records.append(made_of(retriever, "plackett-luce", alpha, rows))
+    first = [random.permutation(USEFUL) for _ in range(experiment.samples)]
+    return [*records, made_of("", "oracle", None, first)]
 
 
 def _answers(samples: Sequence[tuple[int, ...]]) -> tuple[AnswerRecord, ...]:

@@ -39,7 +39,7 @@ from fairqr.evaluation.rag.measures import (
 from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord
 from fairqr.evaluation.scores import Reason, Undefined
 from fairqr.retrieval.sources.schema import Attribute
-from tests.unit.evaluation.rag.made_records import K, Made, made
+from tests.unit.evaluation.rag.made_records import K, Made, made, record_of
 
 quick = settings(max_examples=60)
 
@@ -78,22 +78,13 @@ def _record(
     answers: Sequence[AnswerRecord] = (),
     **changes: Any,
 ) -> PolicyRecord:
-    facts: dict[str, Any] = {
-        "collection": "c",
-        "generator": "g",
-        "retriever": "r",
-        "policy": "plackett-luce",
-        "alpha": 1.0,
-        "seed": 0,
-        "query": "q",
-    }
-    return PolicyRecord(
-        **(facts | changes),
-        pool=tuple(f"d{i}" for i in range(len(useful))),
-        useful=tuple(i for i, is_useful in enumerate(useful) if is_useful),
+    return record_of(
+        len(useful),
+        useful=tuple(np.flatnonzero(useful).tolist()),
         k=k,
         samples=tuple(map(tuple, samples)),
         answers=tuple(answers),
+        **changes,
     )
 
 
@@ -165,32 +156,21 @@ def answered(draw: Any) -> tuple[list[AnswerRecord], list[bool], int]:
     return answers, useful, k
 
 
-def _draws(answers: Sequence[AnswerRecord]) -> list[AnswerRecord]:
-    return [answer for answer in answers for _ in range(answer.times)]
-
-
-def _used(answer: AnswerRecord) -> set[int]:
-    return {i for i, used in zip(answer.ranking, answer.used, strict=True) if used}
-
-
 @quick
 @given(answered())
 def test_use_is_what_counting_gives(case: tuple[list[AnswerRecord], list[bool], int]) -> None:
     answers, useful, k = case
-    draws = _draws(answers)
+    draws = [answer for answer in answers for _ in range(answer.times)]
     n = len(useful)
     found = _values(_record([a.ranking for a in draws], useful, k, answers))
     assert found[Name.EU] == pytest.approx(sum(a.utility or 0 for a in draws) / len(draws))
     if all(used is None for answer in answers for used in answer.used):
         assert found[Name.EAR] == found[Name.EAE_D_K] == Undefined(Reason.NO_VERDICT)
         return
-    rates = []
-    for answer in draws:
-        known = [used for used in answer.used if used is not None]
-        if known:
-            rates.append(sum(known) / len(known))
-    assert found[Name.EAR] == pytest.approx(sum(rates) / len(rates))
-    used = {i: sum(i in _used(answer) for answer in draws) / len(draws) for i in range(n)}
+    known = [[it for it in answer.used if it is not None] for answer in draws]
+    assert found[Name.EAR] == pytest.approx(np.mean([np.mean(it) for it in known if it]))
+    sets = [{i for i, it in zip(a.ranking, a.used, strict=True) if it} for a in draws]
+    used = {i: sum(i in own for own in sets) / len(draws) for i in range(n)}
     squares = _dot(used, used)
     assert found[Name.EAE_D_K] == pytest.approx(squares / k)
     exposed = _exposed([answer.ranking for answer in draws], n)
@@ -253,10 +233,7 @@ def test_what_is_not_there_has_a_reason() -> None:
 
 
 def _policy(utilities: Sequence[float], **changes: Any) -> PolicyRecord:
-    answers = [
-        AnswerRecord(ranking=(i,), times=1, status="ok", utility=u, used=(None,))
-        for i, u in enumerate(utilities)
-    ]
+    answers = [_answer(i, utility=u, used=(None,)) for i, u in enumerate(utilities)]
     samples = [(i,) for i in range(len(utilities))]
     return _record(samples, [True, True, False, False], 1, answers, **changes)
 
