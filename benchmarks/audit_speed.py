@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
+import itertools
+import multiprocessing
 import os
 import resource
-import subprocess
-import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -55,8 +56,8 @@ def busy_seconds(server: str) -> float:
     return time.process_time() + float(node["process"]["cpu"]["total_in_millis"]) / 1000
 
 
-async def measured(way: str, count: int, place: str, server: str) -> tuple[float, float]:
-    """Return the processor time in seconds, and how many MB it takes."""
+async def measured(way: str, count: int, place: str, server: str) -> dict[str, object]:
+    """Return a row, with the processor time in seconds, and how many MB it takes."""
     documents, random, found = [*CORPUS.documents()], stream(1, "queries"), dict[str, str]()
     while len(found) < count:
         document = documents[int(random.integers(len(documents)))]
@@ -85,8 +86,14 @@ async def measured(way: str, count: int, place: str, server: str) -> tuple[float
             options = {"qrels": qrels, "concurrency": AT_ONCE, "watcher": QuietWatcher()}
             out = AuditFolder(Path(folder) / "out")
             await audit_engine(spec, engine, queries, out, **options)
-    busy = busy_seconds(server) - start
-    return busy, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    busy = round(busy_seconds(server) - start, 1)
+    return {"queries": count, "way": way, "processor": busy, "MB": megabytes}
+
+
+def alone(*arguments: Any) -> dict[str, object]:
+    """Measure in this process, which is given nothing else to do."""
+    return asyncio.run(measured(*arguments))
 
 
 def main() -> None:
@@ -94,13 +101,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--queries", type=int, nargs="+", default=[1_000, 10_000])
     parser.add_argument("--elasticsearch", action="store_true", help="Audit a real server.")
-    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.one:
-        way, count, *corpus = asked.one
-        print(json.dumps(asyncio.run(measured(way, int(count), *corpus))))
-        return
-    rows = []
+    rows: list[dict[str, object]] = []
     with ExitStack() as stack:
         corpus = ["notables", ""]
         if asked.elasticsearch:
@@ -108,15 +110,9 @@ def main() -> None:
             source = fill(stack, url, "notables_server", CORPUS)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             corpus = [str(write_source(source, folder)), url]
-        for count in asked.queries:
-            alone = 0.0
-            for way in WAYS:
-                one = ["-m", "benchmarks.audit_speed", "--one", way, str(count), *corpus]
-                told = subprocess.check_output([sys.executable, *one])
-                busy, megabytes = json.loads(told.splitlines()[-1])
-                alone = alone or busy
-                figures = {"processor": f"{busy:.1f} s", "times": f"{busy / alone:.1f}"}
-                rows.append({"queries": count, "way": way, **figures, "MB": f"{megabytes:.0f}"})
+        for count, way in itertools.product(asked.queries, WAYS):
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                rows.append(pool.submit(alone, way, count, *corpus).result())
     print(table(rows))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from onnx import NodeProto, TensorProto, helper
 
 LAYERS, HEADS, WIDTH, INNER = 6, 12, 384, 1536
-EMBEDDINGS = {"word": 30_522, "position": 512, "token_type": 2}
+EMBEDDINGS = {"word_embeddings": 30_522, "position_embeddings": 512, "token_type_embeddings": 2}
 EPSILON = 1e-12
 FUSED, EMBED = "com.microsoft", "EmbedLayerNormalization"
 """The operators of onnxruntime that do a whole part of a transformer."""
@@ -69,9 +69,10 @@ class Graph:
             self.see(self.dense(rows, f"{name}.attention.self.{part}", f"{name}.{part}"), "batch")
             for part in ("query", "key", "value")
         ]
-        attended = f"{name}.attended"
-        self.node("MultiHeadAttention", parts, attended, domain=FUSED, num_heads=HEADS)
-        mixed = self.dense(self.see(attended, "rows"), f"{own}.dense", f"{name}.mixed")
+        out = self.node(
+            "MultiHeadAttention", parts, f"{name}.attended", domain=FUSED, num_heads=HEADS
+        )
+        mixed = self.dense(self.see(out, "rows"), f"{own}.dense", f"{name}.mixed")
         between = self.add_and_normalise(mixed, text, f"{own}.LayerNorm", f"{name}.between")
         self.dense(self.see(between, "rows"), f"{name}.intermediate.dense", inner, INNER)
         active = self.node("Gelu", [inner], f"{name}.active", domain=FUSED)
@@ -82,10 +83,8 @@ class Graph:
 def build() -> bytes:
     """Return the graph."""
     graph = Graph()
-    tables = [
-        graph.weight(f"embeddings.{name}_embeddings.weight", size, WIDTH)
-        for name, size in EMBEDDINGS.items()
-    ]
+    each = EMBEDDINGS.items()
+    tables = [graph.weight(f"embeddings.{name}.weight", size, WIDTH) for name, size in each]
     given = ["ids", "segments", *tables, *graph.scale("embeddings.LayerNorm", WIDTH)]
     text = graph.node(EMBED, given, "text_0", "unused", domain=FUSED, epsilon=EPSILON)
     for number in range(LAYERS):

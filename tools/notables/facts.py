@@ -26,10 +26,8 @@ def read_people(table: Path) -> pd.DataFrame:
     told = pd.read_csv(
         table, sep="\t", dtype=str, keep_default_na=False, usecols=[*COLUMNS], encoding="utf-8-sig"
     )
-    people = told.rename(columns=COLUMNS)
-    people = people[~people["occupation"].isin(FIXES["left_out"])]
-    for column in ("id", "languages", "page_views", "english_views"):
-        people[column] = people[column].astype(int)
+    people = told[~told["occupation"].isin(FIXES["left_out"])].rename(columns=COLUMNS)
+    people = people.astype(dict.fromkeys(FIXES["numbers"], int))
     people["name"] = people["name"].str.strip().str.replace("`", "'")
     people["code"] = people["name"].map(FIXES["countries"]).fillna(people["code"])
     countries = pd.read_csv(HERE / "countries.csv", keep_default_na=False, index_col="code")

@@ -68,9 +68,8 @@ class Text:
         """Draw the names of a few of the better-known ones who share these facts."""
         found = [it for it in self.company(self.person, *columns) if it.id != self.person.id]
         few = self.random.sample(found[: 4 * most], min(most, len(found)))
-        if "occupation" in columns:
-            return [it.name for it in few]
-        return [f"the {OCCUPATIONS[it.occupation]['noun']} {it.name}" for it in few]
+        nouns = {} if "occupation" in columns else OCCUPATIONS
+        return [f"the {nouns[it.occupation]['noun']} {it.name}" if nouns else it.name for it in few]
 
     def country_then(self) -> str:
         """Return the country, as "present-day" where the birth precedes it."""
@@ -189,17 +188,16 @@ class Text:
     def readers(self) -> str:
         """Say how often the person was read about, in round numbers."""
         views = self.person.page_views
-        millions = f"{views / 1e6:.1f}".removesuffix(".0") + " million"
-        number = millions if views >= 1_000_000 else f"{round(views, -3):,}"
+        millions = f"{views / 1e6:.1f}".removesuffix(".0")
+        number = f"{millions} million" if views >= 1_000_000 else f"{round(views, -3):,}"
         fame = "widely read" if views >= 4_000_000 else "known, if not among the most read"
         return self.say("readers", number=number, fame=fame)
 
     def english(self) -> str | None:
         """Say whether the readers came mostly in English."""
         share = self.person.english_views / max(1, self.person.page_views)
-        if 0.25 <= share <= 0.6:
-            return None
-        return self.say("mostly_english" if share > 0.6 else "hardly_english")
+        kind = "mostly_english" if share > 0.6 else "hardly_english"
+        return None if 0.25 <= share <= 0.6 else self.say(kind)
 
     def rank(self) -> str | None:
         """Say the place by page views within the occupation."""
@@ -245,8 +243,7 @@ class Text:
 
     def write(self) -> str:
         """Return the text; there is more to say of those read in many languages."""
-        fame = min(40, self.person.languages // 4)
-        aim = int(self.random.triangular(36, 130, 60)) + fame
+        aim = int(self.random.triangular(36, 130, 60)) + min(40, self.person.languages // 4)
         lines = [grammar.sentence(self.opening())]
         keys = {kind: self.random.random() ** (1 / w) for kind, w in SENTENCES["weights"].items()}
         kinds = sorted(keys, key=lambda kind: -keys[kind])
