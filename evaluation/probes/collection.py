@@ -37,11 +37,13 @@ FILE = "probe.json"
 _Count = Annotated[int, Field(ge=0)]
 
 
-class _Data(BaseModel):
+class PlainData(BaseModel):
+    """Values that do not change."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ProbeItem(_Data):
+class ProbeItem(PlainData):
     """A document in the list of a query.
 
     Attributes:
@@ -69,7 +71,7 @@ class ProbeItem(_Data):
         return RankItem(self.id, self.title, self.text)
 
 
-class ProbeQuery(_Data):
+class ProbeQuery(PlainData):
     """A query with its items.
 
     Attributes:
@@ -86,7 +88,7 @@ class ProbeQuery(_Data):
         return [item for item in self.items if item.cell == cell]
 
 
-class ProbeManifest(_Data):
+class ProbeManifest(PlainData):
     """How a probe collection was built.
 
     Attributes:
@@ -138,7 +140,7 @@ class ProbeManifest(_Data):
         return self.protected, self.unprotected
 
 
-class CollectionEntry(_Data):
+class CollectionEntry(PlainData):
     """A probe collection as the settings of a run name it.
 
     Attributes:
@@ -157,7 +159,7 @@ class CollectionEntry(_Data):
         return self.built.name
 
 
-class ProbeCollection(_Data):
+class ProbeCollection(PlainData):
     """Queries with items, and how they were made; its folder has all of it in ``probe.json``."""
 
     manifest: ProbeManifest

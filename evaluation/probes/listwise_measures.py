@@ -21,7 +21,7 @@ from fairqr.evaluation.probes.collection import CELLS, ProbeQuery
 from fairqr.evaluation.probes.specification import INITIAL
 from fairqr.evaluation.probes.store import ProbeRunManifest, ProbeStore, RankingRecord
 from fairqr.evaluation.relevance import ndcg, precision
-from fairqr.retrieval.fairness.exposure import INVERSE_LOG, Discount, exposure_ratio
+from fairqr.retrieval.fairness.exposure import INVERSE_LOG, exposure_ratio
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -274,11 +274,11 @@ def lean_test(
     beyond = (own - _exposure_difference(reference, share)).round(12)
     if own.sum() * beyond.sum() < 0:
         return float(own.mean()), 1.0
-    tests = [
-        statistics.paired_randomisation(values, statistics.stream(0, name))
+    one, other = (
+        statistics.paired_randomisation(values, statistics.stream(0, name)) or 0.0
         for values in (own, beyond)
-    ]
-    return float(own.mean()), max(test for test in tests if test is not None)
+    )
+    return float(own.mean()), max(one, other)
 
 
 def _exposure_difference(ratio: Any, share: Any) -> Any:
@@ -286,9 +286,7 @@ def _exposure_difference(ratio: Any, share: Any) -> Any:
     return (ratio - 1) / (share * ratio + 1 - share)
 
 
-def ratio_of_relevance(
-    protected: Sequence[int], unprotected: Sequence[int], discount: Discount = INVERSE_LOG
-) -> float:
+def ratio_of_relevance(protected: Sequence[int], unprotected: Sequence[int]) -> float:
     """Return the exposure ratio of lists that are in order of relevance, and random otherwise.
 
     It is 1 where both groups have the same share of relevant items; where cells are short it is
@@ -297,7 +295,6 @@ def ratio_of_relevance(
     Args:
         protected: How many of its items are relevant, and how many are not.
         unprotected: The same for the others.
-        discount: v; the ratio is of expected exposure.
 
     Returns:
         NaN if one of the groups has no item.
@@ -305,7 +302,7 @@ def ratio_of_relevance(
     if not sum(protected) or not sum(unprotected):
         return np.nan
     relevant = protected[0] + unprotected[0]
-    weights = discount.weights(sum(protected) + sum(unprotected))
+    weights = INVERSE_LOG.weights(sum(protected) + sum(unprotected))
     parts = (weights[:relevant], weights[relevant:])
     each = [float(part.mean()) if part.size else 0.0 for part in parts]
     own, others = (

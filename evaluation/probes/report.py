@@ -108,12 +108,6 @@ def ratio_cell(row: Any) -> Markdown:
     return interval_cell(row, "ratio", Markdown(ratio), wins)
 
 
-def verdict_cell(row: Any) -> Markdown:
-    """Return the kind of a verdict, with a lean that stands beside it."""
-    beside = row.verdict == "position_decides" and row.lean in ("protected", "unprotected")
-    return cell(row.verdict.replace("_", " "), f"the rest favours {row.lean}" if beside else "")
-
-
 def interval_cell(row: Any, name: str, number: Markdown, *notes: object) -> Markdown:
     """Return a number with its interval over queries; the columns start with the name."""
     return cell(number, text.span(_ends(row, name)), *notes)
@@ -129,7 +123,7 @@ def counts(found: Mapping[str, int], names: Mapping[str, str] | None = None) -> 
     return "; ".join(described) or "none"
 
 
-FUNCTIONS = (mean_cell, share_cell, ratio_cell, verdict_cell, interval_cell, counts)
+FUNCTIONS = (mean_cell, share_cell, ratio_cell, interval_cell, counts)
 """What templates write cells by."""
 
 

@@ -6,12 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fairqr.agents.ranking.rankers import Asker
 from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, Record, file_name
-from fairqr.evaluation.probes.collection import FILE, CollectionEntry, Kind, ProbeCollection
+from fairqr.evaluation.probes.collection import (
+    FILE,
+    CollectionEntry,
+    Kind,
+    PlainData,
+    ProbeCollection,
+)
 from fairqr.evaluation.probes.specification import (
     LISTWISE_KIND,
     LORA_KIND,
@@ -117,11 +123,7 @@ class StepRecord(Record):
     tokens: int
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class PromptEntry(_Entry):
+class PromptEntry(PlainData):
     """A prompt of a run.
 
     Attributes:
@@ -135,7 +137,7 @@ class PromptEntry(_Entry):
     asked: tuple[str, ...]
 
 
-class SplitEntry(_Entry):
+class SplitEntry(PlainData):
     """What is trained on and what is probed with, in one probe collection.
 
     Attributes:
@@ -155,7 +157,7 @@ class SplitEntry(_Entry):
     left_out: int
 
 
-class TuningEntry(_Entry):
+class TuningEntry(PlainData):
     """What a tuning trains, and on what.
 
     Attributes:
