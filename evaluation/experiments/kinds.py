@@ -40,7 +40,6 @@ class RunOptions:
         workers: Where the work is done, and how much at a time.
         labels: What knows already which documents are useful, for Fair RAG.
         prompts_set: The ids of the prompts whose version the user set.
-        yes: Whether the user agreed to a costly run.
         report: Whether the report is written next, with the values of all measures.
         agree: Takes the most questions and tokens that a run may cost, and raises an error if the
             user has to agree first.
@@ -52,7 +51,6 @@ class RunOptions:
     workers: Workers = field(default_factory=Workers)
     labels: Sequence[Path] = ()
     prompts_set: frozenset[str] = frozenset()
-    yes: bool = False
     report: bool = False
     agree: Callable[[int, int], None] = lambda calls, tokens: None
 

@@ -100,7 +100,6 @@ def run_experiment(
             parse_workers(workers or file.values.get("workers"), concurrency),
             labels=labels or [],
             prompts_set=frozenset(changes.get("prompts", ())),
-            yes=yes,
             report=report,
             agree=partial(agree, yes=yes),
         )
