@@ -10,11 +10,11 @@ import codecs
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from fairqr.base.errors import CorpusError, InputError, first_problem, one_line
 from fairqr.base.extras import library
@@ -25,7 +25,6 @@ from fairqr.retrieval.sources.documents import open_text
 
 QUESTIONS, OUTPUTS = "questions", "outputs"
 ENDINGS = (".json", ".json.gz")
-DEEPEST = 100
 LEFT_OUT = (WITHOUT_TEXT, SAME_ID, EQUAL, ANSWER) = (
     "without text",
     "whose id stood already",
@@ -47,10 +46,6 @@ class Entry(BaseModel, frozen=True, coerce_numbers_to_str=True):
     id: str
     input: str
     profile: list[dict[str, Any]] | None = None
-
-
-class _Task(RootModel[str | None]):
-    """The task that a file of outputs names; null is none."""
 
 
 class _Gold(BaseModel, coerce_numbers_to_str=True):
@@ -122,11 +117,10 @@ def read_items(path: Path, prefix: str, kind: type[T]) -> Iterator[T]:
         if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
             file.seek(0)
         try:
-            events = _shallow(ijson.basic_parse(file, use_float=True))
-            for value in ijson.items(ijson.parse(events), prefix):
+            for value in ijson.items(file, prefix, use_float=True):
                 number += 1
                 yield reader.validate_python(value)
-        except (ijson.JSONError, ValidationError, RecursionError) as error:
+        except (ijson.JSONError, ValidationError) as error:
             problem = str(error).partition("\n")[0]
             if isinstance(error, ValidationError):
                 problem = ": ".join(filter(None, first_problem(error)))
@@ -134,16 +128,6 @@ def read_items(path: Path, prefix: str, kind: type[T]) -> Iterator[T]:
                 f"{path} cannot be read as LaMP's JSON: {prefix} {number}: "
                 f"{one_line(problem)}; fix it."
             ) from None
-
-
-def _shallow(events: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Yield events until they are nested too deeply: the memory of ijson grows by the square."""
-    depth = 0
-    for event, value in events:
-        depth += event.startswith("start_") - event.startswith("end_")
-        if depth > DEEPEST:
-            raise RecursionError("it is nested too deeply")
-        yield event, value
 
 
 def load_lamp(
@@ -182,7 +166,7 @@ def load_lamp(
     for gold in read_items(outputs, "golds.item", _Gold):
         if gold.id in entries:
             golds.setdefault(gold.id, gold.output)
-    named = next(read_items(outputs, "task", _Task), _Task(None)).root
+    named = next(read_items(outputs, "task", str | None), None)  # type: ignore[arg-type]
     kind, name = _task_of(task, named or "", outputs)
     reader = _Reader(kind, pool)
     queries = []
