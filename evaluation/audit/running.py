@@ -111,7 +111,16 @@ async def audit_engine(
         if not texts:
             if qrels:
                 raise InputError(f"{why_not} Or leave out --set judge=estimate.")
-            _go_on_without_relevance(spec, why_not, watcher)
+            if spec.target.parts.get("relevance"):
+                # A target that was asked for must not need relevance.
+                if "target" in spec.model_fields_set:
+                    raise TargetError(
+                        f"{why_not} Or choose a target that does not need them, such as uniform:1."
+                    )
+                watcher.note(
+                    f"{why_not} Until then no gaps are measured, unless a target such as uniform:1 "
+                    "says what each group should get."
+                )
     groups = [(name, group) for name, it in attributes.items() for group in it.universe]
     asker = Asker(
         slow,
@@ -188,20 +197,6 @@ def _attributes(spec: AuditSpec, engine: SearchEngine) -> dict[str, Attribute]:
     return {factor.name: factor for it in dimensions for factor in it.factors}
 
 
-def _go_on_without_relevance(spec: AuditSpec, why_not: str, watcher: StageWatcher) -> None:
-    """Say what is not measured without relevance; a target that was asked for must not need it."""
-    if not spec.target.parts.get("relevance"):
-        return
-    if "target" in spec.model_fields_set:
-        raise TargetError(
-            f"{why_not} Or choose a target that does not need them, such as uniform:1."
-        )
-    watcher.note(
-        f"{why_not} Until then no gaps are measured, unless a target such as uniform:1 says what "
-        "each group should get."
-    )
-
-
 def _hash(read: Qrels | Pairs) -> str:
     """Return a hash of all that was read, so that other queries do not change it."""
     return hashlib.sha256(json.dumps(read, sort_keys=True, default=dict).encode()).hexdigest()
@@ -225,8 +220,8 @@ async def _ask(
         ModelError: A model or an encoder fails.
     """
     done, scored = folder.observations.done(), len(folder.pairs.done())
-    left = [query for query in queries.queries if (query.id,) not in done]
-    engine = f"The engine '{asker.engine.name}'"
+    every, name = queries.queries, f"The engine '{asker.engine.name}'"
+    left = [query for query in every if (query.id,) not in done]
     then = pairs.cost(scored) if pairs and scored < len(pairs.tasks) else ""
     missing, answered = {it.name for it in asker.attributes}, 0
 
@@ -255,28 +250,17 @@ async def _ask(
                 "or leave the attribute out."
             )
 
-    for kept in folder.observations.in_order(done):
-        note(kept)
+    for known in folder.observations.in_order(done):
+        note(known)
     run = partial(
-        run_tasks,
-        keys=lambda it: [(it.id,)],
-        place=lambda _: None,
-        start=start,
-        watcher=watcher,
-        at_once=concurrency,
+        run_tasks, keys=lambda it: [(it.id,)], start=start, watcher=watcher, at_once=concurrency
     )
-    asked = _cost(asker, left, len(queries.queries), rate) if left else ""
+    asked = _cost(asker, left, len(every), rate) if left else ""
     if cost := "; then ".join(filter(None, (asked, then))):
         watcher.note(cost)
-    await asker.find_limit(queries.queries if left else ())
-    await run(
-        queries.queries,
-        observe,
-        folder.observations,
-        title="queries",
-        model=lambda _: engine,
-        failed=failed,
-    )
+    await asker.find_limit(every if left else ())
+    kept = folder.observations
+    await run(every, observe, kept, title="queries", model=lambda _: name, failed=failed)
     check_labels()
     folder.begin(manifest)
     if pairs:

@@ -19,7 +19,6 @@ from fairqr.base.errors import FairqrError, IndexUnavailableError, ModelError, o
 from fairqr.evaluation.experiments.folder import Lines, Record
 from fairqr.evaluation.experiments.progress import StageWatcher
 
-P = TypeVar("P", bound=Hashable)
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
@@ -111,11 +110,11 @@ async def run_tasks(
     *,
     title: str,
     keys: Callable[[T], Collection[Hashable]],
-    place: Callable[[T], P],
-    start: Callable[[P], Awaitable[object]],
-    model: Callable[[P], str],
+    start: Callable[[Any], Awaitable[object]],
+    model: Callable[[Any], str],
     watcher: StageWatcher,
     at_once: int,
+    place: Callable[[T], Any] = lambda _: None,
     failed: Callable[[T, FairqrError], R] | None = None,
 ) -> FairqrError | None:
     """Do the tasks that lack a record, one place after the other.
@@ -126,11 +125,11 @@ async def run_tasks(
         lines: The file of records.
         title: For the progress display.
         keys: Returns the keys of the records of a task.
-        place: Returns what a task needs, such as a model; large ones do not fit side by side.
         start: Makes a place ready; not called if nothing is left there.
         model: Returns the name of what answers at a place, for sentences.
         watcher: Receives the progress.
         at_once: How many tasks may run at the same time.
+        place: Returns what a task needs, such as a model; large ones do not fit side by side.
         failed: Makes the record of a task that is not done, one that is not final, where a report
             should tell of it; then the run does not end with an error if anything was answered.
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
 import signal
 from pathlib import Path
@@ -185,65 +183,6 @@ def test_a_run_is_not_mixed_with_another(
     assert "have changed since the experiment was run" in (
         quick("experiment", "report", folder).complaint()
     )
-
-
-@pytest.mark.parametrize("arguments", [("report", "nothing"), ("run", "nothing", "-o", "x")])
-def test_what_is_not_there(quick: Main, arguments: tuple[str, ...]) -> None:
-    assert "nothing" in quick("experiment", *arguments).complaint()
-
-
-def test_a_folder_of_something_else(quick: Main, collection: Path) -> None:
-    (collection.parent / "own").mkdir()
-    (collection.parent / "own" / "thesis.tex").write_text("precious")
-    asked = write_experiment(collection)
-    for folder, said in (
-        ("own", "is not empty and has no experiment"),
-        ("small.yaml", "Not a directory"),
-    ):
-        run = quick("experiment", "run", asked, "-o", collection.parent / folder)
-        assert said in run.complaint()
-
-
-def test_names_are_no_markup_on_a_terminal(command: Command, collection: Path) -> None:
-    """The bar of progress shows the name of the system that runs."""
-    systems = [{"name": "BM25", "method": "plain"}, {"name": "[/] [red]x", "method": "mmr"}]
-    asked = write_experiment(collection, systems=systems)
-    master, terminal = pty.openpty()
-    try:
-        child = os.fork()
-        if not child:
-            os.dup2(terminal, 2)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            folder = str(collection.parent / "run")
-            os.execv(command.executable, ["fairqr", "experiment", "run", str(asked), "-o", folder])
-        os.close(terminal)
-        shown = b""
-        while True:
-            try:
-                shown += os.read(master, 4096)
-            except OSError:  # the last one to write has gone
-                break
-        _, status = os.waitpid(child, 0)
-    finally:
-        os.close(master)
-    assert os.waitstatus_to_exitcode(status) == 0, shown
-    assert b"Traceback" not in shown
-    assert (collection.parent / "run" / "measures.csv").is_file()
-
-
-def test_systems_whose_corpus_is_not_there_are_left_out(
-    quick: Main, collection: Path, minilm_cache: Path
-) -> None:
-    folder = collection.parent / "run"
-    arguments = ("--collection", collection, "--set", "attributes=gender", "--model", "feedback")
-    run = quick("experiment", "run", "retrievers", "-o", folder, *arguments)
-    assert run.code == 0, run
-    said = "'BM25, Elasticsearch' was left out: There is no index 'notables-elasticsearch'"
-    assert said in run.stderr
-    assert quick("experiment", "report", folder).code == 0
-    report = (folder / "report.md").read_text()
-    assert report.count("is left out of all tables and means: nothing was searched for") == 4
-    assert "| Vector search, embedded |" in report
 
 
 @pytest.mark.parametrize("name", ["prompts", "iterations"])

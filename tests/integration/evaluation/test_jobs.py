@@ -14,22 +14,16 @@ from typing import Any
 import pytest
 
 from fairqr.agents.models.cache import ReplyCache
-from fairqr.evaluation.collections.collection import load_collection
-from fairqr.evaluation.experiments.catalogue import read_experiment
 from fairqr.evaluation.experiments.folder import Lines
-from fairqr.evaluation.experiments.running import make_plan, run_searches
-from fairqr.evaluation.experiments.store import Store
 from fairqr.evaluation.experiments.workers import Job, P, Pool, T, Tools
-from fairqr.evaluation.lamp.tasks import TASKS
 from fairqr.evaluation.probes.running import make_probe_plan, run_probe
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.evaluation.rag.collection import RagQuery
 from fairqr.evaluation.rag.running import make_rag_plan, run_fair_rag
 from fairqr.evaluation.rag.store import RagStore
 from fairqr.prompts.library import PromptLibrary
-from tests.integration.evaluation.test_experiments import collection, write_experiment
+from tests.integration.evaluation.test_experiments import collection
 from tests.integration.model_server import (
-    KEY,
     Answer,
     Asked,
     ModelServer,
@@ -104,33 +98,6 @@ def timeless(value: Any) -> Any:
     return [timeless(it) for it in value] if isinstance(value, list) else value
 
 
-async def test_the_jobs_of_searches_are_plain_data(
-    collection: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Weights travel with the search that needs them."""
-    monkeypatch.setenv("OPENAI_BASE_URL", model_server.base_url)
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    systems = [
-        {"name": "BM25", "method": "plain"},
-        {"name": "learnt", "method": "deltr", "train": {"folds": 2, "options": {"iterations": 9}}},
-        {"name": "ours", "settings": {"ask": "always", "groups": "all"}},
-    ]
-    asked = read_experiment(write_experiment(collection, systems=systems)).spec()
-    found, prompts = load_collection(collection), PromptLibrary()
-    plan = make_plan(asked, found, prompts)
-    written = []
-    for name in ("here", "there"):
-        model_server.does(says({"keywords": ["woman", "laboratory"]}))
-        store = Store(collection.parent / name)
-        pool = _pool(name, prompts, store.replies)
-        await run_searches(plan, found, store, pool, watcher=Watcher())
-        written.append((_of(store.lines), len(model_server.asked)))
-    assert written[0] == written[1]
-    assert len(written[0][0]) == 3 * 4
-    assert isinstance(pool, Elsewhere)
-    assert pool.done == 1 + 3 * 4
-
-
 async def test_the_jobs_of_fair_rag_are_plain_data(
     clean_environment: Path,
     model_server: ModelServer,
@@ -195,9 +162,3 @@ async def test_the_jobs_of_lists_and_pairs_are_plain_data(
 
 def _of(lines: Lines[Any]) -> list[dict[str, Any]]:
     return records(lines.path) if lines.path.exists() else []
-
-
-def test_the_utilities_of_all_tasks_are_plain_data() -> None:
-    for task in TASKS:
-        utility = pickle.loads(pickle.dumps(task.utility))
-        assert utility("5", ["5"]) == task.utility("5", ["5"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -35,11 +34,6 @@ def _results(store: Store) -> Path:
     return store.folder / "results.jsonl"
 
 
-def test_what_was_written_is_read_again(store: Store, plan: Plan, collection: Collection) -> None:
-    assert store.lines.read() == list(records_of(plan, collection))
-    assert store.manifest() == plan.manifest
-
-
 def test_a_kill_at_any_byte_loses_no_more_than_the_search_it_hit(
     store: Store, plan: Plan, collection: Collection
 ) -> None:
@@ -58,26 +52,12 @@ def test_a_kill_at_any_byte_loses_no_more_than_the_search_it_hit(
         assert _results(store).read_bytes() == whole
 
 
-def test_a_line_is_done_only_with_its_line_feed(store: Store) -> None:
-    """All of its JSON may be there: it is cut off when writing goes on, so it must not count."""
-    before = store.lines.read()
-    _results(store).write_bytes(_results(store).read_bytes()[:-1])
-    assert store.lines.read() == before[:-1]
-
-
 def test_a_damaged_line_in_the_middle_is_told(store: Store) -> None:
     lines = _results(store).read_text().splitlines(keepends=True)
     lines[2] = lines[2][:40] + "\n"
     _results(store).write_text("".join(lines))
     with pytest.raises(InputError, match=r"results.jsonl, line 3, is damaged; remove the line"):
         store.lines.read()
-
-
-def test_a_later_search_of_the_same_topic_counts(store: Store) -> None:
-    first = store.lines.read()[0]
-    with store.lines.writing():
-        store.lines.add(first.model_copy(update={"ids": ["d00"]}))
-    assert store.lines.read()[0].ids == ["d00"]
 
 
 def test_records_come_in_an_order_that_is_asked_for(store: Store) -> None:
@@ -94,24 +74,6 @@ def test_records_come_in_an_order_that_is_asked_for(store: Store) -> None:
     assert list(Lines(store.folder / "no.jsonl", SearchRecord, "it").in_order(keys)) == []
 
 
-def test_what_another_object_wrote_is_seen(store: Store) -> None:
-    """Lines that were read are not read again; lines that came since, or a new file, are."""
-    first, *others = store.lines.read()
-    lines = Lines(store.folder / "others.jsonl", SearchRecord, "the search")
-    assert lines.done() == set()
-    for record in (first, others[0]):
-        also = Lines(lines.path, SearchRecord, "the search")
-        with also.writing():
-            also.add(record)
-        assert record.key in lines.done()
-    with lines.writing():
-        lines.add(others[1])
-    assert lines.done() == {first.key, others[0].key, others[1].key}
-    lines.path.unlink()
-    assert lines.done() == set()
-    assert list(lines.in_order([first.key])) == []
-
-
 class _Number(Record):
     keys = ("name",)
 
@@ -125,17 +87,6 @@ def test_any_number_comes_back(tmp_path: Path, value: float | None) -> None:
     with lines.writing():
         lines.add(_Number(name="it", value=value))
     assert repr(lines.read()[0].value) == repr(value)
-
-
-def test_records_may_be_for_their_owner_alone(store: Store) -> None:
-    lines = Lines(store.folder / "private.jsonl", SearchRecord, "the search", mode=0o600)
-    with lines.writing():
-        assert lines.path.stat().st_mode & 0o777 == 0o600
-        lines.add(store.lines.read()[0])
-    lines.path.write_bytes(lines.path.read_bytes() + b'{"half')
-    with lines.writing():
-        assert lines.path.read_bytes().endswith(b"}\n")
-    assert lines.path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("text", ["line\u2028break", "\x85", 'quo"te', "naïve 物理", "\x00"])
@@ -206,33 +157,11 @@ def test_what_a_kill_at_the_beginning_leaves_is_no_other_file(plan: Plan, tmp_pa
         assert store.begin(plan.manifest) == plan.manifest
 
 
-def test_a_folder_without_an_experiment(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"holds no experiment \(No such file or directory\)"):
-        Store(tmp_path).manifest()
-
-
 @pytest.mark.parametrize("content", ["{", "[]", '{"format": 1}', '{"format": 1, "strange": 2}'])
 def test_a_damaged_manifest(tmp_path: Path, content: str) -> None:
     (tmp_path / "experiment.json").write_text(content)
     with pytest.raises(InputError, match=r"is damaged or of another version(;| \(at \w)"):
         Store(tmp_path).manifest()
-
-
-def test_a_folder_of_another_format(plan: Plan, store: Store) -> None:
-    store.begin(plan.manifest)
-    path = store.folder / "experiment.json"
-    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(InputError, match=r"is damaged or of another version \(at format\); run"):
-        store.manifest()
-
-
-def test_one_process_at_a_time(store: Store) -> None:
-    with (
-        store.locked(),
-        pytest.raises(InputError, match="Another process runs the experiment in"),
-        Store(store.folder).locked(),
-    ):
-        pytest.fail("two hold the lock")
 
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=80)
@@ -244,15 +173,3 @@ def test_names_of_files_are_safe_and_tell_all_apart(ours: list[str], others: lis
     assert len(name.encode()) <= 150
     assert not set(name) & set("/\\\0 \n'\"<>&*?:")
     assert (name == file_name(*others)) == (ours == others)
-
-
-def test_likes_are_told_apart() -> None:
-    """FA*IR and FA/IR, and what a hyphen joins in two ways, would be one file."""
-    assert file_name("gender", "title+10", "BM25") == "gender-title+10-BM25"
-    assert len({file_name("FA*IR"), file_name("FA/IR"), file_name("FA_IR")}) == 3
-    assert file_name("a-b", "c") != file_name("a", "b-c") != file_name("a", "b", "c")
-
-
-def test_a_record_is_plain_data(store: Store) -> None:
-    line = _results(store).read_text().splitlines()[0]
-    assert SearchRecord.model_validate(json.loads(line)) == store.lines.read()[0]
