@@ -16,23 +16,23 @@ from typing import Any
 import pytest
 import yaml
 
-from fairqr.cli.main import main
 from fairqr.evaluation.rag.store import PolicyRecord, RagStore
 from tests.integration.model_server import (
     Answer,
     Asked,
     Command,
+    Main,
     ModelServer,
-    Run,
     clean_environment,
     command,
     failure,
     model_server,
+    quick,
     says,
 )
 from tests.patience import PATIENCE
 
-__all__ = ["clean_environment", "command", "model_server"]
+__all__ = ["clean_environment", "command", "model_server", "quick"]
 
 PROMPT = {
     "id": "answer",
@@ -61,35 +61,13 @@ def first_title(asked: Asked) -> Answer:
     return says(shown[0][2:].split(":")[0] if shown else "nobody")
 
 
-class Here:
-    """Runs the entry point of ``fairqr`` in this process, in the environment of the test."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch = monkeypatch
-        self._capsys = capsys
-
-    def __call__(self, *arguments: str | Path, **environment: str) -> Run:
-        with self._monkeypatch.context() as patch:
-            patch.setattr("sys.argv", ["fairqr", *map(str, arguments)])
-            for name, value in environment.items():
-                patch.setenv(name, value)
-            with pytest.raises(SystemExit) as ended:
-                main()
-        said = self._capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return Run(ended.value.code, said.out, said.err, 0.0)
-
-
 @pytest.fixture
-def here(
-    clean_environment: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Here:
-    return Here(monkeypatch, capsys)
-
-
-@pytest.fixture
-def questions(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Four questions with pools, to be judged by names."""
+def questions(
+    clean_environment: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Four questions with pools, to be judged by names; the server answers by the first title."""
+    monkeypatch.setenv("OPENAI_BASE_URL", model_server.base_url)
+    model_server.does(first_title)
     folder = clean_environment / "prompts" / "answer"
     folder.mkdir(parents=True)
     (folder / "v1.yaml").write_text(yaml.safe_dump(PROMPT))
@@ -146,18 +124,17 @@ def records_of(folder: Path) -> dict[tuple[object, ...], PolicyRecord]:
 
 
 def test_a_killed_run_goes_on_and_asks_nothing_twice(
-    command: Command, here: Here, questions: Path, model_server: ModelServer
+    command: Command, quick: Main, questions: Path, model_server: ModelServer
 ) -> None:
     """kill -9 first among the labels, then among the answers; both times it goes on from there."""
-    server = {"OPENAI_BASE_URL": model_server.base_url}
     small = {"alphas": [1], "generated": 2}
     arguments = run_arguments(questions, **small)
     asked: list[str] = []
     for whole in (10, 8):
         model_server.does(*[first_title] * whole, Answer(never=True))
-        child = command.start(*arguments, **server)
+        child = command.start(*arguments)
         model_server.wait_for(whole + 1)
-        second = here(*arguments, **server)
+        second = quick(*arguments)
         assert "Another process runs the experiment in" in second.stderr.splitlines()[-1]
         kill(child)
         # The last question was not answered, and has to be asked again.
@@ -166,20 +143,20 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
         lines.write(b'{"collection": "people", "gen')
 
     model_server.does(first_title)
-    resumed = command(*arguments, **server)
+    resumed = command(*arguments)
     assert resumed.code == 0, resumed
     asked += prompts_of(model_server)
     assert len(set(asked)) == len(asked)
     assert len(records_of(questions.parent / "run")) == 4 + 3 * 3
 
     model_server.does(first_title)
-    done = here(*arguments, **server)
+    done = quick(*arguments)
     assert done.code == 0, done
     assert not model_server.asked
     assert "nothing is left to ask" in done.stderr
     assert "queries: " not in done.stderr, "nothing is opened to do nothing"
 
-    whole_run = here(*run_arguments(questions, "whole", **small), **server)
+    whole_run = quick(*run_arguments(questions, "whole", **small))
     assert whole_run.code == 0, whole_run
     assert sorted(prompts_of(model_server)) == sorted(asked)
     assert records_of(questions.parent / "whole") == records_of(questions.parent / "run")
@@ -191,12 +168,11 @@ def kill(child: subprocess.Popen[str]) -> None:
 
 
 def test_what_a_run_keeps_and_reports(
-    here: Here, questions: Path, model_server: ModelServer
+    quick: Main, questions: Path, model_server: ModelServer
 ) -> None:
     """Labels, a dropped query, a pool smaller than k, and every distinct ranking answered once."""
-    model_server.does(first_title)
     arguments = run_arguments(questions, seeds=[0, 1])
-    run = here(*arguments, OPENAI_BASE_URL=model_server.base_url)
+    run = quick(*arguments)
     assert run.code == 0, run
     # Per query and seed two α and the oracle, 4 answers each, and the deterministic one of both; 2
     # documents have 2 orders only.
@@ -226,64 +202,57 @@ def test_what_a_run_keeps_and_reports(
     fixed = [record for record in records if record.policy == "deterministic"]
     assert {record.samples[0] for record in fixed} == {(5, 4, 3), (1, 0)}
 
-    report = here("experiment", "report", questions.parent / "run")
+    report = quick("experiment", "report", questions.parent / "run")
     assert report.code == 0, report
     written = [Path(line.removeprefix("written: ")) for line in report.stdout.splitlines()]
     assert {path.name for path in written} >= {"report.md", "report.html", "measures.csv"}
     for said in ("# Small", "Disparity by α", "openai:fake", "fewer than 2 useful documents"):
         assert said in written[0].read_text()
 
-    other = here(*run_arguments(questions, seeds=[0, 1], title="Another"))
+    other = quick(*run_arguments(questions, seeds=[0, 1], title="Another"))
     assert "holds a run with another experiment (title); choose another" in other.complaint()
     questions.write_text(questions.read_text().replace("painter", "sculptor"))
-    stale = here("experiment", "report", questions.parent / "run")
+    stale = quick("experiment", "report", questions.parent / "run")
     assert "have changed since the experiment was run" in stale.complaint()
 
 
 def test_labels_are_taken_where_they_fit(
-    here: Here, questions: Path, model_server: ModelServer
+    quick: Main, questions: Path, model_server: ModelServer
 ) -> None:
     """From another run, for the queries that it has, or from a table."""
-    server = {"OPENAI_BASE_URL": model_server.base_url}
-    model_server.does(first_title)
     first, table = questions.parent / "first", questions.parent / "labels.tsv"
-    assert here(*run_arguments(questions, "first"), "--set", "queries=3", **server).code == 0
+    assert quick(*run_arguments(questions, "first"), "--set", "queries=3").code == 0
     rows = [f"q1\tq1-{place}\t{int(place > 3)}" for place in range(6)]
     table.write_text("\n".join(["qid\tpid\trelevance_label", *rows]))
     # What was not labelled is labelled now.
     for labels, asked in ((first, 1 + POOLS["q3"]), (table, 0)):
         model_server.does(first_title)
-        run = here(*run_arguments(questions, f"by {labels.name}"), "--labels", labels, **server)
+        run = quick(*run_arguments(questions, f"by {labels.name}"), "--labels", labels)
         assert f"({asked} of them for labels)" in run.stderr
         assert sum(prompt.count("* ") < 2 for prompt in prompts_of(model_server)) == asked
     other = ("--model", "openai:other", "--labels", first)
-    wrong = here(*run_arguments(questions, "wrong"), *other, **server)
+    wrong = quick(*run_arguments(questions, "wrong"), *other)
     assert "are of another collection, generator or prompt" in wrong.complaint()
     assert not (questions.parent / "wrong").exists()
 
 
 def test_a_model_that_is_not_there_stops_the_run(
-    here: Here, questions: Path, model_server: ModelServer
+    quick: Main, questions: Path, model_server: ModelServer
 ) -> None:
     """Rather than writing down hundreds of failures; it goes on when the model is back."""
     model_server.does(*[first_title] * (1 + POOLS["q0"]), failure(401, "Who are you?"))
     arguments = run_arguments(questions, generated=20)
-    server = {"OPENAI_BASE_URL": model_server.base_url}
-    run = here(*arguments, **server)
+    run = quick(*arguments)
     assert run.code == 2
     last = run.stderr.splitlines()[-1]
     assert last.startswith("fairqr: openai:fake did not answer ")
     assert last.endswith("run again, the results so far are kept.")
 
     model_server.does(first_title)
-    resumed = here(*arguments, **server)
+    resumed = quick(*arguments)
     assert resumed.code == 0, resumed
-    answers = [
-        answer
-        for record in RagStore(questions.parent / "run").lines.read()
-        for answer in record.answers
-    ]
-    assert {answer.status for answer in answers} == {"ok"}
+    records = RagStore(questions.parent / "run").lines.read()
+    assert {answer.status for record in records for answer in record.answers} == {"ok"}
 
 
 @pytest.mark.parametrize(
@@ -302,39 +271,39 @@ def test_a_model_that_is_not_there_stops_the_run(
     ],
 )
 def test_bad_input_has_its_sentence(
-    here: Here, questions: Path, changes: dict[str, Any], sentence: str
+    quick: Main, questions: Path, changes: dict[str, Any], sentence: str
 ) -> None:
-    run = here(*run_arguments(questions, **changes))
+    run = quick(*run_arguments(questions, **changes))
     assert (run.code, run.stdout) == (2, "")
     assert run.stderr.startswith("fairqr: ")
     assert sentence in run.stderr.splitlines()[-1]
     assert not (questions.parent / "run" / "experiment.json").exists()
 
 
-def test_the_version_of_a_prompt_is_chosen_by_the_command(here: Here, questions: Path) -> None:
+def test_the_version_of_a_prompt_is_chosen_by_the_command(quick: Main, questions: Path) -> None:
     """Before what the file says, and beside it; one that is not used is refused."""
     arguments = run_arguments(questions, prompts={"answer": "v1", "lamp5": "v2"})
-    missing = here(*arguments, "--set", "prompts.answer=v9").complaint()
+    missing = quick(*arguments, "--set", "prompts.answer=v9").complaint()
     assert "There is no prompt answer/v9" in missing
-    unused = here(*arguments, "--set", "prompts.lamp5=v1").complaint()
+    unused = quick(*arguments, "--set", "prompts.lamp5=v1").complaint()
     assert unused == "The prompt 'lamp5' is not used; the prompts here are answer."
 
 
-def test_options_of_the_other_kind_are_refused(here: Here, questions: Path) -> None:
-    rag = here(*run_arguments(questions), "--set", "attributes=gender").complaint()
+def test_options_of_the_other_kind_are_refused(quick: Main, questions: Path) -> None:
+    rag = quick(*run_arguments(questions), "--set", "attributes=gender").complaint()
     assert "There is no parameter 'attributes'" in rag
-    search = here("experiment", "run", "prompts", "-o", "x", "--labels", "y")
+    search = quick("experiment", "run", "prompts", "-o", "x", "--labels", "y")
     assert search.complaint() == "An experiment on searches takes no --labels; leave it out."
 
 
 @pytest.mark.model
 def test_the_small_experiment_with_the_embedded_model(
-    here: Here, model_cache: Path, tmp_path: Path
+    quick: Main, model_cache: Path, tmp_path: Path
 ) -> None:
     """Two questions with small pools; whether any is kept is the model's matter."""
     folder = tmp_path / "run"
     small = ("--set", "queries=2", "--set", "pool=2")
-    run = here("experiment", "run", "fair_rag", "--small", "-o", folder, *small)
+    run = quick("experiment", "run", "fair_rag", "--small", "-o", folder, *small)
     assert run.code == 0, run
     records = RagStore(folder).lines.read()
     labels = [record for record in records if record.policy == "labels"]
@@ -345,5 +314,5 @@ def test_the_small_experiment_with_the_embedded_model(
         assert {answer.status for answer in record.answers} <= {"ok", "empty"}
         if record.policy != "labels":
             assert sum(answer.times for answer in record.answers) == min(3, len(record.samples))
-    again = here("experiment", "run", "fair_rag", "--small", "-o", folder, *small)
+    again = quick("experiment", "run", "fair_rag", "--small", "-o", folder, *small)
     assert "nothing is left to ask" in again.stderr

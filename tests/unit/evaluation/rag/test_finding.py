@@ -12,7 +12,6 @@ from fairqr.base.errors import CorpusError, FairqrError, InputError, SchemaError
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.rag.collection import RagCollection
 from fairqr.evaluation.rag.finding import find_rag_collection
-from fairqr.retrieval.pools.retrievers import Bm25PoolRetriever
 from fairqr.retrieval.sources.catalog import Catalog
 from tests.unit.engines import ranked
 from tests.unit.evaluation.lamp.official import ENTRIES, golds_of, write_set
@@ -72,20 +71,6 @@ async def test_the_pools_of_notables_are_what_the_engine_finds_first_of_both_kin
         ]
         assert [document.id for document in query.pool] == sorted(first, key=ids.index)
     await engine.aclose()
-
-
-async def test_pools_of_notables_have_useful_documents_and_others(notables: RagCollection) -> None:
-    """Else nothing could be measured; and retrieval over the pool puts useful ones first."""
-    mixed, better = 0, 0.0
-    for query in notables.queries:
-        titles = [document.fields["title"] for document in query.pool]
-        useful = [notables.task.utility(title, query.golds) for title in titles]
-        mixed += 0 < sum(useful) < len(useful)
-        scores = await Bm25PoolRetriever().scores(query.query, [d.text for d in query.pool])
-        order = (-scores).argsort(kind="stable")
-        better += sum(useful[place] for place in order[:5]) / 5 - sum(useful) / len(useful)
-    assert mixed >= 40
-    assert better > 0
 
 
 def test_notables_can_be_small(notables: RagCollection) -> None:

@@ -7,7 +7,6 @@ policies are enumerated where there are few documents.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -208,13 +207,6 @@ def test_failed_generations_are_left_out_and_counted() -> None:
     assert found.items() >= {**counts, "empty": 1, "pairs": 2, "unjudged": 0}.items()
 
 
-def test_a_document_without_a_verdict_is_left_out_of_the_rate_and_counts_as_not_used() -> None:
-    answer = AnswerRecord(ranking=(0, 1), status="ok", utility=1.0, used=(True, None))
-    found = _values(_record([(0, 1)], [True, True, False], 2, [answer]))
-    assert (found[Name.EAR], found["unjudged"]) == (1, 1)
-    assert (found[Name.EAE_D_K], found[Name.SHARE]) == pytest.approx((1 / 2, 1))
-
-
 def test_what_is_not_there_has_a_reason() -> None:
     """Nothing judged, also of an empty answer; no answers; and nothing drawn."""
     samples, useful = [(0,), (1,)], [True, False, False]
@@ -305,52 +297,40 @@ def run() -> Made:
     return found
 
 
-def _shown(record: PolicyRecord) -> Counter[str]:
-    """Count how often each group is read, by ranking."""
-    read = Counter(GROUPS[i] for sample in record.samples for i in sample)
-    return Counter({group: count / len(record.samples) for group, count in read.items()})
-
-
-def _used_by_group(record: PolicyRecord) -> Counter[str]:
-    """Count how often each group is used, by answered ranking."""
-    used: Counter[str] = Counter()
-    times = sum(answer.times for answer in record.answers)
-    for answer in record.answers:
-        for i, was_used in zip(answer.ranking, answer.used, strict=True):
-            used[GROUPS[i]] += answer.times * bool(was_used) / times
-    return used
-
-
 def test_groups_get_what_their_documents_get_with_seeds_averaged_first(run: Made) -> None:
-    measured = run.measured()
+    """Of three useful documents, two are of women, and two are read."""
+    measured, known = run.measured(), ("female", "male")
+    target = {"female": 2 / 3, "male": 1 / 3, "unknown": 0.0}
     found = group_shares(measured.groups).set_index(["generator", "policy", "group"])
     means = means_of(measured.group_measures, POLICY, OF_GROUPS)
     means = means.set_index(["generator", "policy", "measure"])["mean"]
-    by_key: dict[tuple[str, str], dict[str, list[PolicyRecord]]] = {}
-    for record in run.records:
-        if record.samples:
-            key = (record.generator, policy_name(record.policy, record.alpha))
-            by_key.setdefault(key, {}).setdefault(record.query, []).append(record)
-    assert len(by_key) == 2 * 4
-    # Of three useful documents, two are of women, and two are read.
-    target = {"female": 2 * K / 3, "male": K / 3}
-    for key, queries in by_key.items():
-        shown, used, losses = [], [], []
-        for own in queries.values():
-            total = sum(map(_shown, own), Counter[str]())
-            shown.append({group: x / (K * len(own)) for group, x in total.items()})
-            if total := sum(map(_used_by_group, own), Counter[str]()):
-                used.append({group: x / total.total() for group, x in total.items()})
-            gaps = [sum((_shown(it)[g] - target[g]) ** 2 for g in target) for it in own]
-            losses.append(np.mean(gaps))
+    for kind, alpha in (("plackett-luce", 2.0), ("oracle", None)):
+        shown, losses = [], []
+        for query in (f"q{n}" for n in range(7)):
+            facts = ("small", kind, alpha, query)
+            own = [r for r in run.records if (r.generator, r.policy, r.alpha, r.query) == facts]
+            read = [_shares(np.ravel(record.samples)) for record in own]
+            shown.append({group: np.mean([it[group] for it in read]) for group in target})
+            gaps = [[K * (it[group] - target[group]) for group in known] for it in read]
+            losses.append(np.mean([np.dot(gap, gap) for gap in gaps]))
+        key = ("small", policy_name(kind, alpha))
         assert means[(*key, "EE-L by group")] == pytest.approx(np.mean(losses))
-        for group in set(GROUPS.values()):
+        for group in target:
             row = found.loc[(*key, group)]
-            assert row.exposure == pytest.approx(np.mean([it.get(group, 0.0) for it in shown]))
-            assert row.attributed == pytest.approx(np.mean([it.get(group, 0.0) for it in used]))
-            assert row.target == pytest.approx(target.get(group, 0.0) / K)
-            assert (row.queries, row.used_queries) == (len(shown), len(used))
-    assert measured.groups[[*GROUP_SUMS]].notna().all(axis=None)
+            assert row.exposure == pytest.approx(np.mean([it[group] for it in shown]))
+            assert (row.target, row.queries) == (pytest.approx(target[group]), 7)
+    sums = measured.groups[measured.groups.policy == "oracle"].groupby("group")[[*GROUP_SUMS]].sum()
+    # Of the useful documents 0, 2 and 3 the even ones are used: the one of a man, one of two women.
+    assert sums.attributed["male"] == pytest.approx(sums.answered["male"])
+    assert 0 < sums.attributed["female"] < sums.answered["female"]
+    assert sums.attributed["unknown"] == 0
+
+
+def _shares(places: Any) -> dict[str, float]:
+    return {
+        group: float(np.mean([GROUPS[i] == group for i in places]))
+        for group in ("female", "male", "unknown")
+    }
 
 
 # --- frames ---------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import xml.etree.ElementTree as ET
 from collections import Counter
 from pathlib import Path
 
@@ -73,9 +72,7 @@ def test_every_mean_is_the_mean_of_the_values_that_were_written(
             assert line.mean == pytest.approx(mean)
 
 
-def test_the_report_has_the_papers_figures_and_tables(
-    measured: MeasuredRag, reported: Path
-) -> None:
+def test_the_report_has_the_papers_figures_and_tables(reported: Path) -> None:
     lines = (reported / "report.md").read_text(encoding="utf-8").splitlines()
     captions = [lines[place + 2] for place, line in enumerate(lines) if line.startswith("![")]
     assert [caption.split(", mean")[0].removeprefix("Films: ") for caption in captions] == [
@@ -88,8 +85,6 @@ def test_the_report_has_the_papers_figures_and_tables(
         "EAE-D/k against EE-D/k, answered",
         "EAE-D/(k·EAR) against EE-D/k, answered",
     ]
-    for figure in figures_of(measured):
-        ET.fromstring(figure.svg)
     starts = ["| bm25 | bounds |", "| bm25 | fair-rag |", "| Films | small | bm25 |"]
     assert [sum(line.startswith(start) for line in lines) for start in starts] == [1, 1, 2]
 
@@ -126,20 +121,11 @@ def test_any_part_of_a_run_can_be_reported(part: str) -> None:
     assert "## Cost" in _text(run)
 
 
-@pytest.mark.parametrize(("queries", "samples"), [(1, 1), (2, 1), (5, 4)])
-def test_few_queries_claim_nothing(queries: int, samples: int) -> None:
-    text = _text(made(queries=queries, alphas=(1.0,), samples=samples))
-    assert "\\* *p" not in text
-
-
 def test_without_an_attributor_or_groups_the_report_has_the_rest() -> None:
     run = made(generators=("g",), schema=None)
-    run.records = [
-        record.model_copy(
-            update={"answers": tuple(it.model_copy(update={"used": ()}) for it in record.answers)}
-        )
-        for record in run.records
-    ]
+    for record in run.records:
+        unused = tuple(it.model_copy(update={"used": ()}) for it in record.answers)
+        record.__dict__["answers"] = unused
     text = _text(run)
     assert "No answer has a verdict on the documents that it used" in text
     assert "EU/u\\_max against EE-D" in text
@@ -148,7 +134,7 @@ def test_without_an_attributor_or_groups_the_report_has_the_rest() -> None:
 
 
 def test_two_collections_stand_in_the_order_of_the_experiment() -> None:
-    """With groups in one of them, and one family of tests for the intervals of both."""
+    """With groups in one of them, and one table of intervals for both."""
     run, other = (made(queries=9, schema=schema) for schema in (SCHEMA, None))
     run.records += [record.model_copy(update={"collection": "zoo"}) for record in other.records]
     run.collections = {"zoo": other.collections["films"], **run.collections}
@@ -156,11 +142,7 @@ def test_two_collections_stand_in_the_order_of_the_experiment() -> None:
     assert [len(part["groups"]) for part in values["parts"]] == [0, 1]
     for _, rows in values["intervals"].values():
         assert rows.collection.tolist() == ["zoo"] * 20 + ["films"] * 20
-        zoo, films = (rows[rows.collection == name] for name in ("zoo", "films"))
-        assert zoo.generator.tolist() == ["small"] * 10 + ["large"] * 10
-        assert zoo.iloc[:, 1:].astype(str).to_numpy().tolist() == (
-            films.iloc[:, 1:].astype(str).to_numpy().tolist()
-        )
+        assert rows.difference[:20].dropna().tolist() == rows.difference[20:].dropna().tolist()
 
 
 def test_the_same_results_in_another_order_give_the_same_files(tmp_path: Path) -> None:
@@ -192,11 +174,7 @@ def test_hostile_names_never_become_markup(tmp_path: Path) -> None:
     assert page.text.count("alert(1)") > 40
     links = [attrs.get("href", "") for tag, attrs in page.tags if tag == "a"]
     assert all(link.startswith("#") for link in links)
-    kinds: Counter[str] = Counter()
-    for token in READER.parse((tmp_path / "report.md").read_text()):
-        kinds.update(child.type for child in token.children or [])
-        kinds[token.type] += 1
-    assert not kinds["html_inline"]
-    assert not kinds["html_block"]
-    assert not kinds["link_open"]
+    tokens = READER.parse((tmp_path / "report.md").read_text())
+    kinds = Counter(it.type for token in tokens for it in (token, *(token.children or [])))
+    assert not kinds.keys() & {"html_inline", "html_block", "link_open"}
     assert kinds["image"] == 8

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fairqr.base.errors import InputError, ModelError, PromptError
 from fairqr.evaluation.experiments.catalogue import read_experiment
 from fairqr.evaluation.experiments.engine import GIVE_UP
 from fairqr.evaluation.experiments.workers import Pool
-from fairqr.evaluation.rag.collection import RagCollection, RagQuery
+from fairqr.evaluation.rag.collection import RagQuery
 from fairqr.evaluation.rag.measures import measure_fair_rag
 from fairqr.evaluation.rag.running import (
     Answerer,
@@ -35,7 +32,6 @@ from fairqr.evaluation.rag.running import (
 from fairqr.evaluation.rag.specification import Draw
 from fairqr.evaluation.rag.store import PolicyRecord, RagStore
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.fairness.exposure import FloatArray
 from tests.unit.evaluation.rag.small_rag import (
     LetterJudge,
     Namer,
@@ -127,26 +123,28 @@ async def test_what_failed_for_now_is_no_result_and_is_asked_again(tmp_path: Pat
     plan = plan_of(query_of("q0"), query_of("q1"), k=2, generated=3)
     running = Running(tmp_path, plan)
 
-    async def run(**ends: str) -> list[str]:
+    async def run(**ends: str) -> list[tuple[str, str]]:
         namer = Namer({name.replace("_", " "): end for name, end in ends.items()})
         with pytest.raises(ModelError, match="run again") if ends else nullcontext():
             await running.run(namer)
-        return [titles for _, titles in namer.asked]
+        return namer.asked
 
     assert len(await run(c="times out")) == 2 * 4
     assert not running.records
     asked = await run(b_a="times out")
-    assert [titles for titles in asked if len(titles) < 2] == ["", *"abcde"] * 2
-    measured = measure_fair_rag(plan.manifest, running.records.values(), _collections(plan))
+    assert [titles for _, titles in asked if len(titles) < 2] == ["", *"abcde"] * 2
+    films = {"letters": collection_of(*(query for _, query in plan.tasks))}
+    measured = measure_fair_rag(plan.manifest, running.records.values(), films)
     assert len(measured.values)
     assert "oracle" not in set(measured.values.kind)
-    assert "b a" in await run()
+    kept = {(it.query, answer.ranking) for it in running.records.values() for answer in it.answers}
+    again = {
+        (question[8:10], tuple(map("abcde".index, it.split()))) for question, it in await run()
+    }
+    assert ("q0", (1, 0)) in again
+    assert not again & kept
     assert len(running.records) == 2 * (1 + len(plan.manifest.experiment.draws))
     assert not await run()
-
-
-def _collections(plan: RagPlan) -> dict[str, RagCollection]:
-    return {"letters": collection_of(*(query for _, query in plan.tasks))}
 
 
 async def test_a_generator_that_only_fails_is_given_up_and_leaves_no_failures(
@@ -165,19 +163,15 @@ async def test_a_generator_that_only_fails_is_given_up_and_leaves_no_failures(
 
 
 async def test_concurrency_and_where_it_stopped_change_nothing(tmp_path: Path) -> None:
-    queries = [query_of(f"q{n}", 4 + n, n) for n in range(5)]
-    plan = plan_of(*queries, attributor="letters")
+    plan = plan_of(*(query_of(f"q{n}", 4 + n, n) for n in range(5)), attributor="letters")
     whole = await Running(tmp_path / "one", plan).run(Namer(), LetterJudge())
-    namer, running = Namer(), Running(tmp_path / "two", plan)
-    running.plan = plan._replace(tasks=plan.tasks[:3])
-    await running.run(namer, LetterJudge(), at_once=8)
-    before, running.plan = len(namer.asked), plan
-    assert await running.run(namer, LetterJudge(), at_once=8) == whole
+    first, second = Namer(), Namer()
+    running = Running(tmp_path / "two", plan._replace(tasks=plan.tasks[:3]))
+    await running.run(first, LetterJudge(), at_once=8)
+    running.plan = plan
+    assert await running.run(second, LetterJudge(), at_once=8) == whole
     assert running.watcher.stages[1] == ("queries", 5, 3)
-    assert not {name for name, _ in namer.asked[before:]} & {
-        query.question for query in queries[:3]
-    }
-    assert not set(namer.asked[:before]) & set(namer.asked[before:])
+    assert {question for question, _ in second.asked} == {"What of q3?", "What of q4?"}
 
 
 async def test_equal_rankings_of_all_policies_are_answered_once(tmp_path: Path) -> None:
@@ -218,42 +212,17 @@ async def test_scores_that_are_no_numbers_are_a_failure_of_that_policy_alone() -
     assert {answer.used for answer in oracle.answers} == {()}, "nothing judged"
 
 
-def _drawn(
-    draw: Draw, scores: FloatArray, useful: Sequence[int], name: str = "q", **changes: Any
-) -> Any:
-    ((part, query),) = plan_of(query_of(name, len(scores)), **changes).tasks
-    return draw_rankings(part, query, draw, scores, useful)
-
-
-@given(st.integers(1, 10), st.integers(1, 12), st.integers(0, 3), st.data())
-def test_rankings_are_distinct_documents_and_as_many_as_asked(
-    size: int, k: int, seed: int, data: st.DataObject
-) -> None:
-    useful = data.draw(st.lists(st.integers(0, size - 1), unique=True))
-    scores = np.array(data.draw(st.lists(st.floats(-5, 5), min_size=size, max_size=size)))
-    changes: dict[str, Any] = {"k": k, "samples": 7, "alphas": [0, 2], "seeds": [seed]}
-    for draw in experiment_of(**changes).draws:
-        drawn = _drawn(draw, scores, useful, **changes)
-        assert len(drawn) == (1 if draw.policy == "deterministic" else 7)
-        for ranking in drawn:
-            assert len(ranking) == len(set(ranking)) == min(k, size)
-            assert set(ranking) <= set(range(size))
-            if draw.policy == "oracle":
-                assert set(ranking[: min(k, len(useful))]) <= set(useful)
-            if draw.policy == "deterministic":
-                assert [scores[place] for place in ranking] == sorted(scores, reverse=True)[:k]
-        assert _drawn(draw, scores, useful, **changes) == drawn
-
-
 def test_seeds_queries_and_policies_have_streams_of_their_own() -> None:
+    """What is drawn from the streams is tested where they are."""
+    tasks = plan_of(*(query_of(f"q{n}", 8) for n in range(3))).tasks
     drawn = [
-        _drawn(Draw(retriever, "plackett-luce", alpha, seed), np.zeros(8), (), name)
-        for retriever in ("bm25", "dense")
-        for alpha in (1.0, 2.0)
-        for seed in (0, 1)
-        for name in ("q0", "q1", "q2")
+        draw_rankings(part, query, draw, np.zeros(8), ())
+        for part, query in tasks
+        for draw in experiment_of(retrievers=["bm25", "dense"], alphas=[1, 2], seeds=[0, 1]).draws
+        if draw.policy != "deterministic"
     ]
-    assert len(set(drawn)) == 2 * 2 * 2 * 3
+    assert {len(rankings) for rankings in drawn} == {30}
+    assert len(set(drawn)) == len(drawn) == 3 * 2 * (2 * 2 + 1)
 
 
 @pytest.mark.parametrize("generated", [1, 3, 30])
