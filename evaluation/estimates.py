@@ -406,12 +406,8 @@ def paired_t(differences: ArrayLike) -> float | None:
         equal and not 0, since the test is then undefined.
     """
     sample = np.asarray(differences, dtype=np.float64)
-    if sample.size < 2:
-        return None
-    if not sample.any():
-        return 1.0
-    spread = float(sample.std(ddof=1))
-    if spread <= ROUNDING * float(np.abs(sample).max()):
-        return None
+    spread = float(sample.std(ddof=1)) if sample.size > 1 else 0.0
+    if spread <= ROUNDING * float(np.abs(sample).max(initial=0.0)):
+        return 1.0 if sample.size > 1 and not sample.any() else None
     t = abs(float(sample.mean())) / (spread / np.sqrt(sample.size))
     return 2 * float(special.stdtr(sample.size - 1, -t))

@@ -13,7 +13,6 @@ import numpy as np
 
 from fairqr.agents.statistics import (
     EXACT_UP_TO,
-    PERMUTATIONS,
     Interval,
     corrected_by_holm,
     mean_interval,
@@ -319,7 +318,6 @@ def compare(
     *,
     alpha: float = 0.05,
     seed: int = 0,
-    permutations: int = PERMUTATIONS,
 ) -> Comparisons:
     """Compare runs with one, by all measures that were computed for both.
 
@@ -332,7 +330,6 @@ def compare(
         others: Measured with the same judgements, groups and target.
         alpha: The level, in (0, 1).
         seed: The seed of the randomisation test.
-        permutations: How many assignments the randomisation test draws for more than 16 queries.
 
     Raises:
         InputError: The level is out of range.
@@ -360,7 +357,7 @@ def compare(
                 count=differences.size,
                 interval=mean_interval(differences, level=1 - alpha),
                 t=paired_t(differences),
-                randomisation=paired_randomisation(differences, random, permutations=permutations),
+                randomisation=paired_randomisation(differences, random),
                 exact=0 < differences.size <= EXACT_UP_TO,
             )
             rows.append(row)
