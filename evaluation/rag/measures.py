@@ -334,7 +334,8 @@ class MeasuredRag(Measured):
 
 def policy_name(kind: Policy, alpha: float | None) -> str:
     """Return the name of a policy in tables, such as ``α = 4``."""
-    return kind if alpha is None else f"α = {alpha:g}"
+    by_group = ", by group" if kind == "group-aware" else ""
+    return kind if alpha is None else f"α = {alpha:g}{by_group}"
 
 
 def measure_fair_rag(
@@ -376,7 +377,8 @@ def measure_fair_rag(
             for group, own in zip((*attribute.groups, UNKNOWN), sums, strict=True):
                 named = dict(zip(GROUP_SUMS, own.tolist(), strict=True))
                 groups.append({**keys, "attribute": name, "group": group, **named})
-    random = [policy_name("plackett-luce", alpha) for alpha in sorted(experiment.alphas)]
+    alphas, kinds = sorted(experiment.alphas), experiment.random
+    random = [policy_name(kind, alpha) for kind in kinds for alpha in alphas]
     order = {
         "collection": [*collections],
         "generator": [*experiment.generators],

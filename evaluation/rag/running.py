@@ -28,7 +28,7 @@ from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.workers import Pool, Tools
 from fairqr.evaluation.rag.collection import RagCollection, RagQuery, RagTask
 from fairqr.evaluation.rag.finding import find_rag_collection
-from fairqr.evaluation.rag.measures import MeasuredRag, measure_fair_rag
+from fairqr.evaluation.rag.measures import MeasuredRag, measure_fair_rag, memberships_of
 from fairqr.evaluation.rag.specification import LABELS, Draw, FairRagExperiment
 from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord, RagManifest, RagStore
 from fairqr.prompts.library import PromptLibrary
@@ -36,6 +36,8 @@ from fairqr.prompts.template import PromptTemplate
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.pools.retrievers import PoolRetriever, open_pool_retriever
 from fairqr.retrieval.sampling import plackett_luce
+from fairqr.retrieval.sampling.group_aware import shifted
+from fairqr.retrieval.sources.schema import Attribute
 
 STORE = RagStore
 
@@ -51,6 +53,7 @@ class Part:
         collection: The name of the collection.
         generator: As :func:`fairqr.agents.models.opening.open_generator` takes it.
         attributor: Its name; empty for no attribution.
+        groups: The attribute whose groups the policy ``group-aware`` minds.
     """
 
     experiment: FairRagExperiment
@@ -59,6 +62,7 @@ class Part:
     task: RagTask
     prompt: PromptTemplate
     attributor: str
+    groups: Attribute | None = None
 
     def key(self, draw: Draw, query: RagQuery) -> tuple[Any, ...]:
         """Return the key of the record of a query."""
@@ -117,8 +121,21 @@ def draw_rankings(
         drawn = plackett_luce.deterministic(scores, k)[np.newaxis]
     else:
         stream = plackett_luce.stream_of(draw.seed, *names, draw.retriever, f"{draw.alpha:g}")
-        drawn = plackett_luce.sample_plackett_luce(scores, draw.alpha, samples, k, stream, form)
+        weights = plackett_luce.log_weights_of(scores, draw.alpha, form)
+        if draw.policy == "group-aware" and part.groups is not None:
+            members, target = _groups_of(part.groups, query)
+            weights = shifted(weights, members, target, min(k, len(scores)), stream)
+        drawn = plackett_luce.race(weights, samples, min(k, len(scores)), stream)
     return tuple(map(tuple, drawn.tolist()))
+
+
+def _groups_of(attribute: Attribute, query: RagQuery) -> tuple[FloatArray, FloatArray]:
+    """Return the groups of each document of a pool, and the share that each group is to get."""
+    members = memberships_of(attribute, [document.groups for document in query.pool])[:, :-1]
+    stated = attribute.population or {}
+    target = np.array([stated.get(group, 0.0) for group in attribute.groups])
+    target = target if stated else members.sum(axis=0)
+    return members, target / (target.sum() or 1.0)
 
 
 def singles(query: RagQuery) -> list[Ranking]:
@@ -329,14 +346,20 @@ def make_rag_plan(
         notes: Sentences for the report.
 
     Raises:
+        InputError: Documents of a collection do not have the groups to mind.
         PromptError: A prompt does not exist, or there is no such version of it.
     """
     # Also those that these collections do not ask with: a name may be misspelt.
     chosen = {name: prompts.get(name, version) for name, version in experiment.prompts.items()}
-    asked, tasks, notes = {}, list[Task](), [*notes]
+    asked, tasks, notes, mind = {}, list[Task](), [*notes], experiment.group_aware
     for name, collection in collections.items():
         kind = collection.task.prompt
         asked[name] = chosen.get(kind) or prompts.get(kind)
+        if mind and mind not in (collection.schema.attributes if collection.schema else ()):
+            raise InputError(
+                f"The documents of '{name}' have no attribute '{one_line(mind)}'; name one of "
+                "theirs as group_aware, or leave it out."
+            )
         if small := sum(len(query.pool) < experiment.k for query in collection.queries):
             notes.append(
                 f"{small} of {len(collection.queries)} queries of '{name}' have fewer "
@@ -344,7 +367,9 @@ def make_rag_plan(
             )
     for generator in experiment.generators:
         for name, collection in collections.items():
-            part = Part(experiment, name, generator, collection.task, asked[name], attributor)
+            groups = collection.schema.attributes[mind] if mind and collection.schema else None
+            how = (collection.task, asked[name], attributor, groups)
+            part = Part(experiment, name, generator, *how)
             tasks += [(part, query) for query in collection.queries]
     manifest = RagManifest(
         experiment=experiment,

@@ -8,10 +8,10 @@ from pydantic import Field, Strict
 
 from fairqr.evaluation.experiments.options import Count, Options, Seed
 
-Policy = Literal["labels", "plackett-luce", "deterministic", "oracle"]
+Policy = Literal["labels", "plackett-luce", "group-aware", "deterministic", "oracle"]
 """What a generator reads: no document and then each alone, which labels the useful ones; samples of
-a retriever's ranking at an α; that one ranking; or useful documents first, in random order
-otherwise, which no retriever can do."""
+a retriever's ranking at an α; such samples in which groups get their target in expectation; that
+one ranking; or useful documents first, in random order otherwise, which no retriever can do."""
 
 
 class Draw(NamedTuple):
@@ -70,6 +70,11 @@ class FairRagExperiment(Options):
         description="The exponents of the stochastic policies: 0 draws uniformly, and a larger "
         "one comes closer to the deterministic ranking.",
     )
+    group_aware: str | None = Field(
+        None,
+        description="An attribute. At each α, one more policy gives its groups their shares of the "
+        "population in expectation, or of the pool where none is stated.",
+    )
     form: Literal["logits", "worths"] = Field(
         "logits", description="How scores become a Plackett–Luce distribution: logits or worths."
     )
@@ -92,6 +97,11 @@ class FairRagExperiment(Options):
         return min(self.samples, self.generated or self.samples)
 
     @property
+    def random(self) -> tuple[Policy, ...]:
+        """The policies that have an α."""
+        return ("plackett-luce", "group-aware") if self.group_aware else ("plackett-luce",)
+
+    @property
     def draws(self) -> list[Draw]:
         """All policies that draw: each retriever as it is and at every α, and the oracle.
 
@@ -102,6 +112,7 @@ class FairRagExperiment(Options):
         for seed in self.seeds:
             for retriever in self.retrievers:
                 draws.append(Draw(retriever, "deterministic", None, seed))
-                draws += [Draw(retriever, "plackett-luce", alpha, seed) for alpha in self.alphas]
+                for policy in self.random:
+                    draws += [Draw(retriever, policy, alpha, seed) for alpha in self.alphas]
             draws.append(Draw("", "oracle", None, seed))
         return draws

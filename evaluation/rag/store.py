@@ -43,7 +43,7 @@ class PolicyRecord(Record):
 
     Attributes:
         collection, generator, retriever, policy, alpha, seed, query: Which one. The retriever is
-            empty for the oracle and for labels, and α is there for ``plackett-luce`` alone.
+            empty for the oracle and for labels, and only policies that draw from scores have an α.
         pool: The ids of the documents; positions below are places in it.
         useful: The positions of those that are useful to this generator.
         k: How many documents the generator reads.

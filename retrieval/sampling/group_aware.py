@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from fairqr.retrieval.fairness.exposure import FloatArray
-from fairqr.retrieval.sampling.plackett_luce import CELLS, GAP, IntArray, close_gaps, race
+from fairqr.retrieval.sampling.plackett_luce import CELLS, GAP, close_gaps
 
 TRIED = 4096
 """How many samples tell the expectation, at most; its standard error is then below .01."""
@@ -26,31 +26,6 @@ STEPS = 200
 """The most changes of θ; some dozens are enough, as measured, but where no θ reaches the target."""
 
 
-def sample_group_aware(
-    log_weights: FloatArray,
-    memberships: FloatArray,
-    target: FloatArray,
-    samples: int,
-    k: int,
-    stream: np.random.Generator,
-) -> IntArray:
-    """Draw independent rankings, cut at k, in which groups get their target in expectation.
-
-    Args:
-        log_weights: ln w of each document, shape (n,), finite.
-        memberships: The groups of each, shape (n, G); rows sum to 1, or to 0 without a label.
-        target: The share of the labelled places of each group, shape (G,), sums to 1. Groups
-            without documents leave theirs to the others; one with too few comes as often as it can.
-        samples: N, at least 1.
-        k: From 1 to n.
-        stream: The source of random numbers; see :func:`stream_of`.
-
-    Returns:
-        The positions, best first, shape (N, k).
-    """
-    return race(shifted(log_weights, memberships, target, k, stream), samples, k, stream)
-
-
 def shifted(
     log_weights: FloatArray,
     memberships: FloatArray,
@@ -58,9 +33,15 @@ def shifted(
     k: int,
     stream: np.random.Generator,
 ) -> FloatArray:
-    """Return the log weights by which groups get their target, shape (n,).
+    """Return the log weights by which groups get their target in expectation, shape (n,).
 
-    Arguments are as in :func:`sample_group_aware`.
+    Args:
+        log_weights: ln w of each document, shape (n,), finite.
+        memberships: The groups of each, shape (n, G); rows sum to 1, or to 0 without a label.
+        target: The share of the labelled places of each group, shape (G,), sums to 1. Groups
+            without documents leave theirs to the others; one with too few comes as often as it can.
+        k: How many places there are, from 1 to n.
+        stream: The source of random numbers.
     """
     weights = close_gaps(log_weights)
     present = memberships.any(axis=0)

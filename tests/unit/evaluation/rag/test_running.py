@@ -32,6 +32,7 @@ from fairqr.evaluation.rag.running import (
 from fairqr.evaluation.rag.specification import Draw
 from fairqr.evaluation.rag.store import PolicyRecord, RagStore
 from fairqr.prompts.library import PromptLibrary
+from fairqr.retrieval.sources.schema import Schema
 from tests.unit.evaluation.rag.small_rag import (
     LetterJudge,
     Namer,
@@ -223,6 +224,39 @@ def test_seeds_queries_and_policies_have_streams_of_their_own() -> None:
     ]
     assert {len(rankings) for rankings in drawn} == {30}
     assert len(set(drawn)) == len(drawn) == 3 * 2 * (2 * 2 + 1)
+
+
+@pytest.mark.parametrize(
+    ("population", "expected"), [({"women": 0.6, "men": 0.4}, 0.6), (None, 0.2)]
+)
+def test_a_policy_that_minds_groups_gives_them_their_target(
+    population: dict[str, float] | None, expected: float
+) -> None:
+    """The population's, or the pool's where none is stated; whatever is retrieved first."""
+    groups = [{"gender": {"women" if place >= 8 else "men": 1.0}} for place in range(10)]
+    query = query_of("q", 10)
+    pool = zip(query.pool, groups, strict=True)
+    query = dataclasses.replace(
+        query, pool=tuple(dataclasses.replace(it, groups=own) for it, own in pool)
+    )
+    described = {
+        "field": "gender",
+        "groups": ["women", "men"],
+        **({"population": population} if population else {}),
+    }
+    schema = Schema.model_validate({"attributes": {"gender": described}})
+    collection = dataclasses.replace(collection_of(query), schema=schema)
+    changes = {"group_aware": "gender", "alphas": [2], "samples": 4000, "k": 2}
+    experiment, named = experiment_of(**changes), {collection.name: collection}
+    ((part, asked),) = make_rag_plan(experiment, named, PromptLibrary()).tasks
+    scores, share = np.linspace(1, 0, 10), {}
+    for draw in experiment.draws:
+        drawn = np.array(draw_rankings(part, asked, draw, scores, ()))
+        share[draw.policy] = (drawn >= 8).mean()
+    assert share["group-aware"] == pytest.approx(expected, abs=0.03)
+    assert share["plackett-luce"] < 0.1
+    with pytest.raises(InputError, match="have no attribute 'age'"):
+        make_rag_plan(experiment_of(group_aware="age"), named, PromptLibrary())
 
 
 @pytest.mark.parametrize("generated", [1, 3, 30])

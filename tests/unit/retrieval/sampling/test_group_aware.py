@@ -6,10 +6,21 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from fairqr.retrieval.sampling.group_aware import sample_group_aware, shifted
-from fairqr.retrieval.sampling.plackett_luce import log_weights_of, stream_of
+from fairqr.retrieval.sampling.group_aware import shifted
+from fairqr.retrieval.sampling.plackett_luce import log_weights_of, race, stream_of
 
 SAMPLES = 20_000
+
+
+def sample_group_aware(
+    weights: np.ndarray,
+    memberships: np.ndarray,
+    target: np.ndarray,
+    samples: int,
+    k: int,
+    stream: np.random.Generator,
+) -> np.ndarray:
+    return race(shifted(weights, memberships, target, k, stream), samples, k, stream)
 
 
 def shares(drawn: np.ndarray, memberships: np.ndarray) -> np.ndarray:
