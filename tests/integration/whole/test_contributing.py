@@ -138,7 +138,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file.write(MEASURE)
     files = package / "evaluation/experiments/files"
     shutil.copy(files / "prompts.yaml", files / "mine.yaml")
-    edited(files / "mine.yaml", "title: ", "title: Mine and ")
+    edited(files / "mine.yaml", "title: P", "title: Mine and P")
     templates = package / "prompts/templates/refine"
     shutil.copy(templates / "v4.yaml", templates / "v9.yaml")
     edited(templates / "v9.yaml", "version: v4", "version: v9")
