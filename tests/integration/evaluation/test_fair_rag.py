@@ -280,18 +280,15 @@ def test_bad_input_has_its_sentence(
     assert not (questions.parent / "run" / "experiment.json").exists()
 
 
-def test_the_version_of_a_prompt_is_chosen_by_the_command(quick: Main, questions: Path) -> None:
-    """Before what the file says, and beside it; one that is not used is refused."""
+def test_wrong_options_of_the_command_are_refused(quick: Main, questions: Path) -> None:
+    """A version of a prompt is chosen before what the file says, and beside it."""
     arguments = run_arguments(questions, prompts={"answer": "v1", "lamp5": "v2"})
-    missing = quick(*arguments, "--set", "prompts.answer=v9").complaint()
-    assert "There is no prompt answer/v9" in missing
-    unused = quick(*arguments, "--set", "prompts.lamp5=v1").complaint()
-    assert unused == "The prompt 'lamp5' is not used; the prompts here are answer."
-
-
-def test_options_of_the_other_kind_are_refused(quick: Main, questions: Path) -> None:
-    rag = quick(*run_arguments(questions), "--set", "attributes=gender").complaint()
-    assert "There is no parameter 'attributes'" in rag
+    for change, sentence in (
+        ("prompts.answer=v9", "There is no prompt answer/v9"),
+        ("prompts.lamp5=v1", "The prompt 'lamp5' is not used; the prompts here are answer."),
+        ("attributes=gender", "There is no parameter 'attributes'"),
+    ):
+        assert sentence in quick(*arguments, "--set", change).complaint()
     search = quick("experiment", "run", "prompts", "-o", "x", "--labels", "y")
     assert search.complaint() == "An experiment on searches takes no --labels; leave it out."
 

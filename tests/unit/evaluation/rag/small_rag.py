@@ -16,16 +16,6 @@ from fairqr.evaluation.experiments.workers import Tools
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask
 from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.prompts.library import PromptLibrary
-from fairqr.prompts.template import Message, PromptTemplate
-
-PROMPT = PromptTemplate(
-    id="answer",
-    version="v1",
-    description="For tests.",
-    messages=(Message(role="user", content="{question} {documents}"),),
-    item="{title}",
-    input_variables=("question", "documents"),
-)
 
 
 class _Names:
@@ -95,13 +85,13 @@ class LetterJudge:
 
     async def judge(self, pairs: Sequence[Pair]) -> list[Entailment]:
         self.pairs += [(pair.premise, pair.hypothesis) for pair in pairs]
-        return [self._one(pair) for pair in pairs]
-
-    def _one(self, pair: Pair) -> Entailment:
-        letter = pair.premise.removeprefix("Text ").removesuffix(".")
-        if letter == "e":
-            return Entailment("empty_document")
-        return Entailment("ok", letter in pair.hypothesis.split())
+        letters = [pair.premise.removeprefix("Text ").removesuffix(".") for pair in pairs]
+        return [
+            Entailment("empty_document")
+            if it == "e"
+            else Entailment("ok", it in pair.hypothesis.split())
+            for it, pair in zip(letters, pairs, strict=True)
+        ]
 
 
 async def tools_with(folder: Path, **opened: Any) -> Tools:
