@@ -77,7 +77,7 @@ async def audits(name: str, collection: Collection) -> AsyncIterator[dict[str, s
             "estimated": replace(plain, texts=texts, widened=groups),
         }.items():
             await asker.look_up([*queries.values()], lambda done, total=None, /: None)
-            seen = {id_: (await asker.observe(it)).record for id_, it in queries.items()}
+            seen = {id_: (await asker.observe(it)).records[0] for id_, it in queries.items()}
             records = functools.partial(map, seen.__getitem__)
             found = measure(SPEC, engine.schema, queries, records, relevance=relevance)
             (women,) = (it for it in found.groups if it.group == "female")
