@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.results import PAGE, Command, Table, differences, page, results
 from fairqr.evaluation.experiments.catalogue import SHIPPED
+from tests.listed_results import module
 
-FOUND = results()
+Command, Table, differences = module.Command, module.Table, module.differences
+FOUND = module.results()
 
 
 def test_the_page_is_written_from_the_file() -> None:
-    assert PAGE.read_text(encoding="utf-8") == "\n".join(page(FOUND))
+    assert module.PAGE.read_text(encoding="utf-8") == "\n".join(module.page(FOUND))
 
 
 def test_each_shipped_experiment_has_a_result_and_each_command_names_one() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import results
+from tests.listed_results import module as results
 
 
 @pytest.mark.model
