@@ -97,20 +97,21 @@ def results() -> dict[str, Result]:
     return {name: Result.model_validate(one) for name, one in found.items()}
 
 
-def measured(folder: Path, table: Table) -> pd.DataFrame:
-    """Return the figures of a table as they were measured, by row and column."""
-    found = pd.read_csv(folder / "measures.csv", dtype={table.rows: str, table.columns: str})
+def measured(found: pd.DataFrame, table: Table) -> pd.DataFrame:
+    """Return the figures of a table by row and column, from all that was measured."""
     for column, value in table.where.items():
-        found = found[found[column].astype(str) == value]
+        found = found[found[column] == value]
     # A measure's name ends with its parameters, which the file leaves out.
-    found[table.columns] = found[table.columns].str.replace(r"\(.*", "", regex=True)
+    names = found[table.columns].str.replace(r"\(.*", "", regex=True)
+    found = found.assign(**{table.columns: names})
     return found.pivot_table("value", table.rows, table.columns, sort=False)
 
 
 def differences(folder: Path, command: Command) -> Iterator[str]:
     """Compare a command's figures with the expected ones; yield a line for each that differs."""
+    found = pd.read_csv(folder / "measures.csv", dtype=str).astype({"value": float})
     for table in command.tables:
-        got = measured(folder, table)
+        got = measured(found, table)
         for row, wanted in table.figures.items():
             for column, expected in wanted.items():
                 value = got[column].get(row, math.nan) if column in got else math.nan

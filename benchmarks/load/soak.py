@@ -17,7 +17,7 @@ from benchmarks.measuring import taken_by
 
 CLIENTS = 8
 SETTLING, FORGETTING = 240, 150
-"""Seconds until all runs have ended, and until they are forgotten, at the most."""
+"""At most so many seconds pass until all runs have ended, and until they are forgotten."""
 MOST_GROWTH, MOST_MORE = 1.1, 8
 """The most times the memory, and the most more files and threads, in the last tenth."""
 ENOUGH = 1_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections import Counter
@@ -33,7 +34,7 @@ from fairqr.evaluation.rag.specification import LABELS, Draw, FairRagExperiment
 from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord, RagManifest, RagStore
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
-from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.exposure import FloatArray, normalise
 from fairqr.retrieval.pools.retrievers import PoolRetriever, open_pool_retriever
 from fairqr.retrieval.sampling import plackett_luce
 from fairqr.retrieval.sampling.group_aware import shifted
@@ -132,10 +133,9 @@ def draw_rankings(
 def _groups_of(attribute: Attribute, query: RagQuery) -> tuple[FloatArray, FloatArray]:
     """Return the groups of each document of a pool, and the share that each group is to get."""
     members = memberships_of(attribute, [document.groups for document in query.pool])[:, :-1]
-    stated = attribute.population or {}
-    target = np.array([stated.get(group, 0.0) for group in attribute.groups])
-    target = target if stated else members.sum(axis=0)
-    return members, target / (target.sum() or 1.0)
+    stated = attribute.population
+    shares = [stated.get(it, 0.0) for it in attribute.groups] if stated else members.sum(axis=0)
+    return members, normalise(shares)
 
 
 def singles(query: RagQuery) -> list[Ranking]:
@@ -258,7 +258,9 @@ class Answerer:
             ModelError: The generator or the attributor was away.
         """
         try:
-            samples = draw_rankings(self.part, self.query, draw, scores, useful)
+            # Groups may take seconds to weigh, in which other questions go on.
+            drawing = (self.part, self.query, draw, scores, useful)
+            samples = await asyncio.to_thread(draw_rankings, *drawing)
         except InputError as error:
             return self._record(draw, useful=useful, failure=str(error))
         answers = []

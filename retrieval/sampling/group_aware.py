@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.exposure import FloatArray, normalise
 from fairqr.retrieval.sampling.plackett_luce import CELLS, GAP, close_gaps
 
 TRIED = 4096
@@ -47,7 +47,8 @@ def shifted(
     present = memberships.any(axis=0)
     if not (target * present).any():
         return weights
-    wanted = target * present / (target * present).sum()
+    widest = GAP - weights.min()  # beyond it nothing changes: that group comes first, or last
+    wanted = normalise(target * present)
     clocks = stream.standard_exponential((min(TRIED, max(1, CELLS // weights.size)), weights.size))
     noise = -np.log(clocks, out=clocks)
     shift, step, before = np.zeros(target.size), np.ones(target.size), np.zeros(target.size)
@@ -59,12 +60,11 @@ def shifted(
             nearest, best = distance, shift
         if distance <= NEAR:
             break
-        turned = np.sign(missing) * before
-        step = np.where(turned < 0, step / 2, np.where(turned > 0, step * 1.2, step))
-        before = np.sign(missing)
-        # Beyond the widest gap nothing changes: that group comes first, or last.
-        shift = np.clip(shift + before * step, weights.min() - GAP, GAP - weights.min())
-        step = np.minimum(step, GAP - weights.min())
+        way = np.sign(missing)
+        goes_on = way * before
+        step = np.where(goes_on > 0, step * 1.2, np.where(goes_on < 0, step / 2, step))
+        shift = np.clip(shift + way * step, -widest, widest)
+        step, before = np.minimum(step, widest), way
     return np.asarray(weights + memberships @ best)
 
 
@@ -72,4 +72,4 @@ def _shares(arrivals: FloatArray, memberships: FloatArray, k: int) -> FloatArray
     """Return each group's share of the places of those that come first; zeros if none is known."""
     first = np.argpartition(-arrivals, k - 1, axis=1)[:, :k]
     read = np.bincount(first.ravel(), minlength=len(memberships)) @ memberships
-    return np.asarray(read / (read.sum() or 1.0))
+    return normalise(read)

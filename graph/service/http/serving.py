@@ -159,8 +159,7 @@ def bound(settings: ServiceSettings) -> socket.socket:
             kind, passive = socket.SOCK_STREAM, socket.AI_PASSIVE
             family, *_, address = socket.getaddrinfo(host, port, type=kind, flags=passive)[0]
             listener = stack.enter_context(socket.socket(family))
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
+            _bind(listener, address, socket.SO_REUSEADDR)
         except (OSError, UnicodeError) as error:
             why = (getattr(error, "strerror", None) or "there is no such address").lower()
             raise ConfigError(
@@ -168,8 +167,14 @@ def bound(settings: ServiceSettings) -> socket.socket:
                 "one with --host and --port."
             ) from None
         stack.pop_all()
-    listener.setblocking(False)
     return listener
+
+
+def _bind(made: socket.socket, address: Any, *options: int) -> None:
+    for option in options:
+        made.setsockopt(socket.SOL_SOCKET, option, 1)
+    made.bind(address)
+    made.setblocking(False)
 
 
 def fork(number: int, listener: socket.socket) -> tuple[bool, socket.socket]:
@@ -240,10 +245,7 @@ def fork(number: int, listener: socket.socket) -> tuple[bool, socket.socket]:
 
 def _beside(listener: socket.socket) -> socket.socket:
     own = socket.socket(listener.family)
-    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
-        own.setsockopt(socket.SOL_SOCKET, option, 1)
-    own.bind(listener.getsockname())
-    own.setblocking(False)
+    _bind(own, listener.getsockname(), socket.SO_REUSEADDR, socket.SO_REUSEPORT)
     return own
 
 

@@ -103,7 +103,7 @@ def test_every_measure_is_tried_here() -> None:
 
 
 def test_values_and_reasons_of_odd_queries_are_known(whole: Evaluation) -> None:
-    """Of each measure for each query: its value, or why it has none."""
+    """Each measure has a value for each query, or the reason why there is none."""
     found = {
         text: {
             query: reason(score) or round(float(score), 12)  # type: ignore[arg-type]

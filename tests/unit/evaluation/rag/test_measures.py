@@ -276,7 +276,7 @@ def test_memberships_sum_to_one_with_the_unknown_apart(unknown: str) -> None:
 
 
 GROUPS = {0: "female", 1: "male", 2: "male", 3: "female", 4: "male", 5: "unknown"}
-"""Of the documents of :func:`made`."""
+"""The groups of the documents of :func:`made`."""
 
 
 @pytest.fixture(scope="module")
