@@ -63,13 +63,8 @@ def memberships_of(
     return {it.name: table.memberships(Dimension(it, (it,)), ids) for it in attributes}
 
 
-RUN_ENDING = (IndexUnavailableError, ModelError, ModelUnavailableError)
+RUN_ENDING = (ModelError, ModelUnavailableError)
 """Errors that say nothing of one query: the run decides what they mean."""
-
-
-def failed(query: AuditQuery, error: FairqrError) -> Observation:
-    """Return that nothing is known of a query, since the engine failed."""
-    return Observation(query=query.id, status="failed", message=one_line(error))
 
 
 class _Reach(NamedTuple):
@@ -183,7 +178,6 @@ class Asker:
         """Ask one query; that the engine refuses it is an observation, too.
 
         Raises:
-            IndexUnavailableError: The engine is away.
             ModelError: An encoder fails.
             ModelUnavailableError: It is not there.
         """
@@ -192,7 +186,8 @@ class Asker:
         except RUN_ENDING:
             raise
         except FairqrError as error:
-            return Done((failed(query, error),))
+            record = Observation(query=query.id, status="failed", message=one_line(error))
+            return Done((record,), away=error if isinstance(error, IndexUnavailableError) else None)
 
     async def _observed(self, query: AuditQuery) -> Done[Observation]:
         words = query.id if query.id in self._rankings else query.text

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairqr.agents.statistics import corrected_by_holm, stream
-from fairqr.base.errors import FairqrError, InputError, SourceError, one_line
+from fairqr.base.errors import FairqrError, IndexUnavailableError, InputError, SourceError, one_line
 from fairqr.evaluation.audit.asking import RUN_ENDING
 from fairqr.evaluation.audit.records import PairScores
 from fairqr.evaluation.estimates import Estimate, divided, estimate, p_of_means, shares
@@ -150,8 +150,7 @@ class ScoredPairs:
         """Score the documents of one query; that it is refused is a record, too.
 
         Raises:
-            IndexUnavailableError: The engine is away.
-            ModelError: An encoder is.
+            ModelError: An encoder is away.
             ModelUnavailableError: What scores is not there.
             ValueError: A score is no finite number.
         """
@@ -160,17 +159,14 @@ class ScoredPairs:
         except RUN_ENDING:
             raise
         except FairqrError as error:
-            return Done((self.failed(task, error),))
+            record = PairScores(query=task.id, status="failed", message=one_line(error))
+            return Done((record,), away=error if isinstance(error, IndexUnavailableError) else None)
         pairs: dict[str, dict[str, Any]] = {}
         for it, score in zip(task.documents, scores, strict=True):
             pair = pairs.setdefault(it.pair, {"segment": it.segment, "scores": {}})
             pair["scores"][it.version] = score
         record = {"query": task.id, "status": "ok", "pairs": tuple(pairs.values())}
         return Done((PairScores.model_validate(record),))
-
-    def failed(self, task: PairQuery, error: FairqrError) -> PairScores:
-        """Return that nothing is known of a query."""
-        return PairScores(query=task.id, status="failed", message=one_line(error))
 
 
 async def open_pairs(name: str, pairs: Pairs, engine: SearchEngine) -> ScoredPairs:

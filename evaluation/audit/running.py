@@ -7,11 +7,18 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
-from fairqr.base.errors import FairqrError, InputError, SourceError, TargetError, one_line
+from fairqr.base.errors import (
+    FairqrError,
+    InputError,
+    ModelError,
+    SourceError,
+    TargetError,
+    one_line,
+)
 from fairqr.base.secrets import WITHHELD, without_secrets
-from fairqr.evaluation.audit.asking import Asker, failed
+from fairqr.evaluation.audit.asking import Asker
 from fairqr.evaluation.audit.bundle import REDACTED, AuditFolder, AuditManifest, Relevance
 from fairqr.evaluation.audit.finishing import Audit, measured, read_audit
 from fairqr.evaluation.audit.measuring import dimensions_to_measure
@@ -252,15 +259,20 @@ async def _ask(
 
     for known in folder.observations.in_order(done):
         note(known)
-    run = partial(
-        run_tasks, keys=lambda it: [(it.id,)], start=start, watcher=watcher, at_once=concurrency
-    )
+
+    async def run(*work: Any, **named: Any) -> None:
+        how = {"keys": lambda it: [(it.id,)], "start": start, "watcher": watcher}
+        undone = await run_tasks(*work, **how, **named, at_once=concurrency)
+        # The report tells which queries failed, but not by an encoder that is away.
+        if isinstance(undone, ModelError):
+            raise undone
+
     asked = _cost(asker, left, len(every), rate) if left else ""
     if cost := "; then ".join(filter(None, (asked, then))):
         watcher.note(cost)
     await asker.find_limit(every if left else ())
     kept = folder.observations
-    await run(every, observe, kept, title="queries", model=lambda _: name, failed=failed)
+    await run(every, observe, kept, title="queries", model=lambda _: name)
     check_labels()
     folder.begin(manifest)
     if pairs:
@@ -270,7 +282,6 @@ async def _ask(
             folder.pairs,
             title="pairs",
             model=lambda _: f"'{pairs.name}'",
-            failed=pairs.failed,
         )
 
 

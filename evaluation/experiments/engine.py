@@ -8,14 +8,15 @@ answer is a result, also if nobody can read it.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Generic, TypeVar
 
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import FairqrError, IndexUnavailableError, ModelError, one_line
+from fairqr.base.loops import run_together
 from fairqr.evaluation.experiments.folder import Lines, Record
 from fairqr.evaluation.experiments.progress import StageWatcher
 
@@ -33,7 +34,7 @@ class Done(Generic[R]):
     """A task that was done.
 
     Attributes:
-        records: What to write.
+        records: What to write. One that is not final tells of a failure in a report.
         notes: Sentences for the user; each is shown once.
         away: Why a part of it is not done, after these records; only for what is away.
         refusal: Why the model refused everything that was asked. That may be so for each task, as
@@ -56,30 +57,25 @@ def check_answered(status: str, message: str, usage: Usage) -> ModelError | None
             a wrong key, and not the model.
 
     Returns:
-        For :attr:`Done.refusal`, if it refused the question.
+        Why the model refused the question, if it did; for :func:`refusal_of`.
 
     Raises:
         ModelError: It was away.
     """
     cost = usage.prompt_tokens or usage.completion_tokens or usage.cached_calls
+    failure = ModelError(status, message or f"the status '{status}'")
     if status in _AWAY and not (status == "refused" and cost):
-        raise _failure(status, message)
-    return refusal_of([(status, message)])
+        raise failure
+    return failure if status == "invalid_request" else None
 
 
-def refusal_of(replies: Iterable[tuple[str, str]]) -> ModelError | None:
-    """Return why a model refused everything that it was asked; None if it did not.
+def refusal_of(checked: Sequence[ModelError | None]) -> ModelError | None:
+    """Return why a model refused all questions of a task, for :attr:`Done.refusal`.
 
     Args:
-        replies: Of each question how it ended, and the failure in words.
+        checked: What :func:`check_answered` returned for each.
     """
-    listed = [*replies]
-    refuses = listed and all(status == "invalid_request" for status, _ in listed)
-    return _failure(*listed[0]) if refuses else None
-
-
-def _failure(status: str, message: str) -> ModelError:
-    return ModelError(status, message or f"the status '{status}'")
+    return checked[0] if checked and all(checked) else None
 
 
 @dataclass(slots=True)
@@ -87,24 +83,18 @@ class _Answers:
     """What came of all tasks that one model answers.
 
     Attributes:
-        tasks: How many there are.
         has_answered: Whether it ever answered, now or in an earlier run.
         held: Records to write once it is known that the model is there.
-        in_a_row: How many tasks failed since the last answer.
-        last: Why the last task failed, if it did.
-        undone: Why tasks are not done.
+        failed: Why the tasks since the last answer failed.
     """
 
-    tasks: int = 0
     has_answered: bool = False
     held: list[Any] = field(default_factory=list)
-    in_a_row: int = 0
-    last: FairqrError | None = None
-    undone: list[FairqrError] = field(default_factory=list)
+    failed: list[FairqrError] = field(default_factory=list)
 
 
 async def run_tasks(
-    tasks: Iterable[T],
+    tasks: Sequence[T],
     do: Callable[[T], Awaitable[Done[R]]],
     lines: Lines[R],
     *,
@@ -115,7 +105,6 @@ async def run_tasks(
     watcher: StageWatcher,
     at_once: int,
     place: Callable[[T], Any] = lambda _: None,
-    failed: Callable[[T, FairqrError], R] | None = None,
 ) -> FairqrError | None:
     """Do the tasks that lack a record, one place after the other.
 
@@ -130,8 +119,6 @@ async def run_tasks(
         watcher: Receives the progress.
         at_once: How many tasks may run at the same time.
         place: Returns what a task needs, such as a model; large ones do not fit side by side.
-        failed: Makes the record of a task that is not done, one that is not final, where a report
-            should tell of it; then the run does not end with an error if anything was answered.
 
     Returns:
         The error that tells what is not done, with which a run should end; None if all is done.
@@ -141,14 +128,16 @@ async def run_tasks(
         IndexUnavailableError: So is an engine.
         FairqrError: An error stopped a task; the records so far are kept.
     """
-    tasks, there = [*tasks], lines.done()
+    there, answers = lines.done(), defaultdict[str, _Answers](_Answers)
     left = [task for task in tasks if not there >= {*keys(task)}]
-    answers: dict[str, _Answers] = {}
     for task in tasks:
-        own = answers.setdefault(model(place(task)), _Answers())
-        own.tasks += 1
-        own.has_answered |= there >= {*keys(task)}
-    untold, shown = list[R](), set[str]()
+        answers[model(place(task))].has_answered |= there >= {*keys(task)}
+    undone, shown = list[FairqrError](), set[str]()
+
+    async def work(queue: Iterator[T]) -> None:
+        for task in queue:
+            await one(task)
+            watcher.advance()
 
     async def one(task: T) -> None:
         who = model(place(task))
@@ -156,47 +145,34 @@ async def run_tasks(
         try:
             found = await do(task)
         except (IndexUnavailableError, ModelError) as error:
-            is_away = isinstance(error, IndexUnavailableError) or error.status in _AWAY
-            # Where a report tells of failures, they are the engine's and not those of a model.
-            if not is_away or (failed is not None and isinstance(error, ModelError)):
+            if isinstance(error, ModelError) and error.status not in _AWAY:
                 raise
             found = Done((), away=error)
-        if found.away is not None:
-            own.undone.append(found.away)
-            untold.extend([failed(task, found.away)] if failed else [])
         for sentence in [it for it in found.notes if it not in shown]:
             shown.add(sentence)
             watcher.note(sentence)
-        own.last = found.away or found.refusal
         own.held.extend(found.records)
-        own.has_answered |= found.refusal is None and bool(found.records)
+        answered = any(record.is_final or not found.away for record in found.records)
+        own.has_answered |= answered and not found.refusal
         while own.has_answered and own.held:
             lines.add(own.held.pop(0))
-        own.in_a_row = 0 if own.last is None else own.in_a_row + 1
-        if own.last is not None and own.in_a_row >= GIVE_UP:
-            raise _ended(f"{who} failed {GIVE_UP} times in a row", own.last)
-        watcher.advance()
+        undone.extend([found.away] if found.away else [])
+        failure = found.away or found.refusal
+        own.failed = [*own.failed, failure] if failure else []
+        if len(own.failed) >= GIVE_UP:
+            raise _ended(f"{who} failed {GIVE_UP} times in a row", own.failed[-1])
 
     if left:
         watcher.stage(title, len(tasks), len(tasks) - len(left))
     for at, group in groupby(left, key=place):
         await start(at)
         with lines.writing():
-            await _all_of(group, one, at_once)
+            await run_together(work(group) for _ in range(at_once))
     for who, own in answers.items():
-        if own.last is not None and not own.has_answered:
-            raise _ended(f"{who} did not answer any question", own.last)
-    if untold:
-        with lines.writing():
-            for record in untold:
-                lines.add(record)
-    missing = {who: own for who, own in answers.items() if own.undone}
-    if failed is not None or not missing:
-        return None
-    named = [
-        f"{it} did not answer {len(own.undone)} of {own.tasks} tasks" for it, own in missing.items()
-    ]
-    return _ended("; ".join(named), [*missing.values()][-1].undone[-1], "run again")
+        if own.failed and not own.has_answered:
+            raise _ended(f"{who} did not answer any question", own.failed[-1])
+    what = f"{len(undone)} of {len(tasks)} {title} are not done"
+    return _ended(what, undone[-1], "run again") if undone else None
 
 
 def _ended(what: str, error: FairqrError, then: str = "fix this and run again") -> FairqrError:
@@ -204,27 +180,3 @@ def _ended(what: str, error: FairqrError, then: str = "fix this and run again") 
     reason = one_line(error, 200).rstrip(".")
     told = f"{what}, the last time with: {reason}; {then}, the results so far are kept."
     return ModelError(error.status, told) if isinstance(error, ModelError) else type(error)(told)
-
-
-async def _all_of(things: Iterable[T], work: Callable[[T], Awaitable[None]], at_once: int) -> None:
-    """Do something with each thing, several at a time.
-
-    Raises:
-        FairqrError: What stopped one; the others are stopped too.
-    """
-    left = iter(things)
-
-    async def worker() -> None:
-        for thing in left:
-            await work(thing)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(at_once):
-                group.create_task(worker())
-    except* (FairqrError, OSError) as errors:
-        stopped = errors.exceptions[0]
-    else:
-        return
-    # What stops one stops them all; the first sentence says it.
-    raise stopped

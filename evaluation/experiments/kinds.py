@@ -13,7 +13,7 @@ from fairqr.base.extras import library
 from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.specification import Experiment
-from fairqr.evaluation.experiments.workers import Pool, Workers, opened_pool
+from fairqr.evaluation.experiments.workers import Tools, opened_tools
 from fairqr.evaluation.probes.specification import (
     LISTWISE_KIND,
     LORA_KIND,
@@ -37,7 +37,8 @@ class RunOptions:
         folder: Where everything goes.
         watcher: Receives the progress.
         prompts: Where prompts come from.
-        workers: Where the work is done, and how much at a time.
+        workers: Where the work is done, as :func:`opened_tools` takes it.
+        at_once: How many jobs may be under way at the same time.
         labels: What knows already which documents are useful, for Fair RAG.
         prompts_set: The ids of the prompts whose version the user set.
         report: Whether the report is written next, with the values of all measures.
@@ -48,15 +49,16 @@ class RunOptions:
     folder: Path
     watcher: StageWatcher
     prompts: PromptLibrary = field(default_factory=PromptLibrary)
-    workers: Workers = field(default_factory=Workers)
+    workers: str | None = None
+    at_once: int | None = None
     labels: Sequence[Path] = ()
     prompts_set: frozenset[str] = frozenset()
     report: bool = False
     agree: Callable[[int, int], None] = lambda calls, tokens: None
 
-    def pool(self, replies: Path) -> AbstractAsyncContextManager[Pool]:
-        """Connect to the workers; a file keeps the replies of models."""
-        return opened_pool(self.workers, self.prompts, replies)
+    def tools(self, replies: Path) -> AbstractAsyncContextManager[Tools]:
+        """Return what does the jobs; a file keeps the replies of models."""
+        return opened_tools(self.prompts, replies, self.workers, self.at_once)
 
 
 @dataclass(frozen=True, slots=True)

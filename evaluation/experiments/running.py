@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.specification import Experiment, System, keywords_of
 from fairqr.evaluation.experiments.store import Manifest, Round, SearchRecord, Store
 from fairqr.evaluation.experiments.training import folds_of, gather, train
-from fairqr.evaluation.experiments.workers import Pool, Tools
+from fairqr.evaluation.experiments.workers import Tools
 from fairqr.evaluation.measures.measure import parse_measures
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import METHODS, Context
@@ -313,9 +312,8 @@ async def search(tools: Tools, place: Place, task: Search) -> Done[SearchRecord]
     if result.stop_reason == "budget":  # the search's own limit cuts questions off, too
         statuses = [status for status in statuses if status != "timeout"]
     message = next(iter(result.warnings), "")
-    for status in statuses:
-        check_answered(status, message, usage)
-    return Done((record,), refusal=refusal_of((status, message) for status in statuses))
+    checked = [check_answered(status, message, usage) for status in statuses]
+    return Done((record,), refusal=refusal_of(checked))
 
 
 async def _open_graph(tools: Tools, place: Place) -> Any:
@@ -336,7 +334,7 @@ async def _open_graph(tools: Tools, place: Place) -> Any:
 
 
 async def run_searches(
-    plan: Plan, collection: Collection, store: Store, pool: Pool, *, watcher: StageWatcher
+    plan: Plan, collection: Collection, store: Store, tools: Tools, *, watcher: StageWatcher
 ) -> None:
     """Do all searches of a plan that have no record yet.
 
@@ -346,7 +344,7 @@ async def run_searches(
         plan: What to do.
         collection: The collection that the plan was made for.
         store: Where results go; locked while this runs.
-        pool: Does the searches.
+        tools: Do the searches.
         watcher: Receives each search.
 
     Raises:
@@ -354,13 +352,12 @@ async def run_searches(
             results so far are kept.
     """
     store.check(plan.manifest)
-    async with contextlib.aclosing(pool.tools):
-        run = _Run(plan, collection, store, watcher, pool)
-        cells = await run.cells_to_do()
-        await pool.do(check_needs, plan.manifest.experiment, cells)
-        with store.locked():
-            store.begin(plan.manifest)
-            await run.search_all(cells)
+    run = _Run(plan, collection, store, watcher, tools)
+    cells = await run.cells_to_do()
+    await tools.do(check_needs, plan.manifest.experiment, cells)
+    with store.locked():
+        store.begin(plan.manifest)
+        await run.search_all(cells)
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +366,7 @@ class _Run:
     collection: Collection
     store: Store
     watcher: StageWatcher
-    pool: Pool
+    tools: Tools
 
     async def cells_to_do(self) -> list[Cell]:
         """Return the cells with a search to do, but for those whose corpus is not here."""
@@ -404,7 +401,7 @@ class _Run:
 
     async def _engine(self, system: System) -> SearchEngine:
         return await open_engine(
-            self.pool.tools,
+            self.tools,
             self.collection.name,
             self._corpus(system),
             system.retriever,
@@ -428,7 +425,7 @@ class _Run:
                 (await engine.info()).fingerprint,
                 cell.system.retriever,
                 self._model(cell.system),
-                self.pool.at_once,
+                self.tools.at_once,
             )
             context = cell.context(self.plan.manifest.experiment)
             weights = await self._weights(cell, engine, context)
@@ -439,7 +436,7 @@ class _Run:
             place, weights, context = ready[task[0]]
             query = topic.text(keywords_of(cell.form))
             asked = Search(cell.key(topic), query, context, weights.get(topic.id))
-            return await self.pool.do(search, place, asked)
+            return await self.tools.do(search, place, asked)
 
         undone = await run_tasks(
             [*product(range(len(cells)), self.plan.topics)],
@@ -451,7 +448,7 @@ class _Run:
             start=start,
             model=lambda it: self._model(cells[it].system) or cells[it].system.name,
             watcher=self.watcher,
-            at_once=self.pool.at_once,
+            at_once=self.tools.at_once,
         )
         if undone is not None:
             raise undone
@@ -485,8 +482,8 @@ async def run(experiment: Experiment, options: RunOptions) -> None:
     store = Store(options.folder)
     for sentence in plan.manifest.notes:
         options.watcher.note(sentence)
-    async with options.pool(store.replies) as pool:
-        await run_searches(plan, collection, store, pool, watcher=options.watcher)
+    async with options.tools(store.replies) as tools:
+        await run_searches(plan, collection, store, tools, watcher=options.watcher)
     if not options.report:
         measure_experiment(store, collection).write(store.folder)
 

@@ -9,7 +9,7 @@ import re
 import secrets
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -20,74 +20,60 @@ from fairqr.base.errors import InputError, WorkersError, one_line
 from fairqr.base.extras import library
 from fairqr.prompts.library import PromptLibrary
 
-DEFAULT_AT_ONCE = 2
-"""How many things are under way at the same time where nothing is said."""
-
-MOST_AT_ONCE = 256
+AT_ONCE = 2
+"""How many jobs are under way at the same time where nothing is said."""
 
 LOCAL = "ray://local"
 OBJECT_STORE_BYTES = 256 * 2**20
 RETRIES = 2
 """How often a job is repeated after its process died."""
 
-_ADDRESS = re.compile(r"ray(?:://(?:local|[^/\s@?#]+:[0-9]{1,5}))?")
+_ADDRESS = re.compile(r"ray://(local|[^/\s@?#]+:[0-9]{1,5})")
 
 T = TypeVar("T")
 P = ParamSpec("P")
-
-
-@dataclass(frozen=True, slots=True)
-class Workers:
-    """Who does the work.
-
-    Attributes:
-        ray: ``ray``, ``ray://local`` or ``ray://HOST:PORT``; empty for this process.
-        at_once: How many searches, questions or lists may be under way at the same time; as many as
-            Ray has processors if it is None, which only Ray may have.
-    """
-
-    ray: str = ""
-    at_once: int | None = DEFAULT_AT_ONCE
-
-
-def parse_workers(text: object, concurrency: int | None = None) -> Workers:
-    """Read who is to do the work.
-
-    Args:
-        text: A number for this process; ``ray`` for the Ray that RAY_ADDRESS names or that runs
-            here, or else one that is started for the run; ``ray://local`` for one that is started
-            for the run; ``ray://HOST:PORT`` for a cluster, by Ray Client. None for this process.
-        concurrency: How many things may be under way at the same time; it outranks a number.
-
-    Raises:
-        InputError: It is none of these, or the number is out of range.
-    """
-    if text is None:
-        return Workers("", concurrency or DEFAULT_AT_ONCE)
-    said = str(text).strip()
-    if _ADDRESS.fullmatch(said):
-        return Workers(said, concurrency)
-    if not said.isdecimal() or not 1 <= int(said) <= MOST_AT_ONCE:
-        raise InputError(
-            f"The workers cannot be '{one_line(said, 60)}'; write a number from 1 to "
-            f"{MOST_AT_ONCE}, ray, ray://local or ray://HOST:PORT."
-        )
-    return Workers("", concurrency or int(said))
 
 
 @dataclass
 class Tools:
     """The open indexes and models of one process, each opened once.
 
+    A job is a function of such tools and of plain data. With workers it is done by theirs.
+
     Attributes:
         prompts: The prompts of the user who runs the experiment.
         replies: Where replies of models are kept.
+        at_once: How many jobs may be under way at the same time.
+        free: The processes on Ray that wait for a job, as actors; None for this process.
     """
 
     prompts: PromptLibrary
     replies: ReplyCache = field(default_factory=ReplyCache)
+    at_once: int = AT_ONCE
+    free: asyncio.Queue[Any] | None = None
     _kept: dict[str, tuple[object, Any]] = field(default_factory=dict, init=False)
     _locks: dict[str, asyncio.Lock] = field(default_factory=dict, init=False)
+
+    async def do(
+        self,
+        job: Callable[Concatenate[Tools, P], Awaitable[T]],
+        *arguments: P.args,
+        **_: P.kwargs,
+    ) -> T:
+        """Do a job.
+
+        Raises:
+            FairqrError: The job raised it.
+            WorkersError: The workers cannot be reached any more, or died with this job again and
+                again.
+        """
+        if self.free is None:
+            return await job(self, *arguments)
+        actor = await self.free.get()
+        try:
+            return cast("T", await _result(actor.do.remote(job, *arguments)))
+        finally:
+            self.free.put_nowait(actor)
 
     async def keep(self, place: str, name: object, opened: Callable[[], Awaitable[T]]) -> T:
         """Return the thing that is open at a place, after opening it if necessary.
@@ -125,95 +111,53 @@ class Tools:
         if hasattr(opened, "aclose"):
             await opened.aclose()
 
-    async def do(self, job: Any, *arguments: Any) -> Any:
-        """Do a job with these tools, where they are."""
-        return await job(self, *arguments)
-
-
-Job = Callable[Concatenate[Tools, P], Awaitable[T]]
-"""A function of a module of fairqr; what it takes and gives is plain data."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """Does jobs, in this process or on Ray.
-
-    Attributes:
-        tools: What is open in this process.
-        at_once: How many jobs may be under way at the same time.
-        free: The processes on Ray that wait for a job, as actors; None for this process.
-    """
-
-    tools: Tools
-    at_once: int = DEFAULT_AT_ONCE
-    free: asyncio.Queue[Any] | None = None
-
-    @classmethod
-    def here(cls, prompts: PromptLibrary, replies: Path, at_once: int = DEFAULT_AT_ONCE) -> Pool:
-        """Return one that asks with these prompts in this process, and keeps replies in a file."""
-        return cls(Tools(prompts, ReplyCache(replies)), at_once)
-
-    async def do(self, job: Job[P, T], *arguments: P.args, **_: P.kwargs) -> T:
-        """Do a job.
-
-        Raises:
-            FairqrError: The job raised it.
-            WorkersError: The workers cannot be reached any more, or died with this job again and
-                again.
-        """
-        if self.free is None:
-            return cast("T", await self.tools.do(job, *arguments))
-        actor = await self.free.get()
-        try:
-            return cast("T", await _result(actor.do.remote(job, *arguments)))
-        finally:
-            self.free.put_nowait(actor)
-
 
 @asynccontextmanager
-async def opened_pool(
-    workers: Workers, prompts: PromptLibrary, replies: Path
-) -> AsyncIterator[Pool]:
-    """Connect to a Ray, if that does the work, and let go of it in the end.
+async def opened_tools(
+    prompts: PromptLibrary, replies: Path, workers: str | None = None, at_once: int | None = None
+) -> AsyncIterator[Tools]:
+    """Return what does the jobs, and close it in the end.
 
     Args:
-        workers: Ray or this process.
-        prompts: The prompts, which we send to the workers.
-        replies: The file that keeps replies of models; workers on Ray keep theirs in memory.
+        prompts: The prompts, which we send to workers.
+        replies: The file that keeps replies of models; workers keep theirs in memory.
+        workers: ``ray://local`` for a Ray that is started for the run, ``ray://HOST:PORT`` for a
+            cluster, by Ray Client; None for this process.
+        at_once: How many jobs may be under way at the same time; on Ray as many as it has
+            processors by default.
 
     Raises:
-        InputError: Ray is not installed.
+        InputError: The workers are none of these, or Ray is not installed.
         WorkersError: The Ray cannot be reached, or has other versions.
     """
-    pool = Pool.here(prompts, replies, workers.at_once or DEFAULT_AT_ONCE)
-    if not workers.ray:
-        yield pool
-        return
-    ray = _connect(workers.ray)
-    try:
-        room = ray.available_resources()
-        processors = max(1.0, room.get("CPU", 1.0))
-        most = workers.at_once or min(int(processors), MOST_AT_ONCE)
-        # What is there is shared, so that as many as asked for find room.
-        actor = ray.remote(Tools).options(
-            max_restarts=-1,
-            max_task_retries=RETRIES,
-            scheduling_strategy="SPREAD",
-            num_cpus=min(1.0, processors / most),
-            num_gpus=min(1.0, room.get("GPU", 0.0) / most),
-        )
-        free = asyncio.Queue[Any]()
-        for _ in range(most):
-            free.put_nowait(actor.remote(prompts))
-        shared = Pool(pool.tools, most, free)
-        if (there := await shared.do(_version)) != version("fairqr"):
-            raise WorkersError(
-                f"There is fairqr {there}, and where you run it {version('fairqr')}; results "
-                "would differ, so install the same on both sides."
+    async with aclosing(Tools(prompts, ReplyCache(replies), at_once or AT_ONCE)) as tools:
+        if workers is None:
+            yield tools
+            return
+        ray = _connect(workers)
+        try:
+            room = ray.available_resources()
+            processors = max(1.0, room.get("CPU", 1.0))
+            most = tools.at_once = at_once or int(processors)
+            # What is there is shared, so that as many as asked for find room.
+            actor = ray.remote(Tools).options(
+                max_restarts=-1,
+                max_task_retries=RETRIES,
+                scheduling_strategy="SPREAD",
+                num_cpus=min(1.0, processors / most),
+                num_gpus=min(1.0, room.get("GPU", 0.0) / most),
             )
-        yield shared
-    finally:
-        ray.shutdown()
+            tools.free = asyncio.Queue()
+            for _ in range(most):
+                tools.free.put_nowait(actor.remote(prompts))
+            if (there := await tools.do(_version)) != version("fairqr"):
+                raise WorkersError(
+                    f"There is fairqr {there}, and where you run it {version('fairqr')}; results "
+                    "would differ, so install the same on both sides."
+                )
+            yield tools
+        finally:
+            ray.shutdown()
 
 
 async def _version(_: Tools) -> str:
@@ -244,9 +188,14 @@ def _connect(address: str) -> Any:
     """Connect to a Ray, or start one, and return its module.
 
     Raises:
-        InputError: Ray is not installed.
+        InputError: The address is none, or Ray is not installed.
         WorkersError: It cannot be reached, or has other versions.
     """
+    if not _ADDRESS.fullmatch(address):
+        raise InputError(
+            f"The workers cannot be '{one_line(address, 60)}'; write ray://local or "
+            "ray://HOST:PORT, and how many tasks run at a time as --concurrency."
+        )
     # Ray reads these when it is imported. It must send no usage reports, and one that we start
     # listens on all addresses of the machine: its token is known to this run alone.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -256,7 +205,7 @@ def _connect(address: str) -> Any:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
     ray = library("ray", "Work on Ray", "ray")
     own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
-    to = {"ray": {}, LOCAL: {"address": "local", **own}}.get(address, {"address": address})
+    to = {"address": "local", **own} if address == LOCAL else {"address": address}
     try:
         with warnings.catch_warnings(action="ignore"):
             ray.init(**to, log_to_driver=False, logging_level=logging.ERROR)

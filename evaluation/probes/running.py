@@ -24,7 +24,7 @@ from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.experiments.options import check_prompts
 from fairqr.evaluation.experiments.progress import StageWatcher
-from fairqr.evaluation.experiments.workers import Pool, Tools
+from fairqr.evaluation.experiments.workers import Tools
 from fairqr.evaluation.probes import specification as specs
 from fairqr.evaluation.probes import store as kept
 from fairqr.evaluation.probes import tuning
@@ -206,7 +206,7 @@ async def do_task(tools: Tools, task: Task, at_once: int) -> engine.Done[Any]:
     made = await opened(tools, task.asked, at_once)
     if not isinstance(made, PairwiseJudge):
         found = await made.rank(task.query, task.items, group=task.group)
-        failed = [engine.check_answered(it, found.message, found.usage) for it in found.failures]
+        checked = [engine.check_answered(it, found.message, found.usage) for it in found.failures]
         ranked = kept.RankingRecord(
             **dict(zip(kept.RankingRecord.keys, task.key, strict=True)),
             order=found.order,
@@ -216,12 +216,11 @@ async def do_task(tools: Tools, task: Task, at_once: int) -> engine.Done[Any]:
             warnings=found.warnings,
             spent=spent(found.usage),
         )
-        refusal = next(filter(None, failed), None) if ranked.failed else None
+        refusal = engine.refusal_of(checked) if ranked.failed else None
         return engine.Done((ranked,), found.warnings, refusal=refusal)
     compared = await made.compare(task.query, task.items, task.group)
     both = (compared.one_first, compared.other_first)
-    for each in both:
-        engine.check_answered(each.status, each.message, each.usage)
+    checked = [engine.check_answered(it.status, it.message, it.usage) for it in both]
     said = compared.preferred(lean.PROTECTED, lean.UNPROTECTED)
     record = kept.PairRecord(
         **dict(zip(kept.PairRecord.keys, task.key, strict=True)),
@@ -230,8 +229,7 @@ async def do_task(tools: Tools, task: Task, at_once: int) -> engine.Done[Any]:
         log_odds=(both[0].log_odds, both[1].log_odds),
         spent=spent(compared.usage),
     )
-    refusal = engine.refusal_of((it.status, it.message) for it in both)
-    return engine.Done((record,), made.warnings, refusal=refusal)
+    return engine.Done((record,), made.warnings, refusal=engine.refusal_of(checked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,14 +330,14 @@ def remaining_cost(plan: ProbePlan, prompts: PromptLibrary, store: ProbeStore) -
 
 
 async def run_probe(
-    plan: ProbePlan, store: ProbeStore, pool: Pool, *, watcher: StageWatcher
+    plan: ProbePlan, store: ProbeStore, tools: Tools, *, watcher: StageWatcher
 ) -> None:
     """Do all tasks of a probe that have no record yet, one ranker or model after the other.
 
     Args:
         plan: What to do.
         store: Where results go; locked while this runs.
-        pool: Does the jobs.
+        tools: Do the jobs.
         watcher: Receives each list or pair.
 
     Raises:
@@ -348,7 +346,7 @@ async def run_probe(
     """
 
     async def start(place: tuple[str, str]) -> None:
-        await pool.do(start_asked, plan.asked[place], pool.at_once)
+        await tools.do(start_asked, plan.asked[place], tools.at_once)
         # Nothing is written before the model is there.
         store.start(plan.manifest, plan.collections)
 
@@ -356,13 +354,13 @@ async def run_probe(
         store.check(plan.manifest)
         for stage, title in plan.stages.items():
             if stage == "after":
-                judge = await opened(pool.tools, plan.tasks[0].asked, pool.at_once)
+                judge = await opened(tools, plan.tasks[0].asked, tools.at_once)
                 await tuning.tune(store, plan.manifest, plan.batches, judge, watcher)
                 tuned = replace(plan.tasks[0].asked, model=f"{CAUSAL}:{store.adapter}")
                 plan = replace(plan, tasks=[replace(task, asked=tuned) for task in plan.tasks])
             undone = await engine.run_tasks(
                 plan.tasks,
-                lambda task: pool.do(do_task, task, pool.at_once),
+                lambda task: tools.do(do_task, task, tools.at_once),
                 store.lines(stage),
                 title=title,
                 keys=lambda task: [task.key],
@@ -370,7 +368,7 @@ async def run_probe(
                 start=start,
                 model=lambda place: place[0],
                 watcher=watcher,
-                at_once=pool.at_once,
+                at_once=tools.at_once,
             )
             store.start(plan.manifest, plan.collections)
             if undone is not None:
@@ -393,7 +391,7 @@ async def run(
         FairqrError: The folder holds something else, a model fails or cannot be tuned, or the run
             is costly and the user did not agree.
     """
-    if isinstance(experiment, specs.LoraExperiment) and options.workers.ray:
+    if isinstance(experiment, specs.LoraExperiment) and options.workers:
         raise InputError("A model is tuned in one process; leave the workers on Ray out.")
     plan = await make_probe_plan(experiment, options.prompts, options.watcher, **asked)
     same = plan.manifest.model_dump_json(include=set(plan.manifest.identity()))
@@ -405,8 +403,8 @@ async def run(
     most = most if cost.calls else "no question to a language model is left"
     for sentence in (*plan.manifest.notes, most):
         options.watcher.note(sentence)
-    async with options.pool(replies_file() if shared else store.replies) as pool:
-        await run_probe(plan, store, pool, watcher=options.watcher)
+    async with options.tools(replies_file() if shared else store.replies) as tools:
+        await run_probe(plan, store, tools, watcher=options.watcher)
     return store
 
 

@@ -26,7 +26,7 @@ from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.experiments.options import check_prompts
 from fairqr.evaluation.experiments.progress import StageWatcher
-from fairqr.evaluation.experiments.workers import Pool, Tools
+from fairqr.evaluation.experiments.workers import Tools
 from fairqr.evaluation.rag.collection import RagCollection, RagQuery, RagTask
 from fairqr.evaluation.rag.finding import find_rag_collection
 from fairqr.evaluation.rag.measures import MeasuredRag, measure_fair_rag, memberships_of
@@ -211,7 +211,7 @@ async def answer_query(
             made.append(await answerer.follow(draw, scores[name], label.useful))
     except ModelError as error:
         return Done(made, notes, away=error)
-    return Done(made, notes, refusal=refusal_of(answerer.replies))
+    return Done(made, notes, refusal=refusal_of(answerer.checked))
 
 
 @dataclass(slots=True)
@@ -221,7 +221,7 @@ class Answerer:
     Attributes:
         generator: It has been started, and so has the attributor.
         known: The answers that there are.
-        replies: How each question ended, and the failure in words.
+        checked: For each question why it was refused, if it was.
     """
 
     part: Part
@@ -229,7 +229,7 @@ class Answerer:
     generator: Generator
     attributor: Attributor | None
     known: dict[Ranking, AnswerRecord] = field(default_factory=dict)
-    replies: list[tuple[str, str]] = field(default_factory=list, init=False)
+    checked: list[ModelError | None] = field(default_factory=list, init=False)
     _usage: Usage = field(default_factory=Usage, init=False)
     _begun: float = field(default_factory=time.perf_counter, init=False)
 
@@ -286,8 +286,7 @@ class Answerer:
         request = GenerationRequest(self.part.prompt, self.query.question, sources)
         reply = await self.generator.generate(request)
         self._usage += reply.usage
-        check_answered(reply.status, reply.message, reply.usage)
-        self.replies.append((reply.status, reply.message))
+        self.checked.append(check_answered(reply.status, reply.message, reply.usage))
         utility = self.part.task.utility(reply.text, self.query.golds) if reply.text else 0.0
         worth = utility if reply.status in ("ok", "empty") else None
         return AnswerRecord(ranking=ranking, status=reply.status, text=reply.text, utility=worth)
@@ -481,13 +480,13 @@ def cost_of(plan: RagPlan, store: RagStore) -> Counter[str]:
     return cost
 
 
-async def run_fair_rag(plan: RagPlan, store: RagStore, pool: Pool, watcher: StageWatcher) -> None:
+async def run_fair_rag(plan: RagPlan, store: RagStore, tools: Tools, watcher: StageWatcher) -> None:
     """Do all that is not done yet.
 
     Args:
         plan: What to do.
         store: Where results go; locked while this runs.
-        pool: Does the jobs.
+        tools: Do the jobs.
         watcher: Receives the progress.
 
     Raises:
@@ -496,12 +495,12 @@ async def run_fair_rag(plan: RagPlan, store: RagStore, pool: Pool, watcher: Stag
     """
 
     async def start(part: Part) -> None:
-        await pool.do(open_part, part)
+        await tools.do(open_part, part)
         store.begin(plan.manifest)
 
     async def do(task: Task) -> Done[PolicyRecord]:
         before = [there[key] for key in keys_of(task, there) if key in there]
-        done = await pool.do(answer_query, *task, before)
+        done = await tools.do(answer_query, *task, before)
         given = [record for record in before if record.key not in kept]
         return replace(done, records=[*given, *done.records])
 
@@ -518,7 +517,7 @@ async def run_fair_rag(plan: RagPlan, store: RagStore, pool: Pool, watcher: Stag
             start=start,
             model=lambda part: part.generator,
             watcher=watcher,
-            at_once=pool.at_once,
+            at_once=tools.at_once,
         )
     if undone is not None:
         raise undone
@@ -549,8 +548,8 @@ async def run(experiment: FairRagExperiment, options: RunOptions) -> None:
     )
     for sentence in (*plan.manifest.notes, told if answers else "nothing is left to ask"):
         options.watcher.note(sentence)
-    async with options.pool(store.replies) as pool:
-        await run_fair_rag(plan, store, pool, options.watcher)
+    async with options.tools(store.replies) as tools:
+        await run_fair_rag(plan, store, tools, options.watcher)
 
 
 def measure(store: RagStore) -> MeasuredRag:

@@ -48,7 +48,7 @@ def run_experiment(
     model: list[str] | None = None,
     set_: list[str] | None = None,
     labels: list[Path] | None = None,
-    concurrency: int | None = None,
+    concurrency: Count | None = None,
     workers: str | None = None,
     prompts: Path | None = None,
     small: bool = False,
@@ -68,8 +68,7 @@ def run_experiment(
         labels: Fair RAG: take labels from the folder of another run, or from a table.
         concurrency: How many searches, questions or pairs run at a time; use 1 to measure times.
             [default: 2]
-        workers: Where the work runs: a number of tasks in this process, ray, ray://local or
-            ray://HOST:PORT.
+        workers: Where the work runs, if not in this process: ray://local or ray://HOST:PORT.
         prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
         small: Run its small form: less of everything, for a first answer in about two minutes.
         report: Write the report when the run is done.
@@ -78,7 +77,6 @@ def run_experiment(
     """
     from fairqr.evaluation.experiments.catalogue import read_experiment
     from fairqr.evaluation.experiments.kinds import FAIR_RAG, RunOptions
-    from fairqr.evaluation.experiments.workers import parse_workers
 
     file = read_experiment(experiment)
     kind = file.kind
@@ -97,7 +95,8 @@ def run_experiment(
             output,
             watcher,
             PromptLibrary(prompts),
-            parse_workers(workers or file.values.get("workers"), concurrency),
+            workers,
+            concurrency,
             labels=labels or [],
             prompts_set=frozenset(changes.get("prompts", ())),
             report=report,

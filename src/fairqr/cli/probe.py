@@ -167,7 +167,6 @@ def _probe(
 ) -> Printed:
     """Run a probe of either kind, and measure it."""
     from fairqr.evaluation.experiments import kinds
-    from fairqr.evaluation.experiments.workers import Workers
     from fairqr.evaluation.probes import running as probes
     from fairqr.evaluation.reports.text import records_of
     from fairqr.prompts.library import PromptLibrary
@@ -182,7 +181,7 @@ def _probe(
             output or cache_dir() / "probes",
             watcher,
             PromptLibrary(running.prompts_dir),
-            Workers(at_once=running.concurrency),
+            at_once=running.concurrency,
             agree=partial(agree, yes=running.yes),
         )
         asked = running.model_dump(include={"base_url", "timeout"})

@@ -15,7 +15,7 @@ import pytest
 
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.evaluation.experiments.folder import Lines
-from fairqr.evaluation.experiments.workers import Job, P, Pool, T, Tools
+from fairqr.evaluation.experiments.workers import Tools
 from fairqr.evaluation.probes.running import make_probe_plan, run_probe
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.evaluation.rag.collection import RagQuery
@@ -40,31 +40,17 @@ from tests.unit.evaluation.watching import Watcher
 __all__ = ["clean_environment", "collection", "model_server", "people", "records", "timeless"]
 
 
-class Elsewhere:
-    """Does jobs with tools of its own; what they take and give is pickled, as on Ray.
+class Elsewhere(Tools):
+    """Does jobs with tools of its own; what they take and give is pickled, as on Ray."""
 
-    Attributes:
-        at_once: How many jobs may be under way at the same time.
-        done: How many were done.
-    """
-
-    def __init__(self, prompts: PromptLibrary, replies: Path, at_once: int) -> None:
-        self._pool = Pool.here(prompts, replies, at_once)
-        self.tools = Tools(prompts, ReplyCache(replies))
-        self.at_once = at_once
-        self.done = 0
-
-    async def do(self, job: Job[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        sent = pickle.loads(pickle.dumps((job, arguments, named)))
-        found: T = pickle.loads(pickle.dumps(await self._pool.do(sent[0], *sent[1], **sent[2])))
-        self.done += 1
-        return found
+    async def do(self, job: Any, *arguments: Any, **_: Any) -> Any:
+        job, arguments = pickle.loads(pickle.dumps((job, arguments)))
+        return pickle.loads(pickle.dumps(await super().do(job, *arguments)))
 
 
-def _pool(where: str, prompts: PromptLibrary, replies: Path, at_once: int = 2) -> Pool:
-    if where == "here":
-        return Pool.here(prompts, replies, at_once)
-    return Elsewhere(prompts, replies, at_once)
+def _tools(where: str, prompts: PromptLibrary, replies: Path, at_once: int = 2) -> Tools:
+    kind = Tools if where == "here" else Elsewhere
+    return kind(prompts, ReplyCache(replies), at_once)
 
 
 def _judges(asked: Asked) -> Answer:
@@ -122,9 +108,9 @@ async def test_the_jobs_of_fair_rag_are_plain_data(
     for name in ("here", "there"):
         model_server.does(_judges)
         store = RagStore(clean_environment / name)
-        pool = _pool(name, prompts, store.replies, 1)
+        tools = _tools(name, prompts, store.replies, 1)
         # One at a time, since both queries have documents with the same texts to be judged.
-        await run_fair_rag(plan, store, pool, Watcher())
+        await run_fair_rag(plan, store, tools, Watcher())
         written.append((_of(store.lines), len(model_server.asked)))
     assert written[0][0] == written[1][0]
     assert any(answer["used"] for record in written[0][0] for answer in record["answers"])
@@ -151,9 +137,9 @@ async def test_the_jobs_of_lists_and_pairs_are_plain_data(
     written = []
     for name in ("here", "there"):
         stores = [ProbeStore(clean_environment / f"{name} {kind}") for kind in ("lists", "pairs")]
-        pool = _pool(name, prompts, clean_environment / f"{name}.sqlite")
+        tools = _tools(name, prompts, clean_environment / f"{name}.sqlite")
         for plan, store in zip(plans, stores, strict=True):
-            await run_probe(plan, store, pool, watcher=Watcher())
+            await run_probe(plan, store, tools, watcher=Watcher())
         written.append((_of(stores[0].lines("rankings")), _of(stores[1].lines("pairs"))))
     assert written[0] == written[1]
     assert len(written[0][0]) == 2 * 9

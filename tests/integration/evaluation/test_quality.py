@@ -16,7 +16,7 @@ from fairqr.evaluation.experiments.measuring import measure_experiment
 from fairqr.evaluation.experiments.running import make_plan, run_searches
 from fairqr.evaluation.experiments.specification import Experiment
 from fairqr.evaluation.experiments.store import Store
-from fairqr.evaluation.experiments.workers import Pool
+from fairqr.evaluation.experiments.workers import opened_tools
 from fairqr.prompts.library import PromptLibrary
 from tests.integration.local_model import ENCODER, linked
 from tests.unit.evaluation.watching import Watcher
@@ -47,8 +47,8 @@ async def test_ours_is_above_plain_retrieval_and_keeps_its_relevance(
     )
     prompts, store = PromptLibrary(), Store(tmp_path / "run")
     plan = make_plan(experiment, collection, prompts)
-    pool = Pool.here(prompts, store.replies)
-    await run_searches(plan, collection, store, pool, watcher=Watcher())
+    async with opened_tools(prompts, store.replies) as tools:
+        await run_searches(plan, collection, store, tools, watcher=Watcher())
     (found,) = measure_experiment(store, collection).evaluations.values()
     plain, ours = (
         {name: result.mean or 0.0 for name, result in found[system].results.items()}

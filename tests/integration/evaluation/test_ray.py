@@ -23,7 +23,7 @@ import pytest
 
 from fairqr.base.errors import ModelError, WorkersError
 from fairqr.evaluation.experiments import workers as ray_workers
-from fairqr.evaluation.experiments.workers import Tools, Workers, opened_pool
+from fairqr.evaluation.experiments.workers import Tools, opened_tools
 from fairqr.prompts.library import PromptLibrary
 from tests.integration.evaluation.test_experiments import collection, write_experiment
 from tests.integration.evaluation.test_jobs import records
@@ -160,18 +160,19 @@ def test_searches_on_ray_are_those_of_one_process(
     command: Command, collection: Path, cluster: Cluster
 ) -> None:
     """The workers have indexes of their own; one is killed while the model is silent."""
-    asked = write_experiment(collection, systems=SYSTEMS, workers=cluster.address)
+    asked = write_experiment(collection, systems=SYSTEMS)
     here, there = collection.parent / "here", collection.parent / "there"
     cluster.models.does(_keywords)
     run = command(
-        *("experiment", "run", asked, "-o", here, "--workers", "2"),
+        *("experiment", "run", asked, "-o", here),
         OPENAI_BASE_URL=cluster.models.base_url,
     )
     assert run.code == 0, run
     gate = threading.Event()
     cluster.models.does(lambda asked: dataclasses.replace(_keywords(asked), gate=gate))
-    # The file says that a Ray does the work; the command itself could not ask the model.
-    child = command.start("experiment", "run", asked, "-o", there, "--concurrency", "2")
+    # The command itself could not ask the model.
+    workers = ("--workers", cluster.address, "--concurrency", "2")
+    child = command.start("experiment", "run", asked, "-o", there, *workers)
     cluster.models.wait_for(2)
     os.kill(_workers_of(cluster.process.pid)[0], signal.SIGKILL)
     gate.set()
@@ -228,17 +229,17 @@ async def test_what_goes_wrong_on_workers_is_told(
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     replies = clean_environment / "replies.sqlite"
-    async with opened_pool(Workers(cluster.address, 1), PromptLibrary(), replies) as pool:
+    async with opened_tools(PromptLibrary(), replies, cluster.address, 1) as tools:
         with pytest.raises(ModelError, match=r"^It was slow\.$") as failed:
-            await pool.do(_fails)
+            await tools.do(_fails)
         assert failed.value.status == "timeout"
         with pytest.raises(WorkersError, match=r"The workers failed .*; see Ray's logs"):
-            await pool.do(_dies)
-        assert await pool.do(_answers) == "here"
+            await tools.do(_dies)
+        assert await tools.do(_answers) == "here"
 
     async def refused(address: str) -> str:
         with pytest.raises(WorkersError) as refused:
-            async with opened_pool(Workers(address, 4), PromptLibrary(), replies):
+            async with opened_tools(PromptLibrary(), replies, address, 4):
                 pass
         return str(refused.value)
 

@@ -15,7 +15,7 @@ from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.ranking.rankers import RankerOptions, RankItem, open_ranker
 from fairqr.evaluation.experiments.running import run_searches
 from fairqr.evaluation.experiments.store import Store
-from fairqr.evaluation.experiments.workers import Pool
+from fairqr.evaluation.experiments.workers import opened_tools
 from fairqr.graph.search.result import SearchResult
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.sources.catalog import Catalog
@@ -214,8 +214,8 @@ async def test_an_experiment_compares_rankers(
     assert {cell.seed for cell in plan.cells} == {0}
     assert {name.partition("=")[0] for name in plan.manifest.prompts} == {"listwise", "pairwise"}
     library = PromptLibrary()
-    pool = Pool.here(library, store.replies)
-    await run_searches(plan, collection, store, pool, watcher=Watcher())
+    async with opened_tools(library, store.replies) as tools:
+        await run_searches(plan, collection, store, tools, watcher=Watcher())
     calls = len(model_server.asked)
     records = {(record.system, record.topic): record for record in store.lines.read()}
     assert len(records) == 4 * 4
@@ -229,6 +229,6 @@ async def test_an_experiment_compares_rankers(
     assert records["listwise", "t0"].model_calls == 1
     assert records["pairwise, 8", "t0"].model_calls == 8 * 7
     assert calls < sum(record.model_calls for record in records.values())
-    pool = Pool.here(library, store.replies)
-    await run_searches(plan, collection, store, pool, watcher=Watcher())
+    async with opened_tools(library, store.replies) as tools:
+        await run_searches(plan, collection, store, tools, watcher=Watcher())
     assert len(model_server.asked) == calls

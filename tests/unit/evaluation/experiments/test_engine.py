@@ -13,6 +13,8 @@ from fairqr.evaluation.experiments.engine import GIVE_UP, Done, check_answered, 
 from fairqr.evaluation.experiments.folder import Lines, Record
 from tests.unit.evaluation.watching import Watcher
 
+SLOW = ModelError("timeout", "Slow.")
+
 
 class Note(Record):
     """A record of a test."""
@@ -40,15 +42,15 @@ class Model:
         self.asked: list[str] = []
         self.started: list[str] = []
 
-    async def run(self, tasks: Sequence[str], lines: Lines[Note], **more: object) -> Watcher:
+    async def run(
+        self, tasks: Sequence[str], lines: Lines[Note], *, at_once: int = 1, name: str = ""
+    ) -> Watcher:
         """Do tasks, each at the place that its first letter names."""
 
         async def start(place: str) -> None:
             self.started.append(place)
 
         watcher = Watcher()
-        named = {"model": lambda place: f"model {place}"}
-        how: dict[str, object] = {"at_once": 1, "watcher": watcher, **named, **more}
         undone = await run_tasks(
             tasks,
             self.answer,
@@ -57,7 +59,9 @@ class Model:
             keys=lambda task: [(task,)],
             place=lambda task: task[0],
             start=start,
-            **how,  # type: ignore[arg-type]
+            model=lambda place: name or f"model {place}",
+            watcher=watcher,
+            at_once=at_once,
         )
         if undone is not None:
             raise undone
@@ -65,12 +69,10 @@ class Model:
 
     async def answer(self, task: str) -> Done[Note]:
         self.asked.append(task)
-        failure = self.failures.get(task)
+        failure = self.failures.get(task, Done((Note(name=task),), ("Said once.",)))
         if isinstance(failure, FairqrError):
             raise failure
-        if failure is not None:
-            return failure
-        return Done((Note(name=task),), ("Said once.",))
+        return failure
 
 
 async def test_each_task_is_done_once_and_one_place_after_the_other(lines: Lines[Note]) -> None:
@@ -85,18 +87,27 @@ async def test_each_task_is_done_once_and_one_place_after_the_other(lines: Lines
     assert (len(model.asked), len(model.started)) == (12, 4)
 
 
-@pytest.mark.parametrize("error", [ModelError("timeout", "Slow."), IndexUnavailableError("Slow.")])
+@pytest.mark.parametrize("error", [SLOW, IndexUnavailableError("Slow.")])
 async def test_what_is_away_is_not_done_and_is_asked_again(
     error: FairqrError, lines: Lines[Note]
 ) -> None:
-    """A failure is never a record; the run says so at its end, and goes on where it was left."""
-    model = Model(a1=error)
-    with pytest.raises(type(error), match=r"model a did not answer 1 of 3 .*: Slow; run again"):
-        await model.run(["a0", "a1", "a2"], lines)
-    assert [note.name for note in lines.read()] == ["a0", "a2"]
+    """The run says so at its end, and goes on where it was left.
+
+    A failure is never a result; an audit's report may tell of it by a record.
+    """
+    told = Done((Note(name="a3", failed=True),), away=error)
+    model = Model(a1=error, a3=told)
+    with pytest.raises(type(error), match=r"^2 of 4 tasks are not done, .*: Slow; run again"):
+        await model.run(["a0", "a1", "a2", "a3"], lines)
+    assert [(note.name, note.failed) for note in lines.read()] == [
+        ("a0", False),
+        ("a2", False),
+        ("a3", True),
+    ]
     model.failures = {}
-    await model.run(["a0", "a1", "a2"], lines)
-    assert model.asked == ["a0", "a1", "a2", "a1"]
+    await model.run(["a0", "a1", "a2", "a3"], lines)
+    assert model.asked == ["a0", "a1", "a2", "a3", "a1", "a3"]
+    assert not any(note.failed for note in lines.read())
 
 
 async def test_what_is_never_there_is_given_up(lines: Lines[Note]) -> None:
@@ -107,63 +118,33 @@ async def test_what_is_never_there_is_given_up(lines: Lines[Note]) -> None:
         await model.run(tasks, lines)
     assert given_up.value.status == "rate_limited"
     assert len(model.asked) == GIVE_UP
+    few = Model(a1=away, a2=Done((Note(name="a2", failed=True),), away=away))
+    with pytest.raises(ModelError, match="did not answer any question"):
+        await few.run(tasks[1:3], lines)
+    assert lines.read() == []
     # An answer in between says that it is there.
     model = Model(**dict.fromkeys(tasks[: GIVE_UP - 1] + tasks[GIVE_UP:-1], away))
-    with pytest.raises(ModelError, match=f"did not answer {2 * GIVE_UP - 2} of"):
+    with pytest.raises(ModelError, match=f"^{2 * GIVE_UP - 2} of {len(tasks)} tasks are not done"):
         await model.run(tasks, lines)
-    few = Model(**dict.fromkeys(tasks[1:3], away))
-    with pytest.raises(ModelError, match="did not answer any question"):
-        await few.run(tasks[1:3], Lines(lines.path.with_name("other"), Note, "the note"))
 
 
-async def test_a_report_may_tell_of_what_was_not_done(lines: Lines[Note]) -> None:
-    """An audit says which queries failed; they are asked again all the same."""
-    model = Model(a1=IndexUnavailableError("Slow."))
-    how = {"failed": lambda task, error: Note(name=task, failed=True)}
-    await model.run(["a0", "a1"], lines, **how)
-    assert [note.failed for note in lines.read()] == [False, True]
-    model.failures = {}
-    await model.run(["a0", "a1"], lines, **how)
-    assert [note.failed for note in lines.read()] == [False, False]
-    nothing = Lines(lines.path.with_name("other"), Note, "the note")
-    with pytest.raises(IndexUnavailableError, match="did not answer any question"):
-        await Model(a1=IndexUnavailableError("Slow.")).run(["a1"], nothing, **how)
-
-
-async def test_refusals_are_results_once_anything_is_answered(lines: Lines[Note]) -> None:
+async def test_refusals_are_results_once_the_model_answers_anywhere(lines: Lines[Note]) -> None:
     """All may be refused for the same reason, as with a wrong option; nothing is left of that."""
-    refused = Done((Note(name="a0"),), refusal=ModelError("invalid_request", "Odd."))
-    model = Model(a0=refused)
-    with pytest.raises(ModelError, match=r"did not answer any question, .*: Odd; fix this"):
-        await model.run(["a0"], lines)
-    assert lines.read() == []
-    await model.run(["a0", "a1"], lines)
-    assert {note.name for note in lines.read()} == {"a0", "a1"}
-
-
-async def test_a_model_is_there_if_it_answers_anywhere(lines: Lines[Note]) -> None:
-    """What it refuses at one place are results then; what one is away for, others go on after."""
     refused = {
-        it: Done((Note(name=it),), refusal=ModelError("invalid_request", "Long.")) for it in "bc"
+        it: Done((Note(name=it),), refusal=ModelError("invalid_request", "Odd.")) for it in "bc"
     }
-    await Model(**refused).run(["a", "b", "c"], lines, model=lambda place: "one")
-    assert len(lines.read()) == 3
-    others = Lines(lines.path.with_name("other"), Note, "the note")
-    away = {it: ModelError("timeout", "Slow.") for it in ("b0", "a1", "c0")}
+    with pytest.raises(ModelError, match=r"did not answer any question, .*: Odd; fix this"):
+        await Model(**refused).run(["a", "b"], lines)
+    assert [note.name for note in lines.read()] == ["a"]
+    await Model(**refused).run(["a", "b", "c", "d"], lines, name="one")
+    assert {note.name for note in lines.read()} == {*"abcd"}
+
+
+async def test_others_go_on_after_a_model_that_is_away(lines: Lines[Note]) -> None:
+    away = dict.fromkeys(("b0", "a1", "c0"), SLOW)
     with pytest.raises(ModelError, match="model c did not answer any question"):
-        await Model(**away).run(["a0", "a1", "b0", "b1", "c0", "d0"], others)
-    assert {note.name for note in others.read()} == {"a0", "b1", "d0"}
-    with pytest.raises(
-        ModelError, match=r"model a did not answer 1 of 2 tasks; model b did not .*"
-    ):
-        await Model(**away).run(["a0", "a1", "b0", "b1"], others)
-
-
-async def test_an_encoder_that_is_away_is_no_failure_of_the_engine(lines: Lines[Note]) -> None:
-    how = {"failed": lambda task, error: Note(name=task, failed=True)}
-    with pytest.raises(ModelError, match="Slow"):
-        await Model(a1=ModelError("rate_limited", "Slow.")).run(["a0", "a1"], lines, **how)
-    assert [note.name for note in lines.read()] == ["a0"]
+        await Model(**away).run(["a0", "a1", "b0", "b1", "c0", "d0"], lines)
+    assert {note.name for note in lines.read()} == {"a0", "b1", "d0"}
 
 
 @pytest.mark.parametrize("error", [InputError("Bad."), ModelError("parse_error", "Odd.")])
@@ -179,7 +160,7 @@ def test_a_refusal_without_tokens_is_the_server_s() -> None:
         assert check_answered(status, "", Usage()) is None
     assert check_answered("invalid_request", "No.", Usage()) is not None
     for usage in (Usage(model_calls=1, prompt_tokens=20), Usage(cached_calls=1)):
-        check_answered("refused", "", usage)
+        assert check_answered("refused", "", usage) is None
     for status, usage in (("refused", Usage(model_calls=1)), ("timeout", Usage(prompt_tokens=9))):
         with pytest.raises(ModelError, match=f"the status '{status}'"):
             check_answered(status, "", usage)

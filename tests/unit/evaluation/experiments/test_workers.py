@@ -1,4 +1,4 @@
-"""Who does the work of an experiment: what may be written, and what a worker keeps open."""
+"""What does the work of an experiment: which workers may be named, and what one keeps open."""
 
 from __future__ import annotations
 
@@ -8,57 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import yaml
 
 from fairqr.base.errors import CapError, FairqrError, InputError, ModelError
-from fairqr.evaluation.experiments.catalogue import SHIPPED, read_experiment
-from fairqr.evaluation.experiments.workers import Tools, Workers, parse_workers
+from fairqr.evaluation.experiments.workers import Tools, opened_tools
 from fairqr.prompts.library import PromptLibrary
 
 
 @pytest.mark.parametrize(
-    ("text", "concurrency", "found"),
-    [
-        (None, None, Workers("", 2)),
-        (None, 7, Workers("", 7)),
-        ("4", None, Workers("", 4)),
-        (4, 3, Workers("", 3)),
-        ("ray", None, Workers("ray", None)),
-        ("ray://local", 8, Workers("ray://local", 8)),
-        ("ray://head.example:10001", None, Workers("ray://head.example:10001", None)),
-        ("ray://[::1]:10001", None, Workers("ray://[::1]:10001", None)),
-    ],
-)
-def test_workers_as_they_are_written(
-    text: str | int | None, concurrency: int | None, found: Workers
-) -> None:
-    assert parse_workers(text, concurrency) == found
-
-
-@pytest.mark.parametrize(
     "text",
-    [
-        "0",
-        "257",
-        "many",
-        "ray://",
-        "ray://host",
-        "ray://user:secret@host:1",
-        "ray://host:1/../x",
-        "http://h:1",
-    ],
+    ["4", "ray", "ray://host", "ray://user:secret@host:1", "ray://host:1/../x", "http://h:1"],
 )
-def test_workers_that_are_none(text: str) -> None:
-    with pytest.raises(InputError):
-        parse_workers(text)
-
-
-def test_workers_are_no_part_of_an_experiment(tmp_path: Path) -> None:
-    """Otherwise a run could not go on with others."""
-    shipped = read_experiment(SHIPPED[0])
-    path = tmp_path / "own.yaml"
-    path.write_text(yaml.safe_dump({**shipped.values, "workers": "ray"}))
-    assert read_experiment(path).spec() == shipped.spec()
+async def test_workers_that_are_none(text: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="write ray://local or ray://HOST:PORT"):
+        async with opened_tools(PromptLibrary(), tmp_path / "replies.sqlite", text):
+            pass
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from fairqr.cli.options import read_parameters
 from fairqr.evaluation.experiments.catalogue import SHIPPED, read_experiment
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.progress import QuietWatcher
-from fairqr.evaluation.experiments.workers import Pool
+from fairqr.evaluation.experiments.workers import opened_tools
 from fairqr.evaluation.probes import running
 from fairqr.evaluation.probes.running import ProbePlan, make_probe_plan, remaining_cost, run_probe
 from fairqr.evaluation.probes.specification import (
@@ -132,7 +132,8 @@ async def test_what_is_done_is_not_done_again(
 
     async def run() -> Watcher:
         watcher = Watcher()
-        await run_probe(plan, store, Pool.here(PROMPTS, store.replies), watcher=watcher)
+        async with opened_tools(PROMPTS, store.replies) as tools:
+            await run_probe(plan, store, tools, watcher=watcher)
         return watcher
 
     assert ((first := await run()).stages, first.steps) == ([("pairs", 12, 0)], 12)
@@ -155,8 +156,9 @@ async def test_nothing_is_written_where_the_first_model_is_not_there(
 ) -> None:
     plan = await plan_of(listwise(sources=built, rankers=["nothing:fake", "initial"]))
     store = ProbeStore(tmp_path / "run")
-    with pytest.raises(ModelUnavailableError):
-        await run_probe(plan, store, Pool.here(PROMPTS, store.replies), watcher=Watcher())
+    async with opened_tools(PROMPTS, store.replies) as tools:
+        with pytest.raises(ModelUnavailableError):
+            await run_probe(plan, store, tools, watcher=Watcher())
     assert not store.exists()
 
 

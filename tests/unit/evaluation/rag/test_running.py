@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from fairqr.base.errors import InputError, ModelError, PromptError
 from fairqr.evaluation.experiments.catalogue import read_experiment
 from fairqr.evaluation.experiments.engine import GIVE_UP
-from fairqr.evaluation.experiments.workers import Pool
 from fairqr.evaluation.rag.collection import RagQuery
 from fairqr.evaluation.rag.measures import measure_fair_rag
 from fairqr.evaluation.rag.running import (
@@ -70,8 +69,9 @@ class Running:
     ) -> dict[tuple[Any, ...], PolicyRecord]:
         """Run it, and return all records without their times."""
         opened = {"generator": namer, **({"attributor": judge} if judge else {})}
-        pool = Pool(await tools_with(self.folder, **opened), at_once)
-        await run_fair_rag(self.plan, self.store, pool, self.watcher)
+        tools = await tools_with(self.folder, **opened)
+        tools.at_once = at_once
+        await run_fair_rag(self.plan, self.store, tools, self.watcher)
         return self.records
 
     @property
