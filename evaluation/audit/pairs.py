@@ -159,8 +159,8 @@ class ScoredPairs:
         except RUN_ENDING:
             raise
         except FairqrError as error:
-            record = PairScores(query=task.id, status="failed", message=one_line(error))
-            return Done((record,), away=error if isinstance(error, IndexUnavailableError) else None)
+            failed = PairScores(query=task.id, status="failed", message=one_line(error))
+            return Done((failed,), away=error if isinstance(error, IndexUnavailableError) else None)
         pairs: dict[str, dict[str, Any]] = {}
         for it, score in zip(task.documents, scores, strict=True):
             pair = pairs.setdefault(it.pair, {"segment": it.segment, "scores": {}})

@@ -261,7 +261,7 @@ async def _ask(
         note(known)
 
     async def run(*work: Any, **named: Any) -> None:
-        how = {"keys": lambda it: [(it.id,)], "start": start, "watcher": watcher}
+        how: dict[str, Any] = {"keys": lambda it: [(it.id,)], "start": start, "watcher": watcher}
         undone = await run_tasks(*work, **how, **named, at_once=concurrency)
         # The report tells which queries failed, but not by an encoder that is away.
         if isinstance(undone, ModelError):

@@ -58,7 +58,7 @@ class Tools:
         self,
         job: Callable[Concatenate[Tools, P], Awaitable[T]],
         *arguments: P.args,
-        **_: P.kwargs,
+        **named: P.kwargs,
     ) -> T:
         """Do a job.
 
@@ -68,10 +68,10 @@ class Tools:
                 again.
         """
         if self.free is None:
-            return await job(self, *arguments)
+            return await job(self, *arguments, **named)
         actor = await self.free.get()
         try:
-            return cast("T", await _result(actor.do.remote(job, *arguments)))
+            return cast("T", await _result(actor.do.remote(job, *arguments, **named)))
         finally:
             self.free.put_nowait(actor)
 
