@@ -29,7 +29,7 @@ from fairqr.evaluation.audit.report import LAYOUTS, documents_to_name, load_layo
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.collections.query_targets import check_target
 from fairqr.evaluation.experiments.engine import Done, run_tasks
-from fairqr.evaluation.experiments.folder import versions
+from fairqr.evaluation.experiments.folder import Lines, versions
 from fairqr.evaluation.experiments.progress import StageWatcher, time_left
 from fairqr.evaluation.qrels import Qrels
 from fairqr.evaluation.reports.text import counted
@@ -227,7 +227,7 @@ async def _ask(
         ModelError: A model or an encoder fails.
     """
     done, scored = folder.observations.done(), len(folder.pairs.done())
-    every, name = queries.queries, f"The engine '{asker.engine.name}'"
+    every = queries.queries
     left = [query for query in every if (query.id,) not in done]
     then = pairs.cost(scored) if pairs and scored < len(pairs.tasks) else ""
     missing, answered = {it.name for it in asker.attributes}, 0
@@ -260,9 +260,18 @@ async def _ask(
     for known in folder.observations.in_order(done):
         note(known)
 
-    async def run(*work: Any, **named: Any) -> None:
-        how: dict[str, Any] = {"keys": lambda it: [(it.id,)], "start": start, "watcher": watcher}
-        undone = await run_tasks(*work, **how, **named, at_once=concurrency)
+    async def run(title: str, tasks: Any, do: Any, lines: Lines[Any], by: str) -> None:
+        undone = await run_tasks(
+            tasks,
+            do,
+            lines,
+            title=title,
+            keys=lambda task: [(task.id,)],
+            start=start,
+            model=lambda _: by,
+            watcher=watcher,
+            at_once=concurrency,
+        )
         # The report tells which queries failed, but not by an encoder that is away.
         if isinstance(undone, ModelError):
             raise undone
@@ -271,18 +280,12 @@ async def _ask(
     if cost := "; then ".join(filter(None, (asked, then))):
         watcher.note(cost)
     await asker.find_limit(every if left else ())
-    kept = folder.observations
-    await run(every, observe, kept, title="queries", model=lambda _: name)
+    by = f"The engine '{asker.engine.name}'"
+    await run("queries", every, observe, folder.observations, by)
     check_labels()
     folder.begin(manifest)
     if pairs:
-        await run(
-            pairs.tasks,
-            pairs.do,
-            folder.pairs,
-            title="pairs",
-            model=lambda _: f"'{pairs.name}'",
-        )
+        await run("pairs", pairs.tasks, pairs.do, folder.pairs, f"'{pairs.name}'")
 
 
 def _cost(asker: Asker, left: Sequence[AuditQuery], every: int, rate: float | None) -> str:
