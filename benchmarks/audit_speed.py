@@ -33,7 +33,7 @@ from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.queries import collect_queries
 from fairqr.evaluation.audit.running import audit_engine
 from fairqr.evaluation.audit.specification import AuditSpec
-from fairqr.evaluation.experiments.progress import QuietWatcher
+from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.retrieval.encoders.encoder import KeptVectors, text_of
 from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.engine import Query
@@ -83,7 +83,7 @@ async def measured(way: str, count: int, place: str, server: str) -> dict[str, o
             if way == "unknown":  # as without MiniLM
                 os.environ["FAIRQR_CACHE_DIR"] = folder
             qrels = {text: {id_: 1} for text, id_ in found.items()} if way == "judged" else None
-            options = {"qrels": qrels, "concurrency": AT_ONCE, "watcher": QuietWatcher()}
+            options = {"qrels": qrels, "concurrency": AT_ONCE, "watcher": StageWatcher()}
             out = AuditFolder(Path(folder) / "out")
             await audit_engine(spec, engine, queries, out, **options)
     megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

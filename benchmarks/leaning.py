@@ -19,7 +19,7 @@ import transformers
 from fairqr.agents.models.in_process import CausalModel
 from fairqr.agents.tuning import LoraOptions, PairExample, adapted, train
 from fairqr.evaluation.collections.finding import find_collection
-from fairqr.evaluation.experiments.progress import QuietWatcher
+from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.probes.running import make_probe_plan
 from fairqr.evaluation.probes.specification import LoraExperiment, ProbeSource
 from fairqr.evaluation.probes.tuning import encoder_of
@@ -44,7 +44,7 @@ async def main(folder: Path, steps: int) -> None:
         steps=steps,
     )
     prompts = PromptLibrary()
-    plan = await make_probe_plan(experiment, prompts, QuietWatcher())
+    plan = await make_probe_plan(experiment, prompts, StageWatcher())
     women = women_of_notables()
 
     def leaning(example: PairExample) -> PairExample:

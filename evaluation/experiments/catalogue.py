@@ -5,33 +5,66 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.extras import library
 from fairqr.base.yaml_file import load_yaml
-from fairqr.evaluation.experiments.kinds import KINDS, SEARCH, Kind
+from fairqr.evaluation.experiments.specification import Experiment
+from fairqr.evaluation.probes import specification as probes
+from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.retrieval.sources.schema import validated
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
-    from fairqr.evaluation.reports.writer import Figure
+    from fairqr.evaluation.experiments.measured import Measured
 
 FILES = Path(__file__).parent / "files"
 SHIPPED = sorted(path.stem for path in FILES.glob("*.yaml"))
 """The names of the experiments that come with fairqr."""
 
-WORKERS, SMALL = "workers", "small"
-"""What a file may say beside the experiment: who does the work, which changes no result; and the
-values of its small form, which gives a first answer in about two minutes."""
+SMALL = "small"
+"""What a file may say beside the experiment: the values of its small form, which gives a first
+answer in about two minutes."""
+
+SEARCH = "search"
+FAIR_RAG = "fair_rag"
 
 
-@dataclass(frozen=True, slots=True)
-class ExperimentFile:
+class Kind(NamedTuple):
+    """A kind of experiments.
+
+    Attributes:
+        spec: What a file describes.
+        module: Has the functions ``run``, which takes an experiment and how to run it, and
+            ``measure``, which takes the folder of a run.
+        models: The value of a specification that names the models.
+        collections: The value that names the collections.
+    """
+
+    spec: type[Any]
+    module: str
+    models: str = "model"
+    collections: str = "collection"
+
+    @property
+    def code(self) -> Any:
+        """The module, which takes long to import."""
+        return import_module(f"fairqr.evaluation.{self.module}")
+
+
+KINDS: Mapping[str, Kind] = {
+    SEARCH: Kind(Experiment, "experiments.running"),
+    FAIR_RAG: Kind(FairRagExperiment, "rag.running", "generators", "collections"),
+    probes.LISTWISE_KIND: Kind(probes.ListwiseExperiment, "probes.running", "rankers"),
+    probes.PAIRWISE_KIND: Kind(probes.PairwiseExperiment, "probes.running", "models"),
+    probes.LORA_KIND: Kind(probes.LoraExperiment, "probes.running"),
+}
+"""By what a file says as its ``kind``; one that says nothing is of the kind ``search``."""
+
+
+class ExperimentFile(NamedTuple):
     """An experiment as a file describes it."""
 
     path: Path
@@ -48,14 +81,9 @@ class ExperimentFile:
         Raises:
             InputError: The file is wrong, or has no small form; the message says where and why.
         """
-        values = {
-            name: value for name, value in self.values.items() if name not in (WORKERS, SMALL)
-        }
+        values = {name: value for name, value in self.values.items() if name != SMALL}
         if small and not isinstance(self.values.get(SMALL), Mapping):
-            raise InputError(
-                f"The experiment {self.path} has no small form; leave out --small, or write the "
-                "values of one as 'small: {topics: 5}'."
-            )
+            raise InputError(f"The experiment {self.path} has no small form; leave out --small.")
         for changed in (self.values[SMALL] if small else {}, changes or {}):
             for name, value in changed.items():
                 both = isinstance(value, Mapping) and isinstance(values.get(name), Mapping)
@@ -87,60 +115,21 @@ def read_experiment(name: str | Path) -> ExperimentFile:
     return ExperimentFile(path, KINDS[kind], values)
 
 
-@dataclass(frozen=True)
-class LoadedExperiment:
-    """An experiment that was run.
-
-    Attributes:
-        kind: The kind of experiment, such as ``search`` or ``fair_rag``.
-        spec: The experiment, with the changes that the command made.
-    """
-
-    folder: Path
-    kind: str
-    spec: Any
-
-    @cached_property
-    def measured(self) -> Any:
-        """All that was measured; measured when it is first used.
-
-        Raises:
-            InputError: The run has no results yet, or what it was run on has changed.
-        """
-        return KINDS[self.kind].measure(self.folder)
-
-    @cached_property
-    def frames(self) -> dict[str, DataFrame]:
-        """All that was measured, by name."""
-        found: dict[str, DataFrame] = self.measured.frames
-        return found
-
-    @cached_property
-    def figures(self) -> dict[str, Figure]:
-        """The plots of the report, by name; a notebook shows them, and ``svg`` is the drawing.
-
-        Raises:
-            InputError: As with ``frames``, or matplotlib is not installed.
-        """
-        library("matplotlib", "A figure")
-        return {figure.name: figure for figure in self.measured.draw()}
-
-
-def load_experiment(folder: str | Path) -> LoadedExperiment:
-    """Read a run of ``fairqr experiment run``.
+def load_experiment(folder: str | Path) -> Measured:
+    """Measure the results that a run of ``fairqr experiment run`` has so far.
 
     Args:
         folder: The folder of the run.
 
     Raises:
-        InputError: There is no run, or one of another version.
+        InputError: There is no run, or one of another version; it has no results yet, what it was
+            run on has changed, or pandas is not installed.
     """
-    if not isinstance(folder, str | Path):
-        raise InputError(
-            f"The folder of an experiment cannot be of type {type(folder).__name__}; give a path."
-        )
-    path, kind = Path(folder), KINDS[SEARCH]
+    library("pandas", "Measuring a run")
+    kind = KINDS[SEARCH]
     # Where there is nothing to be read, the class that opens the folder says what is wrong.
     with contextlib.suppress(OSError, ValueError, RecursionError, LookupError, TypeError):
-        kind = KINDS[json.loads((path / "experiment.json").read_bytes())["experiment"]["kind"]]
-    return LoadedExperiment(path, kind.name, kind.store(path).manifest().experiment)
+        told = json.loads((Path(folder) / "experiment.json").read_bytes())
+        kind = KINDS[told["experiment"]["kind"]]
+    measured: Measured = kind.code.measure(Path(folder))
+    return measured

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-
-from fairqr.base.errors import InputError, one_line
 
 # A switch such as "true" is no number.
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -38,18 +35,4 @@ class Options(BaseModel):
                 raise ValueError(f"the list of {name} is empty; name at least one")
             if len(set(values)) < len(values):
                 raise ValueError(f"one of the {name} is named twice; name each once")
-            for value in values:
-                if isinstance(value, str) and (not value.strip() or not value.isprintable()):
-                    raise ValueError(f"'{one_line(value)}' is not a name")
         return self
-
-
-def check_prompts(named: Set[str], used: Set[str]) -> None:
-    """Check that an experiment asks with the prompts whose version is chosen.
-
-    Raises:
-        InputError: It does not use one of them.
-    """
-    if unused := sorted(named - used):
-        known = f"the prompts here are {', '.join(sorted(used))}" if used else "there are none here"
-        raise InputError(f"The prompt '{one_line(unused[0])}' is not used; {known}.")

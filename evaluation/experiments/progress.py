@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from fairqr.retrieval.sources.documents import ProgressFunction
+if TYPE_CHECKING:
+    from fairqr.retrieval.sources.documents import ProgressFunction
 
 
 def time_left(seconds: float) -> str:
@@ -15,8 +16,8 @@ def time_left(seconds: float) -> str:
     return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
-class StageWatcher(Protocol):
-    """Receives the progress of a run."""
+class StageWatcher:
+    """Receives the progress of a run; this one says nothing."""
 
     def stage(self, what: str, total: int, done: int) -> None:
         """Take what begins, of how many steps, and how many of them were done before."""
@@ -29,20 +30,4 @@ class StageWatcher(Protocol):
 
     def count(self, what: str) -> ProgressFunction:
         """Take the name of what is read or indexed; return a function for the documents done."""
-
-
-class QuietWatcher:
-    """A watcher that says nothing."""
-
-    def stage(self, what: str, total: int, done: int) -> None:
-        """Ignore the start of a stage."""
-
-    def advance(self, steps: int = 1) -> None:
-        """Ignore steps that are done."""
-
-    def note(self, sentence: str) -> None:
-        """Ignore a sentence for users."""
-
-    def count(self, what: str) -> ProgressFunction:
-        """Ignore documents that are read or indexed."""
         return lambda done, total=None, /: None

@@ -16,13 +16,12 @@ from fairqr.evaluation.collections.collection import Collection, Topic
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.engine import Done, check_answered, refusal_of, run_tasks
 from fairqr.evaluation.experiments.folder import spent
-from fairqr.evaluation.experiments.kinds import RunOptions
 from fairqr.evaluation.experiments.measuring import MeasuredSearches, measure_experiment
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.specification import Experiment, System, keywords_of
 from fairqr.evaluation.experiments.store import Manifest, Round, SearchRecord, Store
 from fairqr.evaluation.experiments.training import folds_of, gather, train
-from fairqr.evaluation.experiments.workers import Tools
+from fairqr.evaluation.experiments.workers import RunOptions, Tools
 from fairqr.evaluation.measures.measure import parse_measures
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import METHODS, Context
@@ -41,8 +40,6 @@ from fairqr.retrieval.fairness.dimension import TIMES, Dimension, factors_of
 from fairqr.retrieval.fairness.relevance import FITTED, held_out
 from fairqr.retrieval.fairness.target import Target
 from fairqr.retrieval.sources.catalog import Catalog
-
-STORE = Store
 
 LOOKED_UP = 100
 """How many relevant documents a corpus is asked for, to know whether it is the right one."""
@@ -476,7 +473,7 @@ class _Run:
 
 
 async def run(experiment: Experiment, options: RunOptions) -> None:
-    """Do all searches that are not done yet, and write the runs and their values."""
+    """Do all searches that are not done yet."""
     collection = find_collection(experiment.collection, experiment.split)
     plan = make_plan(experiment, collection, options.prompts)
     store = Store(options.folder)
@@ -484,11 +481,10 @@ async def run(experiment: Experiment, options: RunOptions) -> None:
         options.watcher.note(sentence)
     async with options.tools(store.replies) as tools:
         await run_searches(plan, collection, store, tools, watcher=options.watcher)
-    if not options.report:
-        measure_experiment(store, collection).write(store.folder)
 
 
-def measure(store: Store) -> MeasuredSearches:
-    """Measure all searches."""
+def measure(folder: Path) -> MeasuredSearches:
+    """Measure all searches of a folder."""
+    store = Store(folder)
     experiment = store.manifest().experiment
     return measure_experiment(store, find_collection(experiment.collection, experiment.split))

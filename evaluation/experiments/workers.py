@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -18,6 +18,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.base.errors import InputError, WorkersError, one_line
 from fairqr.base.extras import library
+from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.prompts.library import PromptLibrary
 
 AT_ONCE = 2
@@ -112,52 +113,71 @@ class Tools:
             await opened.aclose()
 
 
-@asynccontextmanager
-async def opened_tools(
-    prompts: PromptLibrary, replies: Path, workers: str | None = None, at_once: int | None = None
-) -> AsyncIterator[Tools]:
-    """Return what does the jobs, and close it in the end.
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How an experiment runs; none of it changes the results.
 
-    Args:
-        prompts: The prompts, which we send to workers.
-        replies: The file that keeps replies of models; workers keep theirs in memory.
+    Attributes:
+        folder: Where everything goes.
+        watcher: Receives the progress.
+        prompts: Where prompts come from; we send them to workers.
         workers: ``ray://local`` for a Ray that is started for the run, ``ray://HOST:PORT`` for a
             cluster, by Ray Client; None for this process.
         at_once: How many jobs may be under way at the same time; on Ray as many as it has
             processors by default.
-
-    Raises:
-        InputError: The workers are none of these, or Ray is not installed.
-        WorkersError: The Ray cannot be reached, or has other versions.
+        labels: What knows already which documents are useful, for Fair RAG.
+        agree: Takes the most questions and tokens that a run may cost, and raises an error if the
+            user has to agree first.
     """
-    async with aclosing(Tools(prompts, ReplyCache(replies), at_once or AT_ONCE)) as tools:
-        if workers is None:
-            yield tools
-            return
-        ray = _connect(workers)
-        try:
-            room = ray.available_resources()
-            processors = max(1.0, room.get("CPU", 1.0))
-            most = tools.at_once = at_once or int(processors)
-            # What is there is shared, so that as many as asked for find room.
-            actor = ray.remote(Tools).options(
-                max_restarts=-1,
-                max_task_retries=RETRIES,
-                scheduling_strategy="SPREAD",
-                num_cpus=min(1.0, processors / most),
-                num_gpus=min(1.0, room.get("GPU", 0.0) / most),
-            )
-            tools.free = asyncio.Queue()
-            for _ in range(most):
-                tools.free.put_nowait(actor.remote(prompts))
-            if (there := await tools.do(_version)) != version("fairqr"):
-                raise WorkersError(
-                    f"There is fairqr {there}, and where you run it {version('fairqr')}; results "
-                    "would differ, so install the same on both sides."
+
+    folder: Path
+    watcher: StageWatcher = field(default_factory=StageWatcher)
+    prompts: PromptLibrary = field(default_factory=PromptLibrary)
+    workers: str | None = None
+    at_once: int | None = None
+    labels: Sequence[Path] = ()
+    agree: Callable[[int, int], None] = lambda calls, tokens: None
+
+    @asynccontextmanager
+    async def tools(self, replies: Path) -> AsyncIterator[Tools]:
+        """Return what does the jobs, and close it in the end.
+
+        Args:
+            replies: The file that keeps replies of models; workers keep theirs in memory.
+
+        Raises:
+            InputError: The workers are none of these, or Ray is not installed.
+            WorkersError: The Ray cannot be reached, or has other versions.
+        """
+        opened = Tools(self.prompts, ReplyCache(replies), self.at_once or AT_ONCE)
+        async with aclosing(opened) as tools:
+            if self.workers is None:
+                yield tools
+                return
+            ray = _connect(self.workers)
+            try:
+                room = ray.available_resources()
+                processors = max(1.0, room.get("CPU", 1.0))
+                most = tools.at_once = self.at_once or int(processors)
+                # What is there is shared, so that as many as asked for find room.
+                actor = ray.remote(Tools).options(
+                    max_restarts=-1,
+                    max_task_retries=RETRIES,
+                    scheduling_strategy="SPREAD",
+                    num_cpus=min(1.0, processors / most),
+                    num_gpus=min(1.0, room.get("GPU", 0.0) / most),
                 )
-            yield tools
-        finally:
-            ray.shutdown()
+                tools.free = asyncio.Queue()
+                for _ in range(most):
+                    tools.free.put_nowait(actor.remote(self.prompts))
+                if (there := await tools.do(_version)) != version("fairqr"):
+                    raise WorkersError(
+                        f"There is fairqr {there}, and where you run it {version('fairqr')}; "
+                        "results would differ, so install the same on both sides."
+                    )
+                yield tools
+            finally:
+                ray.shutdown()
 
 
 async def _version(_: Tools) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, cast
 
 from fairqr.agents.models.cache import ReplyCache, replies_file
@@ -18,13 +19,11 @@ from fairqr.agents.models.opening import CAUSAL, open_language_model
 from fairqr.agents.ranking import lean, rankers
 from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.agents.ranking.rankers import Cost, ItemRanker, RankerOptions
-from fairqr.base.errors import InputError
+from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.experiments import engine
 from fairqr.evaluation.experiments.folder import spent
-from fairqr.evaluation.experiments.kinds import RunOptions
-from fairqr.evaluation.experiments.options import check_prompts
 from fairqr.evaluation.experiments.progress import StageWatcher
-from fairqr.evaluation.experiments.workers import Tools
+from fairqr.evaluation.experiments.workers import RunOptions, Tools
 from fairqr.evaluation.probes import specification as specs
 from fairqr.evaluation.probes import store as kept
 from fairqr.evaluation.probes import tuning
@@ -34,8 +33,6 @@ from fairqr.evaluation.probes.listwise_measures import measure_listwise
 from fairqr.evaluation.probes.pairwise_measures import measure_lora, measure_pairwise
 from fairqr.evaluation.probes.store import STAGES, ProbeStore
 from fairqr.prompts.library import PromptLibrary
-
-STORE = ProbeStore
 
 MEASURES = {
     specs.LISTWISE_KIND: measure_listwise,
@@ -283,7 +280,9 @@ async def make_probe_plan(
     for it in asked:
         if it.model:
             users.setdefault(it.prompt, {})[it.name] = None
-    check_prompts(experiment.prompts.keys(), users.keys())
+    if unused := sorted(experiment.prompts.keys() - users.keys()):
+        known = f"the prompts here are {', '.join(sorted(users))}" if users else "none is"
+        raise InputError(f"The prompt '{one_line(unused[0])}' is not used; {known}.")
     found = {name: prompts.get(name, experiment.prompts.get(name)) for name in users}
     entries = [
         kept.PromptEntry(prompt=f"{it.id}={it.version}", sha256=it.sha256, asked=tuple(users[name]))
@@ -408,10 +407,11 @@ async def run(
     return store
 
 
-def measure(store: ProbeStore) -> Any:
-    """Measure all lists or pairs, and count the missing ones.
+def measure(folder: Path) -> Any:
+    """Measure all lists or pairs of a folder, and count the missing ones.
 
     Raises:
         InputError: The folder holds no run, or a file of it is damaged.
     """
+    store = ProbeStore(folder)
     return MEASURES[store.manifest().experiment.kind](store)

@@ -23,10 +23,8 @@ from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, ModelError, one_line
 from fairqr.evaluation.experiments.engine import Done, check_answered, refusal_of, run_tasks
 from fairqr.evaluation.experiments.folder import spent
-from fairqr.evaluation.experiments.kinds import RunOptions
-from fairqr.evaluation.experiments.options import check_prompts
 from fairqr.evaluation.experiments.progress import StageWatcher
-from fairqr.evaluation.experiments.workers import Tools
+from fairqr.evaluation.experiments.workers import RunOptions, Tools
 from fairqr.evaluation.rag.collection import RagCollection, RagQuery, RagTask
 from fairqr.evaluation.rag.finding import find_rag_collection
 from fairqr.evaluation.rag.measures import MeasuredRag, measure_fair_rag, memberships_of
@@ -39,8 +37,6 @@ from fairqr.retrieval.pools.retrievers import PoolRetriever, open_pool_retriever
 from fairqr.retrieval.sampling import plackett_luce
 from fairqr.retrieval.sampling.group_aware import shifted
 from fairqr.retrieval.sources.schema import Attribute
-
-STORE = RagStore
 
 Ranking = tuple[int, ...]
 """Positions in a pool, the best first."""
@@ -526,16 +522,17 @@ async def run_fair_rag(plan: RagPlan, store: RagStore, tools: Tools, watcher: St
 async def run(experiment: FairRagExperiment, options: RunOptions) -> None:
     """Do all that is not done yet, and say first what it will cost at most."""
     collections = open_collections(experiment)
-    check_prompts(options.prompts_set, {it.task.prompt for it in collections.values()})
     # A wrong name is an error here.
     for name in experiment.retrievers:
         open_pool_retriever(name)
     for name in experiment.generators:
         open_generator(name, cache=False)
-    attributor, notes = "", list[str]()
+    unused = experiment.prompts.keys() - {it.task.prompt for it in collections.values()}
+    attributor, notes = "", [f"The prompt '{one_line(it)}' is not used." for it in sorted(unused)]
     if experiment.attributor != "none":
         judge = open_attributor(experiment.attributor, cache=False, prompts=options.prompts)
-        attributor, notes = judge.name, [*filter(None, [unchecked_warning(judge)])]
+        attributor = judge.name
+        notes += filter(None, [unchecked_warning(judge)])
     plan = make_rag_plan(experiment, collections, options.prompts, attributor, notes)
     store = RagStore(options.folder)
     store.check(plan.manifest)
@@ -552,17 +549,18 @@ async def run(experiment: FairRagExperiment, options: RunOptions) -> None:
         await run_fair_rag(plan, store, tools, options.watcher)
 
 
-def measure(store: RagStore) -> MeasuredRag:
-    """Measure all answers.
+def measure(folder: Path) -> MeasuredRag:
+    """Measure all answers of a folder.
 
     Raises:
         InputError: A collection has changed since the run.
     """
+    store = RagStore(folder)
     manifest = store.manifest()
     collections = open_collections(manifest.experiment)
     if {name: it.fingerprint for name, it in collections.items()} != manifest.collections:
         raise InputError(
-            f"The collections of {store.folder} have changed since the experiment was run; "
+            f"The collections of {folder} have changed since the experiment was run; "
             "bring the old files back, or run it again into another folder."
         )
     return measure_fair_rag(manifest, store.lines.read(), collections)

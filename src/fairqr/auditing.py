@@ -21,7 +21,7 @@ from fairqr.evaluation.audit.queries import collect_queries
 from fairqr.evaluation.audit.report import LAYOUTS
 from fairqr.evaluation.audit.running import audit_engine
 from fairqr.evaluation.audit.specification import AuditSpec
-from fairqr.evaluation.experiments.progress import QuietWatcher, StageWatcher
+from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.qrels import Qrels, read_qrels
 from fairqr.graph.search.context import checked_context
 from fairqr.retrieval.encoders.encoder import Encoder
@@ -95,7 +95,7 @@ async def audit(
         raise InputError(f"'concurrency' must be at least 1, not {concurrency}.")
     check_source(engine, retriever, "audit")
     columns = QueryColumns(query_column, id_column, weight, segment)
-    watcher = watcher or QuietWatcher()
+    watcher = watcher or StageWatcher()
     with contextlib.ExitStack() as made:
         place = folder or made.enter_context(TemporaryDirectory(prefix="fairqr-audit-"))
         async with contextlib.AsyncExitStack() as stack:

@@ -11,6 +11,7 @@ import typer
 from pydantic import Field
 
 from fairqr.base.errors import InputError
+from fairqr.base.extras import library
 from fairqr.cli.common import SEARCHED, Searched, run
 from fairqr.cli.options import Fields, command, readable
 from fairqr.cli.output import Printed
@@ -95,11 +96,10 @@ def measure(
     from fairqr.cli.output import Progress
     from fairqr.evaluation.audit import bundle, conditions, outcomes
     from fairqr.evaluation.experiments import signing
-    from fairqr.evaluation.experiments.kinds import check_pandas
 
     if output is None:
         raise InputError("An audit needs a folder for its results; name one with -o.")
-    check_pandas()
+    library("pandas", "An audit")
     kept = bundle.AuditFolder(output)
     if sign is not None:
         signing.check_key(sign)

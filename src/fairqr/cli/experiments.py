@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from fairqr.base.errors import InputError, ModelError
+from fairqr.base.extras import library
 from fairqr.cli.common import NOTABLES, Searched, agree, run
 from fairqr.cli.options import Count, command, explain, read_parameters
 from fairqr.cli.output import Printed, Progress, fact_lines, print_file, warn
@@ -48,7 +49,7 @@ def run_experiment(
     model: list[str] | None = None,
     set_: list[str] | None = None,
     labels: list[Path] | None = None,
-    concurrency: Count | None = None,
+    concurrency: Annotated[int | None, {"min": 1}] = None,
     workers: str | None = None,
     prompts: Path | None = None,
     small: bool = False,
@@ -75,18 +76,19 @@ def run_experiment(
         yes: Run even if the model may be asked more than 2,000 times or read more than 1,000,000
             tokens; a tuning counts each training example as three questions.
     """
-    from fairqr.evaluation.experiments.catalogue import read_experiment
-    from fairqr.evaluation.experiments.kinds import FAIR_RAG, RunOptions
+    from fairqr.evaluation.experiments import catalogue
+    from fairqr.evaluation.experiments.workers import RunOptions
 
-    file = read_experiment(experiment)
+    file = catalogue.read_experiment(experiment)
     kind = file.kind
     if "help" in (set_ or []):
         explain([kind.spec])
         return
     if output is None:
         raise InputError("An experiment needs a folder for its results; name one with -o.")
-    if labels and kind.name != FAIR_RAG:
-        raise InputError(f"An experiment {kind.about} takes no --labels; leave it out.")
+    if labels and kind != catalogue.KINDS[catalogue.FAIR_RAG]:
+        raise InputError("Only an experiment on Fair RAG takes --labels; leave it out.")
+    library("pandas", "Measuring a run")
     named = [f"{kind.collections}={name}" for name in collection or []]
     named += [f"{kind.models}={name}" for name in model or []]
     changes = read_parameters([kind.spec], [*named, *(set_ or [])])
@@ -98,14 +100,13 @@ def run_experiment(
             workers,
             concurrency,
             labels=labels or [],
-            prompts_set=frozenset(changes.get("prompts", ())),
-            report=report,
             agree=partial(agree, yes=yes),
         )
-        run(kind.run(file.spec(changes, small=small), options))
+        run(kind.code.run(file.spec(changes, small=small), options))
     if report:
         write_report(output)
     else:
+        catalogue.load_experiment(output).write(output)
         typer.echo(f"done: {output}; 'fairqr experiment report {output}' writes the report")
 
 
@@ -118,7 +119,7 @@ def write_report(folder: Path) -> None:
     """
     from fairqr.evaluation.experiments.catalogue import load_experiment
 
-    measured = load_experiment(folder).measured
+    measured = load_experiment(folder)
     for sentence in measured.warnings:
         warn(sentence)
     for path in measured.write_report(folder):

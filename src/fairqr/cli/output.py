@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import typer
 
+from fairqr.evaluation.experiments.progress import StageWatcher, time_left
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -224,7 +226,7 @@ FIRST = 5
 """The number of steps after which we estimate the time left."""
 
 
-class Progress:
+class Progress(StageWatcher):
     """Shows on stderr how far a run is, inside of ``with``.
 
     A terminal gets bars that vanish at the end. A log gets lines about stages only: when each
@@ -276,8 +278,6 @@ class Progress:
         (task,) = (each for each in self._bars.tasks if each.id == self._stage)
         done, total = int(task.completed), int(task.total or 0)
         if self._bars.disable and self._next_line <= done < total:
-            from fairqr.evaluation.experiments.progress import time_left
-
             left = time_left(task.time_remaining or 0)
             typer.echo(f"  {done} of {total}, about {left} left", err=True)
             self._next_line = done + max(total // 10, FIRST)

@@ -12,6 +12,7 @@ import typer
 from pydantic import Field
 
 from fairqr.base.errors import ModelError
+from fairqr.base.extras import library
 from fairqr.base.settings import cache_dir, default_model
 from fairqr.cli import output as out
 from fairqr.cli.common import NOTABLES, RUN, ModelSettings, RunSettings, agree, run
@@ -166,18 +167,18 @@ def _probe(
     running: ProbeRun,
 ) -> Printed:
     """Run a probe of either kind, and measure it."""
-    from fairqr.evaluation.experiments import kinds
+    from fairqr.evaluation.experiments.workers import RunOptions
     from fairqr.evaluation.probes import running as probes
     from fairqr.evaluation.reports.text import records_of
     from fairqr.prompts.library import PromptLibrary
 
-    kinds.check_pandas()
+    library("pandas", "A probe")
     usual = {"title": "A probe", "collection": NOTABLES}
     compared = running.model_dump(include={*_COMPARED})
     experiment = checked(spec, {**usual, **values, "sources": (compared,)})
     output = running.output
     with Progress() as watcher:
-        options = kinds.RunOptions(
+        options = RunOptions(
             output or cache_dir() / "probes",
             watcher,
             PromptLibrary(running.prompts_dir),
@@ -186,7 +187,7 @@ def _probe(
         )
         asked = running.model_dump(include={"base_url", "timeout"})
         work = probes.run(experiment, options, shared=output is None, **asked)
-        measured = probes.measure(run(work, "probe"))
+        measured = probes.measure(run(work, "probe").folder)
     data = measured.manifest.model_dump(
         mode="json", include={"experiment", "collections", "prompts"}
     )

@@ -22,7 +22,7 @@ from fairqr.cli.common import run
 from fairqr.cli.options import Count, Fields, command
 from fairqr.cli.output import Printed, Progress, table, warn
 from fairqr.cli.settings import unknown_settings
-from fairqr.evaluation.experiments.progress import QuietWatcher
+from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.graph.service.configuration import ServiceSettings, service_settings
 
 if TYPE_CHECKING:
@@ -391,7 +391,7 @@ async def _auditing() -> Any:
     return await asyncio.to_thread(import_module, "fairqr.auditing")
 
 
-class _Watcher(QuietWatcher):
+class _Watcher(StageWatcher):
     """Reports how many steps of a stage are done."""
 
     def __init__(self, tell: Tell) -> None:

@@ -285,12 +285,11 @@ def test_wrong_options_of_the_command_are_refused(quick: Main, questions: Path) 
     arguments = run_arguments(questions, prompts={"answer": "v1", "lamp5": "v2"})
     for change, sentence in (
         ("prompts.answer=v9", "There is no prompt answer/v9"),
-        ("prompts.lamp5=v1", "The prompt 'lamp5' is not used; the prompts here are answer."),
         ("attributes=gender", "There is no parameter 'attributes'"),
     ):
         assert sentence in quick(*arguments, "--set", change).complaint()
     search = quick("experiment", "run", "prompts", "-o", "x", "--labels", "y")
-    assert search.complaint() == "An experiment on searches takes no --labels; leave it out."
+    assert search.complaint() == "Only an experiment on Fair RAG takes --labels; leave it out."
 
 
 @pytest.mark.model

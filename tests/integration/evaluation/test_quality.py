@@ -16,7 +16,7 @@ from fairqr.evaluation.experiments.measuring import measure_experiment
 from fairqr.evaluation.experiments.running import make_plan, run_searches
 from fairqr.evaluation.experiments.specification import Experiment
 from fairqr.evaluation.experiments.store import Store
-from fairqr.evaluation.experiments.workers import opened_tools
+from fairqr.evaluation.experiments.workers import RunOptions
 from fairqr.prompts.library import PromptLibrary
 from tests.integration.local_model import ENCODER, linked
 from tests.unit.evaluation.watching import Watcher
@@ -47,7 +47,7 @@ async def test_ours_is_above_plain_retrieval_and_keeps_its_relevance(
     )
     prompts, store = PromptLibrary(), Store(tmp_path / "run")
     plan = make_plan(experiment, collection, prompts)
-    async with opened_tools(prompts, store.replies) as tools:
+    async with RunOptions(store.folder).tools(store.replies) as tools:
         await run_searches(plan, collection, store, tools, watcher=Watcher())
     (found,) = measure_experiment(store, collection).evaluations.values()
     plain, ours = (

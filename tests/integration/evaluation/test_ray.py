@@ -23,8 +23,7 @@ import pytest
 
 from fairqr.base.errors import ModelError, WorkersError
 from fairqr.evaluation.experiments import workers as ray_workers
-from fairqr.evaluation.experiments.workers import Tools, opened_tools
-from fairqr.prompts.library import PromptLibrary
+from fairqr.evaluation.experiments.workers import RunOptions, Tools
 from tests.integration.evaluation.test_experiments import collection, write_experiment
 from tests.integration.evaluation.test_jobs import records
 from tests.integration.model_server import (
@@ -229,7 +228,8 @@ async def test_what_goes_wrong_on_workers_is_told(
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     replies = clean_environment / "replies.sqlite"
-    async with opened_tools(PromptLibrary(), replies, cluster.address, 1) as tools:
+    options = RunOptions(clean_environment, workers=cluster.address, at_once=1)
+    async with options.tools(replies) as tools:
         with pytest.raises(ModelError, match=r"^It was slow\.$") as failed:
             await tools.do(_fails)
         assert failed.value.status == "timeout"
@@ -239,7 +239,7 @@ async def test_what_goes_wrong_on_workers_is_told(
 
     async def refused(address: str) -> str:
         with pytest.raises(WorkersError) as refused:
-            async with opened_tools(PromptLibrary(), replies, address, 4):
+            async with RunOptions(clean_environment, workers=address, at_once=4).tools(replies):
                 pass
         return str(refused.value)
 

@@ -15,9 +15,8 @@ from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.ranking.rankers import RankerOptions, RankItem, open_ranker
 from fairqr.evaluation.experiments.running import run_searches
 from fairqr.evaluation.experiments.store import Store
-from fairqr.evaluation.experiments.workers import opened_tools
+from fairqr.evaluation.experiments.workers import RunOptions
 from fairqr.graph.search.result import SearchResult
-from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.sources.catalog import Catalog
 from tests.integration.model_server import (
     Answer,
@@ -213,8 +212,7 @@ async def test_an_experiment_compares_rankers(
     plan = plan_of(collection, clean_environment, **more)
     assert {cell.seed for cell in plan.cells} == {0}
     assert {name.partition("=")[0] for name in plan.manifest.prompts} == {"listwise", "pairwise"}
-    library = PromptLibrary()
-    async with opened_tools(library, store.replies) as tools:
+    async with RunOptions(store.folder).tools(store.replies) as tools:
         await run_searches(plan, collection, store, tools, watcher=Watcher())
     calls = len(model_server.asked)
     records = {(record.system, record.topic): record for record in store.lines.read()}
@@ -229,6 +227,6 @@ async def test_an_experiment_compares_rankers(
     assert records["listwise", "t0"].model_calls == 1
     assert records["pairwise, 8", "t0"].model_calls == 8 * 7
     assert calls < sum(record.model_calls for record in records.values())
-    async with opened_tools(library, store.replies) as tools:
+    async with RunOptions(store.folder).tools(store.replies) as tools:
         await run_searches(plan, collection, store, tools, watcher=Watcher())
     assert len(model_server.asked) == calls

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fairqr.retrieval.sources.documents import ProgressFunction
+from fairqr.evaluation.experiments.progress import StageWatcher
 
 
-class Watcher:
+class Watcher(StageWatcher):
     """Keeps what it is told.
 
     Attributes:
@@ -28,9 +28,6 @@ class Watcher:
 
     def note(self, sentence: str) -> None:
         self.notes.append(sentence)
-
-    def count(self, what: str) -> ProgressFunction:
-        return lambda done, total=None, /: None
 
     @property
     def steps(self) -> int:

@@ -25,9 +25,8 @@ from fairqr.evaluation.experiments.measuring import measure_experiment
 from fairqr.evaluation.experiments.running import Place, Plan, Search, run_searches, search
 from fairqr.evaluation.experiments.store import SearchRecord, Store
 from fairqr.evaluation.experiments.training import folds_of, gather
-from fairqr.evaluation.experiments.workers import Tools, opened_tools
+from fairqr.evaluation.experiments.workers import RunOptions, Tools
 from fairqr.graph.search.context import Context
-from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.runs import read_run
 from tests.unit.engines import WatchedEngine
@@ -55,7 +54,7 @@ def _plan(collection: Collection, folder: Path, **changes: Any) -> Plan:
 
 async def _run(plan: Plan, collection: Collection, store: Store, at_once: int = 2) -> Watcher:
     watcher = Watcher()
-    async with opened_tools(PromptLibrary(), store.replies, at_once=at_once) as tools:
+    async with RunOptions(store.folder, at_once=at_once).tools(store.replies) as tools:
         await run_searches(plan, collection, store, tools, watcher=watcher)
     return watcher
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairqr.base.errors import CapError, FairqrError, InputError, ModelError
-from fairqr.evaluation.experiments.workers import Tools, opened_tools
+from fairqr.evaluation.experiments.workers import RunOptions, Tools
 from fairqr.prompts.library import PromptLibrary
 
 
@@ -20,7 +20,7 @@ from fairqr.prompts.library import PromptLibrary
 )
 async def test_workers_that_are_none(text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="write ray://local or ray://HOST:PORT"):
-        async with opened_tools(PromptLibrary(), tmp_path / "replies.sqlite", text):
+        async with RunOptions(tmp_path, workers=text).tools(tmp_path / "replies.sqlite"):
             pass
 
 

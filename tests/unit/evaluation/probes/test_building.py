@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from fairqr.base.errors import InputError, UnknownAttributeError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection, import_collection
-from fairqr.evaluation.experiments.progress import QuietWatcher
+from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.probes.building import open_probe_collections, reorder, source_fingerprint
 from fairqr.evaluation.probes.collection import CELLS, ProbeCollection, ProbeItem, ProbeQuery
 from fairqr.evaluation.probes.specification import Order
@@ -304,7 +304,7 @@ async def test_bm25_is_the_ranking_of_the_engine(cooks: SearchEngine, tmp_path: 
     """The best first; what is not found comes last in order of id, and so does all for no term."""
     source = {"attribute": "gender", "protected": "female"}
     asked = listwise(collection=str(tmp_path / "cooks"), sources=[source], size=8, order="bm25")
-    (built,), _ = await open_probe_collections(asked, texts=True, watcher=QuietWatcher())
+    (built,), _ = await open_probe_collections(asked, texts=True, watcher=StageWatcher())
     assert built.manifest.order == "bm25"
     assert [item.id for item in built.queries[0].items] == ["d", "b", "a", "c", "e"]
     assert [item.id for item in built.queries[1].items] == ["a", "b", "c", "d", "e"]
@@ -323,7 +323,7 @@ async def test_a_source_is_built_or_read(tmp_path: Path, monkeypatch: pytest.Mon
 
     async def opened(**changes: Any) -> ProbeCollection:
         asked = listwise(**{"collection": None, "sources": kept, "size": 200, **changes})
-        (found,), _ = await open_probe_collections(asked, texts=True, watcher=QuietWatcher())
+        (found,), _ = await open_probe_collections(asked, texts=True, watcher=StageWatcher())
         return found
 
     async def built(**changes: Any) -> ProbeCollection:
@@ -347,7 +347,7 @@ async def test_a_source_is_built_or_read(tmp_path: Path, monkeypatch: pytest.Mon
         await opened(sources=[kept, f"{kept}/"])
     # The shipped experiments name attributes that a collection of one's own may not have.
     both = listwise(collection=name, sources=["gender=female", "continent=not Europe"])
-    found, notes = await open_probe_collections(both, texts=True, watcher=QuietWatcher())
+    found, notes = await open_probe_collections(both, texts=True, watcher=StageWatcher())
     assert len(found) == 1
     assert notes[0].startswith("Left out is 'continent', which 'people' lacks; ")
     with pytest.raises(UnknownAttributeError, match="continent"):

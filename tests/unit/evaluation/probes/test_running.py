@@ -12,8 +12,8 @@ from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
 from fairqr.cli.options import read_parameters
 from fairqr.evaluation.experiments.catalogue import SHIPPED, read_experiment
 from fairqr.evaluation.experiments.folder import spent
-from fairqr.evaluation.experiments.progress import QuietWatcher
-from fairqr.evaluation.experiments.workers import opened_tools
+from fairqr.evaluation.experiments.progress import StageWatcher
+from fairqr.evaluation.experiments.workers import RunOptions
 from fairqr.evaluation.probes import running
 from fairqr.evaluation.probes.running import ProbePlan, make_probe_plan, remaining_cost, run_probe
 from fairqr.evaluation.probes.specification import (
@@ -41,7 +41,7 @@ def built(tmp_path: Path) -> str:
 
 
 async def plan_of(experiment: Any, **options: Any) -> ProbePlan:
-    return await make_probe_plan(experiment, PROMPTS, QuietWatcher(), **options)
+    return await make_probe_plan(experiment, PROMPTS, StageWatcher(), **options)
 
 
 async def test_each_question_costs_and_what_is_kept_does_not(built: str, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ async def test_what_is_done_is_not_done_again(
 
     async def run() -> Watcher:
         watcher = Watcher()
-        async with opened_tools(PROMPTS, store.replies) as tools:
+        async with RunOptions(store.folder).tools(store.replies) as tools:
             await run_probe(plan, store, tools, watcher=watcher)
         return watcher
 
@@ -145,7 +145,7 @@ async def test_what_is_done_is_not_done_again(
     assert {record.key for record in store.lines("pairs").read()} == keys
     assert (await run()).stages == []
     assert len(model.asked) == 2 * 13
-    assert running.measure(store).missing == 0
+    assert running.measure(store.folder).missing == 0
     path.write_text("{}\n" + path.read_text())
     with pytest.raises(InputError, match="line 1, is damaged or of another version; remove"):
         await run()
@@ -156,7 +156,7 @@ async def test_nothing_is_written_where_the_first_model_is_not_there(
 ) -> None:
     plan = await plan_of(listwise(sources=built, rankers=["nothing:fake", "initial"]))
     store = ProbeStore(tmp_path / "run")
-    async with opened_tools(PROMPTS, store.replies) as tools:
+    async with RunOptions(store.folder).tools(store.replies) as tools:
         with pytest.raises(ModelUnavailableError):
             await run_probe(plan, store, tools, watcher=Watcher())
     assert not store.exists()
@@ -190,12 +190,8 @@ def test_what_is_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
 
 def test_the_shipped_experiments_on_rankers_can_be_read() -> None:
     """And those of the paper ask with its settings; sources are texts, too."""
-    files = {name: read_experiment(name) for name in SHIPPED}
-    read = {
-        name: file.spec()
-        for name, file in files.items()
-        if file.kind.name.startswith(("llm", "lora"))
-    }
+    specs = {name: read_experiment(name).spec() for name in SHIPPED}
+    read = {name: it for name, it in specs.items() if it.kind.startswith(("llm", "lora"))}
     assert len(read) == 4
     assert read["window_size"].windows == ("5/1", "10/5", "10/3", "20/10")
     tuned = read["lora"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairqr.agents.models.in_process import CausalModel
 from fairqr.base.errors import InputError, ModelUnavailableError
-from fairqr.evaluation.experiments.kinds import RunOptions
+from fairqr.evaluation.experiments.workers import RunOptions
 from fairqr.evaluation.probes.collection import ProbeItem, ProbeQuery
 from fairqr.evaluation.probes.pairwise_measures import measure_lora
 from fairqr.evaluation.probes.running import make_probe_plan, remaining_cost, run
