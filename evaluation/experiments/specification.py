@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import itertools
-import re
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from fairqr.agents.ranking.rankers import RankerName
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.collections.query_targets import as_target
 from fairqr.evaluation.experiments.options import Options, Seed
 from fairqr.evaluation.measures.measure import parse_measures
 from fairqr.graph.search.context import Context, Method
 from fairqr.retrieval.encoders.opening import AUTO
-from fairqr.retrieval.fairness.target import DEFAULT_TARGET
 from fairqr.retrieval.rerankers.registry import TRAINED
 
 Section = Literal["table", "trade_off", "rounds", "drift", "cost", "published"]
 Form = Annotated[str, StringConstraints(pattern=r"^title(\+[1-9][0-9]{0,2})?$")]
 Retriever = Annotated[str, StringConstraints(pattern=r"^(auto|bm25|(dense|hybrid)(:.+)?)$")]
 
-OF_THE_EXPERIMENT = ("attributes", "method", "k", "seed", "intersect")
-_SETTING = re.compile(r"\{(\w+)\}")
+OF_THE_EXPERIMENT = {"attributes", "method", "k", "seed", "intersect"}
 
 
 def keywords_of(form: str) -> int:
@@ -60,9 +63,9 @@ class System(_Part):
         name: It may name settings that vary, such as ``ours, at most {max_iterations}``.
         method: One of :data:`fairqr.graph.search.context.METHODS`.
         retriever: What it searches by, see :meth:`fairqr.retrieval.encoders.opening.Retriever.of`;
-            defaults to the experiment's.
-        corpus: What is searched; defaults to the experiment's corpus.
-        model: Refines queries and re-ranks; defaults to the experiment's.
+            defaults to the experiment's, as do corpus and model.
+        corpus: What is searched.
+        model: Refines queries and re-ranks.
         settings: Values of :class:`fairqr.graph.search.context.Context`.
         vary: Settings with several values each; the system stands for every combination.
         train: For a method with trained weights.
@@ -70,58 +73,42 @@ class System(_Part):
 
     name: str = Field(min_length=1, max_length=80)
     method: Method = "fairqr"
-    retriever: Retriever = AUTO
+    retriever: Retriever | None = None
     corpus: str | None = Field(None, min_length=1)
     model: str | None = None
     settings: dict[str, Any] = {}
     vary: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
     train: Training | None = None
 
-    @model_validator(mode="after")
-    def _can_be_searched_with(self) -> System:
-        if not self.name.isprintable() or self.name != self.name.strip():
-            raise ValueError(f"the name '{one_line(self.name)}' is not one plain line; rename it")
-        for setting in OF_THE_EXPERIMENT:
-            if setting in {**self.settings, **self.vary}:
-                raise ValueError(f"'{setting}' is set for the whole experiment, not in settings")
-        for system in self.expanded():
-            # The experiment's k, which a depth has to reach, is not known here.
-            context = system._context
-            is_trained = context.strategy.final_step in TRAINED
-            if is_trained and self.train is None and "weights" not in context.options:
-                raise ValueError(f"'{self.name}' needs weights: give it 'train: {{folds: 5}}'")
-        return self
+    def expanded(self, usual: Mapping[str, Any]) -> Iterator[System]:
+        """Yield one system for each combination of what varies.
 
-    def expanded(self) -> Iterator[System]:
-        """Yield one system for each combination of what varies."""
-        if not self.vary:
-            yield self
-            return
-        if not set(_SETTING.findall(self.name)) <= self.vary.keys():
-            raise ValueError(f"the name '{self.name}' has braces that name no setting")
+        Args:
+            usual: What the experiment says of values that a system may leave out.
+        """
+        own = {name: value for name, value in usual.items() if getattr(self, name) is None}
         for values in itertools.product(*self.vary.values()):
             chosen, name = dict(zip(self.vary, values, strict=True)), self.name
             for setting, value in chosen.items():
+                # Python's format would look up attributes of values, and pad them to any width.
                 name = name.replace(f"{{{setting}}}", str(value))
-            if name == self.name:
-                name = f"{name}, " + ", ".join(f"{k}={v}" for k, v in chosen.items())
             settings = {**self.settings, **chosen}
-            name = one_line(name, 200)
-            yield self.model_copy(update={"name": name, "settings": settings, "vary": {}})
+            yield self.model_copy(update={**own, "name": name, "settings": settings, "vary": {}})
+
+    def context(self, **values: Any) -> Context:
+        """Return the context that its searches have, with the experiment's values.
+
+        Raises:
+            InputError: A setting is wrong, or is the experiment's.
+        """
+        if both := sorted(self.settings.keys() & OF_THE_EXPERIMENT):
+            raise InputError(f"'{both[0]}' is set for the whole experiment, not in settings.")
+        return Context.of(**{"method": self.method, **values, **self.settings})
 
     @property
     def asks_a_model(self) -> bool:
         """Whether a run of it may ask a language model to refine, which samples by a seed."""
-        return self._context.rounds > 0
-
-    @property
-    def ranker(self) -> RankerName | None:
-        """The model that re-ranks; language models among them are ``model``."""
-        return self._context.strategy.ranker
-
-    @property
-    def _context(self) -> Context:
-        return Context.of(method=self.method, k=1, **self.settings)
+        return self.context(k=1).rounds > 0
 
 
 class Experiment(Options):
@@ -189,10 +176,13 @@ class Experiment(Options):
         ("table", "trade_off", "cost"), description="The sections of the report."
     )
 
-    @property
-    def search_target(self) -> str:
-        """The target of the searches, as it is written."""
-        return self.target or str(DEFAULT_TARGET)
+    @field_validator("systems")
+    @classmethod
+    def _says_all_of_each(
+        cls, systems: tuple[System, ...], info: ValidationInfo
+    ) -> tuple[System, ...]:
+        usual = {name: info.data.get(name) for name in ("model", "retriever", "corpus")}
+        return tuple(one for system in systems for one in system.expanded(usual))
 
     @model_validator(mode="after")
     def _is_whole(self) -> Experiment:
@@ -200,29 +190,20 @@ class Experiment(Options):
         Context.of(target=self.target, k=self.k)
         if self.judge:
             as_target(self.judge)
-        names = Counter(system.name for system in self.all_systems())
-        for system in self.all_systems():
-            if names[system.name] > 1:
-                raise ValueError(f"two systems are named '{system.name}'")
+        names = [system.name for system in self.systems]
+        for system in self.systems:
+            if not system.name.isprintable() or names.count(system.name) > 1:
+                raise ValueError(f"'{one_line(system.name)}' is not one plain name of one system")
             try:
-                Context.of(method=system.method, k=self.k, **system.settings)
+                context = system.context(k=self.k)
             except InputError as error:
                 raise ValueError(f"'{system.name}': {error}") from None
+            is_trained = context.strategy.final_step in TRAINED
+            if is_trained and system.train is None and "weights" not in context.options:
+                raise ValueError(f"'{system.name}' needs weights: give it 'train: {{folds: 5}}'")
         if self.baseline not in names:
             raise ValueError(f"the baseline '{self.baseline}' is not one of the systems")
         return self
-
-    def all_systems(self) -> list[System]:
-        """Return the systems, those that vary settings as one for each combination."""
-        return [one for system in self.systems for one in system.expanded()]
-
-    def retriever_of(self, system: System) -> str:
-        """Return what a system searches by."""
-        return system.retriever if "retriever" in system.model_fields_set else self.retriever
-
-    def corpus_of(self, system: System) -> str | None:
-        """Return the corpus that a system searches; None for the collection's own documents."""
-        return system.corpus or self.corpus
 
     def seeds_of(self, system: System) -> tuple[int, ...]:
         """Return the seeds of a system; only a model has anything to do with them."""

@@ -17,27 +17,14 @@ from fairqr.retrieval.fairness.dimension import dimensions_of
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.table import DocumentTable
-from fairqr.retrieval.rerankers.learning import (
-    DeltrTraining,
-    TopicExample,
-    TrainedModel,
-    TrainingOptions,
-    gather_examples,
-    train_deltr,
-    train_dlf,
-)
+from fairqr.retrieval.rerankers import learning
 from fairqr.retrieval.sources.schema import validated
 
-Trainer = Callable[[Sequence[TopicExample], Any], TrainedModel]
-
-TRAINED: dict[str, tuple[type[Any], Trainer]] = {
-    "deltr": (DeltrTraining, train_deltr),
-    "dlf": (TrainingOptions, train_dlf),
+TRAINED: dict[str, tuple[type[Any], Callable[[Sequence[Any], Any], learning.TrainedModel]]] = {
+    "deltr": (learning.DeltrTraining, learning.train_deltr),
+    "dlf": (learning.TrainingOptions, learning.train_dlf),
 }
 """The options and the training of each method that has weights."""
-
-
-FOLDS_SEED = 0
 
 
 def folds_of(topics: Sequence[str], folds: int) -> list[list[str]]:
@@ -45,19 +32,14 @@ def folds_of(topics: Sequence[str], folds: int) -> list[list[str]]:
 
     The seed is fixed. All seeds of an experiment share the weights of a fold, so the folds must be
     the same for all of them, or a topic would get weights that were trained on it.
-
-    Raises:
-        InputError: There are fewer topics than folds.
     """
-    if len(topics) < folds:
-        raise InputError(f"{len(topics)} topics cannot be dealt into {folds} folds; use fewer.")
-    order = np.random.default_rng(FOLDS_SEED).permutation(len(topics))
+    order = np.random.default_rng(0).permutation(len(topics))
     return [[topics[i] for i in sorted(order[fold::folds])] for fold in range(folds)]
 
 
 async def gather(
     engine: SearchEngine, queries: Mapping[str, str], qrels: Qrels, context: Context, *, depth: int
-) -> list[TopicExample]:
+) -> list[learning.TopicExample]:
     """Collect what to train on; the target is the one that a search estimates.
 
     Args:
@@ -77,23 +59,17 @@ async def gather(
         target = estimate_target(table, dimensions, retrieved, context, shares)
         return [vector_of(dimension, target[dimension.name]) for dimension in dimensions]
 
-    return await gather_examples(
-        engine,
-        queries,
-        qrels,
-        dimensions,
-        target_of,
-        depth=depth,
-        discount=context.discount,
+    return await learning.gather_examples(
+        engine, queries, qrels, dimensions, target_of, depth=depth, discount=context.discount
     )
 
 
 async def train(
     method: str,
-    examples: Sequence[TopicExample],
+    examples: Sequence[learning.TopicExample],
     topics: Collection[str],
     options: Mapping[str, Any],
-) -> TrainedModel:
+) -> learning.TrainedModel:
     """Train on the examples of some topics.
 
     Raises:

@@ -142,9 +142,7 @@ def test_a_model_that_fails_is_counted_and_not_hidden(
     report = (folder / "report.md").read_text()
     ended = next(line for line in report.splitlines() if "ended: model failed" in line)
     column = [cell.strip() for cell in ended.split("|")].index("ended: model failed")
-    row = next(
-        line for line in report.splitlines() if line.startswith("| ours | gender, queries: title |")
-    )
+    row = next(line for line in report.splitlines() if line.startswith("| ours | gender | title |"))
     assert row.split("|")[column].strip() == "4"
     assert "openai:fake gave no usable reply" in report
 

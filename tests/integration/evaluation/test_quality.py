@@ -11,15 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.evaluation.collections.finding import find_collection
-from fairqr.evaluation.experiments.measuring import measure_experiment
-from fairqr.evaluation.experiments.running import make_plan, run_searches
+from fairqr.evaluation.experiments.measuring import measure
+from fairqr.evaluation.experiments.running import run
 from fairqr.evaluation.experiments.specification import Experiment
-from fairqr.evaluation.experiments.store import Store
 from fairqr.evaluation.experiments.workers import RunOptions
-from fairqr.prompts.library import PromptLibrary
 from tests.integration.local_model import ENCODER, linked
-from tests.unit.evaluation.watching import Watcher
 
 SUBSET = Path(__file__).parents[4] / "shared" / "data" / "trec2022"
 
@@ -32,7 +28,6 @@ async def test_ours_is_above_plain_retrieval_and_keeps_its_relevance(
     """Over 23 topics, titles, gender: the product at least 8 % above, and nDCG above."""
     linked(ENCODER, pulled_minilm, model_cache)
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
-    collection = find_collection(SUBSET)
     experiment = Experiment.model_validate(
         {
             "title": "Quality",
@@ -45,17 +40,11 @@ async def test_ours_is_above_plain_retrieval_and_keeps_its_relevance(
             ],
         }
     )
-    prompts, store = PromptLibrary(), Store(tmp_path / "run")
-    plan = make_plan(experiment, collection, prompts)
-    async with RunOptions(store.folder).tools(store.replies) as tools:
-        await run_searches(plan, collection, store, tools, watcher=Watcher())
-    (found,) = measure_experiment(store, collection).evaluations.values()
-    plain, ours = (
-        {name: result.mean or 0.0 for name, result in found[system].results.items()}
-        for system in ("BM25", "ours")
-    )
+    await run(experiment, RunOptions(tmp_path / "run"))
+    first, second = measure(tmp_path / "run").evaluations.values()
+    plain, ours = ({n: it or 0.0 for n, it in each.mean.items()} for each in (first, second))
     relevance, fairness, product = plain
-    assert found["ours"].results[product].count == 23
+    assert second.results[product].count == 23
     assert ours[product] >= 1.08 * plain[product]
     assert ours[relevance] > plain[relevance]
     assert ours[fairness] > plain[fairness]

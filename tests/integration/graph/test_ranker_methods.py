@@ -13,7 +13,7 @@ from fairqr import FairSearch
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.ranking.rankers import RankerOptions, RankItem, open_ranker
-from fairqr.evaluation.experiments.running import run_searches
+from fairqr.evaluation.experiments.running import run
 from fairqr.evaluation.experiments.store import Store
 from fairqr.evaluation.experiments.workers import RunOptions
 from fairqr.graph.search.result import SearchResult
@@ -31,8 +31,7 @@ from tests.integration.model_server import (
 )
 from tests.unit.agents.ranking.tiny_models import tiny_monobert, tiny_monot5
 from tests.unit.engines import hits_of
-from tests.unit.evaluation.experiments.small import plan_of, write_collection
-from tests.unit.evaluation.watching import Watcher
+from tests.unit.evaluation.experiments.small import experiment, write_collection
 
 __all__ = ["tiny_monobert", "tiny_monot5"]
 
@@ -209,11 +208,10 @@ async def test_an_experiment_compares_rankers(
         | {"vary": {"depth": [5, 8]}},
     ]
     more: Any = {"model": "openai:fake", "seeds": [0, 1], "systems": systems}
-    plan = plan_of(collection, clean_environment, **more)
-    assert {cell.seed for cell in plan.cells} == {0}
-    assert {name.partition("=")[0] for name in plan.manifest.prompts} == {"listwise", "pairwise"}
-    async with RunOptions(store.folder).tools(store.replies) as tools:
-        await run_searches(plan, collection, store, tools, watcher=Watcher())
+    asked = experiment(clean_environment, collection=str(collection.folder), **more)
+    await run(asked, RunOptions(store.folder))
+    prompts = store.manifest().prompts
+    assert {name.partition("=")[0] for name in prompts} == {"listwise", "pairwise"}
     calls = len(model_server.asked)
     records = {(record.system, record.topic): record for record in store.lines.read()}
     assert len(records) == 4 * 4
@@ -227,6 +225,5 @@ async def test_an_experiment_compares_rankers(
     assert records["listwise", "t0"].model_calls == 1
     assert records["pairwise, 8", "t0"].model_calls == 8 * 7
     assert calls < sum(record.model_calls for record in records.values())
-    async with RunOptions(store.folder).tools(store.replies) as tools:
-        await run_searches(plan, collection, store, tools, watcher=Watcher())
+    await run(asked, RunOptions(store.folder))
     assert len(model_server.asked) == calls

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,9 @@ import yaml
 
 from fairqr.evaluation.collections.collection import Collection, load_collection
 from fairqr.evaluation.experiments.catalogue import read_experiment
-from fairqr.evaluation.experiments.running import Plan, make_plan
+from fairqr.evaluation.experiments.running import cells_of, manifest_of
 from fairqr.evaluation.experiments.specification import Experiment
-from fairqr.evaluation.experiments.store import Round, SearchRecord, Store
+from fairqr.evaluation.experiments.store import Manifest, Round, SearchRecord, Store
 from fairqr.prompts.library import PromptLibrary
 
 SCHEMA = """attributes:
@@ -97,19 +97,20 @@ def experiment(folder: Path, **changes: Any) -> Experiment:
     return read_experiment(write_experiment(folder / "small.yaml", **changes)).spec()
 
 
-def plan_of(collection: Collection, folder: Path, **changes: Any) -> Plan:
-    """Return the plan of a small experiment."""
-    return make_plan(experiment(folder, **changes), collection, PromptLibrary())
+def manifest_for(collection: Collection, folder: Path, **changes: Any) -> Manifest:
+    """Return what a small experiment on a collection is run with."""
+    asked = experiment(folder, collection=str(collection.folder), **changes)
+    return manifest_of(asked, collection, PromptLibrary())
 
 
-def records_of(plan: Plan, collection: Collection) -> Iterator[SearchRecord]:
-    """Yield a made-up search for all that a plan has to do: each system has an order of its own.
+def records_of(manifest: Manifest, collection: Collection) -> Iterator[SearchRecord]:
+    """Yield a made-up record of each search: each system has an order of its own.
 
     Systems that refine have a first round, and for the first topic a second one.
     """
     ids = [document.id for document in collection.corpus.documents()]
-    for number, cell in enumerate(plan.cells):
-        for place, topic in enumerate(plan.topics):
+    for number, cell in enumerate(cells_of(manifest, collection)):
+        for place, topic in enumerate(collection.topics):
             own = [id_ for id_ in ids if int(id_[1:]) % 4 == int(topic.id[1:])]
             ranked = own[number % 5 :] + own[: number % 5]
             refines = cell.system.asks_a_model
@@ -122,16 +123,11 @@ def records_of(plan: Plan, collection: Collection) -> Iterator[SearchRecord]:
                 for step in range(1 + (1 + (place == 0) if refines else 0))
             ]
             yield SearchRecord(
-                attribute=cell.attribute,
-                queries=cell.form,
-                system=cell.system.name,
-                seed=cell.seed,
-                topic=topic.id,
+                **dict(zip(SearchRecord.keys, cell.key(topic), strict=True)),
                 ids=ranked[:5],
                 rounds=rounds,
                 best_round=len(rounds) - 1,
                 target={"female": 0.4, "male": 0.6},
-                divergence=0.05,
                 stop_reason="max_iterations" if refines else "not_refining",
                 model_calls=len(rounds) - 1,
                 tokens=100 * (len(rounds) - 1),
@@ -139,10 +135,10 @@ def records_of(plan: Plan, collection: Collection) -> Iterator[SearchRecord]:
             )
 
 
-def fill(store: Store, plan: Plan, records: Iterator[SearchRecord] | list[SearchRecord]) -> None:
+def fill(store: Store, manifest: Manifest, records: Iterable[SearchRecord]) -> None:
     """Write records into a new folder."""
     with store.locked():
-        store.begin(plan.manifest)
+        store.begin(manifest)
         with store.lines.writing():
             for record in records:
                 store.lines.add(record)

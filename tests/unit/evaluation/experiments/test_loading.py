@@ -10,24 +10,18 @@ import pytest
 import fairqr
 from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import Collection
-from fairqr.evaluation.experiments.measuring import measure_experiment
-from fairqr.evaluation.experiments.running import make_plan
 from fairqr.evaluation.experiments.store import Store
-from fairqr.prompts.library import PromptLibrary
-from tests.unit.evaluation.experiments.small import experiment, fill, records_of
+from tests.unit.evaluation.experiments.small import fill, manifest_for, records_of
 
 
 def test_the_frames_of_a_run_hold_what_was_measured(collection: Collection, tmp_path: Path) -> None:
-    asked = experiment(tmp_path, collection=str(collection.folder))
-    plan = make_plan(asked, collection, PromptLibrary())
-    store = Store(tmp_path / "run")
-    fill(store, plan, records_of(plan, collection))
+    manifest, store = manifest_for(collection, tmp_path), Store(tmp_path / "run")
+    fill(store, manifest, records_of(manifest, collection))
     run = fairqr.load_experiment(tmp_path / "run")
-    assert (run.kind, run.spec) == ("search", plan.manifest.experiment)
-    measured = measure_experiment(store, collection)
-    assert run.frames["scores"].equals(measured.scores)
-    own = measured.scores[measured.scores.measure == "nDCG@5"].set_index(["system", "topic"])
-    for system, evaluation in measured.evaluations["gender", "title"].items():
+    assert (run.kind, run.spec) == ("search", manifest.experiment)
+    scores = run.frames["scores"]
+    own = scores[scores.measure == "nDCG@5"].set_index(["system", "topic"])
+    for (_, _, system), evaluation in run.evaluations.items():
         assert own.value[system].to_dict() == evaluation.results["nDCG@5"].values
     assert len(run.frames["searches"]) == len(store.lines.read())
     assert list(run.plots) == [
@@ -43,9 +37,8 @@ def test_the_frames_of_a_run_hold_what_was_measured(collection: Collection, tmp_
 def test_frames_are_joined_though_one_attribute_has_little(
     collection: Collection, tmp_path: Path, unfinished: bool
 ) -> None:
-    asked = experiment(tmp_path, collection=str(collection.folder), attributes=["gender", "place"])
-    plan = make_plan(asked, collection, PromptLibrary())
-    records = list(records_of(plan, collection))
+    manifest = manifest_for(collection, tmp_path, attributes=["gender", "place"])
+    records = list(records_of(manifest, collection))
     if unfinished:
         records = [it for it in records if it.attribute == "gender" or it.system == "BM25"]
     else:
@@ -53,7 +46,7 @@ def test_frames_are_joined_though_one_attribute_has_little(
         records = [
             it if it.attribute == "gender" else it.model_copy(update=nothing) for it in records
         ]
-    fill(Store(tmp_path / "run"), plan, records)
+    fill(Store(tmp_path / "run"), manifest, records)
     frames = fairqr.load_experiment(tmp_path / "run").frames
     assert set(frames["searches"].attribute) == {"gender", "place"}
     assert set(frames["drift"].attribute) == {"gender"}

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from fairqr.base.errors import FairqrError, InputError, UnknownAttributeError
-from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.catalogue import SHIPPED, read_experiment
-from fairqr.evaluation.experiments.running import make_plan
+from fairqr.evaluation.experiments.running import cells_of, manifest_of
+from fairqr.evaluation.experiments.store import Manifest
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.experiments.small import (
     experiment,
-    plan_of,
+    manifest_for,
     write_collection,
     write_experiment,
 )
@@ -23,21 +23,18 @@ from tests.unit.evaluation.experiments.small import (
 PLAIN: dict[str, Any] = {"name": "BM25", "method": "plain"}
 
 
-SEARCHES = [name for name in SHIPPED if read_experiment(name).spec().kind == "search"]
-
-
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize(
+    "name", [it for it in SHIPPED if read_experiment(it).spec().kind == "search"]
+)
 def test_the_shipped_experiments_fit_notables(name: str) -> None:
     """Each loads, and every search of it has a context, a prompt and an attribute that exist."""
     asked = read_experiment(name).spec()
-    plan = make_plan(asked, find_collection(asked.collection), PromptLibrary())
-    assert plan.manifest.attributes == ("gender", "continent")
-    assert len(plan.topics) == 57
-    names = [system.name for system in asked.all_systems()]
-    assert asked.baseline in names
-    forms = len(plan.manifest.query_forms)
-    assert len(plan.cells) == len(names) * forms * len(plan.manifest.attributes)
-    assert len({cell.key(plan.topics[0]) for cell in plan.cells}) == len(plan.cells)
+    collection = find_collection(asked.collection)
+    manifest = manifest_of(asked, collection, PromptLibrary())
+    assert manifest.attributes == ("gender", "continent")
+    assert len(manifest.topics) == 57
+    keys = [cell.key(collection.topics[0]) for cell in cells_of(manifest, collection)]
+    assert len(keys) == len({*keys}) == 2 * len(manifest.query_forms) * len(asked.systems)
 
 
 def test_the_example_of_the_docs_is_an_experiment(tmp_path: Path) -> None:
@@ -45,10 +42,11 @@ def test_the_example_of_the_docs_is_an_experiment(tmp_path: Path) -> None:
     example = text.split('```yaml title="mine.yaml"\n')[1].split("```")[0]
     (tmp_path / "mine.yaml").write_text(example)
     asked = read_experiment(tmp_path / "mine.yaml").spec({"seeds": [0, 1, 2]})
-    plan = make_plan(asked, find_collection(asked.collection), PromptLibrary())
-    assert plan.manifest.attributes == ("gender", "gender×continent")
-    assert {cell.seed for cell in plan.cells if cell.system.asks_a_model} == {0, 1, 2}
-    assert {cell.seed for cell in plan.cells if not cell.system.asks_a_model} == {0}
+    collection = find_collection(asked.collection)
+    manifest = manifest_of(asked, collection, PromptLibrary())
+    assert manifest.attributes == ("gender", "gender×continent")
+    seeds = {(it.system.asks_a_model, it.seed) for it in cells_of(manifest, collection)}
+    assert seeds == {(True, 0), (True, 1), (True, 2), (False, 0)}
 
 
 @pytest.mark.parametrize(("pulled", "usual"), [(False, "bm25"), (True, "hybrid:minilm")])
@@ -65,14 +63,13 @@ def test_what_auto_stands_for_is_written_down(
         {"name": "vectors", "method": "fair-qr", "retriever": "dense"},
         {"name": "outside", "corpus": "notables"},
     ]
-    named = {}
-    for given in ({}, {"retriever": "hybrid"}):
-        plan = plan_of(collection, tmp_path, systems=systems, **given)
-        found = {each.name: each.retriever for each in plan.manifest.experiment.systems}
-        assert found == {cell.system.name: cell.system.retriever for cell in plan.cells}
-        named[given.get("retriever")] = list(found.values())
-    assert named[None] == [usual, usual, "bm25", "dense", "auto"]
-    assert named["hybrid"] == ["hybrid", "hybrid", "hybrid", "dense", "hybrid"]
+    for given, expected in (
+        ({}, [usual, usual, "bm25", "dense", "auto"]),
+        ({"retriever": "hybrid"}, ["hybrid", "hybrid", "hybrid", "dense", "hybrid"]),
+    ):
+        manifest = manifest_for(collection, tmp_path, systems=systems, **given)
+        assert [system.retriever for system in manifest.experiment.systems] == expected
+        assert Manifest.model_validate_json(manifest.text) == manifest, "it comes back as it is"
 
 
 def test_what_varies_is_one_system_for_each_combination(tmp_path: Path) -> None:
@@ -81,15 +78,18 @@ def test_what_varies_is_one_system_for_each_combination(tmp_path: Path) -> None:
         systems=[
             PLAIN,
             {"name": "at most {max_iterations}", "vary": {"max_iterations": [1, 3]}},
-            {"name": "both", "vary": {"max_iterations": [1, 2], "patience": [1, 2]}},
-            # Python's format would look up attributes of values, and pad them to any width.
+            {
+                "name": "both {max_iterations} {patience}",
+                "vary": {"max_iterations": [1, 2], "patience": [1, 2]},
+                "model": "feedback",
+            },
             {"name": "{patience.__class__}", "vary": {"patience": [1]}},
         ],
     )
-    systems = {system.name: system.settings for system in found.all_systems()}
-    assert systems["at most 3"] == {"max_iterations": 3}
-    assert systems["both, max_iterations=2, patience=1"] == {"max_iterations": 2, "patience": 1}
-    assert "{patience.__class__}, patience=1" in systems
+    systems = {system.name: (system.settings, system.model) for system in found.systems}
+    assert systems["at most 3"] == ({"max_iterations": 3}, found.model)
+    assert systems["both 2 1"] == ({"max_iterations": 2, "patience": 1}, "feedback")
+    assert "{patience.__class__}" in systems
     assert len(systems) == 1 + 2 + 4 + 1
 
 
@@ -102,18 +102,14 @@ def _systems(**changes: Any) -> dict[str, Any]:
     [
         ({"title": None}, "at title: Field required."),
         ({"titel": "t"}, "at titel: Extra inputs are not permitted."),
-        ({"topics": 0}, "at topics: Input should be greater than or equal to 1."),
         ({"queries": ["text"]}, "at queries.0: String should match pattern '^title"),
         ({"queries": []}, "the list of queries is empty; name at least one."),
-        ({"seeds": []}, "the list of seeds is empty; name at least one."),
-        ({"seeds": [-1]}, "at seeds.0: Input should be greater than or equal to 0."),
-        ({"seeds": [1, 1]}, "one of the seeds is named twice; name each once."),
         (
             {"attributes": ["gender", "gender"]},
             "one of the attributes is named twice; name each once.",
         ),
         ({"baseline": "none"}, "the baseline 'none' is not one of the systems."),
-        ({"systems": [PLAIN, {**PLAIN}]}, "two systems are named 'BM25'."),
+        ({"systems": [PLAIN, {**PLAIN}]}, "'BM25' is not one plain name of one system."),
         ({"measures": ["nDGC@20"]}, "There is no measure 'nDGC'; did you mean nDCG?"),
         (
             {"judge": "relevance:2"},
@@ -121,35 +117,16 @@ def _systems(**changes: Any) -> dict[str, Any]:
         ),
         ({"target": "x:1"}, "'x'"),
         ({"backend": "tantivy"}, "at backend: Extra inputs are not permitted."),
-        ({"corpus": ""}, "at corpus: String should have at least 1"),
         ({"report": ["tables"]}, "at report.0: Input should be 'table'"),
         (_systems(method="best"), "at systems.1.method: Input should be 'fairqr'"),
         (_systems(method="dlf"), "'other' needs weights: give it 'train: {folds: 5}'."),
-        (_systems(train={"folds": 1}), "at systems.1.train.folds: Input should be greater than"),
         (_systems(retriever="sparse"), "at systems.1.retriever: String should match pattern"),
-        (_systems(settings={"k": 5}), "'k' is set for the whole experiment, not in settings."),
         (_systems(vary={"seed": [1]}), "'seed' is set for the whole experiment, not in settings."),
-        (
-            _systems(vary={"patience": []}),
-            "at systems.1.vary.patience: List should have at least 1",
-        ),
         (_systems(settings={"depht": 5}), "There is no parameter 'depht'; did you mean 'depth'?"),
         (_systems(settings={"depth": 4}), "'other': The parameters do not fit: depth is 4, but k"),
-        (_systems(vary={"depth": [50, 4]}), "'other, depth=4': The parameters do not fit: depth"),
-        (
-            _systems(vary={"patience": [1]}) | {"baseline": "other"},
-            "the baseline 'other' is not one of the systems.",
-        ),
-        (
-            {"systems": [PLAIN, {"name": "{depth}", "vary": {"patience": [1]}}]},
-            "the name '{depth}' has braces that name no setting.",
-        ),
-        (
-            {"systems": [{"name": "a\nb", "method": "plain"}]},
-            "the name 'a b' is not one plain",
-        ),
-        ({"systems": [{"name": "\u202eab"}]}, "is not one plain line; rename it."),
-        ({"systems": [{"name": ""}]}, "at systems.0.name: String should have at least 1"),
+        ({"systems": [{"name": "a\nb", "method": "plain"}]}, "'a b' is not one plain name"),
+        ({"systems": [{"name": "\u202eab"}]}, "is not one plain name"),
+        (_systems(vary={"patience": [1, 2]}), "'other' is not one plain name of one system."),
     ],
 )
 def test_each_error_has_its_sentence(
@@ -169,10 +146,7 @@ def test_each_error_has_its_sentence(
     [
         (b"title: [", "line 1 is not valid YAML"),
         (b"- title", "must be a mapping of names to values; fix it."),
-        (b"", "must be a mapping of names to values; fix it."),
-        (b"title: \xff", "is not valid YAML"),
         (b"kind: poem", "has the unknown kind 'poem'; write one of search, fair_rag, "),
-        (b"kind: [search]", "has the unknown kind"),
         (b"title: !!python/object:os.system {}", "is not valid YAML"),
         (b"[" * 5000, "is not valid YAML"),
     ],
@@ -206,29 +180,14 @@ def test_each_shipped_experiment_has_a_small_form(name: str) -> None:
         own.spec(small=True)
 
 
-def test_topics_without_keywords_leave_their_form_out(tmp_path: Path) -> None:
+def test_what_does_not_fit_the_collection(tmp_path: Path) -> None:
+    """Topics without keywords leave their form out."""
     bare = write_collection(tmp_path / "bare", keywords=False)
-    plan = plan_of(bare, tmp_path, queries=["title", "title+10"])
-    assert plan.manifest.query_forms == ("title",)
-    assert plan.manifest.notes == (
-        "The topics have no keywords, so only their titles are searched for.",
-    )
+    assert manifest_for(bare, tmp_path, queries=["title", "title+10"]).query_forms == ("title",)
     with pytest.raises(InputError, match="have no keywords; add 'title' to the queries"):
-        plan_of(bare, tmp_path, queries=["title+10"])
-
-
-def test_what_does_not_fit_the_collection(collection: Collection, tmp_path: Path) -> None:
+        manifest_for(bare, tmp_path, queries=["title+10"])
     with pytest.raises(UnknownAttributeError, match="'colour'"):
-        plan_of(collection, tmp_path, attributes=["colour"])
+        manifest_for(bare, tmp_path, attributes=["colour"])
     systems = [PLAIN, {"name": "ours", "settings": {"prompts": {"refine": "v99"}}}]
     with pytest.raises(FairqrError, match="v99"):
-        plan_of(collection, tmp_path, systems=systems)
-    plan = plan_of(collection, tmp_path, k=5, measures=["nDCG@20"])
-    assert "Systems return 5 documents, and measures look at up to 20" in plan.manifest.notes[0]
-    systems = [PLAIN, {"name": "DELTR", "method": "deltr", "train": {"folds": 5}}]
-    plan = plan_of(collection, tmp_path, systems=systems, topics=3)
-    assert plan.manifest.notes == (
-        "'DELTR' is trained in 3 folds instead of 5, since there are no more topics.",
-    )
-    with pytest.raises(InputError, match="'DELTR' is trained on the other topics, and there is"):
-        plan_of(collection, tmp_path, systems=systems, topics=1)
+        manifest_for(bare, tmp_path, systems=systems)

@@ -13,20 +13,19 @@ from hypothesis import strategies as st
 from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.experiments.folder import Lines, Record, file_name
-from fairqr.evaluation.experiments.running import Plan
-from fairqr.evaluation.experiments.store import SearchRecord, Store
-from tests.unit.evaluation.experiments.small import fill, plan_of, records_of
+from fairqr.evaluation.experiments.store import Manifest, SearchRecord, Store
+from tests.unit.evaluation.experiments.small import fill, manifest_for, records_of
 
 
 @pytest.fixture
-def plan(collection: Collection, tmp_path: Path) -> Plan:
-    return plan_of(collection, tmp_path)
+def manifest(collection: Collection, tmp_path: Path) -> Manifest:
+    return manifest_for(collection, tmp_path)
 
 
 @pytest.fixture
-def store(plan: Plan, collection: Collection, tmp_path: Path) -> Store:
+def store(manifest: Manifest, collection: Collection, tmp_path: Path) -> Store:
     found = Store(tmp_path / "run")
-    fill(found, plan, records_of(plan, collection))
+    fill(found, manifest, records_of(manifest, collection))
     return found
 
 
@@ -35,7 +34,7 @@ def _results(store: Store) -> Path:
 
 
 def test_a_kill_at_any_byte_loses_no_more_than_the_search_it_hit(
-    store: Store, plan: Plan, collection: Collection
+    store: Store, manifest: Manifest, collection: Collection
 ) -> None:
     """Cut anywhere in the last two lines: whole lines stay, and writing goes on behind them."""
     whole = _results(store).read_bytes()
@@ -108,7 +107,7 @@ def test_a_run_goes_on_only_with_what_it_was_begun_with(
     ]
     for what, change in changes:
         with pytest.raises(InputError, match=f"holds a run with another {what}.*; choose another"):
-            store.begin(plan_of(collection, tmp_path, **change).manifest)
+            store.begin(manifest_for(collection, tmp_path, **change))
     fingerprints = {**store.manifest().fingerprints, "qrels.txt": "0"}
     other = store.manifest().model_copy(update={"fingerprints": fingerprints})
     with pytest.raises(
@@ -121,40 +120,40 @@ def test_settings_that_json_writes_otherwise_do_not_stop_a_run_from_going_on(
     collection: Collection, tmp_path: Path
 ) -> None:
     """A tuple, or a date of YAML, comes back from the manifest as something else."""
-    plan = plan_of(collection, tmp_path, systems=[{"name": "BM25", "method": "mmr"}])
-    odd = plan.manifest.experiment.systems[0].model_copy(
-        update={"settings": {"options": {"pair": (1, 2)}}}
-    )
-    experiment = plan.manifest.experiment.model_copy(update={"systems": (odd,)})
-    manifest = plan.manifest.model_copy(update={"experiment": experiment})
+    given = manifest_for(collection, tmp_path, systems=[{"name": "BM25", "method": "mmr"}])
+    odd = given.experiment.systems[0].model_copy(update={"settings": {"options": {"pair": (1, 2)}}})
+    experiment = given.experiment.model_copy(update={"systems": (odd,)})
+    manifest = given.model_copy(update={"experiment": experiment})
     store = Store(tmp_path / "odd")
     store.begin(manifest)
     assert store.manifest() != manifest
     assert store.begin(manifest).topics == manifest.topics
 
 
-def test_other_versions_are_noted(store: Store, plan: Plan) -> None:
-    versions = {**plan.manifest.versions, "numpy": "99.0"}
-    went_on = store.begin(plan.manifest.model_copy(update={"versions": versions}))
-    old = plan.manifest.versions["numpy"]
+def test_other_versions_are_noted(store: Store, manifest: Manifest) -> None:
+    versions = {**manifest.versions, "numpy": "99.0"}
+    went_on = store.begin(manifest.model_copy(update={"versions": versions}))
+    old = manifest.versions["numpy"]
     assert went_on.versions["numpy"] == f"{old}, then 99.0"
     assert store.manifest() == went_on
     assert store.begin(went_on.model_copy(update={"versions": versions})) == went_on
 
 
-def test_a_folder_with_other_files_is_left_alone(plan: Plan, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_left_alone(manifest: Manifest, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("precious")
     with pytest.raises(InputError, match="is not empty and has no experiment; choose another"):
-        Store(tmp_path / "mine").begin(plan.manifest)
+        Store(tmp_path / "mine").begin(manifest)
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "precious"
 
 
-def test_what_a_kill_at_the_beginning_leaves_is_no_other_file(plan: Plan, tmp_path: Path) -> None:
+def test_what_a_kill_at_the_beginning_leaves_is_no_other_file(
+    manifest: Manifest, tmp_path: Path
+) -> None:
     store = Store(tmp_path / "run")
     with store.locked():
         (store.folder / ".experiment.json.0123456789abcdef").write_text("{")
-        assert store.begin(plan.manifest) == plan.manifest
+        assert store.begin(manifest) == manifest
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"format": 1}', '{"format": 1, "strange": 2}'])
