@@ -126,10 +126,8 @@ class MeasuredSearches(Measured):
         ]
         columns = [*PLACE, "system", "measure", "mean", "low", "high", "topics"]
         means = pd.DataFrame(rows, columns=columns)
-        signs = {
-            str(it): {True: 1, False: -1}.get(it.kind.higher_is_better) for it in self.measures
-        }
-        means["best"] = means["mean"] * means.measure.map(signs).astype(float)
+        up = means.measure.map({str(it): it.kind.higher_is_better for it in self.measures})
+        means["best"] = means["mean"] * up.map({True: 1.0, False: -1.0})
         table = means.groupby([*PLACE, "measure"])
         is_best = means.best == table.best.transform("max")
         return means.assign(best=is_best & (table.topics.transform("nunique") == 1))
