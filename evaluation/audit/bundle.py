@@ -22,7 +22,7 @@ from fairqr.base.files import open_beside
 from fairqr.base.secrets import WITHHELD
 from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.audit.records import AuditRecord, Observation, PairScores
-from fairqr.evaluation.experiments.folder import Lines, SealedFolder, SealedManifest
+from fairqr.evaluation.experiments.folder import Folder, Lines, SealedManifest
 from fairqr.retrieval.sources.schema import Attribute
 
 QUERIES, TITLES = "raw/queries.json", "raw/titles.json"
@@ -112,7 +112,7 @@ def pseudonymous(queries: Queries) -> tuple[Queries, list[str]]:
     return replace(queries, queries=named), [query.id for query in shuffled]
 
 
-class AuditFolder(SealedFolder[AuditManifest]):
+class AuditFolder(Folder[AuditManifest]):
     """The folder of an audit: ``manifest.json``, ``raw/``, the figures and the report.
 
     Args:
@@ -127,14 +127,13 @@ class AuditFolder(SealedFolder[AuditManifest]):
     manifest_type = AuditManifest
     name = "manifest.json"
     what = "audit"
-    made_with = "fairqr audit"
     evidence = frozenset((QUERIES, TITLES, OBSERVATIONS, PAIRS))
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.raw = folder / "raw"
-        self.observations = Lines(folder / OBSERVATIONS, Observation, "the query", PRIVATE)
-        self.pairs = Lines(folder / PAIRS, PairScores, "the query", PRIVATE)
+        self.observations = Lines(folder / OBSERVATIONS, Observation, PRIVATE)
+        self.pairs = Lines(folder / PAIRS, PairScores, PRIVATE)
 
     def begin(self, manifest: AuditManifest) -> AuditManifest:
         """Write what the audit is made with, or check that it is what the folder was begun with.

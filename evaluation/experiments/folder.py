@@ -14,11 +14,11 @@ import platform
 import re
 from collections.abc import Hashable, Iterable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path, PurePosixPath
-from typing import IO, Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, OtherRunError, first_problem, one_line
@@ -36,8 +36,6 @@ LOCK = ".lock"
 LONGEST = 120
 THEN = ", then "
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9+._]")
-_HALF_WRITTEN = re.compile(r"\..+\.[0-9a-f]{16}")
-HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class Record(BaseModel):
@@ -56,6 +54,11 @@ class Record(BaseModel):
     def key(self) -> tuple[Any, ...]:
         """The values that identify it."""
         return tuple(getattr(self, name) for name in self.keys)
+
+    @property
+    def line(self) -> bytes:
+        """The line of its file."""
+        return self.model_dump_json().encode() + b"\n"
 
     @property
     def is_final(self) -> bool:
@@ -93,7 +96,8 @@ class FolderManifest(BaseModel):
     Attributes:
         free: More values that may differ when a run is resumed, besides those of this class.
         versions: The versions of fairqr, Python and the libraries that results depend on, and of a
-            ``server`` that was audited; several, in order, if a run was resumed with others.
+            ``server`` that was audited; several, the last one last, if a run was resumed with
+            others.
         started: The time, in ISO 8601.
     """
 
@@ -128,16 +132,7 @@ class SealedManifest(FolderManifest):
     free: ClassVar[frozenset[str]] = FolderManifest.free | {"finished", "files"}
 
     finished: str = ""
-    files: dict[str, Annotated[str, Field(pattern=f"^{HASH.pattern}$")]] = Field({})
-
-    @field_validator("files")
-    @classmethod
-    def _lie_in_the_folder(cls, files: dict[str, str]) -> dict[str, str]:
-        for name in files:
-            path = PurePosixPath(name)
-            if path.is_absolute() or ".." in path.parts or str(path) != name:
-                raise ValueError(f"'{one_line(name)}' is no file of the folder")
-        return files
+    files: dict[str, str] = Field({})
 
     @property
     def digest(self) -> str:
@@ -147,7 +142,6 @@ class SealedManifest(FolderManifest):
 
 B = TypeVar("B", bound=BaseModel)
 M = TypeVar("M", bound=FolderManifest)
-S = TypeVar("S", bound=SealedManifest)
 
 
 class Lines(Generic[R]):
@@ -156,16 +150,14 @@ class Lines(Generic[R]):
     Args:
         path: The file; we make it with the first record.
         record: The class of the records; of two with the same key, the later one counts.
-        what: What has to be done again without a damaged line, such as ``the search``.
         mode: Who may read and write the file, less the user's umask.
     """
 
-    def __init__(self, path: Path, record: type[R], what: str, mode: int = 0o666) -> None:
+    def __init__(self, path: Path, record: type[R], mode: int = 0o666) -> None:
         self.path = path
         self._record = record
-        self._what = what
         self._mode = mode
-        self._open: IO[bytes] | None = None
+        self._open: Any = None
 
     def read(self) -> list[R]:
         """Return the records; a later one replaces an earlier one of the same key.
@@ -189,10 +181,9 @@ class Lines(Generic[R]):
 
         A kill leaves the file as it was.
         """
-        again = Lines(self.path, self._record, self._what, self._mode)
-        with open_beside(self.path, self._mode) as again._open:
+        with open_beside(self.path, self._mode) as stream:
             for record in records:
-                again.add(record)
+                stream.write(record.line)
 
     def done(self) -> set[Hashable]:
         """Return the keys of the records that need not be made again."""
@@ -209,47 +200,34 @@ class Lines(Generic[R]):
                     return
                 try:
                     yield start, self._record.model_validate_json(line)
-                except ValidationError as error:
-                    raise self._damaged(number, error) from None
+                except ValidationError:
+                    raise InputError(
+                        f"{self.path}, line {number}, is damaged or of another version; remove "
+                        "the line, and it is done again, or run it all into another folder."
+                    ) from None
                 start += len(line)
-
-    def _damaged(self, number: int, error: ValidationError) -> InputError:
-        is_other = {it["type"] for it in error.errors()} <= {"missing", "extra_forbidden"}
-        return InputError(
-            f"{self.path}, line {number}, is damaged{' or of another version' * is_other}; "
-            f"remove the line, and {self._what} is done again"
-            f"{', or run it all into another folder' * is_other}."
-        )
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
         """Open the file for :meth:`add`; half a line that a kill left is cut off."""
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, self._mode)
-        with os.fdopen(handle, "rb+") as stream:
-            stream.truncate(sum(len(line) for line in stream if line.endswith(b"\n")))
-            self._open = stream
-            try:
-                yield
-            finally:
-                self._open = None
+        with os.fdopen(handle, "rb+") as self._open:
+            self._open.truncate(sum(len(line) for line in self._open if line.endswith(b"\n")))
+            yield
 
     def add(self, record: R) -> None:
         """Write a record; it survives the death of this process."""
-        if self._open is None:
-            raise ValueError("the store is not open for writing")
-        self._open.write(record.model_dump_json().encode() + b"\n")
+        self._open.write(record.line)
         self._open.flush()
 
 
-def read_settings(path: Path, kind: type[B], what: str, made_with: str, again: str) -> B:
+def read_settings(path: Path, kind: type[B], what: str) -> B:
     """Read the settings of a folder.
 
     Args:
         path: The file in the folder.
         kind: The class of the settings.
         what: The word for what the folder should hold.
-        made_with: What to do if there is none.
-        again: What the user should do, into another folder, if they are damaged.
 
     Raises:
         InputError: There are none, or they are damaged or of another version.
@@ -257,14 +235,12 @@ def read_settings(path: Path, kind: type[B], what: str, made_with: str, again: s
     try:
         return kind.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise InputError(
-            f"{path.parent} holds no {what} ({error.strerror}); {made_with}."
-        ) from None
+        raise InputError(f"{path.parent} holds no {what} ({error.strerror}).") from None
     except ValidationError as error:
-        where, _ = first_problem(error)
-        at = f" (at {one_line(where)})" if where else ""
+        where = one_line(first_problem(error)[0])
         raise InputError(
-            f"{path} is damaged or of another version{at}; {again} into another folder."
+            f"{path} is damaged or of another version{f' (at {where})' if where else ''}; make "
+            f"the {what} again in another folder."
         ) from None
 
 
@@ -275,20 +251,23 @@ class Folder(Generic[M]):
         folder: We make it if it is missing.
 
     Attributes:
-        manifest_type: The class of the settings.
+        manifest_type: The class of the settings; a sealed folder has a :class:`SealedManifest`.
         name: The name of the file of settings.
         what: The word for a run.
+        evidence: The files of a sealed folder that do not follow from others.
         replies: The file that keeps the replies of models.
+        signature: Signs the file of settings; made after it, and not listed in it.
     """
 
     manifest_type: type[M]
     name = "experiment.json"
     what = "experiment"
-    made_with = "fairqr experiment run"
+    evidence: frozenset[str] = frozenset()
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.replies = folder / "replies.sqlite"
+        self.signature = folder / f"{self.name}.sig"
         self._manifest = folder / self.name
 
     def exists(self) -> bool:
@@ -301,8 +280,7 @@ class Folder(Generic[M]):
         Raises:
             InputError: There is no run, or one of another version.
         """
-        again, made_with = f"run the {self.what}", f"make one with '{self.made_with}'"
-        return read_settings(self._manifest, self.manifest_type, self.what, made_with, again)
+        return read_settings(self._manifest, self.manifest_type, self.what)
 
     def begin(self, manifest: M) -> M:
         """Write the settings, or check that they are those that the folder has.
@@ -314,20 +292,14 @@ class Folder(Generic[M]):
             InputError: The folder holds another run.
         """
         self.check(manifest)
-        if not self.exists():
-            write_beside(self._manifest, manifest.text)
-            return manifest
-        begun = self.manifest()
+        begun = self.manifest() if self.exists() else manifest
         versions = dict(begun.versions)
         for name, version in manifest.versions.items():
-            before = versions.setdefault(name, version)
-            if before.split(THEN)[-1] != version:
-                versions[name] = f"{before}{THEN}{version}"
-        if versions == begun.versions:
-            return begun
-        resumed = begun.model_copy(update={"versions": versions})
-        write_beside(self._manifest, resumed.text)
-        return resumed
+            before = versions.get(name, version).split(THEN)
+            versions[name] = THEN.join([*(it for it in before if it != version), version])
+        begun = begun.model_copy(update={"versions": versions})
+        write_beside(self._manifest, begun.text)
+        return begun
 
     def check(self, manifest: M) -> None:
         """Check that a run can start or resume here; nothing is written.
@@ -371,28 +343,7 @@ class Folder(Generic[M]):
         with held:
             yield
 
-    def write(self, name: str, content: str) -> Path:
-        """Write a file of the folder, whole or not at all."""
-        path = self.folder / name
-        write_beside(path, content)
-        return path
-
-
-class SealedFolder(Folder[S]):
-    """A folder whose manifest has the hashes of all files in the end.
-
-    Attributes:
-        evidence: The files that do not follow from others.
-    """
-
-    evidence: ClassVar[frozenset[str]] = frozenset()
-
-    @property
-    def signature(self) -> Path:
-        """The file that signs the manifest; it is made after it, and not listed in it."""
-        return self.folder / f"{self.name}.sig"
-
-    def seal(self, **changes: Any) -> S:
+    def seal(self, **changes: Any) -> M:
         """Note the hashes of all files in the manifest, and return it; half-written files go.
 
         Args:
@@ -401,52 +352,47 @@ class SealedFolder(Folder[S]):
         Raises:
             InputError: The folder holds a link, a device or the like.
         """
-        files, others = contents_of(self.folder)
-        if others:
+        for left in self.folder.rglob(".*." + "[0-9a-f]" * 16):  # what a kill left of a file
+            left.unlink()
+        hashes = hashes_of(self.folder)
+        if others := [name for name, digest in hashes.items() if not digest]:
             raise InputError(
                 f"The folder {self.folder} holds '{shown_name(others[0])}', which is no file; "
                 f"remove it, and run the {self.what} again to go on with it."
             )
-        hashes = {}
-        for name, path in files.items():
-            if _HALF_WRITTEN.fullmatch(path.name):  # what a kill left of a file
-                path.unlink()
-            elif name != self.name:
-                hashes[name] = sha256_of(path)
+        del hashes[self.name]
         held = self.manifest().model_dump() | changes | {"files": hashes, "finished": _now()}
         sealed = self.manifest_type.model_validate(held)
-        self.write(self.name, sealed.text)
+        write_beside(self._manifest, sealed.text)
         return sealed
 
     def damage(self) -> Iterator[str]:
-        """Yield a sentence on each file that is not as the manifest lists it."""
-        listed, (files, others) = self.manifest().files, contents_of(self.folder)
-        found = {
-            "is a link or a device, and no file": others,
-            "is missing": listed.keys() - files.keys() - {*others},
-            "was changed": [n for n in listed if n in files and sha256_of(files[n]) != listed[n]],
-            "was added: the manifest does not list it": files.keys()
-            - listed.keys()
-            - {self.name, self.signature.name},
-        }
-        for what, names in found.items():
-            yield from (f"The file {shown_name(name)} {what}." for name in sorted(names))
+        """Yield a sentence on each file of a sealed folder that is not as the manifest lists it."""
+        manifest: Any = self.manifest()
+        listed, found = manifest.files, hashes_of(self.folder)
+        for name in sorted(listed.keys() | found.keys() - {self.name, self.signature.name}):
+            if found.get(name) == "":
+                yield f"The file {shown_name(name)} is a link or a device, and no file."
+            elif name not in found:
+                yield f"The file {shown_name(name)} is missing."
+            elif name not in listed:
+                yield f"The file {shown_name(name)} was added: the manifest does not list it."
+            elif found[name] != listed[name]:
+                yield f"The file {shown_name(name)} was changed."
 
 
-def contents_of(folder: Path) -> tuple[dict[str, Path], list[str]]:
-    """Return the files of a folder by their paths in it, and what is neither file nor folder.
+def hashes_of(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a folder, by its path in it; empty if it is no file.
 
     The empty file that keeps other processes out is left out. No link is followed.
     """
-    files: dict[str, Path] = {}
-    others: list[str] = []
+    hashes = {}
     for path in sorted(folder.rglob("*"), key=str):
-        name = path.relative_to(folder).as_posix()
-        if path.is_symlink() or not (path.is_dir() or path.is_file()):
-            others.append(name)
-        elif path.is_file() and not (name == LOCK and not path.stat().st_size):
-            files[name] = path
-    return files, others
+        name, is_link = path.relative_to(folder).as_posix(), path.is_symlink()
+        is_file = path.is_file() and not is_link
+        if (is_link or not path.is_dir()) and not (name == LOCK and not path.lstat().st_size):
+            hashes[name] = sha256_of(path) if is_file else ""
+    return hashes
 
 
 def shown_name(name: str) -> str:

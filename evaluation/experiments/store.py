@@ -102,7 +102,7 @@ class Store(Folder[Manifest]):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.lines = Lines(folder / "results.jsonl", SearchRecord, "the search")
+        self.lines = Lines(folder / "results.jsonl", SearchRecord)
 
     def weights(self, *parts: Any) -> Path:
         """Return where the weights of a system are kept."""

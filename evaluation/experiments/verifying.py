@@ -1,4 +1,7 @@
-"""Checking a finished run without its engine: the hashes of its files, and what they say."""
+"""Checking a finished run without its engine: the hashes of its files, what they say, and a signer.
+
+Signatures are made and checked by the installed ``ssh-keygen``.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ import contextlib
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -14,14 +18,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fairqr.base.errors import InputError, one_line
-from fairqr.evaluation.experiments.folder import (
-    THEN,
-    SealedFolder,
-    contents_of,
-    shown_name,
-    versions,
-)
-from fairqr.evaluation.experiments.signing import signer_of
+from fairqr.base.files import write_beside
+from fairqr.evaluation.experiments.folder import THEN, Folder, shown_name, versions
 
 ROUNDING = {".json": 1e-9, ".csv": 1e-5}
 """What numbers of two machines may differ by: figures have ten digits, tables of queries six."""
@@ -31,6 +29,9 @@ PARTS = re.compile(r'[^\s,"<>{}\[\]]+|.', re.DOTALL)
 
 PICTURE = re.compile(r"(<svg[^>]*>)(.*?)</svg>", re.DOTALL)
 
+NAMESPACE = "fairqr"
+"""Keeps what the key signed for other purposes from passing as the signature of a run."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verification:
@@ -38,7 +39,7 @@ class Verification:
 
     Attributes:
         digest: The SHA-256 of its manifest.
-        files: How many files the manifest lists; 0 if it cannot be read, or the run is unfinished.
+        files: How many files the manifest lists; 0 if it is not that of the run.
         problems: One sentence each; none if the run is as it was made.
         unchecked: What could not be checked, one sentence each.
         signed_by: The signer of the manifest, if that was checked.
@@ -52,12 +53,12 @@ class Verification:
 
 
 def verify(
-    folder: SealedFolder[Any],
+    folder: Folder[Any],
     digest: str | None = None,
     make_again: Callable[[Path, Path], object] | None = None,
     allowed_signers: Path | None = None,
 ) -> Verification:
-    """Check that a finished run is as it was made.
+    """Check that a finished run is as it was made: manifest, then files, then what these say.
 
     Hashes alone show what was damaged. Who changes a file on purpose can change its hash in the
     manifest, too: then the digest, which the run printed, a signature, or the files that are made
@@ -71,7 +72,7 @@ def verify(
         allowed_signers: A file of those who may have signed the manifest, as ssh-keygen(1) reads.
 
     Raises:
-        InputError: The folder holds no run, or no signature can be checked.
+        InputError: The folder holds no run, or a damaged one, or no signature can be checked.
     """
     content = (folder.folder / folder.name).read_bytes() if folder.exists() else b""
     own, signer, signature = hashlib.sha256(content).hexdigest(), None, folder.signature.name
@@ -89,73 +90,61 @@ def verify(
         unchecked.append(f"The signature {signature}: name the allowed signers by --signed-by.")
     if digest is None and not signer:
         unchecked.append("When and how it was made: give the digest that it printed, by --digest.")
-    files: Mapping[str, str] = {}
-    try:
-        manifest = folder.manifest()
-    except InputError as error:
-        if not content:
-            raise
-        problems.append(str(error))
-    else:
-        if manifest.text.encode() != content:
-            problems.append("The manifest was changed: it is not written as fairqr writes it.")
-        if manifest.finished and manifest.files:
-            files = manifest.files
-            problems += folder.damage()
-        else:
-            problems.append(f"The {folder.what} is not finished; run it again.")
-    if make_again and files and not contents_of(folder.folder)[1]:
-        made_by, here = folder.manifest().versions, versions()
-        drawn_by, draws = (it.get("matplotlib", "").split(THEN)[-1] for it in (made_by, here))
-        if drawn_by != draws:
-            what = "The lines of pictures" if draws else "Report and pictures"
-            by = f"matplotlib {drawn_by or 'none'} drew them, not {draws or 'none'}"
-            unchecked.append(f"{what}: {by}.")
-        skipped = () if drawn_by == draws or draws else (".svg", ".md", ".html")
+    if problems and content:
+        return Verification(own, 0, tuple(problems), tuple(unchecked), signer)
+    manifest = folder.manifest()
+    if not manifest.finished:
+        problems = [f"The {folder.what} is not finished; run it again."]
+    problems = problems or [*folder.damage()]
+    if make_again and not problems:
+        made_by, here = (
+            {name: it.split(THEN)[-1] for name, it in found.items()}
+            for found in (manifest.versions, versions())
+        )
+        drawn_by, draws = (it.get("matplotlib", "none") for it in (made_by, here))
+        is_drawn_alike, skipped = drawn_by == draws, ()
+        if not is_drawn_alike:
+            skipped = (".svg", ".md", ".html") if draws == "none" else ()
+            what = "Report and pictures" if skipped else "The lines of pictures"
+            unchecked.append(f"{what}: matplotlib {drawn_by} drew them, not {draws}.")
         try:
             with TemporaryDirectory() as made:
                 make_again(folder.folder, Path(made))
-                problems += _unlike(folder, Path(made), skipped, is_drawn_alike=drawn_by == draws)
+                unlike = _unlike(folder, Path(made), is_drawn_alike=is_drawn_alike)
+                problems = [told for name, told in unlike if not name.endswith(skipped)]
         except Exception as error:  # whatever forged observations may lead to
             why = one_line(error).rstrip(".") or type(error).__name__
-            problems.append(f"The figures cannot be computed again: {why}.")
-        version = made_by.get("fairqr", "").split(THEN)[-1]
-        if problems and version != here["fairqr"]:
+            problems = [f"The figures cannot be computed again: {why}."]
+        if problems and made_by.get("fairqr") != here["fairqr"]:
+            version = made_by.get("fairqr")
             unchecked.append(f"Words and figures of fairqr {version}: verify with that version.")
-    return Verification(own, len(files), tuple(problems), tuple(unchecked), signer)
+    return Verification(own, len(manifest.files), tuple(problems), tuple(unchecked), signer)
 
 
-def _unlike(
-    folder: SealedFolder[Any], made: Path, skipped: tuple[str, ...], *, is_drawn_alike: bool
-) -> Iterator[str]:
-    """Yield a sentence on each file that is not as it was made again.
+def _unlike(folder: Folder[Any], made: Path, *, is_drawn_alike: bool) -> Iterator[tuple[str, str]]:
+    """Yield each file that is not as it was made again, with a sentence on it.
 
     Args:
         folder: The run.
         made: The files that were made again.
-        skipped: The endings of files that cannot be made.
         is_drawn_alike: Whether the same version draws pictures; else their lines may differ.
     """
-    again = contents_of(made)[0]
-    for name in folder.manifest().files.keys() - again.keys() - folder.evidence:
-        if not name.endswith(skipped):
-            yield f"The file {shown_name(name)} is none that follows from raw/."
-    for name, path in again.items():
-        if name.endswith(skipped):
-            continue
-        both = folder.folder / name, path
-        if not both[0].exists():
-            if name not in folder.manifest().files:
-                yield f"The file {shown_name(name)} is missing."
-            continue
+    again = {path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file()}
+    listed = folder.manifest().files.keys() - folder.evidence
+    for name in listed - again:
+        yield name, f"The file {shown_name(name)} is none that follows from raw/."
+    for name in again - listed:
+        yield name, f"The file {shown_name(name)} is missing."
+    for name in again & listed:
+        both = [folder.folder / name, made / name]
         texts = [it.read_bytes().decode(errors="backslashreplace") for it in both]
         texts = texts if is_drawn_alike else [PICTURE.sub(_outline, it) for it in texts]
-        parts, rounding = [PARTS.findall(it) for it in texts], ROUNDING.get(path.suffix, 0)
+        parts, rounding = [PARTS.findall(it) for it in texts], ROUNDING.get(both[0].suffix, 0)
         for place, (one, other) in enumerate(zip_longest(*parts, fillvalue="")):
             if not _are_alike(one, other, rounding):
                 line = parts[0][:place].count("\n") + 1
                 said, given = (shown_name(one_line(it, 60)) for it in (one, other))
-                yield f"{name}, line {line}, says '{said}', and raw/ gives '{given}'."
+                yield name, f"{name}, line {line}, says '{said}', and raw/ gives '{given}'."
                 break
 
 
@@ -172,3 +161,64 @@ def _are_alike(said: str, given: str, rounding: float) -> bool:
         if rounding and said != given and not (said + given).isdigit():
             return math.isclose(float(said), float(given), rel_tol=rounding, abs_tol=rounding)
     return said == given
+
+
+def check_key(key: Path) -> None:
+    """Check that a key can be read, before a run takes its time.
+
+    Raises:
+        InputError: It cannot, or ssh-keygen is not installed.
+    """
+    if _ssh_keygen("-l", "-f", key).returncode:
+        raise InputError(
+            f"There is no SSH key {key}; make one with: ssh-keygen -t ed25519 -f {key}"
+        )
+
+
+def sign(folder: Folder[Any], key: Path) -> None:
+    """Sign the manifest of a finished run.
+
+    ssh-keygen asks for a passphrase on the terminal, or uses the agent; with the agent, the key may
+    be the public one.
+
+    Raises:
+        InputError: The key cannot sign.
+    """
+    content = (folder.folder / folder.name).read_bytes()
+    done = _ssh_keygen("-q", "-Y", "sign", "-f", key, "-n", NAMESPACE, given=content, stderr=None)
+    if done.returncode:
+        raise InputError(f"ssh-keygen could not sign with {key}; it says why above.")
+    write_beside(folder.signature, done.stdout)
+
+
+def signer_of(manifest: bytes, signature: Path, allowed: Path) -> str | None:
+    """Return who signed a manifest; None if no signer that is allowed did.
+
+    Args:
+        manifest: The content of the file.
+        signature: Its signature.
+        allowed: The file of allowed signers, in the format of ssh-keygen(1).
+
+    Raises:
+        InputError: There is no such file, or ssh-keygen is not installed.
+    """
+    if not allowed.is_file():
+        raise InputError(f"There is no file {allowed}; write a name and a public key into it.")
+    files = ("-f", allowed, "-s", signature)
+    for name in _ssh_keygen("-Y", "find-principals", *files).stdout.decode().splitlines():
+        checked = _ssh_keygen("-Y", "verify", *files, "-n", NAMESPACE, "-I", name, given=manifest)
+        if not checked.returncode:
+            return name
+    return None
+
+
+def _ssh_keygen(
+    *arguments: str | Path, given: bytes = b"", stderr: int | None = subprocess.DEVNULL
+) -> subprocess.CompletedProcess[bytes]:
+    command = ["ssh-keygen", *arguments]
+    try:
+        return subprocess.run(command, input=given, stdout=subprocess.PIPE, stderr=stderr)  # noqa: S603
+    except FileNotFoundError:
+        raise InputError(
+            "Signatures need ssh-keygen; install OpenSSH, such as Debian's openssh-client."
+        ) from None

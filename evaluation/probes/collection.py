@@ -180,9 +180,7 @@ class ProbeCollection(PlainData):
         Raises:
             InputError: There is none, or it is damaged or of another version.
         """
-        made_with = "name a folder within 'collections' of a run of 'fairqr probe'"
-        again = "build the collection again"
-        return read_settings(folder / FILE, cls, "probe collection", made_with, again)
+        return read_settings(folder / FILE, cls, "probe collection")
 
     def write(self, folder: Path) -> None:
         """Write it into a folder, whole or not at all; the same one gives the same bytes."""

@@ -207,16 +207,14 @@ class ProbeStore(Folder[ProbeRunManifest]):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.losses = Lines(folder / "losses.jsonl", StepRecord, "the step")
+        self.losses = Lines(folder / "losses.jsonl", StepRecord)
         self.adapter = folder / "adapter"
         self.checkpoints = folder / "checkpoints"
 
     def lines(self, stage: str) -> Lines[Any]:
         """Return the records of a stage of :data:`STAGES`."""
         path = self.folder / f"{stage}.jsonl"
-        if stage == "rankings":
-            return Lines(path, RankingRecord, "the ranking")
-        return Lines(path, PairRecord, "the pair")
+        return Lines(path, RankingRecord if stage == "rankings" else PairRecord)
 
     def start(self, manifest: ProbeRunManifest, collections: Sequence[ProbeCollection]) -> None:
         """Write the settings of a run and its collections, or check that they are the folder's.

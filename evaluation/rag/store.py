@@ -122,4 +122,4 @@ class RagStore(Folder[RagManifest]):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.lines = Lines(folder / "records.jsonl", PolicyRecord, "that part")
+        self.lines = Lines(folder / "records.jsonl", PolicyRecord)

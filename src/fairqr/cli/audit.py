@@ -95,16 +95,17 @@ def measure(
     from fairqr.auditing import audit
     from fairqr.cli.output import Progress
     from fairqr.evaluation.audit import bundle, conditions, outcomes
-    from fairqr.evaluation.experiments import signing
+    from fairqr.evaluation.experiments import verifying
 
     if output is None:
         raise InputError("An audit needs a folder for its results; name one with -o.")
     library("pandas", "An audit")
     kept = bundle.AuditFolder(output)
     if sign is not None:
-        signing.check_key(sign)
+        verifying.check_key(sign)
         if queries is None and kept.exists() and kept.manifest().finished:
-            signature = str(signing.sign_folder(kept, sign))
+            verifying.sign(kept, sign)
+            signature = str(kept.signature)
             return Printed({"signature": signature}, [f"signature: {signature}"])
     limits = [conditions.parse_condition(text) for text in fail_if or []]
 
@@ -123,7 +124,7 @@ def measure(
     with Progress() as progress:
         found = run(work(), "audit")
     if sign is not None:
-        signing.sign_folder(kept, sign)
+        verifying.sign(kept, sign)
     broken, doubtful = conditions.check(limits, found.figures, sure=sure)
     return Printed(
         lambda: outcomes.audit_json(found).decode(),

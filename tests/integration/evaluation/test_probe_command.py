@@ -292,7 +292,7 @@ def test_a_model_that_goes_away_ends_the_run_and_leaves_no_failures(
     assert run.code == 2
     kept = ProbeStore(folder).lines("pairs").read()
     assert 8 <= len(kept) <= 15
-    told = f"did not answer {32 - len(kept)} of 32 tasks, the last time with"
+    told = f"{32 - len(kept)} of 32 pairs are not done, the last time with"
     assert told in run.stderr.splitlines()[-1]
     assert {(it.protected_first, it.unprotected_first) for it in kept} == {("protected",) * 2}
     model_server.does(answers)

@@ -31,7 +31,7 @@ class Note(Record):
 
 @pytest.fixture
 def lines(tmp_path: Path) -> Lines[Note]:
-    return Lines(tmp_path / "notes.jsonl", Note, "the note")
+    return Lines(tmp_path / "notes.jsonl", Note)
 
 
 class Model:
