@@ -132,7 +132,7 @@ async def test_labels_of_an_earlier_run_are_labels(tmp_path: Path) -> None:
     folder = AuditFolder(tmp_path / "out")
     await audited(engine, folder.folder, **half)
     manifest = folder.manifest().model_copy(update={"finished": "", "files": {}})
-    folder.write(folder.name, manifest.text)
+    (folder.folder / folder.name).write_text(manifest.text)
     engine.refused = frozenset()
     assert (await audited(engine, folder.folder, **half)).figures.counts.answered == 3
 
