@@ -102,9 +102,9 @@ def verify(
             for found in (manifest.versions, versions())
         )
         drawn_by, draws = (it.get("matplotlib", "none") for it in (made_by, here))
-        is_drawn_alike, skipped = drawn_by == draws, ()
+        is_drawn_alike = drawn_by == draws
+        skipped = (".svg", ".md", ".html") if draws == "none" != drawn_by else ()
         if not is_drawn_alike:
-            skipped = (".svg", ".md", ".html") if draws == "none" else ()
             what = "Report and pictures" if skipped else "The lines of pictures"
             unchecked.append(f"{what}: matplotlib {drawn_by} drew them, not {draws}.")
         try:

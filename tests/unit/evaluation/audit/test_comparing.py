@@ -51,7 +51,7 @@ def audit(tmp_path: Path) -> Made:
                 own = {name: tuple(it.query + id_ for id_ in getattr(it, name)) for name in IDS}
                 folder.observations.add(observed(it.model_copy(update=own)))
         folder.settle(queries)
-        folder.write("audit.json", "{}")
+        (folder.folder / "audit.json").write_text("{}")
         folder.seal()
         return read_audit(folder)
 
