@@ -43,16 +43,10 @@ class Measured(ABC):
     def table(self) -> DataFrame:
         """The value of each measure, a row for each."""
 
-    @property
-    def csv(self) -> str:
-        """The table as ``measures.csv`` has it."""
-        text: str = self.table.to_csv(index=False, lineterminator="\n")
-        return text
-
     def write(self, folder: Path) -> Path:
-        """Write ``measures.csv`` into a folder."""
+        """Write the table into a folder, as ``measures.csv``."""
         path = folder / "measures.csv"
-        write_beside(path, self.csv)
+        write_beside(path, self.table.to_csv(index=False, lineterminator="\n"))
         return path
 
     @property

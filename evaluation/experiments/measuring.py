@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.batch import Batch
@@ -156,7 +157,6 @@ class MeasuredSearches(Measured):
         rows = [
             record.model_dump(exclude={"ids", "rounds", "target"})
             | {"rounds": len(record.rounds) - 1 if record.rounds else None}
-            | {"returned": len(record.ids)}
             for records in self.records.values()
             for record in records
         ]
@@ -172,41 +172,30 @@ class MeasuredSearches(Measured):
         import pandas as pd
 
         refining = {it.name for it in self.manifest.experiment.systems if it.asks_a_model}
-        done = [
-            (record, number, found)
-            for records in self.records.values()
-            for record in records
-            if record.system in refining
-            for number, found in enumerate(record.rounds)
-        ]
-        relevance = self._relevance([(record.topic, found.ids) for record, _, found in done])
+        done = [it for key, own in self.records.items() if key[2] in refining for it in own]
         rows = [
             {
-                **record.model_dump(include={*PLACE, "system", "topic"}),
+                **record.model_dump(include={*PLACE, "system", "topic", "target"}),
                 "round": number,
                 "divergence": found.divergence,
-                "relevance": score,
-                **{
-                    f"exposure of {group}": share if any(found.exposure.values()) else None
-                    for group, share in found.exposure.items()
-                },
-                **{f"target of {group}": share for group, share in record.target.items()},
+                "relevance": self._relevance_of(record.topic, found.ids),
+                "exposure": found.exposure if any(found.exposure.values()) else {},
             }
-            for (record, number, found), score in zip(done, relevance, strict=True)
+            for record in done
+            for number, found in enumerate(record.rounds)
         ]
         keys = [*PLACE, "system", "topic", "round"]
-        whole = pd.DataFrame(rows, columns=None if rows else [*keys, "divergence", "relevance"])
+        whole = pd.json_normalize(rows, sep=" of ")
+        if not rows:
+            whole = pd.DataFrame(columns=[*keys, "divergence", "relevance"])
         by_search = whole.set_index(keys).astype(float).groupby(level=keys, sort=False)
         return by_search.mean().reset_index()
 
-    def _relevance(self, lists: Sequence[tuple[str, Sequence[str]]]) -> list[float | None]:
-        """Return the relevance of ranked ids for topics."""
-        if self.relevance is None or not lists:
-            return [None] * len(lists)
-        topics = [topic for topic, _ in lists]
-        batch = Batch(topics, [[ids] for _, ids in lists], [self.qrels[it] for it in topics])
-        scores = self.relevance.scores(batch)
-        return [None if isinstance(score, Undefined) else score for score in scores]
+    def _relevance_of(self, topic: str, ids: Sequence[str]) -> float | None:
+        if self.relevance is None:
+            return None
+        (score,) = self.relevance.scores(Batch([topic], [[ids]], [self.qrels[topic]]))
+        return None if isinstance(score, Undefined) else score
 
     @cached_property
     def drift(self) -> DataFrame:
@@ -263,19 +252,17 @@ def measure(folder: Path) -> MeasuredSearches:
         )
     qrels = {topic: collection.qrels[topic] for topic in manifest.topics}
     order = {topic: place for place, topic in enumerate(manifest.topics)}
-    records: dict[Key, list[SearchRecord]] = {}
-    unfinished: dict[Key, int] = {}
-    for attribute, form, system in product(
-        manifest.attributes, manifest.query_forms, experiment.systems
-    ):
-        key = attribute, form, system.name
-        records[key] = []
-        unfinished[key] = len(experiment.seeds_of(system)) * len(order)
+    found = defaultdict[Key, list[SearchRecord]](list)
     for record in sorted(store.lines.read(), key=lambda it: (order[it.topic], it.seed)):
-        key = record.attribute, record.queries, record.system
-        records[key].append(record)
-        unfinished[key] -= 1
-    records = {key: own for key, own in records.items() if not unfinished[key]}
+        found[record.attribute, record.queries, record.system].append(record)
+    wanted = {
+        (attribute, form, system.name): len(experiment.seeds_of(system)) * len(order)
+        for attribute, form, system in product(
+            manifest.attributes, manifest.query_forms, experiment.systems
+        )
+    }
+    unfinished = {key: number - len(found[key]) for key, number in wanted.items()}
+    records = {key: found[key] for key, number in unfinished.items() if not number}
     if not records:
         raise InputError(
             f"No system in {store.folder} has searched for all topics yet; "
@@ -283,15 +270,9 @@ def measure(folder: Path) -> MeasuredSearches:
         )
     runs = {key: run_of(key[2], own) for key, own in records.items()}
     scan = scan_corpus(collection.corpus, ids_of(runs.values(), qrels))
+    common: Any = {"groups": scan, "target": manifest.judge}
     evaluations = {
-        key: evaluate(
-            run,
-            qrels,
-            experiment.measures,
-            groups=scan,
-            target=manifest.judge,
-            attributes=[key[0]],
-        )
+        key: evaluate(run, qrels, experiment.measures, attributes=key[0], **common)
         for key, run in runs.items()
     }
     left = {key: number for key, number in unfinished.items() if number}

@@ -18,7 +18,7 @@ from fairqr.evaluation.experiments.engine import Done, check_answered, refusal_o
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.measuring import measure as measure
 from fairqr.evaluation.experiments.progress import StageWatcher
-from fairqr.evaluation.experiments.specification import Experiment, System, Training, keywords_of
+from fairqr.evaluation.experiments.specification import Experiment, System, keywords_of
 from fairqr.evaluation.experiments.store import Manifest, Round, SearchRecord, Store
 from fairqr.evaluation.experiments.training import folds_of, gather, train
 from fairqr.evaluation.experiments.workers import RunOptions, Tools
@@ -30,12 +30,10 @@ from fairqr.graph.steps import usage_of
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.encoders.opening import AUTO, automatic
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.engines.tantivy.store import Announce
 from fairqr.retrieval.fairness.dimension import TIMES, Dimension, factors_of
 from fairqr.retrieval.fairness.relevance import FITTED, held_out
 from fairqr.retrieval.fairness.target import Target
 from fairqr.retrieval.sources.catalog import Catalog
-from fairqr.retrieval.sources.documents import ProgressFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +71,7 @@ def manifest_of(experiment: Experiment, collection: Collection, prompts: PromptL
     """Hold an experiment against a collection, and return what it is run with.
 
     Raises:
-        InputError: The collection lacks an attribute or all forms of query, or a target or a
-            context does not fit it.
+        InputError: The collection lacks an attribute, or a target or a context does not fit it.
     """
     schema = collection.corpus.schema
     named = [TIMES.join(factors_of(name)) for name in experiment.attributes]
@@ -84,17 +81,13 @@ def manifest_of(experiment: Experiment, collection: Collection, prompts: PromptL
         if experiment.target is not None:
             Target.parse(experiment.target).check([dimension.attribute])
     has_keywords = any(topic.keywords for topic in collection.topics)
-    forms = [it for it in dict.fromkeys(experiment.queries) if has_keywords or it == "title"]
-    if not forms:
-        raise InputError(
-            f"The topics of '{collection.name}' have no keywords; add 'title' to the queries."
-        )
+    forms = dict.fromkeys(it if has_keywords else "title" for it in experiment.queries)
     systems, used = list[System](), dict[str, str]()
     for system in experiment.systems:
         context = system.context(k=experiment.k)
-        kinds = [context.strategy.ranker] if context.strategy.ranker in ASKED else []
-        for kind in [*["refine"] * system.asks_a_model, *kinds]:
-            template = prompts.get(str(kind), context.prompts.get(str(kind)))
+        ranks = [it for it in ASKED if it == context.strategy.ranker]
+        for kind in [*["refine"] * system.asks_a_model, *ranks]:
+            template = prompts.get(kind, context.prompts.get(kind))
             used[f"{kind}={template.version}"] = template.sha256
         # What auto stands for changes once an encoder is pulled. A corpus that is named may be an
         # engine with a ranking of its own.
@@ -122,26 +115,30 @@ def manifest_of(experiment: Experiment, collection: Collection, prompts: PromptL
 def cells_of(manifest: Manifest, collection: Collection) -> list[Cell]:
     """Return the cells of an experiment, in the order in which they are done."""
     experiment, found = manifest.experiment, list[Cell]()
+    common: dict[str, Any] = {"target": experiment.target, "k": experiment.k}
     each = product(manifest.attributes, manifest.query_forms, experiment.systems)
     for attribute, form, system in each:
         factors, corpus = factors_of(attribute), system.corpus or collection.corpus_name
-        common: dict[str, Any] = {"attributes": factors, "intersect": len(factors) > 1}
-        common |= {"target": experiment.target, "k": experiment.k}
+        own = common | {"attributes": factors, "intersect": len(factors) > 1}
         for seed in experiment.seeds_of(system):
-            context = system.context(**common, seed=seed)
+            context = system.context(**own, seed=seed)
             found += [Cell(attribute, form, system, seed, collection.name, corpus, context)]
     return found
 
 
-async def open_engine(tools: Tools, cell: Cell, progress: Announce | None = None) -> SearchEngine:
+async def open_engine(
+    tools: Tools, cell: Cell, watcher: StageWatcher | None = None
+) -> SearchEngine:
     """Return the engine of a cell, whose corpus is indexed first if it has to be.
 
     Its estimates of relevance were not fitted on the collection that is to report them.
     """
-    retriever = cell.system.retriever or AUTO
+    retriever, count = cell.system.retriever or AUTO, (watcher or StageWatcher()).count
 
     async def opened() -> Any:
-        engine: Any = await Catalog().resolve(cell.corpus, retriever=retriever, progress=progress)
+        engine: Any = await Catalog().resolve(
+            cell.corpus, retriever=retriever, progress=lambda name: count(f"preparing {name}")
+        )
         if hasattr(engine, "calibrations"):
             engine.calibrations = FITTED[held_out(cell.collection)]
         return engine
@@ -219,6 +216,7 @@ async def search(
     record = SearchRecord(
         **facts,
         **spent(usage),
+        **result.model_dump(include={"divergence", "stop_reason", "warnings"}),
         ids=[document.id for document in result.ranking],
         rounds=[
             Round(ids=it.ids, exposure=it.exposure[name], divergence=it.divergence)
@@ -226,10 +224,7 @@ async def search(
         ],
         best_round=result.best_iteration,
         target=result.target[name],
-        divergence=result.divergence,
-        stop_reason=result.stop_reason,
         milliseconds=round(result.usage.milliseconds + result.usage.cached_milliseconds, 1),
-        warnings=result.warnings,
     )
     asked = [it for round_ in result.iterations for it in round_.refinements]
     statuses = [group.status for group in (*asked, *result.unused_refinements)]
@@ -263,18 +258,13 @@ async def run(experiment: Experiment, options: RunOptions) -> None:
     left = [cell for cell in cells if not done >= {cell.key(topic) for topic in topics}]
     weights = dict[str, bytes]()
     async with options.tools(store.replies) as tools:
-        there = dict[str, str]()
-        for cell in left:
-            if cell.system.name not in there:
-                there[cell.system.name] = await fingerprint_of(tools, cell, watcher)
+        by_system = {cell.system.name: cell for cell in left}
+        there = {name: await fingerprint_of(tools, it, watcher) for name, it in by_system.items()}
         left = [replace(cell, fingerprint=there[cell.system.name]) for cell in left]
 
         async def start(cell: Cell) -> None:
             weights.clear()
-            if cell.system.train is not None:
-                engine = await open_engine(tools, cell)
-                progress = watcher.count(f"training {cell.system.name}")
-                weights.update(await weights_of(cell, engine, topics, collection, store, progress))
+            weights.update(await weights_of(cell, topics, collection, tools, options))
 
         async def do(task: tuple[Cell, Topic]) -> Done[SearchRecord]:
             return await tools.do(search, *task, weights.get(task[1].id), tools.at_once)
@@ -300,7 +290,7 @@ async def run(experiment: Experiment, options: RunOptions) -> None:
 async def fingerprint_of(tools: Tools, cell: Cell, watcher: StageWatcher) -> str:
     """Return the fingerprint of a cell's documents, with all open; empty if they are not here."""
     try:
-        engine = await open_engine(tools, cell, lambda name: watcher.count(f"preparing {name}"))
+        engine = await open_engine(tools, cell, watcher)
     except (IndexNotFoundError, UnsupportedError) as error:
         if cell.system.corpus is None:
             raise
@@ -312,23 +302,23 @@ async def fingerprint_of(tools: Tools, cell: Cell, watcher: StageWatcher) -> str
 
 
 async def weights_of(
-    cell: Cell,
-    engine: SearchEngine,
-    topics: Sequence[Topic],
-    collection: Collection,
-    store: Store,
-    progress: ProgressFunction,
+    cell: Cell, topics: Sequence[Topic], collection: Collection, tools: Tools, options: RunOptions
 ) -> dict[str, bytes]:
     """Return the weights that rank each topic; those of a fold learn from the other folds."""
-    training, context, examples = cell.system.train or Training(), cell.context, None
+    if (training := cell.system.train) is None:
+        return {}
     queries, found = {it.id: it.text(keywords_of(cell.form)) for it in topics}, dict[str, bytes]()
-    folds = folds_of([*queries], min(training.folds, len(queries)))
+    folds, examples = folds_of([*queries], min(training.folds, len(queries))), None
+    progress = options.watcher.count(f"training {cell.system.name}")
     for number, fold in enumerate(folds):
-        path = store.weights(cell.system.name, cell.attribute, cell.form, number)
+        parts = (cell.system.name, cell.attribute, cell.form, number)
+        path = Store(options.folder).weights(*parts)
         if not path.exists():
-            qrels, depth = collection.qrels, training.depth
-            examples = examples or await gather(engine, queries, qrels, context, depth=depth)
-            step, others = context.strategy.final_step, queries.keys() - {*fold}
+            engine, depth = await open_engine(tools, cell), training.depth
+            examples = examples or await gather(
+                engine, queries, collection.qrels, cell.context, depth=depth
+            )
+            step, others = cell.context.strategy.final_step, queries.keys() - {*fold}
             (await train(step, examples, others, training.options)).save(path)
             progress(number + 1, len(folds))
         found |= dict.fromkeys(fold, path.read_bytes())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,28 +47,15 @@ def values_of(measured: MeasuredSearches) -> dict[str, Any]:
 
     experiment, searches = measured.manifest.experiment, measured.searches
     told = pd.concat([searches.warnings.explode().dropna(), searches.error[searches.error != ""]])
-    systems = [
-        {
-            "system": it.name,
-            "method": f"{it.method}: {METHODS[it.method].about}",
-            "retriever": ", ".join(filter(None, (it.retriever, it.corpus))),
-            "model, if it asks one": it.model,
-            "settings": _listed(it.settings.items()),
-            "training": _listed(it.train or {}),
-        }
-        for it in experiment.systems
-    ]
     return {
         "title": experiment.title,
         "about": experiment.about,
         "measured": measured,
-        "manifest": measured.manifest,
-        "experiment": experiment,
         "parts": [_part(measured, place) for place in _places(measured)],
         "ended": _ended(searches),
         "warnings": told.str.replace(_NUMBERS, "#", regex=True).value_counts()[:MOST_WARNINGS],
         "target": experiment.target or DEFAULT_TARGET,
-        "systems": pd.DataFrame(systems),
+        "methods": METHODS,
     }
 
 
@@ -117,10 +104,6 @@ def _part(measured: MeasuredSearches, place: tuple[str, str]) -> dict[str, Any]:
         "costs": _named(costs, "model calls", "tokens", "milliseconds"),
         "figure": {kind: file_name(kind, *place) for kind in FIGURES},
     }
-
-
-def _listed(values: Iterable[tuple[str, Any]]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in values)
 
 
 def _spread(amount: Any) -> str:
@@ -213,30 +196,27 @@ def _by_round(
     """
     import pandas as pd
 
-    by_system = rounds.groupby("system", sort=False)
-    panels = {
-        str(system): pd.concat(_line(rounds, own, *column) for column in columns.items())
-        for system, own in by_system
-        if columns
-    }
-    if panels:
-        first = next(iter(columns))
-        told = [
-            f"{system}: {', '.join(map(value, own.y[own.line == first].dropna()))}"
-            for system, own in panels.items()
-        ]
-        yield Figure(
-            file_name(kind, *place),
-            f"Lines by round, one panel for each system; {first}: {'; '.join(told)}.",
-            draw_lines(panels, "round, and below it the number of topics", label),
-        )
-
-
-def _line(rounds: DataFrame, own: DataFrame, name: str, column: str) -> DataFrame:
-    """Return the mean by round, and over how many topics it is; all have the same rounds."""
-    line = own.groupby("round")[column].agg(["mean", "count"])
-    line = line.reindex(range(rounds["round"].max() + 1)).rename_axis("x").reset_index()
-    topics = line["count"].map("{:.0f}".format, na_action="ignore").fillna("")
-    line = line.assign(line=name, y=line["mean"], tick=line.x.astype(str) + "\n" + topics)
-    target = f"target of {name}"
-    return line.assign(target=own[target].mean()) if target in own else line
+    if rounds.empty or not columns:
+        return
+    # All panels have the same rounds, though some systems stop earlier.
+    every = [rounds.system.unique(), range(rounds["round"].max() + 1)]
+    index, lines = pd.MultiIndex.from_product(every, names=["system", "x"]), []
+    for name, column in columns.items():
+        line = rounds.groupby(["system", "round"])[column].agg(["mean", "count"])
+        line = line.reindex(index).reset_index()
+        topics = line["count"].map("{:.0f}".format, na_action="ignore").fillna("")
+        line = line.assign(line=name, y=line["mean"], tick=line.x.astype(str) + "\n" + topics)
+        if (target := f"target of {name}") in rounds:
+            line["target"] = line.system.map(rounds.groupby("system")[target].mean())
+        lines.append(line)
+    panels = {str(system): own for system, own in pd.concat(lines).groupby("system", sort=False)}
+    first = next(iter(columns))
+    told = [
+        f"{system}: {', '.join(map(value, own.y[own.line == first].dropna()))}"
+        for system, own in panels.items()
+    ]
+    yield Figure(
+        file_name(kind, *place),
+        f"Lines by round, one panel for each system; {first}: {'; '.join(told)}.",
+        draw_lines(panels, "round, and below it the number of topics", label),
+    )

@@ -115,7 +115,7 @@ class Experiment(Options):
     """An experiment."""
 
     filled = ("seeds", "queries")
-    distinct = ("attributes",)
+    distinct = ("attributes", "measures")
 
     kind: Literal["search"] = "search"
     collection: str = Field(

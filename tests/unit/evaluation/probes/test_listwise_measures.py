@@ -147,7 +147,7 @@ def test_a_failed_ranking_has_no_measure_and_is_counted(tmp_path: Path) -> None:
     }
     assert found.places.groupby("query").size().to_dict() == {"irrelevant": 2, "whole": 4}
     # A list that was not ranked yet has no line in the table of values, a failed one has.
-    lines = found.csv.splitlines()
+    lines = found.table.to_csv(index=False).splitlines()
     assert lines[0] == "collection,ranker,window,asker,query,measure,value,undefined"
     assert len(lines) == 1 + 4 * 3
     assert lines[1].endswith("neutral,failed,P@4,,failed")

@@ -73,7 +73,7 @@ def test_shares_are_those_of_the_pairs(tmp_path: Path) -> None:
         assert (row.ratio, row.flips_to_first, row.flips_to_second) == (1.0, 8, 0)
         # Four of each seven votes go to the protected item.
         assert row.votes == pytest.approx(4 / 7)
-    lines = found.csv.splitlines()
+    lines = found.table.to_csv(index=False).splitlines()
     assert lines[0] == "collection,model,pairs,measure,value,low,high,count,of"
     assert lines[1].startswith('"notables, gender",mixed,relevant,protected,0.25,,,8,32')
 
@@ -221,7 +221,7 @@ def test_all_tests_on_a_collection_are_one_family(tmp_path: Path) -> None:
         "both_orders": "down",
         "averaged": "down",
     }
-    lines = found.csv.splitlines()
+    lines = found.table.to_csv(index=False).splitlines()
     assert lines[0] == "collection,pairs,when,measure,value,low,high,count,of"
     assert '"notables, gender",relevant,after,protected,0.5,,,24,48' in lines
     assert '"notables, gender",relevance,before,both orders,0.75,,,36,48' in lines
