@@ -9,7 +9,6 @@ from typing import Any
 import ir_measures
 import numpy as np
 
-from fairqr.base.errors import InputError
 from fairqr.evaluation.evaluate import evaluate
 from fairqr.evaluation.measures.measure import Measure, parse_measures
 
@@ -34,25 +33,14 @@ class _FairMeasure(ir_measures.measures.Measure):
     DEFAULT = float("nan")
     RUN_INPUTS = ("query_id", "doc_id", "score")
     QREL_INPUTS = ("query_id", "doc_id", "relevance")
-    SUPPORTED_PARAMS = {  # noqa: RUF012
-        "cutoff": ir_measures.measures.ParamInfo(dtype=int, desc="ranking cutoff threshold")
-    }
 
     def __init__(self, measure: Measure, groups: Any, options: dict[str, Any]) -> None:
-        k = measure.factors[0].k
-        ir_measures.measures.Measure.__init__(self, **({} if k is None else {"cutoff": k}))
+        super().__init__()
         self._measure, self._groups, self._options = measure, groups, options
 
-    def __call__(self, **params: int) -> _FairMeasure:
-        name = self._measure.kind.name
-        if set(params) != {"cutoff"}:
-            raise InputError(
-                f"{name} takes a cut-off only, as {name}@20; put other parameters in the text for "
-                "fair_measures."
-            )
-        factors = (dataclasses.replace(it, k=params["cutoff"]) for it in self._measure.factors)
-        measure = Measure(tuple(factors))
-        return _FairMeasure(measure, self._groups, self._options)
+    def __matmul__(self, k: int) -> _FairMeasure:
+        cut = self._measure.changed(lambda it: dataclasses.replace(it, k=k))
+        return _FairMeasure(cut, self._groups, self._options)
 
     def __repr__(self) -> str:
         options = ",".join(f"{name}={value}" for name, value in self._options.items())
@@ -60,11 +48,8 @@ class _FairMeasure(ir_measures.measures.Measure):
 
     def __eq__(self, other: object) -> bool:
         """Tell apart measures of other groups, since ir_measures keeps values by measure."""
-        return (
-            isinstance(other, _FairMeasure)
-            and repr(self) == repr(other)
-            and self._groups is other._groups
-        )
+        is_alike = isinstance(other, _FairMeasure) and repr(self) == repr(other)
+        return is_alike and self._groups is other._groups
 
     def __hash__(self) -> int:
         return hash(repr(self))
@@ -74,14 +59,8 @@ class _FairMeasure(ir_measures.measures.Measure):
 
     def runtime_impl(self, qrels: Any, run: Any) -> Iterator[ir_measures.Metric]:
         found = evaluate(run, qrels, self._measure, groups=self._groups, **self._options)
-        if len(found.results) > 1:
-            raise InputError(
-                f"{self._measure} names no attribute, and the documents have several; write "
-                f"{' or '.join(found.results)}."
-            )
-        for own in found.per_query.values():
-            for query, value in own.items():
-                yield ir_measures.Metric(query, self, value)
+        for query, value in found[self._measure].defined().items():
+            yield ir_measures.Metric(query, self, value)
 
 
 def fair_measures(measures: Any, groups: Any, **options: Any) -> list[_FairMeasure]:

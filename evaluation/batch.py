@@ -8,20 +8,19 @@ from typing import Any, cast
 
 import numpy as np
 
-from fairqr.base.errors import TargetError, one_line
 from fairqr.evaluation.collections.labels import Groups
 from fairqr.evaluation.collections.query_targets import (
     DEFAULT_TARGET,
-    QueryTargets,
     TargetRule,
     resolve_target,
 )
 from fairqr.evaluation.expected_exposure import ExpectedExposure, expected_exposure
-from fairqr.evaluation.scores import Reason, Undefined
+from fairqr.evaluation.scores import Reason
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import Discount, FloatArray
-from fairqr.retrieval.fairness.ranking import OrderedView
-from fairqr.retrieval.fairness.target import Target
+
+Targets = tuple[FloatArray, dict[int, Reason]]
+"""ε* of each query, shape (Q, G), and by position why a query has none; its row is uniform."""
 
 
 class Batch:
@@ -38,7 +37,6 @@ class Batch:
         judged: By query, the grade of each judged document; above 0 is relevant.
         groups: The groups of the documents; optional if no measure needs them.
         target: What exposure should be.
-        computed: By dimension, targets computed beforehand; they replace ``target``.
 
     Attributes:
         rankings: All rankings that are not empty, query by query.
@@ -56,7 +54,6 @@ class Batch:
         *,
         groups: Groups | None = None,
         target: TargetRule = DEFAULT_TARGET,
-        computed: Mapping[str, QueryTargets] | None = None,
     ) -> None:
         self.queries = queries
         self.judged = judged
@@ -71,7 +68,6 @@ class Batch:
         # Measure.targeted has checked that there are groups if a measure needs them.
         self.groups = cast("Groups", groups)
         self._target = target
-        self._computed = computed or {}
         self._kept: dict[Any, Any] = {}
 
     def of_query(self, query: int) -> range:
@@ -83,10 +79,17 @@ class Batch:
         absent: list[int] = np.flatnonzero(np.diff(self.starts) == 0).tolist()
         return absent
 
-    def depth(self, k: int | None) -> int:
-        """Return how many ranks the arrays hold at a cut-off."""
-        longest = int(self.lengths.max(initial=0))
-        return longest if k is None else min(k, longest)
+    def means(self, values: FloatArray, counted: Any) -> tuple[FloatArray, FloatArray]:
+        """Return the mean over each query's rankings that are counted, and how many these are.
+
+        Args:
+            values: Of the rankings, shape (R, …).
+            counted: Which of them count, shape (R,). A query without any has the mean 0.
+        """
+        counts = np.bincount(self.owner[counted], minlength=len(self.queries))
+        sums = np.zeros((len(self.queries), *values.shape[1:]))
+        np.add.at(sums, self.owner[counted], values[counted])
+        return (sums.T / np.maximum(counts, 1)).T, counts
 
     def grades(self, k: int | None = None) -> FloatArray:
         """Return the grade of the document at each rank, shape (R, n); 0 if it is not judged."""
@@ -94,7 +97,8 @@ class Batch:
         def fill(depth: int) -> FloatArray:
             grades = np.zeros((len(self.rankings), depth))
             for row, ids in enumerate(self.rankings):
-                found = _grades(ids, self.judged[self.owner[row]], depth)
+                judged = self.judged[self.owner[row]]
+                found = [judged.get(id_, 0) for id_ in ids[:depth]]
                 grades[row, : len(found)] = found
             return np.maximum(grades, 0.0, out=grades)
 
@@ -119,121 +123,72 @@ class Batch:
             members[np.arange(depth) < np.minimum(self.lengths, depth)[:, None]] = rows
             return members
 
-        return self._to_depth(("memberships", *_key(dimension)), k, fill)
+        return self._to_depth(_key(dimension), k, fill)
 
-    def targets(
-        self, dimension: Dimension, rule: TargetRule | None = None
-    ) -> tuple[FloatArray, dict[int, Undefined]]:
+    def targets(self, dimension: Dimension, rule: TargetRule | None = None) -> Targets:
         """Return ε* of each query over the groups of a dimension.
 
-        Targets computed beforehand take precedence. Relevant documents that the corpus lacks do not
-        count.
+        Relevant documents that the corpus lacks do not count.
 
         Args:
             dimension: The groups.
             rule: A measure's own target; defaults to the target of the evaluation.
-
-        Returns:
-            Shape (Q, G), and by position why a query has no target; its row is uniform.
         """
-        wanted, computed = rule or self._target, self._computed.get(dimension.name)
-        key = ("targets", str(wanted), *_key(dimension))
-        if key not in self._kept:
-            self._kept[key] = self._targets(dimension, wanted, computed)
-        found: tuple[FloatArray, dict[int, Undefined]] = self._kept[key]
+        wanted = rule or self._target
+
+        def resolve() -> Targets:
+            size, why = len(dimension.groups), dict[int, Reason]()
+            targets = np.full((len(self.queries), size), 1 / size)
+            for place, relevant in enumerate(self.relevant):
+                found = resolve_target(dimension, wanted, self.groups, relevant)
+                if isinstance(found, Reason):
+                    why[place] = found
+                else:
+                    targets[place] = found
+            return targets, why
+
+        found: Targets = self._once((str(wanted), *_key(dimension)), resolve)
         return found
 
-    def relevant_shares(self, dimension: Dimension) -> tuple[FloatArray, dict[int, Undefined]]:
-        """Return the share of each group among a query's relevant documents, as targets are."""
-        return self._targets(dimension, Target(parts={"relevance": 1.0}), None)
-
-    def expected_exposure(
-        self, query: int, discount: Discount, k: int | None, items: str
-    ) -> ExpectedExposure:
-        """Return the expected exposure of a query's items.
+    def expected_exposure(self, query: int, discount: Discount, k: int | None) -> ExpectedExposure:
+        """Return the expected exposure of what is judged or ranked for a query.
 
         Args:
             query: Its position.
             discount: The weight of each rank.
             k: The cut-off.
-            items: ``pool`` for documents that are judged or ranked for the query, ``corpus`` for
-                all documents and the pool.
         """
-        key = ("expected", query, discount, k, items)
-        if key not in self._kept:
-            useful, samples = self._items(query, k, items)
-            self._kept[key] = expected_exposure(samples, useful, discount, k)
-        found: ExpectedExposure = self._kept[key]
+
+        def expect() -> ExpectedExposure:
+            own = [self.rankings[place] for place in self.of_query(query)]
+            pool = sorted(set(self.judged[query]).union(*own))
+            place = {id_: number for number, id_ in enumerate(pool)}
+            samples = np.full((len(own), max(map(len, own))), -1)
+            for row, ranking in enumerate(own):
+                samples[row, : len(ranking)] = [place[id_] for id_ in ranking]
+            useful = np.zeros(len(pool), dtype=bool)
+            useful[[place[id_] for id_ in self.relevant[query]]] = True
+            return expected_exposure(samples, useful, discount, k)
+
+        found: ExpectedExposure = self._once((query, discount, k), expect)
         return found
 
-    def _items(self, query: int, k: int | None, items: str) -> tuple[Any, Any]:
-        """Return which items are useful, shape (n,), and the rankings as their positions."""
-        own = [self.rankings[place] for place in self.of_query(query)]
-        pool = sorted(set(self.judged[query]).union(*own))
-        place = {id_: number for number, id_ in enumerate(pool)}
-        length = max(map(len, own))
-        samples = np.full((len(own), length if k is None else min(length, k)), -1)
-        for row, ranking in enumerate(own):
-            ids = ranking[: samples.shape[1]]
-            samples[row, : len(ids)] = [place[id_] for id_ in ids]
-        count = len(pool)
-        if items == "corpus":
-            count = self.groups.documents + len(pool) - len(self.groups.known(pool))
-        useful = np.zeros(count, dtype=bool)
-        useful[[place[id_] for id_ in self.relevant[query]]] = True
-        return useful, samples
-
-    def _targets(
-        self, dimension: Dimension, rule: TargetRule, computed: QueryTargets | None
-    ) -> tuple[FloatArray, dict[int, Undefined]]:
-        if computed is not None and dimension.groups != computed.dimension.groups:
-            raise TargetError(
-                f"The targets given for {dimension.name} are over "
-                f"{', '.join(computed.dimension.groups)}, and the measure is over "
-                f"{', '.join(dimension.groups)}; set the measure's 'unknown'."
-            )
-        size = len(dimension.groups)
-        targets = np.full((len(self.queries), size), 1 / size)
-        why = {}
-        groups = self.groups
-        for place, relevant in enumerate(self.relevant):
-            if computed is not None:
-                found = self._looked_up(place, computed)
-            else:
-                found = resolve_target(dimension, rule, groups, relevant)
-            if isinstance(found, Undefined):
-                why[place] = found
-            else:
-                targets[place] = found
-        return targets, why
-
-    def _looked_up(self, query: int, computed: QueryTargets) -> FloatArray | Undefined:
-        name = self.queries[query]
-        if name in computed.targets:
-            return computed.targets[name]
-        if not self.relevant[query]:
-            return Undefined(Reason.NO_RELEVANT)
-        why = computed.undefined.get(name, "the query is not among them")
-        return Undefined(Reason.NO_TARGET, f"No target was given: {one_line(why)}.")
+    def _once(self, key: object, make: Callable[[], Any]) -> Any:
+        """Return what was made for a key, which is done the first time."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
 
     def _to_depth(
         self, key: object, k: int | None, fill: Callable[[int], FloatArray]
     ) -> FloatArray:
         """Return an array over ranks, shape (R, n, …), filled as deep as any measure asked for."""
-        depth = self.depth(k)
+        longest = int(self.lengths.max(initial=0))
+        depth = longest if k is None else min(k, longest)
         if key not in self._kept or self._kept[key].shape[1] < depth:
             self._kept[key] = fill(depth)
         found: FloatArray = self._kept[key][:, :depth]
         return found
-
-
-def _grades(ids: Sequence[str], judged: Mapping[str, int], depth: int) -> FloatArray:
-    """Return the grades of the first documents of a ranking; 0 if they are not judged."""
-    # To put all documents in order takes longer than to look them up, so that we order the grades.
-    if isinstance(ids, OrderedView) and len(ids) < 2 * depth:
-        return _grades(ids.items, judged, len(ids.items))[ids.order[:depth]]
-    shown = ids[:depth]
-    return np.fromiter(map(judged.get, shown, itertools.repeat(0)), np.float64, len(shown))
 
 
 def _key(dimension: Dimension) -> tuple[str, ...]:

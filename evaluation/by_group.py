@@ -12,6 +12,7 @@ from fairqr.agents.statistics import Interval, student_quantile, too_few
 from fairqr.evaluation.batch import Batch
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, exposure
+from fairqr.retrieval.fairness.target import Target
 
 LEVEL = 0.95
 ROUNDING = 1e-12
@@ -51,13 +52,10 @@ def exposed_and_relevant(
     Two arrays of shape (n, G), over the n queries that have both.
     """
     gained = exposure(batch.memberships(dimension, k))
-    known = gained.any(axis=1)
-    counts = np.bincount(batch.owner[known], minlength=len(batch.queries))
-    summed = np.zeros((len(batch.queries), len(dimension.groups)))
-    np.add.at(summed, batch.owner[known], gained[known])
-    relevant, without = batch.relevant_shares(dimension)
+    means, counts = batch.means(gained, gained.any(axis=1))
+    relevant, without = batch.targets(dimension, Target(parts={"relevance": 1.0}))
     both = [place for place in np.flatnonzero(counts).tolist() if place not in without]
-    return summed[both] / counts[both, None], relevant[both]
+    return means[both], relevant[both]
 
 
 def group_shares(

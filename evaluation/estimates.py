@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -107,14 +107,6 @@ def effective_queries(weights: FloatArray) -> FloatArray:
     return divided(weights.sum(axis=0) ** 2, (weights**2).sum(axis=0), otherwise=0.0)
 
 
-class _Ends(NamedTuple):
-    """Figures with the ends of their intervals, each of shape (M,)."""
-
-    value: FloatArray
-    low: FloatArray
-    high: FloatArray
-
-
 def estimate(
     parts: FloatArray,
     weights: FloatArray,
@@ -149,13 +141,14 @@ def _jackknifed(
     scale: Scale,
     telling: FloatArray | float,
     comparisons: int = 1,
-) -> _Ends:
+) -> FloatArray:
+    """Return figures with the ends of their intervals, shape (3, M)."""
     weighted = weights[:, None] * parts
     totals = weighted.sum(axis=0)
     values = statistic(totals)
     effective = float(effective_queries(weights))
     if too_few(int(effective), 1 - LEVEL):
-        return _Ends(values, np.full(len(values), np.nan), np.full(len(values), np.nan))
+        return np.array([values, values * np.nan, values * np.nan])
     # A query whose weight is nearly all leaves no rest to compare with: NaN.
     on, back = _SCALES[scale]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -167,13 +160,12 @@ def _jackknifed(
         )
         # What no query changes, but for rounding, says nothing of its spread.
         half = np.where(half <= ROUNDING * (1 + np.abs(whole)), np.nan, half)
-        return _Ends(values, back(whole - half), back(whole + half))
+        return np.array([values, back(whole - half), back(whole + half)])
 
 
-def _listed(ends: _Ends, queries: int) -> list[Estimate]:
+def _listed(ends: FloatArray, queries: int) -> list[Estimate]:
     # Machines add in different orders, which shows in the last digits; nothing goes by these.
-    value, low, high = (it.round(10).tolist() for it in ends)
-    return [Estimate(*found, queries) for found in zip(value, low, high, strict=True)]
+    return [Estimate(*found, queries) for found in ends.round(10).T.tolist()]
 
 
 def _half_width(changes: FloatArray, most_freedom: FloatArray, level: float) -> FloatArray:
@@ -212,7 +204,7 @@ def shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> list[Es
     return _listed(_shares(above, below, weights), len(above))
 
 
-def _shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> _Ends:
+def _shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> FloatArray:
     by, size = weights[:, None], above.shape[1]
     rest = below - above > ROUNDING * below
     telling = np.minimum(effective_queries(by * (above > 0)), effective_queries(by * rest))
@@ -228,7 +220,7 @@ def _shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> _Ends:
         _of_all_alike(value, trials, 0.0),
         [np.fmax(low, least), np.fmin(high, most)],
     )
-    return _Ends(value, low, high)
+    return np.array([value, low, high])
 
 
 def ratios(above: FloatArray, below: FloatArray, weights: FloatArray) -> list[Estimate]:
@@ -252,22 +244,22 @@ def differences(
         return means(first, weights)
     one, other = (_shares(it, np.ones_like(it), weights) for it in (first, second))
     if is_known:
-        one = _Ends(one.value, one.value, one.value)
+        one = np.array([one[0]] * 3)
     with np.errstate(divide="ignore", invalid="ignore"):
         rest = (weights / (weights.sum() - weights))[:, None]
-        changes, others = rest * (one.value - first), rest * (other.value - second)
+        changes, others = rest * (one[0] - first), rest * (other[0] - second)
         together = np.sqrt((changes**2).sum(axis=0) * (others**2).sum(axis=0))
         correlation = divided((changes * others).sum(axis=0), together, otherwise=0.0)
-    value = one.value - other.value
-    below, above = (np.abs(end - one.value) for end in one[1:])
-    under, over = (np.abs(end - other.value) for end in other[1:])
+    value = one[0] - other[0]
+    below, above = (np.abs(end - one[0]) for end in one[1:])
+    under, over = (np.abs(end - other[0]) for end in other[1:])
     low = value - np.sqrt(below**2 + over**2 - 2 * correlation * below * over)
     high = value + np.sqrt(above**2 + under**2 - 2 * correlation * above * under)
     # Both may change from query to query, and their difference be the same in all.
     is_alike = (np.ptp(first - second, axis=0) <= ALIKE) & ~np.isnan(low) & (not is_known)
     alike = _of_all_alike(value, effective_queries(weights), -1.0)
     low, high = np.where(is_alike, alike, [low, high])
-    return _listed(_Ends(value, low, high), len(first))
+    return _listed(np.array([value, low, high]), len(first))
 
 
 def _ratio(totals: FloatArray, size: int) -> FloatArray:

@@ -12,20 +12,17 @@ from fairqr.evaluation.by_group import exposed_and_relevant, group_shares
 from fairqr.evaluation.collections.labels import Groups
 from fairqr.evaluation.collections.query_targets import (
     DEFAULT_TARGET,
-    QueryTargets,
     TargetRule,
     as_target,
     check_target,
 )
 from fairqr.evaluation.inputs import as_groups, as_qrels, as_run
-from fairqr.evaluation.measures.kinds import Need
+from fairqr.evaluation.measures.kinds import QRELS, TARGET
 from fairqr.evaluation.measures.measure import Measure, parse_measures
 from fairqr.evaluation.notes import depth_of, notes_on
 from fairqr.evaluation.qrels import Qrels
 from fairqr.evaluation.results import Evaluation, MeasureResult, Missing, check_level
-from fairqr.evaluation.scores import Reason, Score, Undefined
-from fairqr.retrieval.fairness.dimension import Dimension
-from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.evaluation.scores import Reason, Score
 from fairqr.retrieval.fairness.target import Target
 from fairqr.retrieval.sources.corpus import Corpus
 from fairqr.retrieval.sources.runs import SystemRun, Ties
@@ -46,7 +43,6 @@ def evaluate(
     *,
     groups: Any = None,
     target: TargetRule | str | Sequence[str] | None = None,
-    computed: QueryTargets | Sequence[QueryTargets] = (),
     attributes: str | Sequence[str] = (),
     missing: Missing = "zero",
     level: float = 0.95,
@@ -71,9 +67,6 @@ def evaluate(
             relevant documents and half the population, or half uniform over the groups where there
             is no population. So it is for attributes that the target does not name. The result's
             ``target`` says which.
-        computed: Targets by query from
-            :func:`fairqr.evaluation.collections.query_targets.query_targets`; they replace
-            ``target`` for their dimension.
         attributes: Measures that name no attribute are computed for each of these. Defaults to all.
         missing: How a query that the run lacks counts in measures of relevance: ``zero``, as with
             ``trec_eval -c``, or ``undefined``, out of the means. It has no value in measures of
@@ -92,39 +85,24 @@ def evaluate(
     ranked, judged = as_run(run, name, ties=ties), as_qrels(qrels)
     is_read = isinstance(groups, Corpus | Source | str | Path)
     found = as_groups(groups, ids_of([ranked], judged) if is_read else ())
-    known = () if found is None else tuple(found.schema.attributes)
-    computed = (computed,) if isinstance(computed, QueryTargets) else computed
-    attributes = (attributes,) if isinstance(attributes, str) else attributes
-    for option, given, kind in (
-        ("computed", computed, QueryTargets),
-        ("attributes", attributes, str),
-        ("name", [name], str),
-    ):
-        for value in given if isinstance(given, Iterable) else [given]:
-            if not isinstance(value, kind):
-                raise InputError(
-                    f"'{option}' cannot be of type {type(value).__name__}; give {kind.__name__}."
-                )
     if missing not in ("zero", "undefined"):
         raise InputError(f"Missing queries count as zero or undefined, not '{missing}'.")
     check_level(level)
-    populations = [] if found is None else found.schema.attributes.values()
-    populated = all(attribute.population is not None for attribute in populations)
+    known = {} if found is None else found.schema.attributes
+    populated = all(attribute.population is not None for attribute in known.values())
     default = DEFAULT_TARGET if populated else WITHOUT_POPULATION
     rule = default if target is None else as_target(target, default)
-    names = tuple(attributes) or known
+    names = [attributes] if isinstance(attributes, str) else [*(attributes or known)]
     bound = _bound(parse_measures(measures), found, names, rule, judged)
     queries = tuple(ranked.rankings if judged is None else judged)
     if not queries:
         raise InputError(
             "No query is judged, so there is nothing to measure; name other judgements."
         )
-    ready = {targets.dimension.name: targets for targets in computed}
     values: dict[Measure, dict[str, Score]] = {measure: {} for measure in bound}
     by_group = [] if found is None or judged is None else map(found.dimension, names)
     depth = depth_of(bound)
-    shares: list[tuple[Dimension, list[tuple[FloatArray, FloatArray]]]]
-    shares = [(dimension, []) for dimension in by_group]
+    shares: list[tuple[Any, list[Any]]] = [(dimension, []) for dimension in by_group]
     for part in _parts(ranked, queries):
         batch = Batch(
             part,
@@ -132,7 +110,6 @@ def evaluate(
             [(judged or {}).get(query, {}) for query in part],
             groups=found,
             target=rule,
-            computed=ready,
         )
         for measure, own in values.items():
             own.update(zip(part, measure.scores(batch), strict=True))
@@ -140,16 +117,13 @@ def evaluate(
             gathered.append(exposed_and_relevant(batch, dimension, depth))
     for measure, own in values.items():
         if missing == "zero" and measure.counts_missing:
-            own |= {q: 0.0 for q, it in own.items() if it == Undefined(Reason.MISSING)}
-    told = [str(rule), *(f"{n} by query: {given.rule}" for n, given in ready.items())]
+            own |= {q: 0.0 for q, it in own.items() if it == Reason.MISSING}
     return Evaluation(
         run=ranked.name,
         queries=queries,
         results={str(m): MeasureResult.of(m, it, level) for m, it in values.items()},
-        target="; ".join(told),
-        unknown={}
-        if found is None
-        else {n: it.unknown for n, it in found.schema.attributes.items()},
+        target=str(rule),
+        unknown={name: attribute.unknown for name, attribute in known.items()},
         missing=missing,
         notes=notes_on(ranked, judged, queries, found, bound, missing),
         by_group=tuple(s for dimension, own in shares for s in group_shares(dimension, own)),
@@ -196,8 +170,8 @@ def _bound(
     targeted = []
     for measure in bound:
         targeted += measure.targeted(groups)
-        needing = {Need.QRELS: str(measure)}
-        needing |= {Need.TARGET: f"The target of {measure}"} if by_judgements else {}
+        needing = {QRELS: str(measure)}
+        needing |= {TARGET: f"The target of {measure}"} if by_judgements else {}
         for need, what in needing.items():
             if qrels is None and need in measure.needs:
                 raise InputError(f"{what} needs judgements; {QRELS_NEEDED}.")

@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fairqr.base.errors import InputError
-from fairqr.evaluation.scores import Reason, Score, Undefined
+from fairqr.evaluation.scores import Reason, Score
 from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray
 
 ROOM = 1e-12
@@ -112,13 +112,13 @@ class ExpectedExposure:
             unbiased: EE-D, or EE-L, by the unbiased EE-D. It can be below the least value.
 
         Returns:
-            Undefined where all rankings get the same value; the unbiased one also for one ranking.
+            A reason where all rankings get the same value; the unbiased one also for one ranking.
         """
         published, value = normalization == "fair-rag", getattr(self, what)
         if unbiased:
             disparity = self.unbiased_disparity
             if disparity is None:
-                return Undefined(Reason.ONE_RANKING)
+                return Reason.ONE_RANKING
             value = disparity if what == "disparity" else self._loss(disparity)
         elif published and what == "relevance":
             value = self.useful_relevance
@@ -128,16 +128,14 @@ class ExpectedExposure:
         less = 0 if published else low
         return self.without_room(what) or float((value - less) / (high - less))
 
-    def without_room(self, what: What) -> Undefined | None:
+    def without_room(self, what: What) -> Reason | None:
         """Return why all rankings get the same value, if they do."""
         low, high = getattr(self.bounds, what)
         if high - low > ROOM * max(1.0, high):
             return None
-        if what == "disparity":  # which items are useful changes nothing
-            return Undefined(Reason.NO_ROOM)
-        if not self.useful:
-            return Undefined(Reason.NO_RELEVANT)
-        return Undefined(Reason.ALL_RELEVANT if self.useful == self.items else Reason.NO_ROOM)
+        # Which items are useful changes nothing for the disparity.
+        why = {0: Reason.NO_RELEVANT, self.items: Reason.ALL_RELEVANT}
+        return Reason.NO_ROOM if what == "disparity" else why.get(self.useful, Reason.NO_ROOM)
 
 
 def target_exposure(
@@ -203,18 +201,16 @@ def expected_exposure(
     ranked = ranked[:, : weights.size]
     if ranked.size and not -1 <= int(ranked.min()) <= int(ranked.max()) < n:
         raise InputError(f"A ranking names an item beyond the {n} that are labelled.")
-    system = _System.of(ranked, n, weights)
+    items, values, rest, own_squares = _exposed(ranked, n, weights)
     wanted_useful, wanted_other = target_exposure(n, m, discount, k)
 
-    found = labels[system.items]
-    seen, count = int(np.count_nonzero(found)), len(ranked)
-    to_useful = float(system.values @ found) + (m - seen) * system.rest
-    disparity = float(system.values @ system.values)
-    disparity += (n - system.items.size) * system.rest**2
+    found, count = labels[items], len(ranked)
+    to_useful = float(values @ found) + (m - int(np.count_nonzero(found))) * rest
+    disparity = float(values @ values) + (n - items.size) * rest**2
     useful_relevance = to_useful * wanted_useful
     unbiased = None
     if count > 1:
-        unbiased = (count**2 * disparity - system.own_squares) / (count * (count - 1))
+        unbiased = (count**2 * disparity - own_squares) / (count * (count - 1))
     return ExpectedExposure(
         disparity=disparity,
         relevance=useful_relevance + (float(weights.sum()) - to_useful) * wanted_other,
@@ -234,37 +230,26 @@ def _weights(n: int, discount: Discount, k: int | None) -> FloatArray:
     return discount.weights(length)
 
 
-@dataclass(frozen=True, slots=True)
-class _System:
-    """The exposure of the items that were ranked, and of each of the rest.
-
-    ``own_squares`` is Σ_s ‖x_s‖².
-    """
-
-    items: NDArray[np.intp]
-    values: FloatArray
-    rest: float
-    own_squares: float
-
-    @classmethod
-    def of(cls, ranked: NDArray[np.integer], n: int, weights: FloatArray) -> _System:
-        count = len(ranked)
-        listed = ranked >= 0
-        if ranked.shape[1] == weights.size and listed.all():
-            # The usual case: no ranking stops before the weights do.
-            own = count * float(weights @ weights)
-            return cls(*_summed(ranked.ravel(), np.tile(weights, count), n, count), 0.0, own)
-        length = listed.sum(axis=1)
-        # What the items left out of a ranking get, each.
-        left = weights.sum() - np.concatenate(([0.0], weights.cumsum()))[length]
-        share = np.where(length < n, left / np.maximum(n - length, 1), 0.0)
-        share[length == weights.size] = 0.0
-        gained = (weights[: ranked.shape[1]] - share[:, None])[listed]
-        rest = float(share.mean())
-        items, values = _summed(ranked[listed], gained, n, count)
-        squares = np.concatenate(([0.0], (weights**2).cumsum()))[length]
-        own = float(squares.sum() + ((n - length) * share**2).sum())
-        return cls(items, values + rest, rest, own)
+def _exposed(
+    ranked: NDArray[np.integer], n: int, weights: FloatArray
+) -> tuple[NDArray[np.intp], FloatArray, float, float]:
+    """Return the items that were ranked, the exposure of each and of any other, and Σ_s ‖x_s‖²."""
+    count, listed = len(ranked), ranked >= 0
+    if ranked.shape[1] == weights.size and listed.all():
+        # The usual case: no ranking stops before the weights do.
+        own = count * float(weights @ weights)
+        return *_summed(ranked.ravel(), np.tile(weights, count), n, count), 0.0, own
+    length = listed.sum(axis=1)
+    # What the items left out of a ranking get, each.
+    left = weights.sum() - np.concatenate(([0.0], weights.cumsum()))[length]
+    share = np.where(length < n, left / np.maximum(n - length, 1), 0.0)
+    share[length == weights.size] = 0.0
+    gained = (weights[: ranked.shape[1]] - share[:, None])[listed]
+    rest = float(share.mean())
+    items, values = _summed(ranked[listed], gained, n, count)
+    squares = np.concatenate(([0.0], (weights**2).cumsum()))[length]
+    own = float(squares.sum() + ((n - length) * share**2).sum())
+    return items, values + rest, rest, own
 
 
 def _summed(

@@ -6,25 +6,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from fairqr.evaluation.collections.labels import Groups
-from fairqr.evaluation.measures.kinds import Need
+from fairqr.evaluation.measures.kinds import GROUPS
 from fairqr.evaluation.measures.measure import Measure
 from fairqr.evaluation.qrels import Qrels
 from fairqr.retrieval.sources.runs import SystemRun
 
-SENTENCES = {
-    "unjudged_queries": "{queries} of {run} without judgements: left out.",
-    "missing_queries": "{count} of {measured} missing from {run}: {counted}, and without a value "
-    "in measures of exposure.",
-    "no_relevant": "{queries} without a relevant document: no value where a measure needs one.",
-    "unknown_documents": "{count} of {ranked} ranked by {run} are not in the corpus: they keep "
-    "their rank, and give exposure to no group.",
-    "unknown_relevant": "{count} of {relevant} relevant documents are not in the corpus: they "
-    "count as relevant, but not for the target.",
-    "unlabelled_documents": "{count} of {known} ranked by {run} have no known {attribute}.",
-    "ties": "{documents} of {run} have the same score as their neighbour; their order is by "
-    "{ties}.",
-}
-"""What notes say, by their kind; each says how it was counted."""
+PLURALS = {"query": "queries", "document": "documents", "": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +19,9 @@ class Note:
     """A note.
 
     Attributes:
-        kind: What it is about, as a fixed word of :data:`SENTENCES`.
+        kind: What it is about, as a fixed word.
         count: The number of queries or documents concerned.
-        sentence: The note in words.
+        sentence: The note in words; it says how it was counted.
     """
 
     kind: str
@@ -51,47 +38,48 @@ def notes_on(
     missing: str,
 ) -> tuple[Note, ...]:
     """Return the notes on the evaluation of a run."""
-    judged = qrels or {}
+    name, judged, notes = run.name, qrels or {}, list[Note]()
     rankings = {query: [r.ids for r in run.rankings.get(query, ()) if r.ids] for query in queries}
-    relevant = [{id_ for id_, grade in judged.get(q, {}).items() if grade > 0} for q in queries]
-    told: dict[str, object] = {
-        "run": run.name,
-        "ties": run.ties,
-        "measured": _counted(len(rankings), "query", "queries"),
-        "counted": "counted as 0 in measures of relevance" if missing == "zero" else "left out",
-    }
-    found = [
-        ("unjudged_queries", len(run.rankings.keys() - rankings.keys()), ""),
-        ("missing_queries", sum(not own for own in rankings.values()), ""),
-        ("no_relevant", 0 if qrels is None else sum(not ids for ids in relevant), ""),
-    ]
-    if groups is not None and any(Need.GROUPS in measure.needs for measure in measures):
+
+    def note(kind: str, count: int, text: str, what: str = "") -> None:
+        if count:
+            notes.append(Note(kind, count, f"{_counted(count, what)} {text}"))
+
+    unjudged = len(run.rankings.keys() - rankings.keys())
+    note("unjudged_queries", unjudged, f"of {name} without judgements: left out.", "query")
+    how = "counted as 0 in measures of relevance" if missing == "zero" else "left out"
+    text = f"of {_counted(len(rankings), 'query')} missing from {name}: {how}, and without a value"
+    absent = sum(not own for own in rankings.values())
+    note("missing_queries", absent, f"{text} in measures of exposure.")
+    if groups is not None and any(GROUPS in measure.needs for measure in measures):
         depth = depth_of(measures)
         ranked = {id_ for own in rankings.values() for ids in own for id_ in ids[:depth]}
-        useful, known = set().union(*relevant), groups.known(ranked)
-        told |= {"ranked": _counted(len(ranked)), "relevant": len(useful)}
-        told["known"] = _counted(len(known))
-        absent = len(useful) - len(groups.known(useful))
-        found += [("unknown_documents", len(ranked) - len(known), "")]
-        found += [("unknown_relevant", absent, "")]
-        attributes = (factor.attribute for measure in measures for factor in measure.factors)
+        known = groups.known(ranked)
+        text = f"of {_counted(len(ranked), 'document')} ranked by {name} are not in the corpus:"
+        text += " they keep their rank, and give exposure to no group."
+        note("unknown_documents", len(ranked) - len(known), text)
+        useful = {id_ for q in queries for id_, grade in judged.get(q, {}).items() if grade > 0}
+        text = f"of {len(useful)} relevant documents are not in the corpus:"
+        text += " they count as relevant, but not for the target."
+        note("unknown_relevant", len(useful) - len(groups.known(useful)), text)
+        attributes = (factor.attribute for measure in measures for factor in measure.parts)
         for attribute in dict.fromkeys(filter(None, attributes)):
             members = groups.in_dimension(groups.dimension(attribute, "exclude"), known)
-            found += [("unlabelled_documents", int((members.sum(axis=1) == 0).sum()), attribute)]
-    notes = []
-    for kind, count, attribute in [*found, ("ties", run.tied, "")]:
-        told |= {"count": count, "attribute": attribute, "documents": _counted(count)}
-        told["queries"] = _counted(count, "query", "queries")
-        notes += [Note(kind, count, SENTENCES[kind].format_map(told))] if count else []
+            text = (
+                f"of {_counted(len(known), 'document')} ranked by {name} have no known {attribute}."
+            )
+            note("unlabelled_documents", int((members.sum(axis=1) == 0).sum()), text)
+    tied = f"of {name} have the same score as their neighbour; their order is by {run.ties}."
+    note("ties", run.tied, tied, "document")
     return tuple(notes)
 
 
-def _counted(count: int, one: str = "document", many: str = "documents") -> str:
-    return f"{count} {one if count == 1 else many}"
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what if count == 1 else PLURALS[what]}".strip()
 
 
 def depth_of(measures: Iterable[Measure]) -> int | None:
     """Return the deepest cut-off of measures of groups; None for the whole list."""
-    factors = [factor for measure in measures for factor in measure.factors]
-    depths = [factor.k for factor in factors if Need.GROUPS in factor.needs]
+    factors = [factor for measure in measures for factor in measure.parts]
+    depths = [factor.k for factor in factors if GROUPS in factor.needs]
     return None if None in depths else max(filter(None, depths), default=None)

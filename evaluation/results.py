@@ -26,7 +26,7 @@ from fairqr.evaluation.by_group import GroupShare
 from fairqr.evaluation.estimates import paired_t
 from fairqr.evaluation.measures.measure import Measure, parse_measures
 from fairqr.evaluation.notes import Note
-from fairqr.evaluation.scores import Score, Undefined
+from fairqr.evaluation.scores import Reason, Score
 
 if TYPE_CHECKING:
     import pandas
@@ -53,7 +53,7 @@ class MeasureResult:
     @classmethod
     def of(cls, measure: Measure, values: Mapping[str, Score], level: float) -> MeasureResult:
         """Return the values with their mean and its interval."""
-        defined = np.array([v for v in values.values() if not isinstance(v, Undefined)])
+        defined = np.array([v for v in values.values() if not isinstance(v, Reason)])
         mean = float(defined.mean()) if defined.size else None
         return cls(measure, values, mean, mean_interval(defined, level=level))
 
@@ -64,11 +64,11 @@ class MeasureResult:
 
     def defined(self) -> dict[str, float]:
         """Return the values of the queries that have one."""
-        return {q: v for q, v in self.values.items() if not isinstance(v, Undefined)}
+        return {q: v for q, v in self.values.items() if not isinstance(v, Reason)}
 
     def reasons(self) -> dict[str, str]:
         """Return why the other queries have none."""
-        return {q: str(v.reason) for q, v in self.values.items() if isinstance(v, Undefined)}
+        return {q: str(v) for q, v in self.values.items() if isinstance(v, Reason)}
 
     def undefined(self) -> dict[str, int]:
         """Return how many queries have no value, by reason."""
@@ -133,14 +133,9 @@ class Evaluation:
             seed: The seed of the randomisation test.
 
         Raises:
-            InputError: The other is no evaluation, or has another target or other measures; or the
-                level or the seed is out of range.
+            InputError: The other has another target or other measures; or the level or the seed is
+                out of range.
         """
-        if not isinstance(other, Evaluation):
-            raise InputError(
-                f"A run is compared with what fairqr.evaluate returns for another run, not with "
-                f"an object of type {type(other).__name__}."
-            )
         if other.target != self.target:
             raise InputError(
                 f"The runs were measured with two targets, {self.target} and {other.target}; "

@@ -18,7 +18,6 @@ import gzip
 import json
 import re
 import sqlite3
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,11 +35,10 @@ from fairqr.evaluation.collections import collection as standard
 from fairqr.evaluation.qrels import Qrels, read_qrels, write_qrels
 from fairqr.retrieval.sources import documents as lines
 from fairqr.retrieval.sources.corpus import DOCUMENTS, SCHEMA
-from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, load_schema
+from fairqr.retrieval.sources.schema import UNKNOWN, load_schema
 
 Qrel = dict[str, int]
 SCHEMAS = Path(__file__).parent / "schemas"
-SUBSET = "trec2022-subset"
 TELL_EVERY = 1000
 COMPRESSION = 1
 """Fast rather than small: at higher levels, compression takes longer than the rest of an import."""
@@ -63,8 +61,6 @@ TEXTS = ("plain", "text", "html")
 """The fields that an article's text stands in, the first one being preferred."""
 # An erroneous gender in the metadata of 2021, which the track's code drops by name.
 NO_GENDERS = ("Taira no Kiyomori", UNKNOWN)
-REGIONS = ("geographic_locations", "page_subcont_regions", "source_subcont_regions")
-"""The fields of metadata that have regions."""
 _RENAMED = {"qual_cat": "quality", "quality_score_disc": "quality", "pred_qual": "quality_score"}
 
 
@@ -79,8 +75,6 @@ class Parts:
         qrels: The judgements by their name.
         about: The description.
         notes: What of the files was not imported, and why. Reading the documents may add to it.
-        keep_first: Whether of documents with the same id the first is kept. If not, the second is
-            an error.
     """
 
     schema: bytes
@@ -89,7 +83,6 @@ class Parts:
     qrels: Mapping[str | None, Qrels]
     about: standard.About
     notes: list[str] = field(default_factory=list)
-    keep_first: bool = False
 
 
 def sort_files(paths: Iterable[Path], patterns: Mapping[str, str]) -> dict[str, list[Path]]:
@@ -155,13 +148,6 @@ def _standard_files(folder: Path) -> list[Path]:
 def _split(path: Path) -> str | None:
     match = re.fullmatch(r"(?:topics|qrels)-(.+)\.(?:jsonl|txt)", path.name)
     return match and match[1]
-
-
-def read_subset(paths: Sequence[Path], work: Path) -> Parts:
-    """Read the joined subset of TREC Fair 2022, a folder that only lacks a schema."""
-    parts = read_own([*_standard_files(paths[0]), SCHEMAS / SUBSET / SCHEMA], work)
-    parts.about = standard.read_about(SCHEMAS / SUBSET)
-    return parts
 
 
 class _Article(BaseModel):
@@ -230,15 +216,13 @@ def read_trec_fair(
     home = SCHEMAS / f"trec-fair-{year}"
     attributes = load_yaml(home / SCHEMA, "schema")["attributes"]
     kept = {name: it for name, it in attributes.items() if everything or "population" in it}
-    geography = load_schema(home / SCHEMA).attribute("geography")
     return Parts(
         schema=yaml.safe_dump({"attributes": kept}, sort_keys=False).encode(),
-        documents=_articles(corpus, metadata, work, geography, notes),
+        documents=_articles(corpus, metadata, work, notes),
         topics={split: list(found.values()) for split, found in topics.items()},
         qrels=qrels,
         about=standard.read_about(home),
         notes=notes,
-        keep_first=True,
     )
 
 
@@ -291,27 +275,14 @@ def _listed(value: Any) -> Any:
     return [word for word in re.split(r"\s*,\s*", plain) if word]
 
 
-def _drop_strange(fields: dict[str, Any], geography: Attribute, strange: Counter[str]) -> None:
-    """Leave out the regions that the track does not know, so that the others share the page."""
-    for name in REGIONS:
-        own = fields.get(name) or ()
-        if odd := [it for it in own if it not in ("UNK", UNKNOWN) and not geography.group_of(it)]:
-            strange.update(odd)
-            kept = [it for it in own if it not in odd]
-            fields[name] = {it: own[it] for it in kept} if isinstance(own, dict) else kept
-
-
 def _articles(
-    corpus: Path, metadata: Path, work: Path, geography: Attribute, notes: list[str]
+    corpus: Path, metadata: Path, work: Path, notes: list[str]
 ) -> Iterator[lines.Document]:
     """Yield the articles with their metadata; of pages that stand twice, the first counts."""
     unlabelled = 0
-    strange: Counter[str] = Counter()
     with open_table(work / "metadata") as table:
         for page in standard.read_lines(metadata, _Metadata):
-            labels = page.fields()
-            _drop_strange(labels, geography, strange)
-            put(table, str(page.page_id), json.dumps(labels))
+            put(table, str(page.page_id), json.dumps(page.fields()))
         for article in standard.read_lines(corpus, _Article):
             id_ = str(article.id)
             fields = get(table, id_)
@@ -320,8 +291,6 @@ def _articles(
             yield lines.Document(id_, article.title, article.text or "", content)
     if unlabelled:
         notes.append(f"{unlabelled:,} without metadata: all their labels are unknown")
-    for region, count in strange.most_common(10):
-        notes.append(f"the region '{one_line(region)}' is none of the track's: {count:,} left out")
 
 
 def read_ir_dataset(paths: Sequence[Path], work: Path) -> Parts:
@@ -338,10 +307,7 @@ def read_ir_dataset(paths: Sequence[Path], work: Path) -> Parts:
     name = " ".join(path.as_posix() for path in paths)
     track, _, year = name.partition("/")
     if track != "trec-fair" or year not in ("2021", "2022"):
-        raise InputError(
-            f"'{one_line(name)}' is not a TREC Fair dataset of ir_datasets; name "
-            "trec-fair/2021 or trec-fair/2022."
-        )
+        raise InputError(f"'{one_line(name)}' is neither trec-fair/2021 nor trec-fair/2022.")
     known = library("ir_datasets.util", "This import")
     files = known.DownloadConfig.context(track, known.home_path() / track)
     try:
@@ -358,23 +324,10 @@ LOADERS: dict[str, Callable[[Sequence[Path], Path], Parts]] = {
     "trec-fair-2021": partial(read_trec_fair, year=2021),
     "trec-fair-2022": partial(read_trec_fair, year=2022),
     "trec-fair-2022-all": partial(read_trec_fair, year=2022, everything=True),
-    SUBSET: read_subset,
     "ir-datasets": read_ir_dataset,
     "jsonl": read_own,
 }
 """By the name that the command has for it, what reads files; it may write into the folder given."""
-
-
-def recognise(folder: Path) -> str | None:
-    """Return the name of the loader that knows the files of a folder, if one does."""
-    if standard.missing_files(folder) == [SCHEMA]:
-        documents = next(folder / name for name in DOCUMENTS if (folder / name).is_file())
-        with lines.open_text(documents) as stream:
-            first = stream.readline()
-        return SUBSET if b'"gender":' in first and b'"continent":' in first else None
-    with contextlib.suppress(CorpusError):
-        return f"trec-fair-{_year(max(sort_files([folder], TREC)['metadata']))}"
-    return None
 
 
 @contextlib.contextmanager
@@ -415,14 +368,14 @@ def write_collection(
         Lines on what it holds, and what was left out.
 
     Raises:
-        CorpusError: There is no document, or two have the same id and only one may.
+        CorpusError: There is no document.
     """
     write_beside(folder / SCHEMA, parts.schema)
     with open_table(work / "ids") as ids:
-        count, written = _write_documents(parts, folder, ids, progress)
+        written, twice = _write_documents(parts, folder, ids, progress)
         told = [f"{written:,} documents"]
-        if count > written:
-            told.append(f"{count - written:,} left out, whose id had come before")
+        if twice:
+            told.append(f"{twice:,} left out, whose id had come before")
         for split, topics in parts.topics.items():
             standard.write_topics(folder / f"topics{f'-{split}' * bool(split)}.jsonl", topics)
         for split, qrels in parts.qrels.items():
@@ -445,28 +398,25 @@ def write_collection(
 def _write_documents(
     parts: Parts, folder: Path, ids: sqlite3.Connection, progress: lines.ProgressFunction | None
 ) -> tuple[int, int]:
-    """Return how many documents were read, and how many written."""
-    count = written = 0
+    """Return how many documents were written, and how many were left out as duplicates."""
+    written = twice = 0
     with (
         open_beside(folder / "documents.jsonl.gz") as file,
         gzip.GzipFile("", "wb", COMPRESSION, file, mtime=0) as stream,
     ):
-        for count, document in enumerate(parts.documents, start=1):
-            if put(ids, document.id, str(count)):
-                head = {"id": document.id, "title": document.title, "text": document.text}
-                # The head stands first, and no field of the same name replaces it.
-                line = json.dumps({**head, **document.fields, **head}, ensure_ascii=False)
-                stream.write(line.encode("utf-8", "replace") + b"\n")
-                written += 1
-                if progress and not written % TELL_EVERY:
-                    progress(written)
-            elif not parts.keep_first:
-                raise CorpusError(
-                    f"Document {count} has the id '{one_line(document.id)}' of document "
-                    f"{get(ids, document.id)}; each document needs its own id."
-                )
+        for document in parts.documents:
+            if not put(ids, document.id, ""):
+                twice += 1
+                continue
+            head = {"id": document.id, "title": document.title, "text": document.text}
+            # The head stands first, and no field of the same name replaces it.
+            line = json.dumps({**head, **document.fields, **head}, ensure_ascii=False)
+            stream.write(line.encode("utf-8", "replace") + b"\n")
+            written += 1
+            if progress and not written % TELL_EVERY:
+                progress(written)
     if not written:
         raise CorpusError("The documents are empty; there must be one at least.")
     if progress:
         progress(written)
-    return count, written
+    return written, twice

@@ -10,12 +10,12 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Collection as Ids
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairqr.base.errors import TargetError, UnsupportedError
+from fairqr.base.errors import TargetError
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, intersection
@@ -64,18 +64,16 @@ class Groups:
         schema: The attributes and their groups.
         rows: The row of each document in the arrays.
         arrays: By attribute, shape (n, G+1): the known groups and, last, the unknown mass.
-        documents: How many there are in all.
         shares: By attribute the mean membership over all documents, shape (G+1,), the unknown last;
             sums to 1.
-        fields: By name, the values of the requested fields in each document.
+        documents: How many there are in all, if they were counted.
     """
 
     schema: Schema
     rows: Mapping[str, int]
     arrays: Mapping[str, FloatArray]
-    documents: int
     shares: Mapping[str, FloatArray]
-    fields: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    documents: int = 0
     _dimensions: dict[tuple[str, UnknownPolicy | None], Dimension] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -147,7 +145,6 @@ def scan_corpus(
     corpus: Corpus,
     ids: Ids[str],
     *,
-    fields: Sequence[str] = (),
     progress: Callable[[int], None] | None = None,
 ) -> Groups:
     """Read a corpus once, document by document, and keep the labels of the documents asked for.
@@ -155,7 +152,6 @@ def scan_corpus(
     Args:
         corpus: Its memory use does not grow with its size, only with the number of ``ids``.
         ids: Documents; those that the corpus lacks are left out.
-        fields: Further fields of these documents to keep, such as ``quality``.
         progress: Called now and then with the number of documents read.
 
     Raises:
@@ -165,7 +161,6 @@ def scan_corpus(
     attributes = list(schema_with_unknown(corpus.schema, "group").attributes.values())
     rows: dict[str, int] = {}
     found: list[list[tuple[float, ...]]] = []
-    kept: dict[str, list[Any]] = {name: [] for name in fields}
     totals = [np.zeros(len(attribute.universe)) for attribute in attributes]
     count = 0
     for count, document in enumerate(corpus.documents(), start=1):
@@ -175,8 +170,6 @@ def scan_corpus(
         if document.id in wanted and document.id not in rows:
             rows[document.id] = len(rows)
             found.append(members)
-            for name in fields:
-                kept[name].append(document.fields.get(name))
         if progress and not count % AT_ONCE:
             progress(count)
     if progress:
@@ -186,7 +179,7 @@ def scan_corpus(
         listed = np.array([members[place] for members in found], dtype=np.float64)
         arrays[attribute.name] = listed.reshape(-1, len(total))
         shares[attribute.name] = total / max(1, count)
-    return Groups(corpus.schema, rows, arrays, count, shares, kept)
+    return Groups(corpus.schema, rows, arrays, shares, count)
 
 
 async def scan_engine(engine: SearchEngine, ids: Ids[str]) -> Groups:
@@ -197,7 +190,7 @@ async def scan_engine(engine: SearchEngine, ids: Ids[str]) -> Groups:
 
     Raises:
         IndexUnavailableError: The engine cannot be reached.
-        UnsupportedError: It cannot look documents up, or does not know how many it holds.
+        UnsupportedError: It cannot look documents up.
     """
     answers = []
     for asked in chunks(dict.fromkeys(ids), AT_ONCE):
@@ -207,16 +200,10 @@ async def scan_engine(engine: SearchEngine, ids: Ids[str]) -> Groups:
         parts = [hits.memberships[name] for hits in answers if name in hits.memberships]
         array = np.concatenate([np.zeros((0, len(attribute.universe))), *parts])
         arrays[name] = array if attribute.unknown == "group" else with_unknown(array)
-    documents = (await engine.info()).documents
-    if documents is None:
-        raise UnsupportedError(
-            f"'{engine.name}' does not say how many documents it holds, which an evaluation needs; "
-            "name a file of the documents with --corpus."
-        )
     counted = await engine.corpus_shares() if "corpus_shares" in engine.capabilities else {}
     shares = {
         name: with_unknown(known[: len(engine.schema.attribute(name).groups)])
         for name, known in counted.items()
     }
     rows = {id_: row for row, id_ in enumerate(id_ for hits in answers for id_ in hits.ids)}
-    return Groups(engine.schema, rows, arrays, documents, shares)
+    return Groups(engine.schema, rows, arrays, shares)

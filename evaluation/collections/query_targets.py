@@ -12,26 +12,24 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairqr.base.errors import InputError, TargetError, one_line
+from fairqr.base.errors import InputError, TargetError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.labels import Groups, UnknownPolicy
-from fairqr.evaluation.scores import Reason, Undefined
+from fairqr.evaluation.scores import Reason
 from fairqr.retrieval.fairness.dimension import TIMES, Dimension, factors_of
-from fairqr.retrieval.fairness.exposure import TREC, Discount, FloatArray, intersection, normalise
+from fairqr.retrieval.fairness.exposure import FloatArray, intersection, normalise
 from fairqr.retrieval.fairness.target import Part, Target
 
 TrecRule = Literal["trec2021", "trec2022"]
 TargetRule = Target | TrecRule
 
 DEFAULT_TARGET = Target(parts={"relevance": 0.5, "population": 0.5})
-WORK_LEVELS = ("Stub", "Start", "C", "B", "GA", "FA")
-"""Wikipedia's classes of quality, from the one that needs most work."""
 AT_ONCE = 4096
 """How many documents' products of memberships are held at a time."""
 
@@ -51,12 +49,7 @@ def as_target(
         TargetError: It is not a target, or has a part that is only available during a search.
     """
     if not isinstance(target, Target):
-        texts = [target] if isinstance(target, str) else target
-        if not isinstance(texts, Sequence) or {type(text) for text in texts} != {str}:
-            raise TargetError(
-                f"A target cannot be {one_line(repr(target), 60)}; write it as text, such as "
-                "relevance:0.5,uniform:0.5."
-            )
+        texts = [target] if isinstance(target, str) else [*target]
         if len(texts) == 1 and texts[0].strip() in get_args(TrecRule):
             return cast(TrecRule, texts[0].strip())
         target = Target.parse(texts)
@@ -76,29 +69,11 @@ class QueryTargets:
 
     Attributes:
         dimension: What they are over; ``dimension.groups`` names the entries of each vector.
-        rule: The target as it was asked for.
-        targets: By topic, shape (G,), sums to 1.
-        undefined: By topic without a target, why it has none.
-
-    Raises:
-        TargetError: A vector is no distribution over the groups.
+        targets: By topic, shape (G,), sums to 1; topics without a target are left out.
     """
 
     dimension: Dimension
-    rule: str
-    targets: Mapping[str, FloatArray] = field(default_factory=dict)
-    undefined: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        size = len(self.dimension.groups)
-        for topic, target in self.targets.items():
-            shares = np.asarray(target)
-            is_whole = shares.shape == (size,) and np.isclose(shares.sum(), 1)
-            if not is_whole or not (shares >= 0).all():
-                raise TargetError(
-                    f"The target of '{one_line(topic)}' must have a share of 0 or more for each of "
-                    f"{', '.join(self.dimension.groups)}, with a sum of 1, not {target}."
-                )
+    targets: Mapping[str, FloatArray]
 
 
 def query_targets(
@@ -106,46 +81,36 @@ def query_targets(
     groups: Groups,
     attribute: str,
     target: str | Target | None = None,
-    *,
-    unknown: UnknownPolicy | None = None,
-    weights: Mapping[str, Mapping[str, float]] | None = None,
 ) -> QueryTargets:
     """Return the target of each topic, from the labels of its relevant documents.
 
-    Relevant documents that the collection lacks do not count.
+    Relevant documents that the collection lacks do not count. The unknown is a group with
+    ``trec2022``, with ``trec2021`` in products only, and otherwise as the schema says.
 
     Args:
         collection: With topics and judgements.
         groups: At least of its relevant documents.
         attribute: Its name, or several joined by ``×`` for their product.
         target: As :func:`as_target` reads it; defaults to the collection's own.
-        unknown: Whether the unknown is a group. By default it is with ``trec2022``, with
-            ``trec2021`` in products only, and otherwise as the schema says.
-        weights: By topic and document, for targets that do not count all relevant documents alike;
-            a document without a weight does not count. See :func:`work_weights`.
 
     Raises:
         TargetError: The target is wrong, or needs a population that the schema lacks.
         UnknownAttributeError: The schema lacks the attribute.
     """
-    wanted = collection.about.target if target is None else target
-    rule = as_target(wanted)
-    if unknown is None and not isinstance(rule, Target):
+    rule = as_target(collection.about.target if target is None else target)
+    unknown: UnknownPolicy | None = None
+    if not isinstance(rule, Target):
         is_group = rule == "trec2022" or len(factors_of(attribute)) > 1
         unknown = "group" if is_group else "exclude"
     dimension = groups.dimension(attribute, unknown)
     check_target(rule, [dimension])
-    targets: dict[str, FloatArray] = {}
-    undefined: dict[str, str] = {}
+    targets = {}
     for topic in collection.topics:
-        of_topic = None if weights is None else weights.get(topic.id, {})
         relevant = groups.known(collection.relevant(topic.id))
-        found = resolve_target(dimension, rule, groups, relevant, of_topic)
-        if isinstance(found, Undefined):
-            undefined[topic.id] = str(found.reason)
-        else:
+        found = resolve_target(dimension, rule, groups, relevant)
+        if not isinstance(found, Reason):
             targets[topic.id] = found
-    return QueryTargets(dimension, str(wanted), targets, undefined)
+    return QueryTargets(dimension, targets)
 
 
 def check_target(rule: TargetRule, dimensions: Sequence[Dimension]) -> None:
@@ -167,12 +132,8 @@ def check_target(rule: TargetRule, dimensions: Sequence[Dimension]) -> None:
 
 
 def resolve_target(
-    dimension: Dimension,
-    rule: TargetRule,
-    groups: Groups,
-    relevant: Sequence[str],
-    weights: Mapping[str, float] | None = None,
-) -> FloatArray | Undefined:
+    dimension: Dimension, rule: TargetRule, groups: Groups, relevant: Sequence[str]
+) -> FloatArray | Reason:
     """Return the target of one topic over the groups of a dimension, or why it has none.
 
     A topic has none if the rule asks for the relevant documents' groups and all of these are
@@ -183,8 +144,6 @@ def resolve_target(
         rule: The target.
         groups: At least of the relevant documents.
         relevant: The relevant documents.
-        weights: By document, at least 0; one without a weight does not count. By default all count
-            alike.
 
     Returns:
         Shape (G,), sums to 1.
@@ -198,30 +157,29 @@ def resolve_target(
     estimates: dict[Part, FloatArray] = {}
     if parts.get("relevance"):
         if not relevant:
-            return Undefined(Reason.NO_RELEVANT)
-        ids = groups.known(relevant if weights is None else filter(weights.get, relevant))
-        by_id = None if weights is None else np.array([weights[id_] for id_ in ids])
+            return Reason.NO_RELEVANT
+        ids = groups.known(relevant)
         if not isinstance(rule, Target):
-            found = _trec_target(dimension, rule, groups, ids, by_id)
-            return found if found.any() else Undefined(Reason.NO_TARGET)
+            found = _trec_target(dimension, rule, groups, ids)
+            return found if found.any() else Reason.NO_TARGET
         members = [groups.memberships(a.name, ids, a.unknown) for a in dimension.factors]
-        estimates["relevance"] = mean_membership(members, by_id)
+        estimates["relevance"] = mean_membership(members)
         if not estimates["relevance"].any():
-            return Undefined(Reason.NO_TARGET)
+            return Reason.NO_TARGET
     if parts.get("corpus"):
         estimates["corpus"] = groups.corpus_shares(dimension)
     return cast(Target, rule).resolve(dimension.attribute, estimates)
 
 
 def _trec_target(
-    dimension: Dimension, rule: TrecRule, groups: Groups, ids: list[str], weights: FloatArray | None
+    dimension: Dimension, rule: TrecRule, groups: Groups, ids: Sequence[str]
 ) -> FloatArray:
     populations = [
         normalise([it.population.get(group, 0.0) for group in it.groups]) if it.population else None
         for it in dimension.factors
     ]
     memberships = [groups.memberships(a.name, ids, "group") for a in dimension.factors]
-    whole = trec_target(memberships, populations, weights=weights, fully_unknown=rule == "trec2022")
+    whole = trec_target(memberships, populations, fully_unknown=rule == "trec2022")
     if len(dimension.groups) == whole.size:
         return whole.ravel()
     if any(attribute.unknown == "group" for attribute in dimension.factors):
@@ -229,32 +187,27 @@ def _trec_target(
     return normalise(whole[(slice(-1),) * whole.ndim].ravel())
 
 
-def mean_membership(
-    memberships: Sequence[ArrayLike], weights: ArrayLike | None = None
-) -> FloatArray:
+def mean_membership(memberships: Sequence[ArrayLike]) -> FloatArray:
     """Return the mean over documents of their memberships in the product of several attributes.
 
     Args:
         memberships: For each attribute, shape (n, G_a), with or without the unknown.
-        weights: The weight of each document, shape (n,), at least 0; all equal by default.
 
     Returns:
-        Shape (Π G_a,); all zeros where there are no documents or no weight.
+        Shape (Π G_a,); all zeros where there are no documents.
     """
     arrays = [np.asarray(members, dtype=np.float64) for members in memberships]
-    weight = np.ones(len(arrays[0])) if weights is None else np.asarray(weights, dtype=np.float64)
-    total = np.zeros(math.prod(array.shape[1] for array in arrays))
-    for start in range(0, len(weight), AT_ONCE):
-        part = slice(start, start + AT_ONCE)
-        total += weight[part] @ intersection([array[part] for array in arrays])
-    return total / weight.sum() if weight.any() else total
+    total, count = np.zeros(math.prod(array.shape[1] for array in arrays)), len(arrays[0])
+    for start in range(0, count, AT_ONCE):
+        products = intersection([array[start : start + AT_ONCE] for array in arrays])
+        total += np.ones(len(products)) @ products
+    return total / max(1, count)
 
 
 def trec_target(
     memberships: Sequence[ArrayLike],
     populations: Sequence[ArrayLike | None],
     *,
-    weights: ArrayLike | None = None,
     fully_unknown: bool = True,
 ) -> FloatArray:
     """Return the target of TREC's Fair Ranking Track for one topic.
@@ -276,7 +229,6 @@ def trec_target(
             unknown is last.
         populations: The shares of the known groups, for each attribute, shape (G_a,), summing to 1;
             or None.
-        weights: The weight of each document, shape (n,). Task 2 takes :func:`work_needed_exposure`.
         fully_unknown: Whether the cell that is unknown in all attributes keeps its mass, as in
             2022. In 2021 that mass was taken out and the rest normalised.
 
@@ -285,7 +237,7 @@ def trec_target(
         is left.
     """
     shape = [np.asarray(members).shape[1] for members in memberships]
-    mean = mean_membership(memberships, weights).reshape(shape)
+    mean = mean_membership(memberships).reshape(shape)
     mixed = [axis for axis, population in enumerate(populations) if population is not None]
     as_is = tuple(set(range(len(shape))) - set(mixed))
     if not mean.any():
@@ -309,56 +261,3 @@ def trec_target(
         target[(-1,) * len(shape)] = 0
         return normalise(target.ravel()).reshape(shape)
     return target
-
-
-def work_needed_exposure(levels: Sequence[int], discount: Discount) -> FloatArray:
-    """Return the exposure that each relevant document should get in task 2 of the track.
-
-    The ideal ranking has the relevant documents in order of how much work they need, those that
-    need most first; documents of one level share the exposure of the level's ranks. Source: as for
-    :func:`trec_target`.
-
-    Args:
-        levels: For each relevant document of a topic; the lowest level needs most work.
-        discount: The weight of each rank; the track's is ``trec``.
-
-    Returns:
-        Shape (n,), in units of the discount; in all the sum of d(r) over ranks 1 to n.
-    """
-    _, level, counts = np.unique(levels, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    weights = discount.weights(len(level))
-    means = [weights[end - n : end].mean() for n, end in zip(counts, ends, strict=True)]
-    return np.array(means)[level]
-
-
-def work_weights(
-    collection: Collection, groups: Groups, discount: Discount = TREC
-) -> dict[str, dict[str, float]]:
-    """Return the weights of task 2: the exposure that each relevant document should get.
-
-    Args:
-        collection: From ``trec-fair-2021`` or ``trec-fair-2022``, whose documents have a
-            ``quality``.
-        groups: Read with ``fields=("quality",)``.
-        discount: The weight of each rank.
-
-    Returns:
-        By topic and document. A document without a class of quality has no weight.
-
-    Raises:
-        InputError: The labels were read without the field.
-    """
-    if "quality" not in groups.fields:
-        raise InputError(
-            "The weights of task 2 need the field 'quality'; "
-            "scan the corpus with fields=('quality',)."
-        )
-    qualities = dict(zip(groups.rows, groups.fields["quality"], strict=True))
-    weights: dict[str, dict[str, float]] = {}
-    for topic in collection.topics:
-        relevant = ((id_, qualities.get(id_)) for id_ in collection.relevant(topic.id))
-        levels = {id_: WORK_LEVELS.index(it) for id_, it in relevant if it in WORK_LEVELS}
-        exposures = work_needed_exposure(list(levels.values()), discount)
-        weights[topic.id] = dict(zip(levels, exposures.tolist(), strict=True))
-    return weights

@@ -11,7 +11,6 @@ from fairqr.base.errors import TargetError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.labels import scan_corpus
 from fairqr.evaluation.collections.query_targets import query_targets
-from fairqr.evaluation.scores import Reason
 from fairqr.retrieval.sources.documents import ProgressFunction
 from fairqr.retrieval.sources.schema import UNKNOWN
 
@@ -45,7 +44,7 @@ def describe_collection(
         groups = (*attribute.groups, UNKNOWN)
         members = scan.memberships(name, relevant, "group")
         shares = members.sum(axis=0) / max(1, len(members))
-        target, count, problem = None, 0, Reason.NO_TARGET.sentence
+        target, count, problem = None, 0, "no relevant document has a known group"
         try:
             found = query_targets(collection, scan, name)
             if count := len(found.targets):

@@ -19,11 +19,11 @@ from fairqr.evaluation.evaluate import evaluate, ids_of
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.experiments.store import Manifest, SearchRecord, Store
-from fairqr.evaluation.measures.kinds import Need
+from fairqr.evaluation.measures.kinds import GROUPS
 from fairqr.evaluation.measures.measure import Measure, parse_measures
 from fairqr.evaluation.qrels import Qrels
 from fairqr.evaluation.results import Evaluation, compare
-from fairqr.evaluation.scores import Undefined
+from fairqr.evaluation.scores import Reason
 from fairqr.retrieval.fairness.dimension import TIMES
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import by_rank
@@ -78,12 +78,12 @@ class MeasuredSearches(Measured):
     @property
     def relevance(self) -> Measure | None:
         """The first measure that looks at no groups."""
-        return next((it for it in self.measures if it.counts_missing and not it.is_product), None)
+        return next((it for it in self.measures if it.counts_missing and not it.factors), None)
 
     @property
     def fairness(self) -> Measure | None:
         """The first measure that looks at groups and is no product."""
-        of_groups = (it for it in self.measures if Need.GROUPS in it.needs and not it.is_product)
+        of_groups = (it for it in self.measures if GROUPS in it.needs and not it.factors)
         return next(of_groups, None)
 
     @property
@@ -195,7 +195,7 @@ class MeasuredSearches(Measured):
         if self.relevance is None:
             return None
         (score,) = self.relevance.scores(Batch([topic], [[ids]], [self.qrels[topic]]))
-        return None if isinstance(score, Undefined) else score
+        return None if isinstance(score, Reason) else score
 
     @cached_property
     def drift(self) -> DataFrame:

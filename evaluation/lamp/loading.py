@@ -6,7 +6,7 @@ one entry at a time. Its outputs are ``{"task": …, "golds": [{id, output}]}``.
 
 from __future__ import annotations
 
-import codecs
+import contextlib
 import hashlib
 import itertools
 from collections import Counter
@@ -25,13 +25,6 @@ from fairqr.retrieval.sources.documents import open_text
 
 QUESTIONS, OUTPUTS = "questions", "outputs"
 ENDINGS = (".json", ".json.gz")
-LEFT_OUT = (WITHOUT_TEXT, SAME_ID, EQUAL, ANSWER) = (
-    "without text",
-    "whose id stood already",
-    "that are equal to an earlier one",
-    "that are the question and its gold",
-)
-"""Which documents are left out, in the order of a collection's note, which manifests hold."""
 T = TypeVar("T")
 
 
@@ -63,21 +56,18 @@ def find_files(path: Path) -> tuple[Path, Path]:
             experiments of Fair RAG are made on the development split.
 
     Raises:
-        CorpusError: A file is missing.
-        InputError: There are several, and none of them comes first.
+        CorpusError: A file is missing, or there are several and none of them comes first.
     """
-    inside = path.glob(f"*{QUESTIONS}.json*") if path.is_dir() else [path]
-    found = [it for it in inside if it.is_file() and is_lamp(it)]
-    if not found:
+    inside = sorted(path.glob(f"*{QUESTIONS}.json*")) if path.is_dir() else [path]
+    found = {_stem(it): it for it in inside if it.is_file() and is_lamp(it)}
+    first = found if len(found) == 1 else (QUESTIONS, f"dev_{QUESTIONS}")
+    questions = next((found[stem] for stem in first if stem in found), None)
+    if questions is None:
+        names = ", ".join(it.name for it in found.values()) or "no file of LaMP's questions"
         raise CorpusError(
-            f"There is no file of LaMP's questions in {path}; name a folder with questions.json "
-            "and outputs.json, or the file of questions, such as dev_questions.json."
+            f"{path} has {names}; name a folder with questions.json and outputs.json, or one file "
+            "of questions, such as dev_questions.json."
         )
-    found.sort(key=lambda it: (_stem(it) != QUESTIONS, _stem(it) != f"dev_{QUESTIONS}", it.name))
-    questions = found[0]
-    if len(found) > 1 and _stem(questions) not in (QUESTIONS, f"dev_{QUESTIONS}"):
-        names = ", ".join(it.name for it in found)
-        raise InputError(f"The folder {path} has {names}; name one of these files.")
     stem = _stem(questions).replace(QUESTIONS, OUTPUTS)
     for ending in ENDINGS:
         if (outputs := questions.with_name(stem + ending)).is_file():
@@ -113,9 +103,6 @@ def read_items(path: Path, prefix: str, kind: type[T]) -> Iterator[T]:
     ijson = library("ijson", "Reading LaMP's files", "lamp")
     number, reader = 0, TypeAdapter(kind)
     with open_text(path) as file:
-        # Some editors put the mark before the first character of a file.
-        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
-            file.seek(0)
         try:
             for value in ijson.items(file, prefix, use_float=True):
                 number += 1
@@ -152,7 +139,7 @@ def load_lamp(
 
     Raises:
         CorpusError: A file is missing or malformed, or no question can be asked.
-        InputError: The task is unknown or not the file's, or a number is below 1.
+        InputError: The task is unknown, or neither named nor in the file.
     """
     questions, outputs = find_files(path)
     left_out: Counter[str] = Counter()
@@ -160,28 +147,25 @@ def load_lamp(
     for entry in itertools.islice(read_items(questions, "item", Entry), limit):
         left_out["its id appears twice"] += entry.id in entries
         entries.setdefault(entry.id, entry)
-    if not entries:
-        raise CorpusError(f"{questions} has no question; each entry is an id, input and profile.")
     golds: dict[str, str] = {}
     for gold in read_items(outputs, "golds.item", _Gold):
         if gold.id in entries:
             golds.setdefault(gold.id, gold.output)
-    named = next(read_items(outputs, "task", str | None), None)  # type: ignore[arg-type]
-    kind, name = _task_of(task, named or "", outputs)
-    reader = _Reader(kind, pool)
+    own = next(read_items(outputs, "task", str | None), None)  # type: ignore[arg-type]
+    kind, name = lamp_task(task or own or "")
+    if task and own:
+        with contextlib.suppress(InputError):  # a set may have a name of its own
+            own = lamp_task(own)[1]
+        name = own
+    dropped: Counter[str] = Counter()
     queries = []
     for entry in entries.values():
-        made = reader.query(entry, golds.get(entry.id))
+        made = _query(kind, entry, golds.get(entry.id), pool, dropped)
         if isinstance(made, RagQuery):
             queries.append(made)
         else:
             left_out[made] += 1
     left_out = +left_out
-    if reader.seen and (lacking := [name for name in kind.fields if name not in reader.seen]):
-        raise CorpusError(
-            f"No document in {questions} has the field '{lacking[0]}' of {kind.name}; name the "
-            "task that the file is of."
-        )
     if not queries:
         reasons = "; ".join(f"{count} of them: {why}" for why, count in left_out.items())
         raise CorpusError(
@@ -191,7 +175,7 @@ def load_lamp(
     notes = [f"A set in the shape of {kind.name}, which it is not."] if name != kind.name else []
     if pool is not None:
         notes.append(f"Of each profile the first {pool} documents.")
-    notes += [f"Documents {why}, left out: {n}." for why, n in reader.left_out.items() if n]
+    notes += [f"Documents {why}, left out: {count}." for why, count in dropped.items()]
     hashes = "".join([sha256_of(questions), sha256_of(outputs), kind.name])
     return RagCollection(
         name=name,
@@ -205,78 +189,46 @@ def load_lamp(
     )
 
 
-def _task_of(asked: str | None, own: str, path: Path) -> tuple[LampTask, str]:
-    """Return how a set is read and what it is called."""
-    if not (asked or own):
-        raise InputError(f"{path} does not say which task it is; name one, such as LaMP-5.")
-    kind, name = lamp_task(asked or own)
-    if asked and own:
-        try:
-            found, name = lamp_task(own)
-        except InputError:
-            return kind, own  # A set with a name of its own.
-        if found != kind:
-            raise InputError(f"{path} is {name}, not {kind.name}; leave the task out.")
-    return kind, name
-
-
-class _Reader:
-    """Makes questions of entries, and counts the documents that are left out."""
-
-    def __init__(self, task: LampTask, pool: int | None) -> None:
-        self._task = task
-        self._pool = pool
-        self.left_out = Counter(dict.fromkeys(LEFT_OUT, 0))
-        self.seen: set[str] = set()
-
-    def query(self, entry: Entry, gold: str | None) -> RagQuery | str:
-        """Return the question of an entry, or why there is none."""
-        if gold is None:
-            return "it has no output"
-        if not self._task.is_gold(gold):
-            return "its output is no answer to this task"
-        question = _text(entry.input)
-        query = self._task.query(question)
-        if not query:
-            return f"its input has nothing after '{self._task.marker}'"
-        if not entry.profile:
-            return "it has no profile"
-        documents = self._documents(entry.profile, {_flat(query), _flat(gold)})
-        if not documents:
-            return "no document of its profile can be used"
-        return RagQuery(entry.id, question, query, (_text(gold),), tuple(documents))
-
-    def _documents(self, profile: list[dict[str, Any]], answer: set[str]) -> list[PoolDocument]:
-        """Return the usable documents of a profile.
-
-        Args:
-            profile: As it stands in the file.
-            answer: What the question is about, and its gold: a document whose fields are these two
-                is the answer itself.
-        """
-        found: dict[str, PoolDocument] = {}
-        contents: set[tuple[str, ...]] = set()
-        for place, data in enumerate(profile):
-            self.seen.update(data)
-            fields = {name: _text(data.get(name)) for name in self._task.fields}
-            text = "\n".join(fields[name] for name in self._task.text if fields[name])
-            content = tuple(fields.values())
-            # A document without an id has its place as one; LaMP's all have one.
-            id_ = _text(data.get("id")) or f"#{place}"
-            if not text:
-                self.left_out[WITHOUT_TEXT] += 1
-            elif id_ in found:
-                self.left_out[SAME_ID] += 1
-            elif len(answer) > 1 and answer <= set(map(_flat, content)):
-                self.left_out[ANSWER] += 1
-            elif content in contents:
-                self.left_out[EQUAL] += 1
-            else:
-                contents.add(content)
-                found[id_] = PoolDocument(id_, fields, text, {})
-            if len(found) == self._pool:
-                break
-        return list(found.values())
+def _query(
+    task: LampTask, entry: Entry, gold: str | None, pool: int | None, dropped: Counter[str]
+) -> RagQuery | str:
+    """Return the question of an entry, or why there is none; count the documents left out."""
+    if gold is None:
+        return "it has no output"
+    if not task.is_gold(gold):
+        return "its output is no answer to this task"
+    question = _text(entry.input)
+    query = task.query(question)
+    if not query:
+        return f"its input has nothing after '{task.marker}'"
+    if not entry.profile:
+        return "it has no profile"
+    found: dict[str, PoolDocument] = {}
+    contents: set[tuple[str, ...]] = set()
+    # A document whose fields are the question and its gold is the answer itself.
+    answer = {_flat(query), _flat(gold)}
+    for place, data in enumerate(entry.profile):
+        fields = {name: _text(data.get(name)) for name in task.fields}
+        text = "\n".join(fields[name] for name in task.text if fields[name])
+        content = tuple(fields.values())
+        # A document without an id has its place as one; LaMP's all have one.
+        id_ = _text(data.get("id")) or f"#{place}"
+        if not text:
+            dropped["without text"] += 1
+        elif id_ in found:
+            dropped["whose id stood already"] += 1
+        elif len(answer) > 1 and answer <= set(map(_flat, content)):
+            dropped["that are the question and its gold"] += 1
+        elif content in contents:
+            dropped["that are equal to an earlier one"] += 1
+        else:
+            contents.add(content)
+            found[id_] = PoolDocument(id_, fields, text, {})
+        if len(found) == pool:
+            break
+    if not found:
+        return "no document of its profile can be used"
+    return RagQuery(entry.id, question, query, (_text(gold),), tuple(found.values()))
 
 
 def _text(value: object) -> str:

@@ -10,17 +10,13 @@ ratings counts here as none.
 from __future__ import annotations
 
 import functools
-import math
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any, ClassVar, Literal
 
 from fairqr.base.extras import library
-from fairqr.evaluation.rag.collection import Utility
 from fairqr.retrieval.texts.words import words_in
 
 LOWEST_RATING, HIGHEST_RATING = 1.0, 5.0
@@ -105,14 +101,9 @@ class FourMinusError:
         """Return the utility; the golds are ratings in [1, 5]."""
         if not answer.strip():
             return 0.0
-        return 4.0 - min(self.error(answer, gold) for gold in golds)
-
-    def error(self, answer: str, gold: str) -> float:
-        """Return the absolute error of an answer, in [0, 4]; empty ones have no rating either."""
-        rating, right = rating_of(answer), float(gold)
-        if rating is None:
-            return max(right - LOWEST_RATING, HIGHEST_RATING - right)
-        return abs(rating - right)
+        rating = rating_of(answer)
+        answered = (LOWEST_RATING, HIGHEST_RATING) if rating is None else (rating,)
+        return 4.0 - min(max(abs(it - float(gold)) for it in answered) for gold in golds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,37 +167,3 @@ def _words(text: str) -> str:
     whole = unicodedata.normalize("NFKD", text.casefold())
     plain = "".join(character for character in whole if not unicodedata.combining(character))
     return f" {' '.join(words_in(plain))} "
-
-
-def official_metrics(
-    utility: Utility, answers: Sequence[str], golds: Sequence[str]
-) -> Mapping[str, float]:
-    """Return the official measures of a task by name; none without answers.
-
-    Args:
-        utility: The task's utility; other utilities give their mean, under their own name.
-        answers: One for each query; an empty one is wrong, has ROUGE 0, or counts as the worse of
-            the ratings 1 and 5.
-        golds: The gold of each query, in the same order.
-
-    Raises:
-        InputError: ROUGE is asked for, and its library is not installed.
-    """
-    pairs = list(zip(answers, golds, strict=True))
-    if not pairs:
-        return {}
-    if isinstance(utility, FourMinusError):
-        errors = [utility.error(answer, gold) for answer, gold in pairs]
-        return {"MAE": fmean(errors), "RMSE": math.sqrt(fmean(e * e for e in errors))}
-    measures = (Rouge("rouge1"), Rouge("rougeL")) if isinstance(utility, Rouge) else (utility,)
-    found = {m.name: fmean(m(answer, [gold]) for answer, gold in pairs) for m in measures}
-    if isinstance(utility, Accuracy):
-        named = [(utility.label(answer), utility.label(gold)) for answer, gold in pairs]
-        totals = Counter(label for pair in named for label in pair)
-        # Twice the true positives over all that are answered or gold: the harmonic mean. A label
-        # that is neither counts with 0, as in LaMP's evaluation.
-        found["F1"] = fmean(
-            2 * named.count((label, label)) / max(1, totals[label])
-            for label in utility.labels or ("[1]", "[2]")
-        )
-    return found

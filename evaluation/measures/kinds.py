@@ -15,21 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fairqr.base.errors import UnknownAttributeError
-from fairqr.evaluation import fairness, relevance
 from fairqr.evaluation.batch import Batch
+from fairqr.evaluation.estimates import divided
 from fairqr.evaluation.expected_exposure import What
-from fairqr.evaluation.scores import Reason, Score, Undefined
+from fairqr.evaluation.scores import Reason, Score
 from fairqr.retrieval.fairness import divergence, exposure
 from fairqr.retrieval.fairness.dimension import Dimension
-from fairqr.retrieval.fairness.divergence import DEFAULT_SMOOTHING
-from fairqr.retrieval.fairness.exposure import INVERSE_LOG, LOG2, TREC, FloatArray
+from fairqr.retrieval.fairness.exposure import LOG2, TREC, Discount, FloatArray, normalise
+
+QRELS, GROUPS, TARGET = "qrels", "groups", "target"
+"""What a measure can need besides a run."""
 
 FAIR_RAG = "fair-rag"
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -38,8 +40,6 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "unit": ("nats", "bits"),
     "direction": ("target_exposure", "exposure_target"),
     "normalization": ("bounds", "none", FAIR_RAG),
-    "items": ("pool", "corpus"),
-    "documents": ("relevant", "all"),
     "convention": ("trec2022",),
     "estimator": ("plain", "unbiased"),
 }
@@ -49,26 +49,6 @@ TREC_2022 = {"discount": TREC, "gains": "binary", "unit": "nats", "unknown": "gr
 """What the convention of a track sets, beside its target, of what a measure takes."""
 
 
-class Need(StrEnum):
-    """What a measure needs besides a run."""
-
-    QRELS = "qrels"
-    GROUPS = "groups"
-    TARGET = "target"
-    SAMPLES = "samples"
-
-
-QRELS = frozenset({Need.QRELS})
-GROUPS = frozenset({Need.GROUPS})
-TARGET = frozenset({Need.GROUPS, Need.TARGET})
-NEEDS = {
-    ("documents", "relevant"): Need.QRELS,
-    ("items", "corpus"): Need.GROUPS,
-    ("estimator", "unbiased"): Need.SAMPLES,
-}
-"""What the values of parameters need besides."""
-
-
 @dataclass(frozen=True, eq=False)
 class Kind:
     """A kind of measure.
@@ -76,7 +56,7 @@ class Kind:
     Attributes:
         name: The first word of its text.
         example: Its usual text.
-        needs: What it needs besides a run, whatever its parameters.
+        needs: What it needs besides a run.
         best: The best or fair value in words.
         range: The values it can have, and their unit.
         takes: Its parameters with their defaults.
@@ -92,7 +72,7 @@ class Kind:
 
     name: str
     example: str
-    needs: frozenset[Need]
+    needs: frozenset[str]
     best: str
     range: str
     takes: Mapping[str, Any]
@@ -128,9 +108,9 @@ class View:
         return (self.batch.grades(self.k) > 0).astype(np.float64)
 
     @property
-    def totals(self) -> Any:
-        """How many documents are relevant, shape (R,)."""
-        return self.batch.relevant_counts[self.batch.owner]
+    def ranks(self) -> FloatArray:
+        """The ranks of these documents, from 1."""
+        return np.arange(1, self.relevant.shape[1] + 1)
 
     @cached_property
     def dimension(self) -> Dimension:
@@ -148,7 +128,7 @@ class View:
         return exposure.exposure(self.members, self["discount"])
 
     @cached_property
-    def targets(self) -> tuple[FloatArray, dict[int, Undefined]]:
+    def targets(self) -> tuple[FloatArray, dict[int, Reason]]:
         """ε* of each query, shape (Q, G), and by position why a query has none."""
         return self.batch.targets(self.dimension, self.values.get("convention"))
 
@@ -167,7 +147,7 @@ Compute = Callable[..., Any]
 
 def kind(
     example: str,
-    needs: frozenset[Need],
+    needs: str,
     best: str = "1 is best",
     range: str = "0 to 1",
     *,
@@ -178,11 +158,12 @@ def kind(
 
     def add(compute: Compute) -> Compute:
         name = example.partition("@")[0].partition("(")[0]
-        of_groups = {} if needs == QRELS else {"attribute": None, "unknown": None}
+        of_groups = {"attribute": None, "unknown": None} if GROUPS in needs else {}
         summary = (compute.__doc__ or "").partition("\n")[0].rstrip(".")
         taken = of_groups | dict(takes or {})
         key = name + BY_GROUP if name in KINDS else name
-        KINDS[key] = Kind(name, example, needs, best, range, taken, compute, summary, **more)
+        needed = frozenset(needs.split())
+        KINDS[key] = Kind(name, example, needed, best, range, taken, compute, summary, **more)
         return compute
 
     return add
@@ -191,7 +172,7 @@ def kind(
 def find(name: str, given: Mapping[str, Any]) -> Kind:
     """Return the kind of a measure with these parameters; an attribute makes it one of groups."""
     by_group = KINDS.get(name + BY_GROUP) if given.get("attribute") else None
-    return by_group or KINDS[name]
+    return by_group or KINDS.get(name, PRODUCT)
 
 
 def position(dimension: Dimension, group: str) -> int:
@@ -207,10 +188,37 @@ def position(dimension: Dimension, group: str) -> int:
     return dimension.groups.index(group)
 
 
-_GAINS = {"discount": LOG2, "gains": "graded", "convention": None}
+def ndcg(
+    gains: ArrayLike, ideal: ArrayLike, discount: Discount = LOG2, k: int | None = None
+) -> FloatArray:
+    """Return nDCG = DCG of each ranking / DCG of the best one (Järvelin & Kekäläinen 2002).
+
+    Args:
+        gains: Shape (…, n): the gain of the document at each rank.
+        ideal: Shape (…, m): the gains of all judged documents, highest first.
+        discount: ``log2`` is usual; TREC Fair 2021 and 2022 take ``trec``.
+        k: The cut-off.
+
+    Returns:
+        Shape (…), in [0, 1]; 0 where no document is relevant.
+    """
+    found, best = (np.asarray(it, dtype=np.float64)[..., :k] for it in (gains, ideal))
+    n, m = found.shape[-1], best.shape[-1]
+    weights = discount.weights(max(n, m))
+    return divided(found @ weights[:n], best @ weights[:m], otherwise=0.0)
 
 
-@kind("nDCG@20", QRELS, takes=_GAINS, needs_relevant=True)
+def precision(relevant: ArrayLike, k: int) -> FloatArray:
+    """Return P@k of rankings, shape (…, n): 1 where a document is relevant, else 0."""
+    return np.asarray(np.asarray(relevant, dtype=np.float64)[..., :k].sum(axis=-1) / k)
+
+
+@kind(
+    "nDCG@20",
+    QRELS,
+    takes={"discount": LOG2, "gains": "graded", "convention": None},
+    needs_relevant=True,
+)
 def _ndcg(at: View) -> FloatArray:
     """Discounted cumulative gain, divided by the best possible.
 
@@ -219,50 +227,64 @@ def _ndcg(at: View) -> FloatArray:
     """
     gains, ideal = at.batch.grades(at.k), at.batch.ideal_grades(at.k)[at.batch.owner]
     if at["gains"] == "binary":
-        return relevance.ndcg(gains > 0, ideal > 0, at["discount"], at.k)
-    return relevance.ndcg(gains, ideal, at["discount"], at.k)
+        return ndcg(gains > 0, ideal > 0, at["discount"], at.k)
+    return ndcg(gains, ideal, at["discount"], at.k)
 
 
 @kind("P@10", QRELS, aliases=("Precision",), needs_cutoff=True)
 def _precision(at: View) -> FloatArray:
     """How many of the first k documents are relevant, divided by k."""
-    return relevance.precision(at.relevant, cast("int", at.k))
+    return precision(at.relevant, cast("int", at.k))
+
+
+def _of_relevant(at: View, found: FloatArray) -> FloatArray:
+    return divided(found, at.batch.relevant_counts[at.batch.owner], otherwise=0.0)
 
 
 @kind("R@100", QRELS, aliases=("Recall",), needs_cutoff=True, needs_relevant=True)
 def _recall(at: View) -> FloatArray:
     """How many of the relevant documents stand in the first k ranks."""
-    return relevance.recall(at.relevant, at.totals)
+    return _of_relevant(at, at.relevant.sum(axis=1))
 
 
 @kind("AP", QRELS, aliases=("MAP",), needs_relevant=True)
 def _average_precision(at: View) -> FloatArray:
     """Average precision; its mean over the queries is MAP."""
-    return relevance.average_precision(at.relevant, at.totals)
+    seen = at.relevant.cumsum(axis=1)
+    return _of_relevant(at, (at.relevant * seen / at.ranks).sum(axis=1))
 
 
 @kind("RR", QRELS, aliases=("MRR",), needs_relevant=True)
 def _reciprocal_rank(at: View) -> FloatArray:
     """1/rank of the first relevant document; its mean over the queries is MRR."""
-    return relevance.reciprocal_rank(at.relevant)
+    return np.asarray((at.relevant / at.ranks).max(axis=1, initial=0.0))
 
 
-_AWRF = {"discount": LOG2, "unit": "nats", "convention": None}
-_AWRF_RANGE = "0.307 to 1; 0 to 1 with unit=bits"
-
-
-@kind("AWRF@20(attribute=gender)", TARGET, "1 is fair", _AWRF_RANGE, takes=_AWRF)
+@kind(
+    "AWRF@20(attribute=gender)",
+    f"{GROUPS} {TARGET}",
+    "1 is fair",
+    "0.307 to 1; 0 to 1 with unit=bits",
+    takes={"discount": LOG2, "unit": "nats", "convention": None},
+)
 def _awrf(at: View) -> FloatArray:
-    """1 − JS(exposure, target): attention-weighted rank fairness."""
-    return fairness.awrf(at.exposures, at.wanted, unit=at["unit"])
+    """1 − JS(exposure, target): attention-weighted rank fairness.
+
+    Sapiezynski et al. 2019; with the Jensen–Shannon divergence in TREC Fair 2022.
+    """
+    return np.asarray(1 - divergence.jensen_shannon(at.wanted, at.exposures, unit=at["unit"]))
 
 
 @kind(
     "KL@20(attribute=gender)",
-    TARGET,
+    f"{GROUPS} {TARGET}",
     "0 is fair",
     "0 to about ln(groups/smoothing), nats",
-    takes={"discount": LOG2, "smoothing": DEFAULT_SMOOTHING, "direction": "target_exposure"},
+    takes={
+        "discount": LOG2,
+        "smoothing": divergence.DEFAULT_SMOOTHING,
+        "direction": "target_exposure",
+    },
     higher_is_better=False,
 )
 def _kl(at: View) -> FloatArray:
@@ -276,20 +298,30 @@ def _kl(at: View) -> FloatArray:
 
 @kind(
     "NDKL(attribute=gender)",
-    TARGET,
+    f"{GROUPS} {TARGET}",
     "0 is fair",
     "0 upwards, nats",
     takes={"smoothing": 0.0},
     higher_is_better=False,
 )
 def _ndkl(at: View) -> FloatArray:
-    """Discounted mean over the prefixes of KL(shares of the groups‖target) (Geyik et al. 2019)."""
+    """Discounted mean over the prefixes of KL(shares of the groups‖target) (Geyik et al. 2019).
+
+    (1/Z) Σ_i KL(D_i‖ε*)/log2(i+1), definition 3.2. Prefixes in which no group is known yet are left
+    out of both sums.
+    """
     lengths = np.minimum(at.batch.lengths, at.members.shape[1])
     values = np.zeros(len(lengths))
     for length in np.unique(lengths):  # rankings of one length are computed together
         rows = lengths == length
-        shown = at.members[rows, :length]
-        values[rows] = fairness.ndkl(shown, at.wanted[rows], smoothing=at["smoothing"])
+        counts = np.cumsum(at.members[rows, :length], axis=1)
+        known, wanted = counts.sum(axis=-1) > 0, at.wanted[rows][:, None]
+        found = divergence.kullback_leibler(
+            wanted, normalise(counts), smoothing=at["smoothing"], direction="exposure_target"
+        )
+        weights = LOG2.weights(length) * known
+        summed = (weights * np.where(known, found, 0.0)).sum(axis=-1)
+        values[rows] = divided(summed, weights.sum(axis=-1), otherwise=0.0)
     return values
 
 
@@ -311,7 +343,7 @@ def _exposure(at: View) -> FloatArray:
     GROUPS,
     "1 is fair",
     "0 upwards, a ratio",
-    takes={"group": None, "against": None, "discount": INVERSE_LOG},
+    takes={"group": None, "discount": exposure.INVERSE_LOG},
     higher_is_better=None,
     by_query=True,
 )
@@ -321,14 +353,11 @@ def _exposure_ratio(at: View, query: int) -> Score:
     Exposure(G1)/Exposure(G0) with Exposure(G) = (1/|G|) Σ_{i∈G} v(rank_i), v(r) = 1/ln(1+r), over
     the whole list (Singh & Joachims 2018; Zehlike & Castillo 2020). Over several rankings of a
     query v is averaged first, and the ratio taken then; the members are those of any ranking.
-    Above 1 the group is favoured. G0 are all other known groups together unless one is named.
+    Above 1 the group is favoured. G0 are all other known groups together.
     """
-    groups, shown = at.dimension.groups, at.members
-    place = position(at.dimension, at["group"])
-    others = np.arange(len(groups)) != place
-    if at["against"] is not None:
-        others = np.arange(len(groups)) == position(at.dimension, at["against"])
-    gained, weights = np.zeros(len(groups)), at["discount"].weights(shown.shape[1])
+    shown, place = at.members, position(at.dimension, at["group"])
+    others = np.arange(shown.shape[2]) != place
+    gained, weights = np.zeros(shown.shape[2]), at["discount"].weights(shown.shape[1])
     members: dict[str, FloatArray] = {}
     for ranking in at.batch.of_query(query):
         gained += weights @ shown[ranking]
@@ -336,22 +365,17 @@ def _exposure_ratio(at: View, query: int) -> Score:
     sizes = np.sum(list(members.values()), axis=0)
     size, other_size = sizes[place], sizes[others].sum()
     if not size or not other_size:
-        return Undefined(Reason.EMPTY_GROUP if sizes.any() else Reason.NO_KNOWN_GROUP)
+        return Reason.EMPTY_GROUP if sizes.any() else Reason.NO_KNOWN_GROUP
     other = gained[others].sum() / other_size
     # The discount rbp or top_k can leave a group without any.
-    return float(gained[place] / size / other) if other else Undefined(Reason.INFINITE)
+    return float(gained[place] / size / other) if other else Reason.INFINITE
 
 
-_BY_ITEM = {"discount": LOG2, "normalization": "bounds", "items": "pool"}
-_BY_GROUP = {"discount": LOG2, "documents": "relevant", "convention": None}
-_SQUARED = "from 0, in squared units of the discount"
-
-
-def _expected(what: What, name: str, best: str, *, higher_is_better: bool, summary: str) -> None:
+def _expected(what: What, name: str, best: str, higher_is_better: bool, summary: str) -> None:
     """Add a measure of expected exposure, by item and by group."""
 
     def of_items(at: View, query: int) -> Score:
-        found = at.batch.expected_exposure(query, at["discount"], at.k, at["items"])
+        found = at.batch.expected_exposure(query, at["discount"], at.k)
         unbiased = at.values.get("estimator") == "unbiased"
         return found.score(what, at["normalization"], unbiased=unbiased)
 
@@ -360,9 +384,8 @@ def _expected(what: What, name: str, best: str, *, higher_is_better: bool, summa
         if query in undefined:
             return undefined[query]
         own = at.batch.of_query(query)
-        members = at.members[own.start : own.stop]
-        if at["documents"] != "all":
-            members = members * at.relevant[own.start : own.stop, :, None]
+        rows = slice(own.start, own.stop)
+        members = at.members[rows] * at.relevant[rows, :, None]
         system = exposure.group_exposure(members, at["discount"]).mean(axis=0)
         target = targets[query] * at["discount"].weights(cast("int", at.k)).sum()
         if what == "loss":
@@ -371,33 +394,21 @@ def _expected(what: What, name: str, best: str, *, higher_is_better: bool, summa
 
     of_items.__doc__, of_groups.__doc__ = f"{summary}, by item.", f"{summary}, by group."
     more: dict[str, Any] = {"best": best, "higher_is_better": higher_is_better, "by_query": True}
-    takes = _BY_ITEM if what == "relevance" else _BY_ITEM | {"estimator": "plain"}
+    takes: dict[str, Any] = {"discount": LOG2, "normalization": "bounds"}
+    takes |= {} if what == "relevance" else {"estimator": "plain"}
     kind(f"{name}@20", QRELS, takes=takes, **more)(of_items)
-    more |= {"range": _SQUARED, "needs_cutoff": True}
-    kind(f"{name}@20(attribute=gender)", TARGET, takes=_BY_GROUP, **more)(of_groups)
+    more |= {"range": "from 0, in squared units of the discount", "needs_cutoff": True}
+    takes = {"discount": LOG2, "convention": None}
+    needs = f"{QRELS} {GROUPS} {TARGET}"
+    kind(f"{name}@20(attribute=gender)", needs, takes=takes, **more)(of_groups)
 
 
-_expected(
-    "disparity",
-    "EE-D",
-    "0 is even",
-    higher_is_better=False,
-    summary="Disparity of expected exposure, Σ ε²: how unevenly it is spread",
-)
-_expected(
-    "relevance",
-    "EE-R",
-    "the high end is best",
-    higher_is_better=True,
-    summary="Agreement of expected exposure with the target, Σ ε·ε*",
-)
-_expected(
-    "loss",
-    "EE-L",
-    "0 is fair",
-    higher_is_better=False,
-    summary="Distance of expected exposure from the target, Σ (ε − ε*)²",
-)
+_SPREAD = "Disparity of expected exposure, Σ ε²: how unevenly it is spread"
+_AGREES = "Agreement of expected exposure with the target, Σ ε·ε*"
+_DISTANCE = "Distance of expected exposure from the target, Σ (ε − ε*)²"
+_expected("disparity", "EE-D", "0 is even", False, _SPREAD)
+_expected("relevance", "EE-R", "the high end is best", True, _AGREES)
+_expected("loss", "EE-L", "0 is fair", False, _DISTANCE)
 
 PRODUCT = Kind(
     "×",

@@ -17,10 +17,10 @@ from numpy.typing import ArrayLike
 from fairqr.agents import statistics
 from fairqr.evaluation.estimates import mean_with_ends, paired_t
 from fairqr.evaluation.experiments.measured import Measured
+from fairqr.evaluation.measures.kinds import ndcg, precision
 from fairqr.evaluation.probes.collection import CELLS, ProbeQuery
 from fairqr.evaluation.probes.specification import INITIAL
 from fairqr.evaluation.probes.store import ProbeRunManifest, ProbeStore, RankingRecord
-from fairqr.evaluation.relevance import ndcg, precision
 from fairqr.retrieval.fairness.exposure import INVERSE_LOG, exposure_ratio
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.rag.collection import RagCollection
 from fairqr.evaluation.rag.specification import Policy
 from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord, RagManifest
-from fairqr.evaluation.scores import Reason, Score, Undefined
+from fairqr.evaluation.scores import Reason, Score
 from fairqr.retrieval.fairness.exposure import Discount, FloatArray
 from fairqr.retrieval.sources.schema import UNKNOWN, Attribute
 
@@ -187,7 +187,7 @@ def measure_record(record: PolicyRecord, greatest: Greatest) -> tuple[dict[str, 
         "unjudged": int(np.isnan(verdicts).sum()),
     }
     if not record.samples:
-        nothing = Undefined(Reason.MISSING, record.failure)
+        nothing = Reason.MISSING
         return dict.fromkeys(Name, nothing) | counts, np.empty((len(GROUP_SUMS), 0))
     useful, discount = np.isin(np.arange(n), record.useful), Discount("top_k", k)
     found = expected_exposure(record.samples, useful, discount, k)
@@ -204,7 +204,7 @@ def measure_record(record: PolicyRecord, greatest: Greatest) -> tuple[dict[str, 
         # As for EE-R: where every ranking is as relevant, none can be nearer to the target.
         Name.EE_L: found.without_room("relevance") or found.score("loss"),
         Name.NOT_USEFUL: _ratio(float(exposure[~useful].sum()), float(exposure.sum())),
-        **dict.fromkeys((*OF_ANSWERS, *OF_USE), Undefined(Reason.NO_ANSWER)),
+        **dict.fromkeys((*OF_ANSWERS, *OF_USE), Reason.NO_ANSWER),
     }
     if answers:
         rankings = [answer.ranking for answer in answers]
@@ -226,7 +226,7 @@ def _verdicts(answer: AnswerRecord) -> list[float]:
 
 
 def _ratio(part: float, whole: float, nothing: Reason = Reason.NO_ATTRIBUTION) -> Score:
-    return part / whole if whole > 0 else Undefined(nothing)
+    return part / whole if whole > 0 else nothing
 
 
 def _of_utility(record: PolicyRecord, expected: float, greatest: Greatest) -> dict[str, Score]:
@@ -248,7 +248,7 @@ def _of_use(
     judged = (~np.isnan(verdicts)).sum(axis=1)
     weights = np.where(judged > 0, times, 0.0)
     if not weights.any():
-        return dict.fromkeys(OF_USE, Undefined(Reason.NO_VERDICT))
+        return dict.fromkeys(OF_USE, Reason.NO_VERDICT)
     rates = np.nansum(verdicts, axis=1) / np.maximum(judged, 1)
     total, read = float(used.sum()), verdicts.shape[1]
     return {
@@ -386,7 +386,7 @@ def measure_fair_rag(
         "policy": [*random, "deterministic", "oracle"],
     }
     values = _in_order(rows, order)
-    reasons = values[[*Name]].map(lambda it: str(it.reason) if isinstance(it, Undefined) else None)
+    reasons = values[[*Name]].map(lambda it: str(it) if isinstance(it, Reason) else None)
     values[[*Name]] = values[[*Name]].where(reasons.isna()).astype(float)
     of_groups = _in_order(groups, order, *KEYS, "attribute", "group", *GROUP_SUMS)
     read = of_groups.answered.where(of_groups.answered > 0)

@@ -12,7 +12,6 @@ from fairqr.evaluation.rag import measures
 from fairqr.evaluation.rag.measures import PART, POLICY, MeasuredRag, Name
 from fairqr.evaluation.reports.plots import INK, draw_lines
 from fairqr.evaluation.reports.writer import Figure
-from fairqr.evaluation.scores import Reason
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -73,7 +72,7 @@ def _part(measured: MeasuredRag, name: str) -> dict[str, Any]:
             for (name, keys), names in zip(parts.items(), measures.KINDS, strict=True)
         },
         "curves": measures.curves_of(values),
-        "undefined": {it: Counter(map(Reason, own.dropna())) for it, own in reasons.items()},
+        "undefined": {it: Counter(own.dropna()) for it, own in reasons.items()},
         "groups": {
             it: (
                 measures.group_shares(groups[groups.attribute == it]),

@@ -128,7 +128,5 @@ def test_what_is_missing_gets_a_sentence() -> None:
         FairRetriever("notables")(TOPICS[["qid"]])
     with pytest.raises(InputError, match="needs the groups"):
         FairRerank(None)(Given()(TOPICS))
-    with pytest.raises(InputError, match="takes a cut-off only"):
-        fair_measures("AWRF", GROUPS)[0](unit="bits")
     with pytest.raises(InputError, match="must be a whole number from 1 to 1,000,000, not x"):
         fair_measures("AWRF", GROUPS)[0] @ "x"

@@ -358,7 +358,7 @@ def describe(name: str, *, split: str | None = None) -> Printed:
     from fairqr.evaluation.collections.statistics import describe_collection
 
     with Progress() as progress:
-        collection = find_collection(name, split, progress=progress.count(f"importing {name}"))
+        collection = find_collection(name, split)
         found = describe_collection(collection, progress.count(f"reading {collection.name}"))
     about = collection.about.model_dump(exclude_defaults=True)
     data = {**found, "folder": str(collection.folder), "about": about}
@@ -393,7 +393,7 @@ def import_(loader: str, paths: list[Path], *, name: str, replace: bool = False)
 
     Args:
         loader: trec-fair-2021, trec-fair-2022, trec-fair-2022-all (with the track's other
-            dimensions), trec2022-subset, ir-datasets or jsonl.
+            dimensions), ir-datasets or jsonl.
         paths: The files, or the folder with them; for ir-datasets the id of the dataset.
         name: The name of the collection.
         replace: Replace a collection of that name.

@@ -130,7 +130,6 @@ def test_by_query_shows_values_and_reasons(evaluate: Fairqr) -> None:
     assert ["q0", "AP", "0.2000"] in rows
     assert ["q1", "AP", "–", "no", "relevant"] in rows
     assert "6 queries of low without judgements: left out." in stderr
-    assert "1 query without a relevant document" in stderr
 
 
 def test_groups_may_come_from_an_index(evaluate: Fairqr, fairqr: Fairqr) -> None:
@@ -155,7 +154,7 @@ def test_the_list_of_measures(evaluate: Fairqr) -> None:
     [
         ((), "An evaluation needs a run"),
         (("low.run", "--measures", "AP"), "AP needs judgements; pass qrels in Python, or --qrels"),
-        (("low.run", "--qrels", "qrels", "--measures", "nDGC@20"), "did you mean nDCG?"),
+        (("low.run", "--qrels", "qrels", "--measures", "nDGC@20"), "the measures are nDCG, P, R"),
         (("low.run", "--qrels", "qrels", "--measures", "AWRF@20"), "--corpus"),
         ((*ASKED, "--target", "retrieved:1"), "write relevance instead"),
         (("low.run", "--qrels", "qrels", "--schema", "x"), "needs --corpus"),

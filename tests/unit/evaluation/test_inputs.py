@@ -17,12 +17,9 @@ import pytest
 import yaml
 
 import fairqr
-from fairqr.base.errors import InputError, TargetError
-from fairqr.evaluation.collections.query_targets import QueryTargets
+from fairqr.base.errors import InputError
 from fairqr.evaluation.qrels import write_qrels
-from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.sources.corpus import Corpus
-from fairqr.retrieval.sources.schema import Attribute, Schema
 from tests.unit.evaluation.experiments.small import write_collection, write_source
 
 RUN: Mapping[str, Mapping[str, float]] = {
@@ -186,6 +183,10 @@ def test_runs_are_compared_by_the_measures_that_both_have() -> None:
         assert all(row.holds(0.05) for row in found.values())
     with pytest.raises(InputError, match="No measure was computed for both other and ours"):
         ours.compare(fairqr.evaluate(run, qrels, "P@2", name="other"))
+    with pytest.raises(InputError, match="measured with two targets"):
+        ours.compare(fairqr.evaluate(run, qrels, "RR", target="uniform:1"))
+    with pytest.raises(InputError, match="A seed must be a whole number of 0 or more"):
+        ours.compare(theirs, seed=-1)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.int8, np.uint16, float, int])
@@ -206,47 +207,41 @@ def test_a_measure_is_found_without_its_attribute() -> None:
         found["AWRF@2"]
 
 
+NUMBER, GRADE = (
+    "Each score for 'q' must be a finite number",
+    "'q' must be a whole number of at most",
+)
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"run": 3}, "The run cannot be of type int; give a path, a dict such as"),
-    ({"run": [1, 2]}, "The run cannot be of type list"),
-    ({"run": {"q": 5}}, "The ranking of 'q' is of type int; give a dict from document"),
-    ({"run": {"q": ["a", "a"]}}, "The ranking of 'q' has a document twice"),
+    ({"run": 3}, "The run cannot be of type int; help(fairqr.evaluate) lists"),
+    ({"run": [1, 2]}, "the run needs the column query_id, once; it has 0"),
+    ({"run": {"q": 5}}, "The ranking for 'q' cannot be of type int"),
+    ({"run": {"q": ["a", "a"]}}, "The ranking for 'q' has a document twice"),
     *(
-        ({"run": {"q": {"a": odd, "b": 1.0}}}, f"a finite number as its score for 'q', not {odd!r}")
+        ({"run": {"q": {"a": odd, "b": 1.0}}}, NUMBER)
         for odd in ("1_0", float("inf"), float("nan"), None, [1])
     ),
-    ({"run": {1: ["a"], "1": ["b"]}}, "The query '1' is there twice, as a number and as text"),
-    ({"run": {"q": {1: 1.0, "1": 2.0}}}, "The document '1' is there twice"),
+    ({"run": {1: ["a"], "1": ["b"]}}, "The id '1' is there as a number and as text"),
     ({"run": {"q": {"a": 1, "b": 1}}, "ties": "error"}, "'q' has 1 documents with the same"),
-    ({"run": {"q": {1.5: 1.0}}}, "The id of a document must be text or a whole number"),
-    ({"run": pd.DataFrame({"a": [1]})}, "data frame of the run needs the column query_id, once"),
+    ({"run": {"q": {1.5: 1.0}}}, "An id must be text or a whole number"),
     ({"run": TWICE}, "needs the column doc_id, once; it has qid, docno, docno"),
     (
         {"run": frame(RUN, ["qid", "docno", "score"]).iloc[[0, 0]]},
-        "In row 2 of the run the doc",
+        "The run has the document 'f1' twice for 'q1'",
     ),
-    ({"qrels": {"q": ["a"]}}, "The judgements of 'q' are not a dict from document to grade"),
-    *(
-        ({"qrels": {"q": {"d": odd}}}, "'d' must have a whole number of at most 1,000,000 as its")
-        for odd in (0.5, 10**400, "1", float("nan"))
-    ),
+    ({"qrels": {"q": ["a"]}}, "The judgements for 'q' are not a dict from document to grade"),
+    *(({"qrels": {"q": {"d": odd}}}, GRADE) for odd in (0.5, 10**400, "1", float("nan"))),
     ({"qrels": "nothing"}, "no file nothing, and no ir_datasets dataset has that id"),
-    ({"measures": [3]}, "A measure cannot be of type int"),
+    ({"measures": [3]}, "'3' is not a measure"),
     ({"measures": ir_measures.AP(rel=2)}, "AP has no parameter 'rel'"),
-    ({"groups": 3}, "The groups are of type int; give a dict such as"),
-    ({"groups": {"d1": "a"}}, "an attribute needs at least two groups"),
-    ({"groups": {"d1": None}}, "No document has a group of 'group'"),
-    ({"groups": {"d1": {"a": -1}, "d2": "b"}}, "A label of 'group' is wrong"),
+    ({"groups": 3}, "The groups cannot be of type int"),
+    ({"groups": {"d1": None}}, "an attribute needs at least two groups"),
+    ({"groups": {"d1": {"a": -1}, "d2": "b"}}, "The groups of 'group' are wrong"),
     ({"groups": {"d1": "a", "d2": {"x": "b"}}}, "Some documents have attributes, but 'd1'"),
     ({"groups": {"d1": "a", "d2": pd.NA}}, "a label must be text, a list or a mapping"),
     ({"groups": pd.DataFrame({"docno": ["a", "a"], "x": [1, 2]})}, "'a' in several rows"),
-    (
-        {"groups": pd.DataFrame({"docno": ["a"], "b c": [1]})},
-        "The attribute 'b c' cannot be",
-    ),
-    ({"computed": {"q1": [0.5, 0.5]}}, "'computed' cannot be of type str; give QueryTargets"),
-    ({"attributes": 3}, "'attributes' cannot be of type int; give str"),
+    ({"groups": pd.DataFrame({"docno": ["a"], "b c": [1]})}, "The groups of 'b c' are wrong"),
     ({"level": "high"}, "The level of an interval is between 0 and 1, such as 0.95, not high"),
+    ({"missing": "none"}, "Missing queries count as zero or undefined"),
     ({"target": {"relevance": 1}}, "A target cannot be {'relevance': 1}"),
 ]
 
@@ -256,22 +251,6 @@ def test_what_does_not_fit_gets_a_sentence(options: dict[str, Any], words: str) 
     given = {"run": RUN, "qrels": QRELS, "measures": "nDCG@10", **options}
     with pytest.raises(InputError, match=re.escape(words)):
         fairqr.evaluate(given.pop("run"), given.pop("qrels"), given.pop("measures"), **given)
-
-
-def test_targets_by_query_are_told_and_are_no_shares_of_relevant_documents() -> None:
-    plain = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=GROUPS)
-    attribute = Attribute(name="group", field="group", groups=("female", "male"))
-    dimension = Dimension.named(Schema(attributes={"group": attribute}), "group")
-    targets = QueryTargets(dimension, "mine", {q: np.array([1.0, 0.0]) for q in QRELS})
-    found = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=GROUPS, computed=targets)
-    assert found.target == "relevance:0.5,uniform:0.5; group by query: mine"
-    assert found.by_group == plain.by_group
-    with pytest.raises(InputError, match="measured with two targets"):
-        found.compare(plain)
-    with pytest.raises(InputError, match="A seed must be a whole number of 0 or more"):
-        plain.compare(plain, seed=-1)
-    with pytest.raises(TargetError, match="of 'q1' must have a share of 0 or more for each of fem"):
-        QueryTargets(dimension, "mine", {"q1": np.array([1.5, -0.5])})
 
 
 def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

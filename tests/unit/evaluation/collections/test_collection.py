@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairqr.base.errors import CorpusError, FairqrError, InputError
-from fairqr.evaluation.collections.collection import (
-    About,
-    Topic,
-    load_collection,
-)
+from fairqr.evaluation.collections.collection import About, Topic
 from fairqr.evaluation.collections.finding import find_collection
 
 SCHEMA = """attributes:
@@ -141,8 +137,6 @@ def test_a_folder_that_lacks_something_says_what(folder: Path) -> None:
     (folder / "qrels.txt").unlink()
     (folder / "schema.yaml").unlink()
     with pytest.raises(CorpusError, match=r"it lacks schema\.yaml, qrels\.txt; docs/how-to/bring"):
-        load_collection(folder)
-    with pytest.raises(CorpusError, match=r"it lacks schema\.yaml, qrels\.txt, and no loader"):
         find_collection(folder)
 
 

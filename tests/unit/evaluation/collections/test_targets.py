@@ -14,9 +14,8 @@ from fairqr.evaluation.collections.labels import with_unknown
 from fairqr.evaluation.collections.query_targets import (
     mean_membership,
     trec_target,
-    work_needed_exposure,
 )
-from fairqr.retrieval.fairness.exposure import Discount, FloatArray, normalise
+from fairqr.retrieval.fairness.exposure import FloatArray, normalise
 
 shares = st.floats(0, 1, allow_nan=False).map(lambda share: round(share, 6))
 
@@ -131,15 +130,6 @@ def test_attributes_without_a_population_keep_their_shares(
     assert target.sum() == pytest.approx(1)
 
 
-def test_weights_count_documents_as_often() -> None:
-    """A document of weight 2 counts as if it stood twice; without weights there is no target."""
-    members = np.array([[0.5, 0.2, 0.3], [0, 1, 0]])
-    twice = trec_target([members[[0, 0, 1]]], [[0.4, 0.6]])
-    np.testing.assert_allclose(trec_target([members], [[0.4, 0.6]], weights=[2, 1]), twice)
-    assert not trec_target([members], [[0.4, 0.6]], weights=[0, 0]).any()
-    assert not trec_target([members[:0]], [[0.4, 0.6]]).any()
-
-
 def test_the_unknown_is_what_is_missing_to_one() -> None:
     """Also where rounding makes a row sum to a little more."""
     np.testing.assert_allclose(
@@ -147,15 +137,3 @@ def test_the_unknown_is_what_is_missing_to_one() -> None:
         [[0.25, 0.25, 0.5], [0, 0, 1], [0.7, 0.3, 0]],
         atol=1e-12,
     )
-
-
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=30))
-def test_documents_of_one_level_share_its_ranks(levels: list[int]) -> None:
-    """Against sorting the documents and averaging the discount over each level's ranks."""
-    discount = Discount("trec")
-    exposures = work_needed_exposure(levels, discount)
-    ranks: dict[int, list[float]] = {}
-    for rank, level in enumerate(sorted(levels)):
-        ranks.setdefault(level, []).append(discount.weights(len(levels))[rank])
-    np.testing.assert_allclose(exposures, [np.mean(ranks[level]) for level in levels])
-    assert exposures.sum() == pytest.approx(discount.weights(len(levels)).sum())

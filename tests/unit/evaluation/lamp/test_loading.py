@@ -88,18 +88,14 @@ def test_a_set_of_that_shape_keeps_its_name(tmp_path: Path) -> None:
 
 
 def test_the_task_has_to_be_known(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="does not say which task"):
+    with pytest.raises(InputError, match="'' is no task of LaMP"):
         _load(tmp_path, [_five("1")], golds_of(None, {"1": "T"}))
     for outputs in (golds_of(None, {"1": "T"}), {**golds_of(None, {"1": "T"}), "task": None}):
         assert _load(tmp_path, [_five("1")], outputs, task="lamp5").name == "LaMP-5"
-    with pytest.raises(InputError, match="is LaMP-5, not LaMP-4"):
-        _load(tmp_path, [_five("1")], {"1": "T"}, task="LaMP-4")
-    with pytest.raises(CorpusError, match="has the field 'text' of LaMP-4"):
+    profile = [{"id": "1", "score": "5"}]
+    with pytest.raises(CorpusError, match="1 of them: no document of its profile can be used"):
         _load(
-            tmp_path,
-            [_five("1", input="article: x")],
-            golds_of(None, {"1": "T"}),
-            task="LaMP-4",
+            tmp_path, [_five("1", input="article: x", profile=profile)], {"1": "T"}, task="LaMP-4"
         )
 
 
@@ -182,7 +178,7 @@ def test_files_are_found_by_folder_and_by_name(tmp_path: Path) -> None:
     assert load_lamp(tmp_path / "several").name == "LaMP-5"
     write_set(tmp_path / "several", [_five("1", input="x: train")], outputs, "test_")
     with pytest.raises(
-        InputError, match=r"has test_questions.json, train_questions.json; name one"
+        CorpusError, match=r"has test_questions.json, train_questions.json; name a folder"
     ):
         load_lamp(tmp_path / "several")
     chosen = load_lamp(tmp_path / "several" / "test_questions.json")
@@ -206,7 +202,7 @@ GOLD = b'{"task": "LaMP_5", "golds": ['
     ("questions", "outputs", "what"),
     [
         (b"", {"1": "T"}, "premature EOF"),
-        (b'{"id": "1"}', {"1": "T"}, "has no question"),
+        (b'{"id": "1"}', {"1": "T"}, "has no question of LaMP-5 that can be asked"),
         (WHOLE[:-1], {"1": "T"}, "premature EOF"),
         (WHOLE.replace(b"}, {", b"} {"), {"1": "T"}, "after array element"),
         (b"[1]", {"1": "T"}, "item 1: Input should be"),
@@ -214,7 +210,7 @@ GOLD = b'{"task": "LaMP_5", "golds": ['
         (b'[{"id": "1", "input": "x: y", "profile": "z"}]', {"1": "T"}, "profile: "),
         (b"[" + b"1" * 6000 + b"]", {"1": "T"}, "integer overflow"),
         (b'[{"id": "\xff"}]', {"1": "T"}, "invalid bytes in UTF8"),
-        (WHOLE, b"[1]", "does not say which task"),
+        (WHOLE, b"[1]", "is no task of LaMP"),
         (WHOLE, GOLD + b'{"id": "1"}]}', "output: Field required"),
         (WHOLE, GOLD, "premature EOF"),
         (WHOLE, b'{"task": "LaMP_5"}', "no question of LaMP-5 that can be asked"),

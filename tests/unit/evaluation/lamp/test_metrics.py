@@ -1,8 +1,7 @@
-"""The utilities of LaMP's tasks, and LaMP's own measures over many answers."""
+"""The utilities of LaMP's tasks."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 
@@ -16,7 +15,6 @@ from fairqr.evaluation.lamp.metrics import (
     FourMinusError,
     NamesRelevant,
     Rouge,
-    official_metrics,
     rating_of,
     tag_label,
 )
@@ -105,26 +103,3 @@ def test_utilities_stay_in_their_range_and_empty_is_0(utility: Utility, answer: 
     gold = [GOLDS.get(utility.name, "a fair rank")]
     assert 0 <= utility(answer, gold) <= utility.greatest
     assert utility(" \n", gold) == 0
-
-
-def test_accuracy_and_macro_f1_by_hand() -> None:
-    """[1]: 1 of 2 answers right, 1 of 2 golds found, F1 1/2; [2]: 1 of 1 and 1 of 2, F1 2/3."""
-    answers = ["[1]", "1", "[2]", "none"]
-    golds = ["[1]", "[2]", "[2]", "[1]"]
-    found = official_metrics(Accuracy(), answers, golds)
-    assert found == pytest.approx({"accuracy": 0.5, "F1": (1 / 2 + 2 / 3) / 2})
-
-
-def test_errors_by_hand() -> None:
-    """Errors 0, 2, 3 (no number: 5 for a gold of 2) and 4 (empty: 1 for a gold of 5)."""
-    found = official_metrics(FourMinusError(), ["4", "1", "good", ""], ["4", "3", "2", "5"])
-    assert found == pytest.approx({"MAE": 9 / 4, "RMSE": math.sqrt((4 + 9 + 16) / 4)})
-
-
-def test_other_tasks_report_both_rouges_and_other_utilities_their_mean() -> None:
-    found = official_metrics(Rouge(), ["rank fair", ""], ["fair rank", "a"])
-    assert found == pytest.approx({"ROUGE-1": 0.5, "ROUGE-L": 0.25})
-    assert official_metrics(NamesRelevant(), ["x y", "z"], ["x y", "x y"]) == {
-        "names a right one": 0.5
-    }
-    assert official_metrics(Rouge(), [], []) == {}

@@ -37,7 +37,7 @@ from fairqr.evaluation.rag.measures import (
     policy_name,
 )
 from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord
-from fairqr.evaluation.scores import Reason, Undefined
+from fairqr.evaluation.scores import Reason
 from fairqr.retrieval.sources.schema import Attribute
 from tests.unit.evaluation.rag.made_records import K, Made, made, record_of
 
@@ -103,7 +103,7 @@ def test_expected_exposure_is_what_counting_gives(
     exposed, target = _exposed(samples, n), _target(useful, read)
     squares = _dot(exposed, exposed)
     if k >= n:
-        assert found[Name.EE_D] == Undefined(Reason.NO_ROOM)
+        assert found[Name.EE_D] == Reason.NO_ROOM
     else:
         least = k * k / n
         assert found[Name.EE_D] == pytest.approx((squares - least) / (k - least), abs=1e-9)
@@ -114,7 +114,7 @@ def test_expected_exposure_is_what_counting_gives(
             Reason.NO_RELEVANT if m == 0 else Reason.ALL_RELEVANT if m == n else Reason.NO_ROOM
         )
         for name in (Name.EE_R, Name.EE_R_FAIR_RAG, Name.EE_L):
-            assert found[name] == Undefined(expected)
+            assert found[name] == expected
         return
     every = [
         _exposed([order[:k]], n) for order in itertools.permutations(range(n))
@@ -165,7 +165,7 @@ def test_use_is_what_counting_gives(case: tuple[list[AnswerRecord], list[bool], 
     found = _values(_record([a.ranking for a in draws], useful, k, answers))
     assert found[Name.EU] == pytest.approx(sum(a.utility or 0 for a in draws) / len(draws))
     if all(used is None for answer in answers for used in answer.used):
-        assert found[Name.EAR] == found[Name.EAE_D_K] == Undefined(Reason.NO_VERDICT)
+        assert found[Name.EAR] == found[Name.EAE_D_K] == Reason.NO_VERDICT
         return
     known = [[it for it in answer.used if it is not None] for answer in draws]
     assert found[Name.EAR] == pytest.approx(np.mean([np.mean(it) for it in known if it]))
@@ -178,8 +178,8 @@ def test_use_is_what_counting_gives(case: tuple[list[AnswerRecord], list[bool], 
     assert found[Name.EAE_D_K] <= found[Name.EE_D_K_ANSWERED] + 1e-12
     total = sum(used.values())
     if not total:
-        assert found[Name.SHARE] == Undefined(Reason.NO_ATTRIBUTION)
-        assert found[Name.USED_NOT_USEFUL] == Undefined(Reason.NO_ATTRIBUTION)
+        assert found[Name.SHARE] == Reason.NO_ATTRIBUTION
+        assert found[Name.USED_NOT_USEFUL] == Reason.NO_ATTRIBUTION
         return
     assert found[Name.SHARE] == pytest.approx(squares / total)
     assert 0 < found[Name.SHARE] <= 1 + 1e-12
@@ -214,14 +214,14 @@ def test_what_is_not_there_has_a_reason() -> None:
     unjudged = [_answer(0, utility=1.0), _answer(1, "empty", utility=0.0)]
     found = _values(_record(samples, useful, 1, unjudged))
     assert found[Name.EU] == pytest.approx(0.5)
-    assert found[Name.EAR] == found[Name.SHARE] == Undefined(Reason.NO_VERDICT)
+    assert found[Name.EAR] == found[Name.SHARE] == Reason.NO_VERDICT
     for answers in ([], [_answer(0, "refused")]):
         found = _values(_record(samples, useful, 1, answers))
         assert isinstance(found[Name.EE_D], float)
         for name in (Name.EU, Name.EU_MAX, Name.EAR, Name.SHARE):
-            assert found[name] == Undefined(Reason.NO_ANSWER)
+            assert found[name] == Reason.NO_ANSWER
     nothing = _values(_record([], [], 2, failure="The retriever failed."))
-    missing = Undefined(Reason.MISSING, "The retriever failed.")
+    missing = Reason.MISSING
     assert {nothing[name] for name in Name} == {missing}
 
 
@@ -253,7 +253,7 @@ def test_the_greatest_utility_is_over_all_that_was_answered_or_as_the_code_has_i
 
 def test_a_query_where_nothing_was_worth_anything_is_typed_and_perfect_by_the_paper() -> None:
     found = _values(_policy([0.0, 0.0]), _policy([0.0], policy="oracle", alpha=None))
-    nothing = Undefined(Reason.NO_UTILITY)
+    nothing = Reason.NO_UTILITY
     assert [found[name] for name in OF_ANSWERS] == [0, nothing, nothing, 1]
 
 

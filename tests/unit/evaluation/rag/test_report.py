@@ -106,7 +106,7 @@ def test_what_a_run_lacks_is_said() -> None:
     assert f"| {declined.times} *{declined.times} × refused* |" in text
     assert "not finished: 0 queries without labels, and 2 policies on queries still" in text
     run.records = [it.model_copy(update={"useful": (0, 1, 2, 3, 4, 5)}) for it in run.records]
-    assert "EE-R has no value for 21 pairs of a policy and a query: All items are" in _text(run)
+    assert "EE-R has no value for 21 pairs of a policy and a query: all relevant" in _text(run)
 
 
 @pytest.mark.filterwarnings("error")
