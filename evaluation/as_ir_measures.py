@@ -35,7 +35,7 @@ class _FairMeasure(ir_measures.measures.Measure):
     QREL_INPUTS = ("query_id", "doc_id", "relevance")
 
     def __init__(self, measure: Measure, groups: Any, options: dict[str, Any]) -> None:
-        super().__init__()
+        ir_measures.measures.Measure.__init__(self)
         self._measure, self._groups, self._options = measure, groups, options
 
     def __matmul__(self, k: int) -> _FairMeasure:
@@ -48,8 +48,9 @@ class _FairMeasure(ir_measures.measures.Measure):
 
     def __eq__(self, other: object) -> bool:
         """Tell apart measures of other groups, since ir_measures keeps values by measure."""
-        is_alike = isinstance(other, _FairMeasure) and repr(self) == repr(other)
-        return is_alike and self._groups is other._groups
+        if not isinstance(other, _FairMeasure):
+            return False
+        return repr(self) == repr(other) and self._groups is other._groups
 
     def __hash__(self) -> int:
         return hash(repr(self))

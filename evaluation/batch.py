@@ -79,7 +79,7 @@ class Batch:
         absent: list[int] = np.flatnonzero(np.diff(self.starts) == 0).tolist()
         return absent
 
-    def means(self, values: FloatArray, counted: Any) -> tuple[FloatArray, FloatArray]:
+    def means(self, values: FloatArray, counted: Any) -> tuple[FloatArray, Any]:
         """Return the mean over each query's rankings that are counted, and how many these are.
 
         Args:

@@ -165,7 +165,8 @@ def _jackknifed(
 
 def _listed(ends: FloatArray, queries: int) -> list[Estimate]:
     # Machines add in different orders, which shows in the last digits; nothing goes by these.
-    return [Estimate(*found, queries) for found in ends.round(10).T.tolist()]
+    figures = ends.round(10).T.tolist()
+    return [Estimate(value, low, high, queries) for value, low, high in figures]
 
 
 def _half_width(changes: FloatArray, most_freedom: FloatArray, level: float) -> FloatArray:

@@ -276,8 +276,7 @@ def _memberships(name: str, given: Sequence[Any]) -> tuple[Attribute, Any]:
         attribute = Attribute(name=name, field=name, groups=groups)
         known = {text: attribute.membership(label) for text, label in labels.items()}
     except ValueError as error:
-        is_pydantic = isinstance(error, ValidationError)
-        why = first_problem(error)[1] if is_pydantic else one_line(error)
+        why = first_problem(error)[1] if isinstance(error, ValidationError) else one_line(error)
         raise InputError(f"The groups of '{one_line(name)}' are wrong: {why}.") from None
     return attribute, with_unknown([known[repr(_label(label))] for label in given])
 

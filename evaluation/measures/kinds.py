@@ -238,7 +238,8 @@ def _precision(at: View) -> FloatArray:
 
 
 def _of_relevant(at: View, found: FloatArray) -> FloatArray:
-    return divided(found, at.batch.relevant_counts[at.batch.owner], otherwise=0.0)
+    totals: Any = at.batch.relevant_counts[at.batch.owner]
+    return divided(found, totals, otherwise=0.0)
 
 
 @kind("R@100", QRELS, aliases=("Recall",), needs_cutoff=True, needs_relevant=True)

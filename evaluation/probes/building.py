@@ -58,7 +58,9 @@ async def open_probe_collections(
     """
     sources, notes, whole = experiment.sources, list[str](), None
     if named := [it for it in sources if it.attribute]:
-        whole = await _find(str(experiment.collection), experiment.split, watcher)
+        whole = await asyncio.to_thread(
+            find_collection, str(experiment.collection), experiment.split
+        )
         known = whole.corpus.schema.attributes
         lacking = [it for it in named if it.attribute not in known]
         if len(lacking) < len(sources):
@@ -97,15 +99,10 @@ async def open_probe_collections(
     return collections, notes
 
 
-async def _find(name: str, split: str | None, watcher: StageWatcher) -> Collection:
-    progress = watcher.count(f"importing {name}")
-    return await asyncio.to_thread(find_collection, name, split, progress=progress)
-
-
 async def _engine(built: ProbeCollection, watcher: StageWatcher) -> SearchEngine:
     """Open an engine over the documents that a collection was built of."""
     manifest = built.manifest
-    whole = await _find(manifest.source, manifest.split, watcher)
+    whole = await asyncio.to_thread(find_collection, manifest.source, manifest.split)
     if await asyncio.to_thread(source_fingerprint, whole) != manifest.source_fingerprint:
         raise InputError(
             f"The collection '{manifest.source}' has changed since the probe collection "
