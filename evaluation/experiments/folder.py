@@ -256,7 +256,6 @@ class Folder(Generic[M]):
         what: The word for a run.
         evidence: The files of a sealed folder that do not follow from others.
         replies: The file that keeps the replies of models.
-        signature: Signs the file of settings; made after it, and not listed in it.
     """
 
     manifest_type: type[M]
@@ -267,7 +266,6 @@ class Folder(Generic[M]):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.replies = folder / "replies.sqlite"
-        self.signature = folder / f"{self.name}.sig"
         self._manifest = folder / self.name
 
     def exists(self) -> bool:
@@ -367,10 +365,13 @@ class Folder(Generic[M]):
         return sealed
 
     def damage(self) -> Iterator[str]:
-        """Yield a sentence on each file of a sealed folder that is not as the manifest lists it."""
+        """Yield a sentence on each file of a sealed folder that is not as the manifest lists it.
+
+        A signature of the manifest is made after it.
+        """
         manifest: Any = self.manifest()
         listed, found = manifest.files, hashes_of(self.folder)
-        for name in sorted(listed.keys() | found.keys() - {self.name, self.signature.name}):
+        for name in sorted(listed.keys() | found.keys() - {self.name, f"{self.name}.sig"}):
             if found.get(name) == "":
                 yield f"The file {shown_name(name)} is a link or a device, and no file."
             elif name not in found:

@@ -1,7 +1,4 @@
-"""Checking a finished run without its engine: the hashes of its files, what they say, and a signer.
-
-Signatures are made and checked by the installed ``ssh-keygen``.
-"""
+"""Checking a finished run without its engine: the hashes of its files, and what they say."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import contextlib
 import hashlib
 import math
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -17,8 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fairqr.base.errors import InputError, one_line
-from fairqr.base.files import write_beside
+from fairqr.base.errors import one_line
 from fairqr.evaluation.experiments.folder import THEN, Folder, shown_name, versions
 
 ROUNDING = {".json": 1e-9, ".csv": 1e-5}
@@ -28,9 +23,6 @@ PARTS = re.compile(r'[^\s,"<>{}\[\]]+|.', re.DOTALL)
 """What is compared one by one: words, numbers, and all that stands between them."""
 
 PICTURE = re.compile(r"(<svg[^>]*>)(.*?)</svg>", re.DOTALL)
-
-NAMESPACE = "fairqr"
-"""Keeps what the key signed for other purposes from passing as the signature of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,87 +34,70 @@ class Verification:
         files: How many files the manifest lists; 0 if it is not that of the run.
         problems: One sentence each; none if the run is as it was made.
         unchecked: What could not be checked, one sentence each.
-        signed_by: The signer of the manifest, if that was checked.
     """
 
     digest: str
     files: int
     problems: tuple[str, ...]
     unchecked: tuple[str, ...] = ()
-    signed_by: str | None = None
 
 
 def verify(
     folder: Folder[Any],
     digest: str | None = None,
     make_again: Callable[[Path, Path], object] | None = None,
-    allowed_signers: Path | None = None,
 ) -> Verification:
     """Check that a finished run is as it was made: manifest, then files, then what these say.
 
     Hashes alone show what was damaged. Who changes a file on purpose can change its hash in the
-    manifest, too: then the digest, which the run printed, a signature, or the files that are made
-    again show it.
+    manifest, too: then the digest, which the run printed, or the files that are made again show it.
 
     Args:
         folder: The folder of the run.
         digest: What the run printed at its end.
         make_again: Writes all files that follow from ``raw/`` and the manifest in the folder into
             another one.
-        allowed_signers: A file of those who may have signed the manifest, as ssh-keygen(1) reads.
 
     Raises:
-        InputError: The folder holds no run, or a damaged one, or no signature can be checked.
+        InputError: The folder holds no run, or a damaged one.
     """
     content = (folder.folder / folder.name).read_bytes() if folder.exists() else b""
-    own, signer, signature = hashlib.sha256(content).hexdigest(), None, folder.signature.name
-    problems = list[str]()
+    own = hashlib.sha256(content).hexdigest()
     unchecked = ["What was asked and answered: only another run can show that."]
-    if digest is not None and digest.strip().lower().removeprefix("sha256:") != own:
-        why = "the manifest was changed, or is that of another run"
-        problems.append(
-            f"The digest of the {folder.what} is {own}, not {one_line(digest, 64)}: {why}."
-        )
-    if allowed_signers and not (signer := signer_of(content, folder.signature, allowed_signers)):
-        why = f"no signature of this manifest by a signer in {allowed_signers}"
-        problems.append(f"{signature} is missing, or {why}.")
-    if not allowed_signers and folder.signature.exists():
-        unchecked.append(f"The signature {signature}: name the allowed signers by --signed-by.")
-    if digest is None and not signer:
+    if digest is None:
         unchecked.append("When and how it was made: give the digest that it printed, by --digest.")
-    if problems and content:
-        return Verification(own, 0, tuple(problems), tuple(unchecked), signer)
+    elif content and digest.strip().lower().removeprefix("sha256:") != own:
+        why = "the manifest was changed, or is that of another run"
+        told = f"The digest of the {folder.what} is {own}, not {one_line(digest, 64)}: {why}."
+        return Verification(own, 0, (told,), tuple(unchecked))
     manifest = folder.manifest()
+    problems = [*folder.damage()]
     if not manifest.finished:
         problems = [f"The {folder.what} is not finished; run it again."]
-    problems = problems or [*folder.damage()]
     if make_again and not problems:
         made_by, here = (
             {name: it.split(THEN)[-1] for name, it in found.items()}
             for found in (manifest.versions, versions())
         )
         drawn_by, draws = (it.get("matplotlib", "none") for it in (made_by, here))
-        is_drawn_alike = drawn_by == draws
-        skipped = (".svg", ".md", ".html") if draws == "none" != drawn_by else ()
-        if not is_drawn_alike:
-            what = "Report and pictures" if skipped else "The lines of pictures"
-            unchecked.append(f"{what}: matplotlib {drawn_by} drew them, not {draws}.")
+        if drawn_by != draws:
+            told = f"The lines of pictures: matplotlib {drawn_by} drew them, not {draws}."
+            unchecked.append(told)
         try:
             with TemporaryDirectory() as made:
                 make_again(folder.folder, Path(made))
-                unlike = _unlike(folder, Path(made), is_drawn_alike=is_drawn_alike)
-                problems = [told for name, told in unlike if not name.endswith(skipped)]
+                problems = [*_unlike(folder, Path(made), is_drawn_alike=drawn_by == draws)]
         except Exception as error:  # whatever forged observations may lead to
             why = one_line(error).rstrip(".") or type(error).__name__
             problems = [f"The figures cannot be computed again: {why}."]
         if problems and made_by.get("fairqr") != here["fairqr"]:
             version = made_by.get("fairqr")
             unchecked.append(f"Words and figures of fairqr {version}: verify with that version.")
-    return Verification(own, len(manifest.files), tuple(problems), tuple(unchecked), signer)
+    return Verification(own, len(manifest.files), tuple(problems), tuple(unchecked))
 
 
-def _unlike(folder: Folder[Any], made: Path, *, is_drawn_alike: bool) -> Iterator[tuple[str, str]]:
-    """Yield each file that is not as it was made again, with a sentence on it.
+def _unlike(folder: Folder[Any], made: Path, *, is_drawn_alike: bool) -> Iterator[str]:
+    """Yield a sentence on each file that is not as it was made again.
 
     Args:
         folder: The run.
@@ -132,9 +107,9 @@ def _unlike(folder: Folder[Any], made: Path, *, is_drawn_alike: bool) -> Iterato
     again = {path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file()}
     listed = folder.manifest().files.keys() - folder.evidence
     for name in listed - again:
-        yield name, f"The file {shown_name(name)} is none that follows from raw/."
+        yield f"The file {shown_name(name)} is none that follows from raw/."
     for name in again - listed:
-        yield name, f"The file {shown_name(name)} is missing."
+        yield f"The file {shown_name(name)} is missing."
     for name in again & listed:
         both = [folder.folder / name, made / name]
         texts = [it.read_bytes().decode(errors="backslashreplace") for it in both]
@@ -144,7 +119,7 @@ def _unlike(folder: Folder[Any], made: Path, *, is_drawn_alike: bool) -> Iterato
             if not _are_alike(one, other, rounding):
                 line = parts[0][:place].count("\n") + 1
                 said, given = (shown_name(one_line(it, 60)) for it in (one, other))
-                yield name, f"{name}, line {line}, says '{said}', and raw/ gives '{given}'."
+                yield f"{name}, line {line}, says '{said}', and raw/ gives '{given}'."
                 break
 
 
@@ -161,64 +136,3 @@ def _are_alike(said: str, given: str, rounding: float) -> bool:
         if rounding and said != given and not (said + given).isdigit():
             return math.isclose(float(said), float(given), rel_tol=rounding, abs_tol=rounding)
     return said == given
-
-
-def check_key(key: Path) -> None:
-    """Check that a key can be read, before a run takes its time.
-
-    Raises:
-        InputError: It cannot, or ssh-keygen is not installed.
-    """
-    if _ssh_keygen("-l", "-f", key).returncode:
-        raise InputError(
-            f"There is no SSH key {key}; make one with: ssh-keygen -t ed25519 -f {key}"
-        )
-
-
-def sign(folder: Folder[Any], key: Path) -> None:
-    """Sign the manifest of a finished run.
-
-    ssh-keygen asks for a passphrase on the terminal, or uses the agent; with the agent, the key may
-    be the public one.
-
-    Raises:
-        InputError: The key cannot sign.
-    """
-    content = (folder.folder / folder.name).read_bytes()
-    done = _ssh_keygen("-q", "-Y", "sign", "-f", key, "-n", NAMESPACE, given=content, stderr=None)
-    if done.returncode:
-        raise InputError(f"ssh-keygen could not sign with {key}; it says why above.")
-    write_beside(folder.signature, done.stdout)
-
-
-def signer_of(manifest: bytes, signature: Path, allowed: Path) -> str | None:
-    """Return who signed a manifest; None if no signer that is allowed did.
-
-    Args:
-        manifest: The content of the file.
-        signature: Its signature.
-        allowed: The file of allowed signers, in the format of ssh-keygen(1).
-
-    Raises:
-        InputError: There is no such file, or ssh-keygen is not installed.
-    """
-    if not allowed.is_file():
-        raise InputError(f"There is no file {allowed}; write a name and a public key into it.")
-    files = ("-f", allowed, "-s", signature)
-    for name in _ssh_keygen("-Y", "find-principals", *files).stdout.decode().splitlines():
-        checked = _ssh_keygen("-Y", "verify", *files, "-n", NAMESPACE, "-I", name, given=manifest)
-        if not checked.returncode:
-            return name
-    return None
-
-
-def _ssh_keygen(
-    *arguments: str | Path, given: bytes = b"", stderr: int | None = subprocess.DEVNULL
-) -> subprocess.CompletedProcess[bytes]:
-    command = ["ssh-keygen", *arguments]
-    try:
-        return subprocess.run(command, input=given, stdout=subprocess.PIPE, stderr=stderr)  # noqa: S603
-    except FileNotFoundError:
-        raise InputError(
-            "Signatures need ssh-keygen; install OpenSSH, such as Debian's openssh-client."
-        ) from None

@@ -297,6 +297,7 @@ def test_a_missing_file_shows(audit: tuple[Path, str], name: str) -> None:
 def test_an_added_file_shows(audit: tuple[Path, str], name: str) -> None:
     folder, digest = audit
     (folder / ".lock").write_text("")  # that of a process
+    (folder / f"{MANIFEST}.sig").write_text("a signature")
     assert verify(AuditFolder(folder), digest, made_again()).problems == ()
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text("more")
