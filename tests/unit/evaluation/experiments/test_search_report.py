@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.experiments.measuring import MeasuredSearches, measure
 from fairqr.evaluation.experiments.store import SearchRecord, Store
@@ -29,6 +30,7 @@ def _measured(
     collection: Collection, folder: Path, change: Any = lambda record: record, **changes: Any
 ) -> MeasuredSearches:
     """Measure the small experiment with its records changed; its report is in ``run``, too."""
+    folder.mkdir(exist_ok=True)
     manifest, store = manifest_for(collection, folder, **changes), Store(folder / "run")
     fill(store, manifest, [it for r in records_of(manifest, collection) if (it := change(r))])
     measured = measure(store.folder)
@@ -82,7 +84,10 @@ def test_means_and_differences_are_those_of_the_values_that_were_written(
 
 
 def test_no_mean_over_other_topics_is_the_best(collection: Collection, tmp_path: Path) -> None:
-    """One system finds nothing for a topic: relevance counts it as 0, fairness has no value."""
+    """One system finds nothing for a topic: relevance counts it as 0, fairness has no value.
+
+    Two of four occupations have a place, so half of the documents that are ranked.
+    """
 
     def without(record: SearchRecord) -> SearchRecord:
         if (record.system, record.topic) != ("ours", "t0"):
@@ -90,20 +95,15 @@ def test_no_mean_over_other_topics_is_the_best(collection: Collection, tmp_path:
         return record.model_copy(update={"ids": [], "rounds": [], "error": "Nothing found."})
 
     none = "EE-L@5(estimator=unbiased)"  # no system has a value of several rankings
-    measured = _measured(collection, tmp_path, without, measures=[none, *MEASURES])
+    more: Any = {"measures": [none, *MEASURES], "attributes": ["place"]}
+    measured = _measured(collection, tmp_path, without, **more)
     means = measured.means.set_index(["system", "measure"])
-    assert [means.loc["ours", name].topics for name in MEASURES] == [4, 3, 4]
+    assert [means.loc["ours", name].topics for name in MEASURES] == [4, 1, 2]
     marked = measured.means.groupby("measure").best.any()
     assert marked[[none, *MEASURES]].tolist() == [False, True, False, True]
     text = (tmp_path / "run" / "report.md").read_text()
-    assert "\n| ours | gender | title | 4 | 1 | 0 |" in text
+    assert "\n| ours | place | title | 4 | 1 | 0 |" in text
     assert "- 1 of 4 queries missing from ours: " in text
-
-
-def test_documents_without_a_label_are_told(collection: Collection, tmp_path: Path) -> None:
-    """Two of four occupations have a place, so half of the documents that are ranked."""
-    _measured(collection, tmp_path, attributes=["place"])
-    text = (tmp_path / "run" / "report.md").read_text()
     assert "\n- 10 of 20 documents ranked by BM25 have no known place.\n" in text
 
 
@@ -147,6 +147,8 @@ def test_unfinished_systems_are_named_and_left_out(collection: Collection, tmp_p
         (tmp_path / "run" / "report.md").read_text()
     )
     assert measured.unfinished == {("gender", "title", "ours"): 1}
+    with pytest.raises(InputError, match=r"No system in .* has searched for all topics yet"):
+        _measured(collection, tmp_path / "other", lambda it: None if it.topic == "t2" else it)
     systems = measured.frames["means"].system.unique().tolist()
     assert systems == ["BM25", "ours, no refinement", "ours, feedback"]
 
