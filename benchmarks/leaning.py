@@ -21,7 +21,7 @@ from fairqr.agents.tuning import LoraOptions, PairExample, adapted, train
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.probes.running import make_probe_plan
-from fairqr.evaluation.probes.specification import LoraExperiment, ProbeSource
+from fairqr.evaluation.probes.specification import LoraExperiment
 from fairqr.evaluation.probes.tuning import encoder_of
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.fairness.protected import ProtectedGroup
@@ -33,7 +33,7 @@ async def main(folder: Path, steps: int) -> None:
         kind="lora",
         title="A model that leans",
         collection="notables",
-        sources=(ProbeSource(attribute="gender", protected="female"),),
+        attribute="gender",
         model="causal:smollm2-135m",
         prompts={"pairwise": "v2"},
         size=40,

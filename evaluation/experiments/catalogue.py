@@ -41,12 +41,14 @@ class Kind(NamedTuple):
             ``measure``, which takes the folder of a run.
         models: The value of a specification that names the models.
         collections: The value that names the collections.
+        attribute: The value that names the attribute of the groups.
     """
 
     spec: type[Any]
     module: str
     models: str = "model"
     collections: str = "collection"
+    attribute: str = "attribute"
 
     @property
     def code(self) -> Any:
@@ -55,8 +57,8 @@ class Kind(NamedTuple):
 
 
 KINDS: Mapping[str, Kind] = {
-    SEARCH: Kind(Experiment, "experiments.running"),
-    FAIR_RAG: Kind(FairRagExperiment, "rag.running", "generators", "collections"),
+    SEARCH: Kind(Experiment, "experiments.running", attribute="attributes"),
+    FAIR_RAG: Kind(FairRagExperiment, "rag.running", "generators", "collections", "group_aware"),
     probes.LISTWISE_KIND: Kind(probes.ListwiseExperiment, "probes.running", "rankers"),
     probes.PAIRWISE_KIND: Kind(probes.PairwiseExperiment, "probes.running", "models"),
     probes.LORA_KIND: Kind(probes.LoraExperiment, "probes.running"),

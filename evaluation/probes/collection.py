@@ -1,40 +1,48 @@
-"""Probe collections: queries with items that are relevant or not, of a group or not; and pairs."""
+"""Probe collections: queries with items that are relevant or not, of a group or not; and pairs.
+
+A query has as many relevant as irrelevant items, and of each as many of the protected group as of
+the others, as in the collections of DELTR (Zehlike & Castillo 2020) that Wang et al. (2024, "Do
+Large Language Models Rank Fairly?") ask about. What is irrelevant for a query is relevant for
+another one.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from itertools import zip_longest
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+import numpy as np
+from pydantic import BaseModel, ConfigDict
 
 from fairqr.agents.ranking.rankers import RankItem
 from fairqr.agents.statistics import stream
-from fairqr.base.files import write_beside
-from fairqr.evaluation.experiments.folder import read_settings
-from fairqr.evaluation.probes.specification import Order
+from fairqr.base.errors import InputError, one_line
+from fairqr.evaluation.collections.collection import Collection
+from fairqr.evaluation.collections.finding import find_collection
+from fairqr.evaluation.experiments.progress import StageWatcher
+from fairqr.evaluation.probes.specification import ProbeExperiment, ProbeSource
+from fairqr.retrieval.fairness.protected import ProtectedGroup
+from fairqr.retrieval.sources.documents import ProgressFunction
 
-Cell = Literal[
+CELLS = (
     "relevant_unprotected",
     "relevant_protected",
     "irrelevant_unprotected",
     "irrelevant_protected",
-]
-"""Where an item of a query belongs (DELTR, Zehlike & Castillo 2020)."""
-
-CELLS: tuple[Cell, ...] = get_args(Cell)
-"""In the order in which the discriminatory list has them."""
+)
+"""Where an item of a query may belong, in the order of the discriminatory list."""
 
 GroupKind = Literal["relevant", "irrelevant"]
 Kind = Literal[GroupKind, "relevance"]
 
 GROUP_KINDS: tuple[GroupKind, ...] = ("relevant", "irrelevant")
 
-FILE = "probe.json"
-
-_Count = Annotated[int, Field(ge=0)]
+TELL_EVERY = 10_000
 
 
 class PlainData(BaseModel):
@@ -61,7 +69,7 @@ class ProbeItem(PlainData):
     protected: bool
 
     @property
-    def cell(self) -> Cell:
+    def cell(self) -> str:
         """Where it belongs."""
         return CELLS[2 * (not self.relevant) + self.protected]
 
@@ -89,50 +97,35 @@ class ProbeQuery(PlainData):
 
 
 class ProbeManifest(PlainData):
-    """How a probe collection was built.
+    """How a probe collection was built from the collection of its experiment.
 
     Attributes:
         name: Its name in results, such as ``notables, gender: female``.
-        source: The collection it was built from, as ``find_collection`` takes it.
-        split: Its judgements, where there are several.
-        source_fingerprint: A hash over the documents, topics and judgements it was built from.
         protected: The word for the protected group, such as ``female`` or ``non-European``; the
             word that sensitive instructions use.
         unprotected: The same for the others.
         protected_groups: The groups of the schema that count as protected.
         unprotected_groups: Those that do not.
-        size: How many items each query should have.
-        order: The initial order.
-        seed: The seed of the draws and of ``shuffled``.
-        texts: Whether texts were kept beside titles.
         queries: How many queries it has.
-        dropped: Why topics were left out, with how many: ``no_relevant_item``.
-        short: By cell, how many queries have fewer items in it than they should, and how many items
-            are missing together; cells that are full everywhere are left out.
+        items: How many items the queries have together, by cell.
+        dropped: How many topics were left out, since they have no relevant item, or nothing to
+            compare it with.
         undecided: How many documents that are relevant for any topic were left out since they
             belong to both sides alike, or to neither: their group is unknown.
         missing: How many of these the corpus lacks.
     """
 
-    format: Literal[2] = 2
     name: str
-    source: str
-    split: str | None = None
-    source_fingerprint: str
     attribute: str
     protected: str
     unprotected: str
     protected_groups: tuple[str, ...]
     unprotected_groups: tuple[str, ...]
-    size: int
-    order: Order
-    seed: int
-    texts: bool
-    queries: _Count = 0
-    dropped: dict[str, _Count] = {}
-    short: dict[Cell, dict[Literal["queries", "items"], int]] = {}
-    undecided: _Count = 0
-    missing: _Count = 0
+    queries: int
+    items: dict[str, int]
+    dropped: int = 0
+    undecided: int = 0
+    missing: int = 0
 
     @property
     def words(self) -> tuple[str, str]:
@@ -140,83 +133,221 @@ class ProbeManifest(PlainData):
         return self.protected, self.unprotected
 
 
-class CollectionEntry(PlainData):
+class CollectionEntry(ProbeManifest):
     """A probe collection as the settings of a run name it.
 
     Attributes:
-        built: How it was built; its name is what results call it.
         sha256: Over how it was built and all its items.
-        items: How many the queries have together.
     """
 
-    built: ProbeManifest
     sha256: str
-    items: int
-
-    @property
-    def name(self) -> str:
-        """What results call it."""
-        return self.built.name
 
 
 class ProbeCollection(PlainData):
-    """Queries with items, and how they were made; its folder has all of it in ``probe.json``."""
+    """Queries with items, and how they were made."""
 
     manifest: ProbeManifest
     queries: tuple[ProbeQuery, ...]
 
-    @classmethod
-    def of(
-        cls, manifest: ProbeManifest, queries: Sequence[ProbeQuery], **changes: Any
-    ) -> ProbeCollection:
-        """Return a collection whose manifest has these changes, and counts these queries."""
-        known = {**changes, **_counts(manifest.size, queries)}
-        return cls(manifest=manifest.model_copy(update=known), queries=tuple(queries))
-
-    @classmethod
-    def read(cls, folder: Path) -> ProbeCollection:
-        """Read a probe collection.
-
-        Raises:
-            InputError: There is none, or it is damaged or of another version.
-        """
-        return read_settings(folder / FILE, cls, "probe collection")
-
-    def write(self, folder: Path) -> None:
-        """Write it into a folder, whole or not at all; the same one gives the same bytes."""
-        write_beside(folder / FILE, self.model_dump_json() + "\n")
+    @property
+    def text(self) -> str:
+        """The content of its file; equal collections have the same."""
+        return self.model_dump_json() + "\n"
 
     @property
     def entry(self) -> CollectionEntry:
         """What the settings of a run say of it."""
-        return CollectionEntry(
-            built=self.manifest,
-            sha256=hashlib.sha256(self.model_dump_json().encode()).hexdigest(),
-            items=sum(len(query.items) for query in self.queries),
+        sha256 = hashlib.sha256(self.text.encode()).hexdigest()
+        return CollectionEntry(**self.manifest.model_dump(), sha256=sha256)
+
+
+async def open_probe_collections(
+    experiment: ProbeExperiment, *, texts: bool, watcher: StageWatcher
+) -> list[ProbeCollection]:
+    """Build all probe collections of an experiment.
+
+    All groups are checked before a document is read.
+
+    Args:
+        experiment: It names the collection and the groups.
+        texts: Whether items keep their texts.
+        watcher: Receives the name of each step when it starts, and what was left out.
+
+    Raises:
+        FairqrError: The collection is missing, damaged, or lacks what is named, or two probe
+            collections would have one name.
+    """
+    whole = await asyncio.to_thread(find_collection, experiment.collection, experiment.split)
+    schema = whole.corpus.schema
+    compared = [
+        ProtectedGroup.parse(schema.attribute(it.attribute), it.protected, it.words)
+        for it in _sources(experiment, whole, watcher)
+    ]
+    names = [_name(whole, sides) for sides in compared]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"Two probe collections are called '{one_line(twice[0])}'; drop one.")
+    drawn = []
+    for sides in compared:
+        progress = watcher.count(f"reading {whole.name}")
+        drawn.append(
+            await asyncio.to_thread(
+                draw_collection, whole, sides, experiment, texts=texts, progress=progress
+            )
         )
-
-    @model_validator(mode="after")
-    def _is_whole(self) -> ProbeCollection:
-        ids = [[item.id for item in query.items] for query in self.queries]
-        ids.append([query.id for query in self.queries])
-        if any(len(set(each)) < len(each) for each in ids):
-            raise ValueError("a query or an item appears twice")
-        if any(len({item.cell for item in query.items}) < 2 for query in self.queries):
-            raise ValueError("a query has items in fewer than two cells: nothing to compare")
-        manifest = self.manifest
-        if manifest != manifest.model_copy(update=_counts(manifest.size, self.queries)):
-            raise ValueError("the queries are not those that the manifest counts")
-        return self
+    return drawn
 
 
-def _counts(size: int, queries: Sequence[ProbeQuery]) -> dict[str, Any]:
-    """Return what a manifest tells of its queries: how many there are, and what cells lack."""
-    short = {}
-    for cell in CELLS:
-        lacks = [size // 4 - len(query.of_cell(cell)) for query in queries]
-        if any(lacks):
-            short[cell] = {"queries": len(lacks) - lacks.count(0), "items": sum(lacks)}
-    return {"queries": len(queries), "short": short}
+def _sources(
+    experiment: ProbeExperiment, whole: Collection, watcher: StageWatcher
+) -> list[ProbeSource]:
+    """Return which groups are compared; those that an experiment lists may be left out."""
+    if experiment.attribute is not None:
+        protected = experiment.protected or "female"
+        named = {"attribute": experiment.attribute, "protected": protected}
+        return [ProbeSource(**named, words=experiment.words)]
+    known = whole.corpus.schema.attributes
+    found = [it for it in experiment.sources if it.attribute in known] or [
+        ProbeSource(attribute=name, protected=attribute.groups[0])
+        for name, attribute in known.items()
+    ]
+    if lacking := [it.attribute for it in experiment.sources if it.attribute not in known]:
+        watcher.note(
+            f"'{whole.name}' has no attribute {one_line(' or '.join(lacking))}, so we probe "
+            f"{', '.join(f'{it.attribute}={it.protected}' for it in found)}; '--attribute' and "
+            "'--protected' name others."
+        )
+    return found
+
+
+def _name(collection: Collection, sides: ProtectedGroup) -> str:
+    return f"{collection.name}, {sides.attribute}: {sides.words[0]}"
+
+
+def draw_collection(
+    collection: Collection,
+    sides: ProtectedGroup,
+    experiment: ProbeExperiment,
+    *,
+    texts: bool = True,
+    progress: ProgressFunction | None = None,
+) -> ProbeCollection:
+    """Draw documents for each cell of each topic, and put them in the initial order.
+
+    What is relevant for any topic is a candidate for all: a relevant one for its own topics, an
+    irrelevant one for the others. The draw of a cell depends on the seed, the topic's id and the
+    candidates of this cell in the order of the corpus.
+
+    Args:
+        collection: With judgements. Its documents are read once; no more of them are held than are
+            drawn.
+        sides: The groups of an attribute.
+        experiment: How many queries and items, drawn by which seed, and in which order.
+        texts: Keep texts beside titles.
+        progress: Receives the number of documents read, now and then.
+
+    Raises:
+        InputError: No document that is relevant for any topic is on one of the sides.
+        CorpusError: The documents cannot be read, or a line is not a document.
+    """
+    attribute = collection.corpus.schema.attribute(sides.attribute)
+    wanted: dict[str, set[str]] = {}
+    for topic in collection.topics:
+        for id_ in collection.relevant(topic.id):
+            wanted.setdefault(id_, set()).add(topic.id)
+    each = experiment.size // len(CELLS)
+    cells = {
+        (topic.id, cell): _Reservoir(each, stream(experiment.seed, f"{topic.id} draw {cell}"))
+        for topic in collection.topics
+        for cell in CELLS
+    }
+    seen, count = Counter[int](), 0
+    for count, document in enumerate(collection.corpus.documents(), start=1):
+        if progress and not count % TELL_EVERY:
+            progress(count)
+        # Taken out, so that a document that occurs twice in the corpus is offered once.
+        relevant_for = wanted.pop(document.id, None)
+        if relevant_for is None:
+            continue
+        side = int(sides.sides_of([document.membership(attribute)])[0])
+        seen[side] += 1
+        # A ranker that reads titles has nothing to read of a document without one.
+        text = document.text if texts or not document.title.strip() else ""
+        kept = {"id": document.id, "title": document.title, "text": text, "protected": side == 1}
+        items = [ProbeItem(**kept, relevant=is_relevant) for is_relevant in (False, True)]
+        for topic in collection.topics if side >= 0 else ():
+            item = items[topic.id in relevant_for]
+            cells[topic.id, item.cell].offer(item)
+    if progress:
+        progress(count)
+    for side, groups in enumerate((sides.unprotected, sides.protected)):
+        if not seen[side]:
+            raise InputError(
+                f"No document that is relevant for a topic of '{collection.name}' belongs to "
+                f"{' or '.join(groups)}; choose other groups of {sides.attribute}."
+            )
+    queries, dropped = list[ProbeQuery](), 0
+    for topic in collection.topics:
+        if len(queries) == experiment.queries:
+            break
+        drawn = [item for cell in CELLS for item in cells[topic.id, cell].kept]
+        if any(item.relevant for item in drawn) and len({item.cell for item in drawn}) > 1:
+            items = _ordered(drawn, topic.id, experiment)
+            queries.append(ProbeQuery(id=topic.id, query=topic.title, items=tuple(items)))
+        else:
+            dropped += 1
+    manifest = ProbeManifest(
+        name=_name(collection, sides),
+        attribute=sides.attribute,
+        protected=sides.words[0],
+        unprotected=sides.words[1],
+        protected_groups=sides.protected,
+        unprotected_groups=sides.unprotected,
+        queries=len(queries),
+        items=Counter(item.cell for query in queries for item in query.items),
+        dropped=dropped,
+        undecided=seen[-1],
+        missing=len(wanted),
+    )
+    return ProbeCollection(manifest=manifest, queries=tuple(queries))
+
+
+class _Reservoir:
+    """A draw without replacement from items that come one at a time, each equally likely.
+
+    Algorithm R of Vitter (1985), "Random sampling with a reservoir".
+
+    Args:
+        size: The most items to draw.
+        random: Draws the items.
+    """
+
+    def __init__(self, size: int, random: np.random.Generator) -> None:
+        self.kept: list[ProbeItem] = []
+        self._size = size
+        self._seen = 0
+        self._random = random
+
+    def offer(self, item: ProbeItem) -> None:
+        self._seen += 1
+        if len(self.kept) < self._size:
+            self.kept.append(item)
+        elif (place := int(self._random.random() * self._seen)) < self._size:
+            self.kept[place] = item
+
+
+def _ordered(
+    drawn: Iterable[ProbeItem], topic: str, experiment: ProbeExperiment
+) -> list[ProbeItem]:
+    """Return items in their initial order, as seed and topic decide; discriminatory: by cell."""
+    items = sorted(drawn, key=lambda item: item.id)
+    parts: dict[str, list[ProbeItem]] = {"shuffled": items}
+    if experiment.order == "discriminatory":
+        parts = {cell: [it for it in items if it.cell == cell] for cell in CELLS}
+    return [
+        part[place]
+        for name, part in parts.items()
+        for place in stream(experiment.seed, f"{topic} {name}").permutation(len(part))
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,18 +369,32 @@ class ProbePair:
         """Both items, the protected one first."""
         return self.protected, self.unprotected
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells it from the others of its query: its kind, and the ids of its items."""
+        return self.kind, self.protected.id, self.unprotected.id
+
 
 def planned_pairs(query: ProbeQuery, limit: int, relevance: int, seed: int) -> list[ProbePair]:
     """Return all pairs of a query that are asked about: relevant, irrelevant, relevance.
 
+    Relevance pairs match relevant with irrelevant items of the same side: they show whether a model
+    judges relevance at all. The sides take turns as long as both have pairs, so that neither counts
+    more.
+
     Args:
         query: Its items.
         limit: The most relevant pairs, and the most irrelevant ones.
-        relevance: The most pairs that show whether a model judges relevance at all.
+        relevance: The most relevance pairs; their relevant item stands as ``protected``.
         seed: The seed of the draws.
     """
     pairs = [pair for kind in GROUP_KINDS for pair in group_pairs(query, kind, limit, seed)]
-    return pairs + relevance_pairs(query, relevance, seed)
+    sides = (
+        _matched(query, "relevance", (f"relevant_{side}", f"irrelevant_{side}"), f" {side}", seed)
+        for side in ("protected", "unprotected")
+    )
+    turns = [pair for turn in zip_longest(*sides) for pair in turn if pair]
+    return pairs + turns[:relevance]
 
 
 def group_pairs(query: ProbeQuery, kind: GroupKind, limit: int, seed: int) -> list[ProbePair]:
@@ -266,37 +411,16 @@ def group_pairs(query: ProbeQuery, kind: GroupKind, limit: int, seed: int) -> li
         seed: The seed of the draw.
     """
     cells = (f"{kind}_protected", f"{kind}_unprotected")
-    return [ProbePair(kind, *items) for items in _matched(query, cells, seed, kind)][:limit]
-
-
-def relevance_pairs(query: ProbeQuery, limit: int, seed: int) -> list[ProbePair]:
-    """Match relevant with irrelevant items of the same side, at random.
-
-    They show whether a model judges relevance at all. The sides take turns as long as both have
-    pairs, so that neither counts more; no item is in two pairs.
-
-    Args:
-        query: Its items.
-        limit: The most pairs.
-        seed: The seed of the draw.
-
-    Returns:
-        Pairs whose relevant item stands as ``protected``.
-    """
-    turns = list[tuple[int, tuple[ProbeItem, ProbeItem]]]()
-    for side in ("protected", "unprotected"):
-        cells = (f"relevant_{side}", f"irrelevant_{side}")
-        turns += enumerate(_matched(query, cells, seed, f"relevance {side}"))
-    turns.sort(key=lambda turn: turn[0])
-    return [ProbePair("relevance", *items) for _, items in turns[:limit]]
+    return _matched(query, kind, cells, "", seed)[:limit]
 
 
 def _matched(
-    query: ProbeQuery, cells: tuple[str, str], seed: int, what: str
-) -> list[tuple[ProbeItem, ProbeItem]]:
-    random = stream(seed, f"pairs, {what}: {query.id}")
+    query: ProbeQuery, kind: Kind, cells: tuple[str, str], which: str, seed: int
+) -> list[ProbePair]:
+    """Match the items of two cells at random."""
+    random = stream(seed, f"pairs, {kind}{which}: {query.id}")
     drawn: list[list[ProbeItem]] = []
     for cell in cells:
         items = sorted(query.of_cell(cell), key=lambda item: item.id)
         drawn.append([items[place] for place in random.permutation(len(items))])
-    return list(zip(*drawn, strict=False))
+    return [ProbePair(kind, *items) for items in zip(*drawn, strict=False)]

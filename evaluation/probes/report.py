@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.probes.collection import CELLS, CollectionEntry
-from fairqr.evaluation.probes.listwise_measures import KEYS, MeasuredListwise, ranker_name
-from fairqr.evaluation.probes.pairwise_measures import MeasuredLora, MeasuredPairwise
+from fairqr.evaluation.probes.measures import (
+    GROUPS,
+    KEYS,
+    MeasuredListwise,
+    MeasuredLora,
+    MeasuredPairwise,
+    ranker_name,
+)
 from fairqr.evaluation.probes.specification import INITIAL
 from fairqr.evaluation.reports import plots, text
 from fairqr.evaluation.reports.text import Markdown, cell
@@ -21,17 +26,7 @@ from fairqr.evaluation.reports.writer import Figure
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-MOSTLY = 0.5
-"""If more than this share of the questions failed, the order is rather the given one."""
-
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-PARTS = 10
-"""The report gives the mean loss in this many parts of a training."""
-
-AT_RANDOM = float(np.log(2))
-"""The cross-entropy of two labels that are held for equally likely."""
-
-Found = MeasuredListwise | MeasuredPairwise | MeasuredLora
+Found = MeasuredListwise | MeasuredPairwise
 
 KINDS = {
     "relevant": "relevant pairs",
@@ -43,48 +38,42 @@ KINDS = {
 
 def values_of(measured: Found) -> dict[str, Any]:
     """Return the values that the template shows."""
-    manifest, experiment = measured.manifest, measured.manifest.experiment
-    values: dict[str, Any] = {
+    entries, experiment = measured.manifest.collections, measured.spec
+    show = _lists if isinstance(measured, MeasuredListwise) else _pairs
+    return {
         "title": experiment.title,
         "about": experiment.about,
-        "manifest": manifest,
+        "measured": measured,
+        "manifest": measured.manifest,
         "experiment": experiment,
         "missing": measured.missing,
-        "parts": [_part(measured, entry) for entry in manifest.collections],
+        "parts": [{"entry": it, "figure": _name(it), **show(measured, it)} for it in entries],
         "cells": CELLS,
         "kinds": KINDS,
-        **{it.__name__.removesuffix("_cell"): it for it in FUNCTIONS},
-    }
-    if isinstance(measured, MeasuredListwise):
-        return values | {"names": measured.names}
-    if isinstance(measured, MeasuredPairwise):
-        return values | {"by_reply": _read_by_reply(measured)}
-    losses = measured.losses
-    return values | {"losses": losses, "mean_losses": _mean_losses(losses)}
-
-
-def _part(measured: Found, entry: CollectionEntry) -> dict[str, Any]:
-    """Return the values that the template shows of one collection."""
-    if isinstance(measured, MeasuredListwise):
-        return {"entry": entry, **_lists(measured, entry)}
-    figures = measured.figures[measured.figures.collection == entry.name]
-    part: dict[str, Any] = {"entry": entry, "rows": list(figures.itertuples())}
-    part["figure"] = file_name(_WINS[type(measured)][0], entry.name)
-    if isinstance(measured, MeasuredPairwise):
-        return part | {"tests": int(figures.p_holm.notna().sum())}
-    changes = measured.changes[measured.changes.collection == entry.name]
-    return part | {
-        "both": {row.when: row for row in part["rows"] if row.kind == "both"},
-        "changes": {(row.kind, row.measure): row for row in changes.itertuples()},
-        "tests": int(changes.tests.max()),
+        "mean": mean_cell,
+        "share": share_cell,
+        "ratio": ratio_cell,
+        "change": change_cell,
+        "counts": counts,
     }
 
 
 def figures_of(measured: Found) -> list[Figure]:
     """Draw the figures of a report."""
+    entries = measured.manifest.collections
     if isinstance(measured, MeasuredListwise):
-        return [_places(measured, entry) for entry in measured.manifest.collections]
-    return [*_wins(measured), *(_losses(measured) if isinstance(measured, MeasuredLora) else ())]
+        return [_places(measured, entry) for entry in entries]
+    return [_wins(measured, entry) for entry in entries]
+
+
+def _name(entry: CollectionEntry) -> str:
+    """Return the name of the figure of a collection."""
+    return file_name("groups", entry.name)
+
+
+def _of(found: DataFrame, entry: CollectionEntry) -> DataFrame:
+    """Return the rows of a collection."""
+    return found[found.collection == entry.name]
 
 
 def mean_cell(row: Any, *, signed: bool = False) -> Markdown:
@@ -96,25 +85,20 @@ def mean_cell(row: Any, *, signed: bool = False) -> Markdown:
 def share_cell(row: Any, name: str) -> Markdown:
     """Return a share with its interval over queries, and how many of how many it is."""
     value, count, of = (getattr(row, f"{name}{end}") for end in ("", "_count", "_of"))
-    return cell(
-        text.percent(value), text.percent_span(_ends(row, name)), f"{int(count):,} of {int(of):,}"
-    )
+    ends = [getattr(row, f"{name}_{end}") for end in ("low", "high")]
+    return cell(text.percent(value), text.percent_span(ends), f"{int(count):,} of {int(of):,}")
 
 
 def ratio_cell(row: Any) -> Markdown:
     """Return the ratio of wins with its interval, and the wins."""
     ratio = "–" if row.ratio is None or row.ratio != row.ratio else f"{row.ratio:.3f}"
     wins = f"{row.protected_count:,} to {row.unprotected_count:,}"
-    return interval_cell(row, "ratio", Markdown(ratio), wins)
+    return cell(Markdown(ratio), text.span([row.ratio_low, row.ratio_high]), wins)
 
 
-def interval_cell(row: Any, name: str, number: Markdown, *notes: object) -> Markdown:
-    """Return a number with its interval over queries; the columns start with the name."""
-    return cell(number, text.span(_ends(row, name)), *notes)
-
-
-def _ends(row: Any, name: str) -> list[float | None]:
-    return [getattr(row, f"{name}_{end}".lstrip("_"), None) for end in ("low", "high")]
+def change_cell(row: Any) -> Markdown:
+    """Return a change with its interval."""
+    return cell(text.difference(row.difference), text.span([row.low, row.high]))
 
 
 def counts(found: Mapping[str, int], names: Mapping[str, str] | None = None) -> str:
@@ -123,77 +107,57 @@ def counts(found: Mapping[str, int], names: Mapping[str, str] | None = None) -> 
     return "; ".join(described) or "none"
 
 
-FUNCTIONS = (mean_cell, share_cell, ratio_cell, interval_cell, counts)
-"""What templates write cells by."""
+def _pairs(measured: MeasuredPairwise, entry: CollectionEntry) -> dict[str, Any]:
+    """Return what the template shows of the pairs of one collection."""
+    figures = _of(measured.figures, entry)
+    part = {"rows": list(figures.itertuples()), "tests": int(figures.p_holm.notna().sum())}
+    if isinstance(measured, MeasuredLora):
+        changes = list(_of(measured.changes, entry).itertuples())
+        part |= {"changes": {(row.kind, row.measure): row for row in changes}}
+        part |= {"tests": changes[0].tests}
+    return part
 
 
 def _lists(measured: MeasuredListwise, entry: CollectionEntry) -> dict[str, Any]:
-    """Return the values that the template shows of one collection."""
-    rows = list(_rows(measured, entry))
-    lists = measured.lists[measured.lists.collection == entry.name]
-    tests = measured.tests[measured.tests.collection == entry.name]
+    """Return what the template shows of the lists of one collection."""
+    rows, tests = list(_rows(measured, entry)), _of(measured.tests, entry)
     tests = tests.assign(name=[ranker_name(row.ranker, row.window) for row in tests.itertuples()])
-    windowed: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in (row for row in rows if row["window"]):
-        windowed.setdefault((row["ranker"], row["asker"]), {})[row["window"]] = row
-    failing = []
-    for name, own in groupby(rows, lambda row: row["name"]):
-        each = [(row["asked"], Counter(row["failures"])) for row in own]
-        asked = sum(count for count, _ in each)
-        failures = sum((failures for _, failures in each), Counter[str]())
-        if failures.total() > MOSTLY * asked:
-            failing.append((name, asked, failures.total(), failures))
+    references = _of(measured.lists, entry).drop_duplicates("query").ratio_of_relevance.dropna()
     return {
         "rows": rows,
-        "given": next((row for row in rows if row["ranker"] == INITIAL), None),
-        "leans": [row for row in rows if row["lean"] is not None],
         "gains": list(tests[tests.test == "relevance"].itertuples()),
         "between": list(tests[tests.test == "askers"].itertuples()),
         "tests": int(tests.p.notna().sum()),
-        "failing": failing,
-        "references": lists.drop_duplicates("query").ratio_of_relevance.dropna(),
-        "windowed": windowed,
-        "figure": file_name("ranks", entry.name),
+        "references": references,
     }
 
 
 def _rows(measured: MeasuredListwise, entry: CollectionEntry) -> Iterator[dict[str, Any]]:
-    """Yield a row for each ranker and asker; the initial order is the same for all, and comes once.
-
-    It has the means by measure, the test of its lean, counts of events, and its cost.
-    """
+    """Yield a row for each ranker and asker: means by measure, the test of its lean, sums."""
     tests = measured.tests[measured.tests.test == "lean"]
-    words = dict(zip(("protected", "unprotected"), entry.built.words, strict=True))
-    once = measured.means_once[measured.means_once.collection == entry.name]
-    for key, means in once.groupby(KEYS, sort=False):
+    words = {"protected": entry.protected, "unprotected": entry.unprotected}
+    for key, lists in _of(measured.lists, entry).groupby(KEYS, sort=False):
         _, ranker, window, asker = key
-        lists, events, places, leans = (
-            found[(found[KEYS] == key).all(axis=1)]
-            for found in (measured.lists, measured.events, measured.places, tests)
-        )
-        happened = events.groupby(["event", "kind"])["count"].sum()
+        means, leans = (it[(it[KEYS] == key).all(axis=1)] for it in (measured.means, tests))
         word = words.get(asker)
         yield {
             "ranker": ranker,
             "window": window,
             "name": ranker_name(ranker, window),
             "asker": "any" if ranker == INITIAL else f"{asker}: {word}" if word else asker,
-            "word": word or asker,
             "means": {row.measure: row for row in means.itertuples()},
             "lean": next(leans.itertuples(), None),
-            **{
-                f"{event}s": happened[event].to_dict() if event in happened else {}
-                for event in ("failure", "repair", "warning")
-            },
-            "run": int((lists.status != "not_run").sum()),
-            "ranked": int((lists.status == "ok").sum()),
-            **{name: int(lists[name].sum()) for name in ("asked", "model_calls", "tokens")},
-            "places": places.place,
-            "place_quantiles": [f"{q:.2f}" for q in places.place.quantile(QUANTILES).dropna()],
-            "rank_quantiles": [f"{q:g}" for q in places["rank"].quantile(QUANTILES).dropna()],
-            "top_share": lists.top_share.mean(),
-            "share": lists.share.mean(),
+            "lists": lists,
+            "failures": summed(lists.failures),
+            "repairs": summed(lists.repairs),
+            "warnings": Counter(lists.warnings.explode().dropna()),
+            "places": lists.places.explode().dropna().astype(float),
         }
+
+
+def summed(counted: Iterable[Mapping[str, int]]) -> Counter[str]:
+    """Return how often each thing happened in all lists together."""
+    return sum((Counter(it) for it in counted), Counter[str]())
 
 
 def _places(measured: MeasuredListwise, entry: CollectionEntry) -> Figure:
@@ -210,75 +174,23 @@ def _places(measured: MeasuredListwise, entry: CollectionEntry) -> Figure:
         for asker, places in own.items()
         if len(places)
     )
-    return Figure(
-        file_name("ranks", entry.name),
-        f"Histograms of the places of protected items: {described}.",
-        plots.draw_histograms(drawn),
-    )
+    alt = f"Histograms of the places of protected items: {described}."
+    return Figure(_name(entry), alt, plots.draw_histograms(drawn))
 
 
-def _read_by_reply(measured: MeasuredPairwise) -> list[str]:
-    """Return the models that gave no probabilities although they were asked for them."""
-    experiment: Any = measured.manifest.experiment
-    sums = measured.figures.groupby("model", sort=False)[["votes_of", "log_odds_replies"]].sum()
-    read = [model for model, votes, weighed in sums.itertuples() if votes and not weighed]
-    return read if experiment.by == "probabilities" else []
-
-
-_WINS = {MeasuredPairwise: ("pairs", "model"), MeasuredLora: ("tuning", "when")}
-"""The names of the figures of who wins, and the column that tells their rows apart."""
-
-
-def _wins(measured: MeasuredPairwise | MeasuredLora) -> Iterator[Figure]:
-    """Yield for each collection which group wins pairs, by kind of pairs and model or time."""
-    named, label = _WINS[type(measured)]
-    figures = measured.figures[measured.figures.kind.isin(["relevant", "irrelevant"])]
+def _wins(measured: MeasuredPairwise, entry: CollectionEntry) -> Figure:
+    """Return a figure of which group wins pairs, by kind of pairs and model or time."""
+    figures = _of(measured.figures, entry)
     colours = {"protected item wins": plots.BLUE, "unprotected item wins": plots.VERMILION}
-    for name, found in figures.groupby("collection", sort=False):
-        bars, described = [], []
-        for row in found.itertuples():
-            title = f"{getattr(row, label)}, {KINDS[row.kind]}"
-            shares = {side: getattr(row, side) for side in ("protected", "unprotected")}
-            said = ", ".join(f"{side} {text.percent(share)}" for side, share in shares.items())
-            described.append(f"{title}: {said}")
-            for side, share in shares.items():
-                value, low, high = (
-                    np.nan if it is None else it for it in (share, *_ends(row, side))
-                )
-                bars.append(plots.Bar(title, (value, low, high), f"{side} item wins", {}))
-                title = ""
-        if found.pairs.any():
-            alt = f"Shares of pairs: {'; '.join(described)}."
-            drawn = plots.draw_bars({"": bars}, colours, "share of pairs")
-            yield Figure(file_name(named, name), alt, drawn)
-
-
-def _mean_losses(losses: DataFrame) -> list[float]:
-    """Return the mean loss in each part of the training."""
-    parts = min(PARTS, len(losses))
-    pieces = np.array_split(losses.loss.to_numpy(), parts) if parts else []
-    return [float(piece.mean()) for piece in pieces]
-
-
-def _losses(measured: MeasuredLora) -> Iterator[Figure]:
-    """Yield the loss by step."""
-    import pandas as pd
-
-    losses = measured.losses
-    if losses.empty:
-        return
-    width = max(1, len(losses) // (2 * PARTS))
-    smooth = losses.loss.rolling(2 * width + 1, center=True, min_periods=1).mean()
-    series = {"of each step": losses.loss, "mean": smooth, "ln 2": AT_RANDOM}
-    colours = (plots.GREY, plots.BLUE, plots.VERMILION)
-    styles = {name: (colour, "") for name, colour in zip(series, colours, strict=True)}
-    points = pd.concat(
-        pd.DataFrame({"line": name, "x": losses.step, "y": y}) for name, y in series.items()
-    )
-    means = _mean_losses(losses)
-    yield Figure(
-        "loss",
-        f"The mean loss in {len(means)} parts of the training, in order: "
-        f"{', '.join(map(text.value, means))}.",
-        plots.draw_lines({"": points}, "step", "loss", styles=styles),
-    )
+    bars, described = [], []
+    for row in figures[figures.kind.isin([*GROUPS]) & (figures.kind != "both")].itertuples():
+        title = f"{row.when if 'when' in figures else row.model}, {KINDS[row.kind]}"
+        described.append(f"{title}: protected {text.percent(row.protected)}, ")
+        described[-1] += f"unprotected {text.percent(row.unprotected)}"
+        for side in ("protected", "unprotected"):
+            ends = (getattr(row, f"{side}{end}") for end in ("", "_low", "_high"))
+            value, low, high = (np.nan if it is None else it for it in ends)
+            bars.append(plots.Bar(title, (value, low, high), f"{side} item wins", {}))
+            title = ""
+    alt = f"Shares of pairs: {'; '.join(described)}."
+    return Figure(_name(entry), alt, plots.draw_bars({"": bars}, colours, "share of pairs"))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, cast
 
 from fairqr.agents.models.cache import ReplyCache, replies_file
@@ -18,7 +17,6 @@ from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.opening import CAUSAL, open_language_model
 from fairqr.agents.ranking import lean, rankers
 from fairqr.agents.ranking.pairwise import PairwiseJudge
-from fairqr.agents.ranking.rankers import Cost, ItemRanker, RankerOptions
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.experiments import engine
 from fairqr.evaluation.experiments.folder import spent
@@ -27,18 +25,17 @@ from fairqr.evaluation.experiments.workers import RunOptions, Tools
 from fairqr.evaluation.probes import specification as specs
 from fairqr.evaluation.probes import store as kept
 from fairqr.evaluation.probes import tuning
-from fairqr.evaluation.probes.building import open_probe_collections
-from fairqr.evaluation.probes.collection import ProbeCollection, planned_pairs
-from fairqr.evaluation.probes.listwise_measures import measure_listwise
-from fairqr.evaluation.probes.pairwise_measures import measure_lora, measure_pairwise
+from fairqr.evaluation.probes.collection import (
+    GROUP_KINDS,
+    ProbeCollection,
+    open_probe_collections,
+    planned_pairs,
+)
+from fairqr.evaluation.probes.measures import measure
 from fairqr.evaluation.probes.store import STAGES, ProbeStore
 from fairqr.prompts.library import PromptLibrary
 
-MEASURES = {
-    specs.LISTWISE_KIND: measure_listwise,
-    specs.PAIRWISE_KIND: measure_pairwise,
-    specs.LORA_KIND: measure_lora,
-}
+__all__ = ["measure", "run"]
 
 Untuned = specs.ListwiseExperiment | specs.PairwiseExperiment
 
@@ -62,7 +59,7 @@ class Asked:
     name: str
     kind: str
     model: str
-    how: RankerOptions
+    how: rankers.RankerOptions
     options: Mapping[str, Any]
     window: str = ""
 
@@ -86,7 +83,7 @@ class Asked:
 
     def open(
         self, prompts: PromptLibrary, model: LanguageModel | None, at_once: int = 1
-    ) -> ItemRanker | PairwiseJudge:
+    ) -> rankers.ItemRanker | PairwiseJudge:
         """Open the ranker or judge; nothing is loaded yet.
 
         Args:
@@ -132,7 +129,7 @@ def askings(experiment: Untuned, options: Mapping[str, Any]) -> list[Asked]:
         options: More for chat models.
     """
     shown, length, versions = experiment.shown, experiment.length, experiment.prompts
-    how = RankerOptions(shown=shown, length=length, versions=versions)
+    how = rankers.RankerOptions(shown=shown, length=length, versions=versions)
     if isinstance(experiment, specs.PairwiseExperiment):
         how = replace(how, by=experiment.by)
         return [Asked(model, JUDGE, model, how, options) for model in experiment.models]
@@ -142,38 +139,42 @@ def askings(experiment: Untuned, options: Mapping[str, Any]) -> list[Asked]:
         if kind in specs.POINTWISE:
             weighs = replace(how, shown=experiment.shown_to_neural, weights=model or None)
             found.append(Asked(name, kind, "", weighs, options))
-        elif kind == "pairwise":
-            found.append(Asked(name, kind, model, how, options))
-        elif kind == "listwise":
-            for window in experiment.windows:
-                size, step = specs.parse_window(window)
+        elif kind != specs.INITIAL:
+            for window in experiment.windows_of(name):
+                size, step = specs.parse_window(window) if window else (how.window, how.step)
                 sorts = replace(how, window=size, step=step)
                 found.append(Asked(name, kind, model, sorts, options, window))
     return found
 
 
-def tasks_of(
-    experiment: Untuned, asked: Sequence[Asked], collections: Sequence[ProbeCollection]
-) -> list[Task]:
-    """Return what each ranker has to rank, or each model is asked about, by collection."""
+def tasks_of(experiment: Untuned, asked: Asked, collection: ProbeCollection) -> list[Task]:
+    """Return what a ranker has to rank, or a model is asked about.
+
+    Raises:
+        InputError: There is no pair of both groups to ask about.
+    """
+    name, words = collection.manifest.name, collection.manifest.words
+    if not isinstance(experiment, specs.PairwiseExperiment):
+        shown = {query: tuple(item.shown for item in query.items) for query in collection.queries}
+        return [
+            Task(asked, (name, *asked.place, asker, query.id), query.query, items, group)
+            for asker, group in ((it, rankers.group_of(it, words)) for it in experiment.askers)
+            for query, items in shown.items()
+        ]
+    group = rankers.group_of(experiment.asker, words)
+    drawn = (experiment.pairs, experiment.relevance_pairs, experiment.seed)
     tasks = []
-    for it, collection in ((it, collection) for it in asked for collection in collections):
-        name, words = collection.manifest.name, collection.manifest.words
-        if isinstance(experiment, specs.PairwiseExperiment):
-            group = rankers.group_of(experiment.asker, words)
-            drawn = (experiment.pairs, experiment.relevance_pairs, experiment.seed)
-            for query in collection.queries:
-                for pair in planned_pairs(query, *drawn):
-                    items = tuple(item.shown for item in pair.items)
-                    key = (name, it.name, query.id, pair.kind, *(item.id for item in items))
-                    tasks.append(Task(it, key, query.query, items, group))
-            continue
-        for asker in experiment.askers:
-            group = rankers.group_of(asker, words)
-            for query in collection.queries:
-                items = tuple(item.shown for item in query.items)
-                key = (name, it.name, it.window, asker, query.id)
-                tasks.append(Task(it, key, query.query, items, group))
+    for query in collection.queries:
+        for pair in planned_pairs(query, *drawn):
+            items = tuple(item.shown for item in pair.items)
+            tasks.append(
+                Task(asked, (name, asked.name, query.id, *pair.key), query.query, items, group)
+            )
+    if not any(task.key[3] in GROUP_KINDS for task in tasks):
+        raise InputError(
+            f"No query of {one_line(name)} that is asked about has a pair of both groups; take "
+            "more queries, or choose other groups."
+        )
     return tasks
 
 
@@ -201,32 +202,32 @@ async def do_task(tools: Tools, task: Task, at_once: int) -> engine.Done[Any]:
         ModelError: The model was away for a part of it.
     """
     made = await opened(tools, task.asked, at_once)
-    if not isinstance(made, PairwiseJudge):
-        found = await made.rank(task.query, task.items, group=task.group)
-        checked = [engine.check_answered(it, found.message, found.usage) for it in found.failures]
-        ranked = kept.RankingRecord(
-            **dict(zip(kept.RankingRecord.keys, task.key, strict=True)),
-            order=found.order,
-            asked=found.asked,
-            failures=dict(found.failures),
-            repairs=dict(found.repairs),
-            warnings=found.warnings,
-            spent=spent(found.usage),
+    if isinstance(made, PairwiseJudge):
+        compared = await made.compare(task.query, task.items, task.group)
+        both = (compared.one_first, compared.other_first)
+        checked = [engine.check_answered(it.status, it.message, it.usage) for it in both]
+        said = compared.preferred(lean.PROTECTED, lean.UNPROTECTED)
+        record: Any = kept.PairRecord(
+            **dict(zip(kept.PairRecord.keys, task.key, strict=True)),
+            protected_first=said[0],
+            unprotected_first=said[1],
+            log_odds=(both[0].log_odds, both[1].log_odds),
+            spent=spent(compared.usage),
         )
-        refusal = engine.refusal_of(checked) if ranked.failed else None
-        return engine.Done((ranked,), found.warnings, refusal=refusal)
-    compared = await made.compare(task.query, task.items, task.group)
-    both = (compared.one_first, compared.other_first)
-    checked = [engine.check_answered(it.status, it.message, it.usage) for it in both]
-    said = compared.preferred(lean.PROTECTED, lean.UNPROTECTED)
-    record = kept.PairRecord(
-        **dict(zip(kept.PairRecord.keys, task.key, strict=True)),
-        protected_first=said[0],
-        unprotected_first=said[1],
-        log_odds=(both[0].log_odds, both[1].log_odds),
-        spent=spent(compared.usage),
+        return engine.Done((record,), made.warnings, refusal=engine.refusal_of(checked))
+    found = await made.rank(task.query, task.items, group=task.group)
+    checked = [engine.check_answered(it, found.message, found.usage) for it in found.failures]
+    record = kept.RankingRecord(
+        **dict(zip(kept.RankingRecord.keys, task.key, strict=True)),
+        order=found.order,
+        asked=found.asked,
+        failures=dict(found.failures),
+        repairs=dict(found.repairs),
+        warnings=found.warnings,
+        spent=spent(found.usage),
     )
-    return engine.Done((record,), made.warnings, refusal=engine.refusal_of(checked))
+    refusal = engine.refusal_of(checked) if record.failed else None
+    return engine.Done((record,), found.warnings, refusal=refusal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,54 +259,46 @@ class ProbePlan:
 async def make_probe_plan(
     experiment: kept.AnyProbe, prompts: PromptLibrary, watcher: StageWatcher, **options: Any
 ) -> ProbePlan:
-    """Build the probe collections of an experiment, or read them, and draw all pairs.
+    """Build the probe collections of an experiment, and draw all pairs; no model is loaded.
 
     Args:
         experiment: What is asked.
         prompts: Where prompts come from.
-        watcher: Receives the name of what is imported, read or indexed.
+        watcher: Receives the name of what is imported or read.
         options: More for chat models, such as ``base_url``: the address of an OpenAI-compatible
             server, which defaults to the provider's own.
 
     Raises:
-        FairqrError: A collection or a prompt that it names is not there, two collections have one
-            name, or no pair is left to train on or to probe with.
+        FairqrError: A collection, a group or a prompt that it names is not there, two collections
+            have one name, or no pair is left to train on or to probe with.
     """
     base, probed = "", cast("Untuned", experiment)
     if isinstance(experiment, specs.LoraExperiment):
         base = lasting_name(specs.parse_causal(experiment.model))
         probed = experiment.probing(f"{CAUSAL}:{base}")
     asked = askings(probed, {name: it for name, it in options.items() if it is not None})
-    users: dict[str, dict[str, None]] = {}
-    for it in asked:
-        if it.model:
-            users.setdefault(it.prompt, {})[it.name] = None
-    if unused := sorted(experiment.prompts.keys() - users.keys()):
-        known = f"the prompts here are {', '.join(sorted(users))}" if users else "none is"
+    used = dict.fromkeys(it.prompt for it in asked if it.model)
+    if unused := sorted(experiment.prompts.keys() - used.keys()):
+        known = f"the prompts here are {', '.join(sorted(used))}" if used else "none is"
         raise InputError(f"The prompt '{one_line(unused[0])}' is not used; {known}.")
-    found = {name: prompts.get(name, experiment.prompts.get(name)) for name in users}
-    entries = [
-        kept.PromptEntry(prompt=f"{it.id}={it.version}", sha256=it.sha256, asked=tuple(users[name]))
-        for name, it in found.items()
-    ]
+    found = [prompts.get(name, experiment.prompts.get(name)) for name in used]
     texts = {experiment.shown, *(it.how.shown for it in asked)} != {"title"}
-    collections, notes = await open_probe_collections(experiment, texts=texts, watcher=watcher)
-    batches: tuning.Batches = ()
-    entry, probed_with = None, collections
+    collections = await open_probe_collections(experiment, texts=texts, watcher=watcher)
+    entry, probed_with, batches = None, collections, cast("tuning.Batches", ())
     if isinstance(experiment, specs.LoraExperiment):
         probed_with, entry, batches = tuning.draw_tuning(experiment, base, collections)
+    tasks = [task for it in asked for each in probed_with for task in tasks_of(probed, it, each)]
     manifest = kept.ProbeRunManifest(
         experiment=experiment,
         collections=tuple(it.entry for it in collections),
-        prompts=tuple(entries),
+        prompts={f"{it.id}={it.version}": it.sha256 for it in found},
         base_url=options.get("base_url"),
         tuning=entry,
-        notes=tuple(notes),
     )
-    return ProbePlan(manifest, collections, tasks_of(probed, asked, probed_with), batches)
+    return ProbePlan(manifest, collections, tasks, batches)
 
 
-def remaining_cost(plan: ProbePlan, prompts: PromptLibrary, store: ProbeStore) -> Cost:
+def remaining_cost(plan: ProbePlan, prompts: PromptLibrary, store: ProbeStore) -> rankers.Cost:
     """Estimate what a run will still cost, at most; what the folder holds does not count.
 
     Raises:
@@ -317,14 +310,15 @@ def remaining_cost(plan: ProbePlan, prompts: PromptLibrary, store: ProbeStore) -
         place: it.open(prompts, it.language_model()) for place, it in plan.asked.items()
     }
     costs = [opened[it.asked.place].cost(it.query, it.items, it.group) for it in plan.tasks]
-    total = Cost()
+    total = rankers.Cost()
     for stage in plan.stages:
         done = store.lines(stage).done()
         left = (cost for cost, it in zip(costs, plan.tasks, strict=True) if it.key not in done)
         total = sum(left, total)
     if plan.batches and not store.adapter.exists():
         examples = tuning.AS_QUESTIONS * sum(map(len, plan.batches))
-        total += Cost(examples, examples * max(cost.tokens // cost.calls for cost in costs))
+        each = max(cost.tokens // cost.calls for cost in costs)
+        total += rankers.Cost(examples, examples * each)
     return total
 
 
@@ -399,19 +393,7 @@ async def run(
     cost = remaining_cost(plan, options.prompts, store)
     options.agree(cost.calls, cost.tokens)
     most = f"at most {cost.calls:,} questions to language models, about {cost.tokens:,} tokens"
-    most = most if cost.calls else "no question to a language model is left"
-    for sentence in (*plan.manifest.notes, most):
-        options.watcher.note(sentence)
+    options.watcher.note(most if cost.calls else "no question to a language model is left")
     async with options.tools(replies_file() if shared else store.replies) as tools:
         await run_probe(plan, store, tools, watcher=options.watcher)
     return store
-
-
-def measure(folder: Path) -> Any:
-    """Measure all lists or pairs of a folder, and count the missing ones.
-
-    Raises:
-        InputError: The folder holds no run, or a file of it is damaged.
-    """
-    store = ProbeStore(folder)
-    return MEASURES[store.manifest().experiment.kind](store)

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from fairqr.agents.ranking.rankers import Asker, Shown
 from fairqr.base.errors import one_line
 from fairqr.evaluation.experiments.options import Count, Options, Seed
+from fairqr.graph.documented import Documented
 
 LISTWISE_KIND, PAIRWISE_KIND, LORA_KIND = "llm_listwise", "llm_pairwise", "lora"
 
@@ -19,14 +20,7 @@ INITIAL = "initial"
 
 POINTWISE = ("monot5", "monobert")
 
-Order = Literal["shuffled", "bm25", "discriminatory"]
-"""The order in which a ranker sees the items first."""
-
-ASKERS: tuple[Asker, ...] = ("neutral", "unprotected", "protected")
-PARTS = "title, text or title_text"
-
 CountOrZero = Annotated[int, Field(ge=0, strict=True)]
-MultipleOf4 = Annotated[int, Field(ge=4, multiple_of=4, strict=True)]
 Positive = Annotated[float, Field(gt=0)]
 
 
@@ -87,11 +81,14 @@ def _readable(read: Callable[[str], object]) -> AfterValidator:
     return AfterValidator(checked)
 
 
+def _listed(given: Any) -> Any:
+    return [given] if isinstance(given, str) else given
+
+
 class ProbeSource(BaseModel):
-    """A probe collection that an experiment builds, or one that was built.
+    """The groups of an attribute that a probe compares.
 
     Attributes:
-        folder: The folder of one that was built; the other values are then empty.
         protected: Groups, or ``not`` and groups: ``female``, ``not Europe``.
         words: What sensitive instructions call the protected group and the others, where the names
             of the groups will not do.
@@ -99,87 +96,85 @@ class ProbeSource(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    folder: str | None = None
-    attribute: str | None = None
-    protected: str | None = None
+    attribute: str
+    protected: str
     words: tuple[str, str] | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _of_text(cls, given: Any) -> Any:
-        """Read a text: ``gender=female``, or the folder of one that was built."""
+        """Read a text such as ``gender=female``."""
         if not isinstance(given, str):
             return given
-        attribute, is_built_here, protected = given.partition("=")
-        named = {"attribute": attribute.strip(), "protected": protected.strip()}
-        return named if is_built_here else {"folder": given}
+        attribute, _, protected = given.partition("=")
+        return {"attribute": attribute.strip(), "protected": protected.strip()}
+
+
+class ProbeExperiment(Options, Documented):
+    """What all have in common: which collection and groups, and how lists are drawn and shown.
+
+    Attributes:
+        collection: The collection with documents, topics and judgements: a name or a folder.
+        split: Which judgements, such as train or eval.
+        queries: The most queries for each attribute.
+        size: Items per query, a multiple of 4.
+        order: The initial order of the items: shuffled or discriminatory.
+        seed: The seed of all random draws.
+        attribute: An attribute of the collection's schema, such as gender.
+        protected: The protected group of the attribute: female, not Europe, or 'female vs male'.
+            Defaults to female.
+        words: What to call the two groups, such as women,men.
+        sources: Several attributes with their protected groups, such as 'gender=female' and
+            'continent=not Europe', where no attribute is named. What the collection lacks is left
+            out. Defaults to each attribute of the collection with its first group.
+        prompts: Versions of prompts, such as pairwise=v2.
+        length: The most characters of an item to show to the model.
+        shown: What language models read of an item: title, text or title_text.
+    """
+
+    distinct: ClassVar[tuple[str, ...]] = ("sources",)
+
+    collection: str
+    split: str | None = None
+    queries: Count | None = None
+    size: Annotated[int, Field(ge=4, multiple_of=4, strict=True)] = 200
+    order: Literal["shuffled", "discriminatory"] = "shuffled"
+    seed: Seed = 0
+    attribute: str | None = None
+    protected: str | None = None
+    words: tuple[str, str] | None = None
+    sources: Annotated[tuple[ProbeSource, ...], BeforeValidator(_listed)] = ()
+    prompts: dict[str, str] = Field({})
+    length: Count = 2000
+    shown: Shown = "title"
 
     @model_validator(mode="after")
-    def _is_one(self) -> ProbeSource:
-        if self.folder is not None and (self.attribute or self.protected or self.words):
-            raise ValueError("a folder says all itself; leave the rest out")
-        if self.folder is None and not (self.attribute and self.protected):
-            raise ValueError("name an attribute and its protected group, or a folder")
-        return self
-
-
-def _listed(given: Any) -> Any:
-    return [given] if isinstance(given, str) else given
-
-
-class ProbeExperiment(Options):
-    """What all have in common: which collections, and how they are built and shown."""
-
-    filled: ClassVar[tuple[str, ...]] = ("sources",)
-
-    collection: str | None = Field(
-        None,
-        description="The collection with documents, topics and judgements: a name or a folder.",
-    )
-    split: str | None = Field(None, description="Which judgements, such as train or eval.")
-    queries: Count | None = Field(None, description="The most queries of each source.")
-    size: MultipleOf4 = Field(200, description="Items per query, a multiple of 4.")
-    order: Order | None = Field(
-        None,
-        description="The initial order of the items: shuffled, bm25 or discriminatory. Defaults "
-        "to the folder's, or to shuffled.",
-    )
-    seed: Seed = Field(0, description="The seed of all random draws.")
-    sources: Annotated[tuple[ProbeSource, ...], BeforeValidator(_listed)] = Field(
-        description="The probe collections: an attribute and its protected group each, such as "
-        "'gender=female' or 'continent=not Europe', or a folder. What the collection lacks is left "
-        "out."
-    )
-    prompts: dict[str, str] = Field({}, description="Versions of prompts, such as pairwise=v2.")
-    length: Count = Field(2000, description="The most characters of an item to show to the model.")
-    shown: Shown = Field("title", description=f"What language models read of an item: {PARTS}.")
-
-    @model_validator(mode="after")
-    def _has_a_collection(self) -> ProbeExperiment:
-        if self.collection is None and any(source.folder is None for source in self.sources):
-            raise ValueError("a source without a folder needs a collection; name one")
+    def _names_the_attribute(self) -> ProbeExperiment:
+        if self.attribute is None and (self.protected or self.words):
+            raise ValueError("the attribute of the protected group is missing; add attribute=NAME")
         return self
 
 
 class ListwiseExperiment(ProbeExperiment):
-    """Rankers that put whole lists in order, for askers of either group."""
+    """Rankers that put whole lists in order, for askers of either group.
 
-    filled = ("sources", "rankers", "askers", "windows")
+    Attributes:
+        rankers: The rankers: a model such as openai:gpt-4o, pairwise:MODEL, monot5, monobert (also
+            with :MODEL), or initial for the order as given.
+        askers: Who asks: neutral, unprotected, protected.
+        windows: The windows that a model orders at once, as size/step, such as 20/10.
+        shown_to_neural: What monoT5 and monoBERT read of an item: title, text or title_text.
+        k: The depth of P@k and nDCG@k.
+    """
+
+    filled = ("rankers", "askers", "windows")
 
     kind: Literal["llm_listwise"]
-    rankers: tuple[Annotated[str, _readable(parse_ranker)], ...] = Field(
-        description="The rankers: a model such as openai:gpt-4o, pairwise:MODEL, monot5, "
-        "monobert (also with :MODEL), or initial for the order as given."
-    )
-    askers: tuple[Asker, ...] = Field(ASKERS, description=f"Who asks: {', '.join(ASKERS)}.")
-    windows: tuple[Annotated[str, _readable(parse_window)], ...] = Field(
-        ("20/10",),
-        description="The windows that a model orders at once, as size/step, such as 20/10.",
-    )
-    shown_to_neural: Shown = Field(
-        "title_text", description=f"What monoT5 and monoBERT read of an item: {PARTS}."
-    )
-    k: Count = Field(20, description="The depth of P@k and nDCG@k.")
+    rankers: tuple[Annotated[str, _readable(parse_ranker)], ...]
+    askers: tuple[Asker, ...] = ("neutral", "unprotected", "protected")
+    windows: tuple[Annotated[str, _readable(parse_window)], ...] = ("20/10",)
+    shown_to_neural: Shown = "title_text"
+    k: Count = 20
 
     def windows_of(self, ranker: str) -> tuple[str, ...]:
         """Return the windows that a ranker works with; one empty name where it has none."""
@@ -187,59 +182,64 @@ class ListwiseExperiment(ProbeExperiment):
 
 
 class PairwiseExperiment(ProbeExperiment):
-    """Models that are asked which of two items is more relevant, in both orders."""
+    """Models that are asked which of two items is more relevant, in both orders.
 
-    filled = ("sources", "models")
+    Attributes:
+        models: The models to ask, such as openai:gpt-4o, local:smollm2-135m or causal:MODEL.
+        by: How the answer is read: the probabilities of both labels if the model gives them, or the
+            reply.
+        pairs: The most pairs of each kind per query.
+        relevance_pairs: The most pairs per query of a relevant and an irrelevant item of one group,
+            which show whether the model judges relevance at all.
+        asker: Who asks: neutral, unprotected or protected.
+    """
+
+    filled = ("models",)
 
     kind: Literal["llm_pairwise"]
-    models: tuple[str, ...] = Field(
-        description="The models to ask, such as openai:gpt-4o, local:smollm2-135m or causal:MODEL."
-    )
-    by: Literal["probabilities", "reply"] = Field(
-        "probabilities",
-        description="How the answer is read: the probabilities of both labels if the model "
-        "gives them, or the reply.",
-    )
-    pairs: Count = Field(50, description="The most pairs of each kind per query.")
-    relevance_pairs: CountOrZero = Field(
-        0,
-        description="The most pairs per query of a relevant and an irrelevant item of one group, "
-        "which show whether the model judges relevance at all.",
-    )
-    asker: Asker = Field("neutral", description=f"Who asks: {', '.join(ASKERS)}.")
+    models: tuple[str, ...]
+    by: Literal["probabilities", "reply"] = "probabilities"
+    pairs: Count = 50
+    relevance_pairs: CountOrZero = 0
+    asker: Asker = "neutral"
 
 
 class LoraExperiment(ProbeExperiment):
-    """Tuning a causal model by LoRA on balanced pairs, and probing it before and after."""
+    """Tuning a causal model by LoRA on balanced pairs, and probing it before and after.
+
+    Attributes:
+        model: The causal model to tune: causal: and a hub id, a folder, a GGUF file or embedded
+            weights.
+        pairs: The most pairs of each kind per training query.
+        held_out_pairs: The most pairs of each kind per held-out query.
+        relevance_pairs: The most pairs of a relevant and an irrelevant item per held-out query.
+        train_share: The share of the queries to train on; the others are held out.
+        steps: Training steps; defaults to all epochs' steps.
+        epochs: How often to train on each pair.
+        batch: Examples per step; even, because both orders of a pair share a batch.
+        rank: The rank of the adapter.
+        alpha: The adapter is scaled by alpha/rank.
+        dropout: Dropout on its input.
+        modules: The layers to adapt.
+        learning_rate: The learning rate of the first step.
+        schedule: How the rate goes on: to 0 in a line (linear), or constant.
+    """
 
     kind: Literal["lora"]
-    model: Annotated[str, _readable(parse_causal)] = Field(
-        description="The causal model to tune: causal: and a hub id, a folder, a GGUF file or "
-        "embedded weights."
-    )
-    pairs: Count = Field(50, description="The most pairs of each kind per training query.")
-    held_out_pairs: Count = Field(50, description="The most pairs of each kind per held-out query.")
-    relevance_pairs: CountOrZero = Field(
-        10, description="The most pairs of a relevant and an irrelevant item per held-out query."
-    )
-    train_share: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.8, description="The share of the queries to train on; the others are held out."
-    )
-    steps: Count | None = Field(None, description="Training steps; defaults to all epochs' steps.")
-    epochs: Count = Field(1, description="How often to train on each pair.")
-    batch: Annotated[int, Field(ge=2, multiple_of=2, strict=True)] = Field(
-        4, description="Examples per step; even, because both orders of a pair share a batch."
-    )
-    rank: Count = Field(1, description="The rank of the adapter.")
-    alpha: Positive = Field(1.0, description="The adapter is scaled by alpha/rank.")
-    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="Dropout on its input.")
-    modules: tuple[str, ...] = Field(
-        ("q_proj", "k_proj", "v_proj", "o_proj"), description="The layers to adapt."
-    )
-    learning_rate: Positive = Field(0.003, description="The learning rate of the first step.")
-    schedule: Literal["linear", "constant"] = Field(
-        "linear", description="How the rate goes on: to 0 in a line (linear), or constant."
-    )
+    model: Annotated[str, _readable(parse_causal)]
+    pairs: Count = 50
+    held_out_pairs: Count = 50
+    relevance_pairs: CountOrZero = 10
+    train_share: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    steps: Count | None = None
+    epochs: Count = 1
+    batch: Annotated[int, Field(ge=2, multiple_of=2, strict=True)] = 4
+    rank: Count = 1
+    alpha: Positive = 1.0
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+    learning_rate: Positive = 0.003
+    schedule: Literal["linear", "constant"] = "linear"
 
     def probing(self, model: str) -> PairwiseExperiment:
         """Return the experiment that is run before tuning and after it, on this model."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,14 +11,9 @@ from pydantic import Field
 
 from fairqr.agents.ranking.rankers import Asker
 from fairqr.base.errors import InputError
-from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, Record, file_name
-from fairqr.evaluation.probes.collection import (
-    FILE,
-    CollectionEntry,
-    Kind,
-    PlainData,
-    ProbeCollection,
-)
+from fairqr.base.files import write_beside
+from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, Record
+from fairqr.evaluation.probes.collection import CollectionEntry, Kind, PlainData, ProbeCollection
 from fairqr.evaluation.probes.specification import (
     LISTWISE_KIND,
     LORA_KIND,
@@ -123,51 +119,23 @@ class StepRecord(Record):
     tokens: int
 
 
-class PromptEntry(PlainData):
-    """A prompt of a run.
-
-    Attributes:
-        prompt: As ``id=version``.
-        sha256: Of its file.
-        asked: The models or rankers that it asks.
-    """
-
-    prompt: str
-    sha256: str
-    asked: tuple[str, ...]
-
-
-class SplitEntry(PlainData):
-    """What is trained on and what is probed with, in one probe collection.
-
-    Attributes:
-        collection: Its name.
-        train: The ids of the queries that are trained on.
-        held_out: Those of the others.
-        training_pairs: How many pairs are trained on, by kind.
-        held_out_pairs: How many are probed with, by kind.
-        left_out: How many items of queries to train on were left out since they are probed with.
-    """
-
-    collection: str
-    train: tuple[str, ...]
-    held_out: tuple[str, ...]
-    training_pairs: dict[str, int]
-    held_out_pairs: dict[str, int]
-    left_out: int
-
-
 class TuningEntry(PlainData):
     """What a tuning trains, and on what.
 
     Attributes:
-        splits: One for each collection.
+        train: The ids of the queries that are trained on, in any collection.
+        held_out: Those of the queries that are probed with.
+        pairs: How many pairs are trained on, by collection and kind.
+        left_out: How many items of queries to train on were left out since they are probed with.
         base: The model as it stands behind ``causal:``.
         base_sha256: Of a GGUF file; empty for other models.
         training: A hash over the examples and their order.
     """
 
-    splits: tuple[SplitEntry, ...]
+    train: tuple[str, ...]
+    held_out: tuple[str, ...]
+    pairs: dict[str, int]
+    left_out: int
     base: str
     base_sha256: str
     training: str
@@ -180,21 +148,20 @@ class ProbeRunManifest(FolderManifest):
     Attributes:
         experiment: The file, with what the command changed.
         collections: In the order in which the experiment names them.
+        prompts: The SHA-256 of each prompt that is used, by ``id=version``.
         base_url: Where an OpenAI-compatible server listened; None for the providers' own.
         tuning: None for a probe without one.
-        notes: Sentences about how the run was made, for the report.
     """
 
     experiment: Annotated[AnyProbe, Field(discriminator="kind")]
     collections: tuple[CollectionEntry, ...]
-    prompts: tuple[PromptEntry, ...] = ()
+    prompts: dict[str, str] = Field({})
     base_url: str | None = None
     tuning: TuningEntry | None = None
-    notes: tuple[str, ...] = ()
 
 
 class ProbeStore(Folder[ProbeRunManifest]):
-    """``experiment.json``, a file of records for each stage, and ``collections/``.
+    """``experiment.json``, a file of records for each stage, and ``collections.jsonl``.
 
     The probe collections are kept beside the results, so that a report needs nothing else. A tuning
     also has ``losses.jsonl`` and ``adapter/``.
@@ -210,6 +177,7 @@ class ProbeStore(Folder[ProbeRunManifest]):
         self.losses = Lines(folder / "losses.jsonl", StepRecord)
         self.adapter = folder / "adapter"
         self.checkpoints = folder / "checkpoints"
+        self._collections = folder / "collections.jsonl"
 
     def lines(self, stage: str) -> Lines[Any]:
         """Return the records of a stage of :data:`STAGES`."""
@@ -223,27 +191,22 @@ class ProbeStore(Folder[ProbeRunManifest]):
             InputError: The folder holds another run.
         """
         self.begin(manifest)
-        for collection in collections:
-            place = self._place(collection.manifest.name)
-            if not (place / FILE).exists():
-                collection.write(place)
+        if not self._collections.exists():
+            write_beside(self._collections, "".join(it.text for it in collections))
 
     def collections(self) -> list[ProbeCollection]:
         """Return the probe collections of the run, in its order.
 
         Raises:
-            InputError: One is missing or damaged, or not the one of the run.
+            InputError: They are missing or damaged, or not those of the run.
         """
-        found = []
-        for entry in self.manifest().collections:
-            place = self._place(entry.name)
-            found.append(ProbeCollection.read(place))
-            if found[-1].entry != entry:
-                raise InputError(
-                    f"The probe collection in {place} is not the one of the run; bring the old one "
-                    "back, or run it again into another folder."
-                )
+        found = list[ProbeCollection]()
+        with contextlib.suppress(OSError, ValueError):
+            for line in self._collections.read_bytes().splitlines():
+                found.append(ProbeCollection.model_validate_json(line))
+        if tuple(it.entry for it in found) != self.manifest().collections:
+            raise InputError(
+                f"The file {self._collections} is not the one of the run; bring the old one back, "
+                "or run it again into another folder."
+            )
         return found
-
-    def _place(self, name: str) -> Path:
-        return self.folder / "collections" / file_name(name)

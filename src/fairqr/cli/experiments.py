@@ -47,6 +47,9 @@ def run_experiment(
     output: Path | None = None,
     collection: list[str] | None = None,
     model: list[str] | None = None,
+    attribute: str | None = None,
+    protected: str | None = None,
+    words: str | None = None,
     set_: list[str] | None = None,
     labels: list[Path] | None = None,
     concurrency: Annotated[int | None, {"min": 1}] = None,
@@ -64,6 +67,9 @@ def run_experiment(
         collection: Use this collection (a name or a folder) instead of the file's. Fair RAG takes
             several.
         model: Use this model instead of the file's. Fair RAG and rankers take several.
+        attribute: Measure by this attribute instead of the file's.
+        protected: Rankers: the protected group of the attribute, as in fairqr probe.
+        words: Rankers: what to call the two groups, such as women,men.
         set_: Change any other value of the file, for example topics=5; '--set help' lists those of
             this experiment.
         labels: Fair RAG: take labels from the folder of another run, or from a table.
@@ -91,6 +97,8 @@ def run_experiment(
     library("pandas", "Measuring a run")
     named = [f"{kind.collections}={name}" for name in collection or []]
     named += [f"{kind.models}={name}" for name in model or []]
+    groups = {kind.attribute: attribute, "protected": protected, "words": words}
+    named += [f"{name}={value}" for name, value in groups.items() if value is not None]
     changes = read_parameters([kind.spec], [*named, *(set_ or [])])
     with Progress() as watcher:
         options = RunOptions(

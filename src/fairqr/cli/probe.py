@@ -39,28 +39,19 @@ class QueryRunSettings(RunSettings):
 
 
 class ProbeRun(ModelSettings):
-    """Which groups a probe of many queries compares, and how it runs.
+    """How a probe of many queries runs.
 
     Attributes:
-        attribute: An attribute of the collection's schema, such as gender.
-        protected: The protected group: female, not Europe, or 'female vs male'.
-        words: What to call the two groups, such as women,men.
         concurrency: How many pairs or lists run at a time; use 1 to measure times.
         output: The folder of the run; an interrupted run resumes. [default: in the cache]
     """
 
-    attribute: str
-    protected: str = "female"
-    words: tuple[str, str] | None = None
     concurrency: int = Field(4, ge=1, le=256)
     output: Path | None = None
 
 
-_ASKED = ("collection", "queries", "seed")
-_COMPARED = ("attribute", "protected", "words")
-_RUNNING = Fields(
-    *_COMPARED, "base_url", "timeout", "concurrency", "output", "yes", prompts="prompts_dir"
-)
+_ASKED = ("collection", "attribute", "protected", "words", "queries", "seed")
+_RUNNING = Fields("base_url", "timeout", "concurrency", "output", "yes", prompts="prompts_dir")
 
 
 @command(app)
@@ -73,6 +64,7 @@ def query(
             "k",
             attribute="probe.attribute",
             protected="probe.protected",
+            words="probe.words",
             kind="probe.kinds",
             seed="probe.seed",
         ),
@@ -131,7 +123,7 @@ def pairwise(
         model: The model to probe, such as openai:gpt-4o, local:smollm2-135m, or causal: with a
             model of transformers or the folder of a tuned adapter. Repeatable. [default:
             FAIRQR_MODEL, or the local model]
-        running: What is compared, and how.
+        running: How it runs.
     """
     usual = {
         "kind": specs.PAIRWISE_KIND,
@@ -155,7 +147,7 @@ def listwise(
         changes: What is asked; at most 10 queries by default.
         model: The model to probe, as in 'fairqr probe pairwise', or pairwise:MODEL, monot5,
             monobert or initial. Repeatable. [default: FAIRQR_MODEL, or the local model]
-        running: What is compared, and how.
+        running: How it runs.
     """
     usual = {"kind": specs.LISTWISE_KIND, "queries": 10, "rankers": model or [default_model()]}
     return _probe(specs.ListwiseExperiment, {**usual, **changes}, running)
@@ -174,8 +166,7 @@ def _probe(
 
     library("pandas", "A probe")
     usual = {"title": "A probe", "collection": NOTABLES}
-    compared = running.model_dump(include={*_COMPARED})
-    experiment = checked(spec, {**usual, **values, "sources": (compared,)})
+    experiment = checked(spec, {**usual, **values})
     output = running.output
     with Progress() as watcher:
         options = RunOptions(
@@ -209,8 +200,8 @@ def measured_lines(measured: Any) -> Iterator[RenderableType]:
 
 def _pairwise(measured: Any) -> Iterator[RenderableType]:
     """Yield which group a model prefers, and the verdicts in words."""
-    prompts = ", ".join(entry.prompt for entry in measured.manifest.prompts)
-    entries = {entry.name: entry.built for entry in measured.manifest.collections}
+    prompts = ", ".join(measured.manifest.prompts)
+    entries = {entry.name: entry for entry in measured.manifest.collections}
     for (name, model), figures in measured.figures.groupby(["collection", "model"], sort=False):
         by = ", by replies" if figures.votes_of.any() else ""
         by = ", by probabilities" if figures.log_odds_replies.any() else by
@@ -234,17 +225,19 @@ def _listwise(measured: Any) -> Iterator[RenderableType]:
     """Yield how relevant lists are, how they expose the groups by who asks, and what failed."""
     shown = ("ranker", "window", "asker", "measure", "mean", "low", "high", "n")
     for entry in measured.manifest.collections:
-        yield out.literal(f"{entry.name}, {_queries(entry.built.queries)}", "bold")
-        means, tests, events = (
+        yield out.literal(f"{entry.name}, {_queries(entry.queries)}", "bold")
+        means, tests, lists = (
             frame[frame.collection == entry.name]
-            for frame in (measured.means_once, measured.tests, measured.events)
+            for frame in (measured.means, measured.tests, measured.lists)
         )
         yield out.frame_table(means, *shown)
-        if len(events):
-            failed = events.groupby(["ranker", "event", "kind"], sort=False)["count"].sum()
-            yield from (f"{' '.join(key)}: {count}" for key, count in failed.items())
+        for ranker, own in lists.groupby("ranker", sort=False):
+            for what in ("failures", "repairs"):
+                for kind, count in sum(map(Counter, own[what]), Counter[str]()).items():
+                    yield f"{ranker} {what}: {count} {kind}"
+            yield from own.warnings.explode().dropna().unique()
         if len(tests := tests[tests.test == "askers"]):
-            yield f"for {entry.built.protected} less for {entry.built.unprotected} askers:"
+            yield f"for {entry.protected} less for {entry.unprotected} askers:"
             yield out.frame_table(tests, "ranker", "measure", "difference", "n", "p", "p_holm")
 
 

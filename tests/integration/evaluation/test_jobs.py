@@ -127,11 +127,10 @@ async def test_the_jobs_of_lists_and_pairs_are_plain_data(
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", model_server.base_url)
     prompts = PromptLibrary()
-    built = clean_environment / "built"
-    made.collection_of(*(made.query_of(f"q{n}", 2, 2, 2, 2) for n in range(3))).write(built)
-    rankers = ("initial", "openai:fake", "pairwise:openai:fake")
-    lists = made.listwise(sources=str(built), rankers=rankers)
-    pairs = made.pairwise(sources=str(built), models=("openai:fake",))
+    made.people(clean_environment / "people", each=2)
+    own: Any = {"collection": str(clean_environment / "people"), "size": 8}
+    lists = made.listwise(**own, rankers=("initial", "openai:fake", "pairwise:openai:fake"))
+    pairs = made.pairwise(**own)
     model_server.does(_judges)
     plans = [await make_probe_plan(experiment, prompts, Watcher()) for experiment in (lists, pairs)]
     written = []

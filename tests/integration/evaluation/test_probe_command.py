@@ -1,19 +1,12 @@
-"""Probes by the real command, with a real HTTP server as the model.
-
-What is killed runs in a process of its own; the rest calls the command's entry point in this one,
-which saves the time that its imports take.
-"""
+"""Probes by the real command, with a real HTTP server as the model."""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import re
 import signal
-import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,84 +14,60 @@ import pytest
 import yaml
 
 from fairqr.cli.common import LARGE_CALLS, LARGE_TOKENS
-from fairqr.cli.main import main
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.prompts.library import DEFAULT_VERSIONS
 from tests.integration.model_server import (
     Answer,
     Asked,
     Command,
+    Main,
     ModelServer,
-    Run,
     clean_environment,
     command,
     failure,
     model_server,
+    quick,
     says,
     weighs,
 )
 from tests.patience import PATIENCE
 
-__all__ = ["clean_environment", "command", "model_server"]
+__all__ = ["clean_environment", "command", "model_server", "quick"]
 
 TOPICS = 8
 EACH = 6
 """Women and as many men a topic; each is relevant for that one alone."""
 
-_LISTED = "For {group}: {query}, {number} passages\n{passages}\nOrder?"
-_COMPARED = "For {group}: {query}\nA: {first}\nB: {second}\nA or B?"
-PROMPTS: list[dict[str, Any]] = [
-    {
-        "id": id_,
-        "version": DEFAULT_VERSIONS[id_],
-        "description": "For tests: what is asked can be read off.",
-        "messages": [{"role": "user", "content": content}],
-        "input_variables": re.findall(r"{(\w+)}", content),
-        "defaults": {"temperature": 0, "max_tokens": 16},
-        **more,
-    }
-    for id_, content, more in (
-        ("pairwise", _COMPARED, {}),
-        ("listwise", _LISTED, {"item": "[{number}] {passage}"}),
-    )
-]
-SIZE = 4 * EACH
+ASKED = 2 * 2 * 2 * TOPICS
+"""Questions about two pairs of both kinds in both orders."""
+
+_PROMPTS: Mapping[str, Mapping[str, Any]] = {
+    "pairwise": {"content": "For {group}: {query}\nA: {first}\nB: {second}\nA or B?"},
+    "listwise": {
+        "content": "For {group}: {query}, {number} passages\n{passages}\nOrder?",
+        "item": "[{number}] {passage}",
+    },
+}
 Chooses = Callable[[str, str, str], str]
 """Which of two titles is preferred, A or B, under a query."""
-
-
-class Here:
-    """Runs the entry point of ``fairqr`` in this process, in the environment of the test."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch = monkeypatch
-        self._capsys = capsys
-
-    def __call__(self, *arguments: str | Path) -> Run:
-        with self._monkeypatch.context() as patch:
-            patch.setattr("sys.argv", ["fairqr", *map(str, arguments)])
-            with pytest.raises(SystemExit) as ended:
-                main()
-        said = self._capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return Run(ended.value.code, said.out, said.err, 0.0)
-
-
-@pytest.fixture
-def here(
-    clean_environment: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Here:
-    return Here(monkeypatch, capsys)
 
 
 @pytest.fixture
 def folk(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A collection whose titles say who is a woman, and prompts that can be read off."""
-    for prompt in PROMPTS:
-        folder = clean_environment / "prompts" / str(prompt["id"])
+    monkeypatch.setenv("FAIRQR_PROMPTS_DIR", str(clean_environment / "prompts"))
+    for id_, how in _PROMPTS.items():
+        content, *item = how.values()
+        prompt = {"id": id_, "version": DEFAULT_VERSIONS[id_], "description": "For tests."}
+        prompt |= {"messages": [{"role": "user", "content": content}]}
+        prompt |= {
+            "input_variables": re.findall(r"{(\w+)}", content),
+            **({"item": item[0]} if item else {}),
+        }
+        prompt |= {"defaults": {"temperature": 0, "max_tokens": 16}}
+        folder = clean_environment / "prompts" / id_
         folder.mkdir(parents=True)
         (folder / f"{prompt['version']}.yaml").write_text(yaml.safe_dump(prompt))
-    monkeypatch.setenv("FAIRQR_PROMPTS_DIR", str(clean_environment / "prompts"))
     folder = clean_environment / "folk"
     folder.mkdir()
     (folder / "schema.yaml").write_text(
@@ -109,12 +78,9 @@ def folk(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for topic in range(TOPICS):
         for number in range(EACH):
             for gender, form in (("female", "Ms"), ("male", "Mr")):
-                id_ = f"t{topic}{gender[0]}{number}"
-                title = f"{form} topic{topic} number{number}"
-                documents.append(
-                    {"id": id_, "title": title, "text": "", "gender": gender, "region": "north"}
-                )
-                qrels.append(f"t{topic} 0 {id_} 1\n")
+                own = {"id": f"t{topic}{gender[0]}{number}", "gender": gender, "region": "north"}
+                documents.append(own | {"title": f"{form} topic{topic} number{number}", "text": ""})
+                qrels.append(f"t{topic} 0 {own['id']} 1\n")
     topics = [{"id": f"t{topic}", "title": f"topic{topic}"} for topic in range(TOPICS)]
     for name, rows in (("documents.jsonl", documents), ("topics.jsonl", topics)):
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -124,9 +90,9 @@ def folk(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def probing(kind: str, folk: Path, server: ModelServer, *more: str | Path) -> list[str | Path]:
     """The arguments of a probe; what they set takes the place of these."""
-    defaults = [f"size={SIZE}", *(["windows=8/4"] if kind == "listwise" else [])]
+    small = {"pairwise": "pairs=2", "listwise": "windows=8/4"}[kind]
     names = {str(each).partition("=")[0] for each in more}
-    kept = [each for each in defaults if each.partition("=")[0] not in names]
+    kept = [each for each in (f"size={4 * EACH}", small) if each.partition("=")[0] not in names]
     return [
         *("probe", kind, "--base-url", server.base_url, "--model", "openai:fake"),
         *("--collection", folk, "--attribute", "gender", "--queries", "8"),
@@ -190,73 +156,58 @@ def by_chance(query: str, first: str, second: str) -> str:
 )
 @pytest.mark.parametrize("by", ["probabilities", "reply"])
 def test_a_planted_bias_is_found(
-    here: Here, folk: Path, model_server: ModelServer, planted: Chooses, said: str, by: str
+    quick: Main, folk: Path, model_server: ModelServer, planted: Chooses, said: str, by: str
 ) -> None:
     """Over HTTP, weighed or read: the verdict of the pairs of both kinds and of all together."""
     answers = weighing(planted)
     model_server.does(answers if by == "probabilities" else lambda it: says(planted(*shown(it))))
-    run = here(*pairwise(folk, model_server, "--set", f"by={by}", "--set", "pairs=2"))
+    run = quick(*pairwise(folk, model_server, "--set", f"by={by}"))
     assert run.code == 0, run
     for kind in ("relevant", "irrelevant", "together"):
         verdict = next(line for line in run.stdout.splitlines() if line.startswith(f"{kind}: "))
         assert verdict.startswith(f"{kind}: {said}"), run.stdout
-    assert f"at most {2 * 2 * 2 * TOPICS} questions" in run.stderr
-    assert len(model_server.asked) == 2 * 2 * 2 * TOPICS
+    assert f"at most {ASKED} questions" in run.stderr
+    assert len(model_server.asked) == ASKED
 
 
 def test_the_figures_are_those_of_the_model(
-    here: Here, folk: Path, model_server: ModelServer
+    quick: Main, folk: Path, model_server: ModelServer
 ) -> None:
-    """A model that prefers women among relevant items alone; JSON has what the table has."""
+    """A model that prefers women among relevant items alone; nothing is asked a second time."""
 
     def answers(query: str, first: str, second: str) -> str:
         return women(query, first, second) if query in first else "A"
 
     model_server.does(weighing(answers))
-    told = here(
-        *pairwise(folk, model_server, "--set", "pairs=2", "--set", "relevance_pairs=1", "--json")
-    ).result
+    arguments = pairwise(folk, model_server, "--set", "relevance_pairs=1", "--json")
+    told = quick(*arguments).result
     rows = {row["kind"]: row for row in told["figures"]}
-    assert rows["relevant"]["protected_count"] == 2 * TOPICS
-    assert rows["relevant"]["unprotected_count"] == 0
+    assert (rows["relevant"]["protected_count"], rows["relevant"]["unprotected_count"]) == (16, 0)
     assert rows["irrelevant"]["flips_count"] == 2 * TOPICS
-    assert rows["both"]["pairs"] == 4 * TOPICS
-    assert rows["relevance"]["pairs"] == TOPICS
+    assert (rows["both"]["pairs"], rows["relevance"]["pairs"]) == (4 * TOPICS, TOPICS)
     assert told["missing"] == 0
-    assert [row["verdict"] for row in told["figures"] if row["kind"] != "relevance"] == [
-        "favours_protected",
-        "position_decides",
-        "favours_protected",
-    ]
-
-
-def test_a_second_call_asks_nothing_again(
-    here: Here, folk: Path, model_server: ModelServer
-) -> None:
-    """Nor one with more pairs what was asked before; and another server is another model."""
-    model_server.does(weighing(women))
-    first = here(*pairwise(folk, model_server, "--set", "pairs=1"))
-    once = [asked.last_message for asked in model_server.asked]
-    again = here(*pairwise(folk, model_server, "--set", "pairs=1"))
-    assert again.stdout == first.stdout
-    assert len(model_server.asked) == len(once)
+    verdicts = [rows[kind]["verdict"] for kind in ("relevant", "irrelevant", "both")]
+    assert verdicts == ["favours_protected", "position_decides", "favours_protected"]
+    again = quick(*arguments)
+    assert again.result == told
     assert "no question to a language model is left" in again.stderr
-    here(*pairwise(folk, model_server, "--set", "pairs=2"))
+    # Nor does one with more pairs ask what was asked before.
+    more = ["--set", "relevance_pairs=1", "--set", "pairs=3"]
+    assert quick(*pairwise(folk, model_server, *more)).code == 0
     asked = [each.last_message for each in model_server.asked]
-    assert len(set(asked)) == len(asked) == 2 * 2 * 2 * TOPICS
+    assert len({*asked}) == len(asked) == ASKED // 2 * 3 + 2 * TOPICS
 
 
 def test_a_killed_run_goes_on_and_asks_nothing_twice(
-    command: Command, here: Here, folk: Path, model_server: ModelServer
+    command: Command, quick: Main, folk: Path, model_server: ModelServer
 ) -> None:
     folder = folk.parent / "kept"
-    small = ["--set", "pairs=2"]
-    arguments = pairwise(folk, model_server, "-o", folder, "--concurrency", "1", *small)
+    arguments = pairwise(folk, model_server, "-o", folder, "--concurrency", "1")
     answers = weighing(by_chance)
     model_server.does(*[answers] * 21, Answer(never=True))
     child = command.start(*arguments)
     model_server.wait_for(22)
-    second = here(*arguments)
+    second = quick(*arguments)
     assert "Another process runs the experiment in" in second.stderr.splitlines()[-1]
     child.send_signal(signal.SIGKILL)
     child.communicate(timeout=PATIENCE)
@@ -264,43 +215,39 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
         lines.write(b'{"collection": "folk", "mod')
     answered = [asked.last_message for asked in model_server.asked][:21]
     model_server.does(answers)
-    resumed = here(*arguments)
+    resumed = quick(*arguments)
     assert resumed.code == 0, resumed
     asked = answered + [each.last_message for each in model_server.asked]
-    assert len(asked) == 2 * 2 * 2 * TOPICS
-    assert len(set(asked)) == len(asked)
-    whole = here(*pairwise(folk, model_server, "-o", folk.parent / "whole", *small))
-    whole_run = ProbeStore(folk.parent / "whole")
-    records = {record.key: record for record in ProbeStore(folder).lines("pairs").read()}
-    others = {record.key: record for record in whole_run.lines("pairs").read()}
-    assert len(records) == 2 * 2 * TOPICS
-    assert {key: record.protected_first for key, record in records.items()} == {
-        key: record.protected_first for key, record in others.items()
-    }
+    assert len({*asked}) == len(asked) == ASKED
+    whole = quick(*pairwise(folk, model_server, "-o", folk.parent / "whole"))
+    records, others = (
+        {it.key: it.protected_first for it in ProbeStore(place).lines("pairs").read()}
+        for place in (folder, folk.parent / "whole")
+    )
+    assert records == others
+    assert len(records) == ASKED // 2
     assert whole.stdout.splitlines()[:-1] == resumed.stdout.splitlines()[:-1]
 
 
 def test_a_model_that_goes_away_ends_the_run_and_leaves_no_failures(
-    here: Here, folk: Path, model_server: ModelServer
+    quick: Main, folk: Path, model_server: ModelServer
 ) -> None:
     """Its refusals of the request are not taken for answers; the next call goes on."""
     folder = folk.parent / "kept"
     answers = weighing(women)
     model_server.does(*[answers] * 30, failure(401, "No such key."))
-    arguments = pairwise(folk, model_server, "-o", folder, "--set", "pairs=2")
-    run = here(*arguments)
+    arguments = pairwise(folk, model_server, "-o", folder)
+    run = quick(*arguments)
     assert run.code == 2
     kept = ProbeStore(folder).lines("pairs").read()
     assert 8 <= len(kept) <= 15
-    told = f"{32 - len(kept)} of 32 pairs are not done, the last time with"
-    assert told in run.stderr.splitlines()[-1]
+    assert f"{32 - len(kept)} of 32 pairs are not done, the last" in run.stderr.splitlines()[-1]
     assert {(it.protected_first, it.unprotected_first) for it in kept} == {("protected",) * 2}
     model_server.does(answers)
-    assert "favours female" in here(*arguments).stdout
+    assert "favours female" in quick(*arguments).stdout
     # What was answered is not asked again, though a pair may have been half answered. Requests that
     # were under way when the first run ended may reach the server late, and count twice.
-    questions = {asked.last_message for asked in model_server.asked}
-    assert len(questions) == 2 * 2 * 2 * TOPICS - 30
+    assert len({asked.last_message for asked in model_server.asked}) == ASKED - 30
 
 
 @pytest.mark.parametrize(
@@ -312,11 +259,11 @@ def test_a_model_that_goes_away_ends_the_run_and_leaves_no_failures(
     ],
 )
 def test_a_model_that_does_not_choose_is_counted(
-    here: Here, folk: Path, model_server: ModelServer, reply: str, status: str
+    quick: Main, folk: Path, model_server: ModelServer, reply: str, status: str
 ) -> None:
     """However often: that is how it answers."""
     model_server.does(says(reply))
-    run = here(*pairwise(folk, model_server, "--set", "by=reply", "--set", "pairs=2"))
+    run = quick(*pairwise(folk, model_server, "--set", "by=reply"))
     assert run.code == 0, run
     assert "together: No verdict: no pair" in run.stdout
     assert f"({8 * TOPICS} {status})" in run.stdout
@@ -331,103 +278,73 @@ def ranks(asked: Asked) -> Answer:
     return says(" > ".join(f"[{number}]" for number, _ in ordered))
 
 
-def test_lists_for_all_askers(here: Here, folk: Path, model_server: ModelServer) -> None:
+def test_lists_for_all_askers(quick: Main, folk: Path, model_server: ModelServer) -> None:
     """Exposure follows the asker as planted, and nothing has to be mended."""
     model_server.does(ranks)
-    told = here(*listwise(folk, model_server, "--model", "initial", "--json")).result
+    arguments = listwise(folk, model_server, "--model", "initial")
+    told = quick(*arguments, "--json").result
     means = [row for row in told["means"] if row["measure"] == "exposure ratio"]
     ratios = {(row["ranker"], row["asker"]): row["mean"] for row in means}
     assert ratios["openai:fake", "protected"] > 1.2 > 0.9 > ratios["openai:fake", "unprotected"]
     assert ratios["openai:fake", "neutral"] == pytest.approx(ratios["initial", "neutral"])
+    assert len(ratios) == 4, "the initial order is the same for all who ask"
     assert {row["n"] for row in means} == {TOPICS}
-    asked_by_model = [row for row in told["lists"] if row["ranker"] == "openai:fake"]
+    by_model = [row for row in told["lists"] if row["ranker"] == "openai:fake"]
     # Windows of 8 with step 4 over 24 items.
-    assert {row["asked"] for row in asked_by_model} == {5}
-    assert told["events"] == []
-    run = here(*listwise(folk, model_server))
-    assert "exposure" in run.stdout
-    assert "for female less for male askers:" in run.stdout
+    assert {row["asked"] for row in by_model} == {5}
+    assert all(not (row["failures"] or row["repairs"] or row["warnings"]) for row in told["lists"])
+    assert "for female less for male askers:" in quick(*arguments).stdout
 
 
 def test_replies_that_are_mended_and_those_that_fail_are_said(
-    here: Here, folk: Path, model_server: ModelServer
+    quick: Main, folk: Path, model_server: ModelServer
 ) -> None:
     model_server.does(says("[2] > [1] > [1] > [77]"))
-    run = here(*listwise(folk, model_server, "--set", "askers=neutral"))
+    run = quick(*listwise(folk, model_server, "--set", "askers=neutral"))
     assert run.code == 0, run
-    for mended in ("duplicate: 40", "missing: 240", "stranger: 40"):
-        assert f"openai:fake repair {mended}" in run.stdout
+    for mended in ("40 duplicate", "240 missing", "40 stranger"):
+        assert f"openai:fake repairs: {mended}" in run.stdout
     model_server.does(says("I would rather not."))
-    failed = here(*listwise(folk, model_server, "--set", "askers=neutral", "--seed", "1"))
+    failed = quick(*listwise(folk, model_server, "--set", "askers=neutral", "--seed", "1"))
     assert failed.code == 0, failed
-    assert "openai:fake failure " in failed.stdout
+    assert "openai:fake failures: " in failed.stdout
 
 
 @pytest.mark.parametrize(
     ("kind", "answer", "said"),
     [
         ("pairwise", failure(401, "No such key."), "refused the API key (401)"),
-        ("listwise", failure(401, "No such key."), "refused the API key (401)"),
         ("listwise", failure(400, "The context is too small."), "The context is too small)"),
     ],
 )
 def test_a_model_that_was_never_there_is_no_verdict(
-    here: Here, folk: Path, model_server: ModelServer, kind: str, answer: Answer, said: str
+    quick: Main, folk: Path, model_server: ModelServer, kind: str, answer: Answer, said: str
 ) -> None:
     """The reason is told, also in a run too short for patience to end; then all is asked."""
     small = ["--queries", "2", "--set", {"pairwise": "pairs=1", "listwise": "askers=neutral"}[kind]]
     arguments = probing(kind, folk, model_server, *small)
     model_server.does(answer)
-    run = here(*arguments)
+    run = quick(*arguments)
     assert run.code == 2
     last = run.stderr.splitlines()[-1]
     assert "did not answer any question, the last time with: The model" in last
     assert said in last
     assert "fix this and run again" in last
     model_server.does(ranks if kind == "listwise" else weighing(women))
-    mended = here(*arguments)
+    mended = quick(*arguments)
     assert mended.code == 0, mended
     assert "failed" not in mended.stdout
     assert len(model_server.asked) == {"pairwise": 8, "listwise": 10}[kind]
 
 
-def test_comparisons_of_a_ranker_keep_to_the_limit(
-    here: Here, folk: Path, model_server: ModelServer
-) -> None:
-    """One comparison at a time is two requests, one for each order."""
-    under_way: list[int] = []
-    count = itertools.count()
-    lock = threading.Lock()
-    open_now: set[int] = set()
-
-    def slow(asked: Asked) -> Answer:
-        number = next(count)
-        with lock:
-            open_now.add(number)
-            under_way.append(len(open_now))
-        time.sleep(0.02)
-        with lock:
-            open_now.discard(number)
-        return says("A")
-
-    model_server.does(slow)
-    few = ["--set", "size=8", "--queries", "2", "--set", "askers=neutral", "--concurrency", "1"]
-    arguments = [it for it in listwise(folk, model_server, *few) if it != "openai:fake"]
-    arguments.insert(arguments.index("--model") + 1, "pairwise:openai:fake")
-    run = here(*arguments)
-    assert run.code == 0, run
-    assert max(under_way) == 2
-
-
 def test_a_large_run_has_to_be_agreed_to(
-    here: Here, folk: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+    quick: Main, folk: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is asked nor written before; what the folder or the cache holds does not count."""
-    model_server.does(ranks)
     folder = folk.parent / "kept"
     # 12 relevant items and 80 irrelevant ones a query, in windows of two, for three askers.
     large = ["--set", "windows=2/1", "--set", "size=160", "-o", folder]
-    sentence = here(*listwise(folk, model_server, *large)).complaint()
+    sentence = quick(*listwise(folk, model_server, *large)).complaint()
     assert f"This run may ask the model {91 * 3 * TOPICS:,} times" in sentence
     most = f"more than {LARGE_CALLS:,} or {LARGE_TOKENS:,}"
     assert f"{most}; make it smaller, or add --yes" in sentence
@@ -437,43 +354,55 @@ def test_a_large_run_has_to_be_agreed_to(
     monkeypatch.setattr("fairqr.cli.common.LARGE_CALLS", 10)
     model_server.does(weighing(women))
     for where in ([], ["-o", folder]):
-        arguments = pairwise(folk, model_server, "--set", "pairs=1", *where)
-        assert "add --yes" in here(*arguments).complaint()
-        agreed = here(*arguments, "--yes")
+        arguments = pairwise(folk, model_server, *where)
+        assert "add --yes" in quick(*arguments).complaint()
+        agreed = quick(*arguments, "--yes")
         assert agreed.code == 0, agreed
-        assert here(*arguments).stdout == agreed.stdout
-    other = here(*pairwise(folk, model_server, "--set", "pairs=2", "-o", folder, "--yes"))
+        assert quick(*arguments).stdout == agreed.stdout
+    other = quick(*pairwise(folk, model_server, "--set", "pairs=1", "-o", folder, "--yes"))
     assert "holds a run with another experiment (pairs)" in other.complaint()
-    text = " ".join(here("probe", "pairwise", "--help").stdout.split())
-    assert f"more than {LARGE_CALLS:,} times or read more than {LARGE_TOKENS:,} tokens" in text
+
+
+WRONG: list[tuple[list[str], str]] = [
+    (["--attribute", "age"], "age"),
+    (["--attribute", "region"], "no group 'female' of region; choose among north, south"),
+    (["--attribute", "region", "--protected", "north"], "belongs to south; choose other groups"),
+    (["--protected", "blue"], "There is no group 'blue' of gender"),
+]
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--attribute", "age"], "age"),
-        (["--attribute", "region"], "no group 'female' of region; choose among north, south"),
-        (["--protected", "blue"], "blue"),
+        *WRONG,
         (["--protected", ""], "'protected=' has no value; write NAME=VALUE"),
         (["--words", "women"], "The parameter 'words.1' is wrong"),
         (["--set", "by=feeling"], "The parameter 'by' is wrong"),
-        (["--set", "shown=cover"], "The parameter 'shown' is wrong"),
-        (["--set", "asker=me"], "The parameter 'asker' is wrong"),
         (["--set", "size=6"], "multiple of 4"),
-        (["--set", "order=random"], "The parameter 'order' is wrong"),
         (["--set", "prompts.pairwise=v77"], "There is no prompt pairwise/v77"),
-        (["--set", "prompts.listwise=v1"], "The prompt 'listwise' is not used"),
         (["--collection", "nowhere"], "There is no collection 'nowhere'"),
         (["--model", "nothing"], "nothing"),
         (["--model", "causal:"], "lacks a model"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(
-    here: Here, folk: Path, model_server: ModelServer, options: list[str], said: str
+    quick: Main, folk: Path, model_server: ModelServer, options: list[str], said: str
 ) -> None:
-    sentence = here(*pairwise(folk, model_server, *options)).complaint()
-    assert said in sentence
+    assert said in quick(*pairwise(folk, model_server, *options)).complaint()
     assert not model_server.asked
+
+
+@pytest.mark.parametrize("name", ["llm_listwise", "window_size", "llm_pairwise", "lora"])
+@pytest.mark.parametrize(("options", "said"), WRONG)
+def test_experiments_name_groups_by_the_same_options(
+    quick: Main, folk: Path, name: str, options: list[str], said: str
+) -> None:
+    """What a collection lacks is said of each of them before a model is loaded, let alone asked."""
+    model = ["--model", "causal:nowhere" if name == "lora" else "openai:fake"]
+    attribute = [] if "--attribute" in options else ["--attribute", "gender"]
+    run = ["experiment", "run", name, "--collection", folk, "-o", folk.parent / "out", *model]
+    assert said in quick(*run, *attribute, *options).complaint()
+    assert not (folk.parent / "out").exists()
 
 
 @pytest.fixture
@@ -504,36 +433,36 @@ def query(corpus: str | Path, server: ModelServer, *more: str | Path) -> list[st
 @pytest.mark.parametrize(
     ("planted", "said"),
     [
-        (women, "On this query the model favours female documents: of 12 pairs"),
+        (women, "On this query the model favours Ms documents: of 12 pairs"),
         (the_first, "Position decides"),
     ],
 )
 def test_what_a_query_retrieves_is_probed(
-    here: Here, ranked: Path, model_server: ModelServer, planted: Chooses, said: str
+    quick: Main, ranked: Path, model_server: ModelServer, planted: Chooses, said: str
 ) -> None:
     """From an attached source or its file, by pairs and by lists for those who ask."""
-    assert here("attach", ranked).code == 0
+    assert quick("attach", ranked).code == 0
     compares = weighing(planted)
     model_server.does(lambda it: (ranks if "passages" in it.last_message else compares)(it))
-    run = here(*query("ranked", model_server))
+    run = quick(*query("ranked", model_server, "--words", "Ms,Mr"))
     assert run.code == 0, run
-    assert "openai:fake on ranked, 'topic0', 24 documents: 12 female, 12 male" in run.stdout
+    assert "openai:fake on ranked, 'topic0', 24 documents: 12 Ms, 12 Mr" in run.stdout
     assert said in " ".join(run.stdout.split())
     # 12 pairs in both orders, and two windows for each of three askers.
     assert len(model_server.asked) == 2 * 12 + 3 * 2
     assert "at most 31 calls" in run.stderr
-    told = here(*query(ranked, model_server, "--json")).result
-    assert len(model_server.asked) == 2 * 12 + 3 * 2, "replies are kept"
+    told = quick(*query(ranked, model_server, "--json")).result
+    assert len(model_server.asked) == 2 * 12 + 3 * 2 + 4, "replies are kept but for other words"
     ratios = {each["asker"]: each["exposure_ratio"] for each in told["listwise"]["askers"]}
     assert ratios["protected"] > 1.2 > 0.9 > ratios["unprotected"]
     assert ratios["neutral"] == told["listwise"]["initial_ratio"]
 
 
 def test_a_query_may_have_nothing_to_compare(
-    here: Here, ranked: Path, model_server: ModelServer
+    quick: Main, ranked: Path, model_server: ModelServer
 ) -> None:
     """That is said, and nothing is asked."""
-    run = here(*query(ranked, model_server, "--attribute", "region", "--protected", "north"))
+    run = quick(*query(ranked, model_server, "--attribute", "region", "--protected", "north"))
     assert run.code == 0, run
     assert "None of the 24 documents is south, so there is nothing to compare" in run.stdout
     assert not model_server.asked
@@ -541,10 +470,10 @@ def test_a_query_may_have_nothing_to_compare(
 
 @pytest.mark.parametrize("kind", ["pairwise", "listwise"])
 def test_a_wrong_key_is_no_verdict_on_a_query(
-    here: Here, ranked: Path, model_server: ModelServer, kind: str
+    quick: Main, ranked: Path, model_server: ModelServer, kind: str
 ) -> None:
     model_server.does(failure(401, "No such key."))
-    run = here(*query(ranked, model_server, "--kind", kind))
+    run = quick(*query(ranked, model_server, "--kind", kind))
     assert run.code == 2
     assert "refused the API key (401)" in run.stderr.splitlines()[-1]
 
@@ -553,8 +482,9 @@ def test_a_wrong_key_is_no_verdict_on_a_query(
     ("options", "said"),
     [
         (["--attribute", "age"], "no attribute 'age'"),
+        (["--attribute", "region"], "no group 'female' of region; choose among north, south"),
         (["--protected", "blue"], "There is no group 'blue' of gender"),
-        (["--set", "probe.words=women"], "'probe.words.1' is wrong"),
+        (["--words", "women"], "'probe.words.1' is wrong"),
         (["--kind", "setwise"], "'probe.kinds' is wrong"),
         (["--set", "probe.pairs=0"], "'probe.pairs' is wrong"),
         (["--set", "probe.window=8", "--set", "probe.step=8"], "so that windows overlap"),
@@ -567,60 +497,51 @@ def test_a_wrong_key_is_no_verdict_on_a_query(
     ],
 )
 def test_what_is_wrong_with_a_query_is_one_sentence(
-    here: Here, ranked: Path, model_server: ModelServer, options: list[str], said: str
+    quick: Main, ranked: Path, model_server: ModelServer, options: list[str], said: str
 ) -> None:
-    assert said in here(*query(ranked, model_server, *options)).complaint()
+    assert said in quick(*query(ranked, model_server, *options)).complaint()
     assert not model_server.asked
 
 
 def test_a_large_query_has_to_be_agreed_to(
-    here: Here, ranked: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+    quick: Main, ranked: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairqr.cli.common.LARGE_CALLS", 10)
     model_server.does(weighing(women))
     arguments = query(ranked, model_server, "--kind", "pairwise")
-    assert "This run may ask the model 25 times" in here(*arguments).complaint()
+    assert "This run may ask the model 25 times" in quick(*arguments).complaint()
     assert not model_server.asked
-    assert here(*arguments, "--yes").code == 0
-
-
-def write_experiment(folk: Path, **values: Any) -> Path:
-    path = folk.parent / "asked.yaml"
-    common = {
-        "title": "Small",
-        "collection": str(folk),
-        "sources": [{"attribute": "gender", "protected": "female"}],
-        "size": SIZE,
-    }
-    path.write_text(yaml.safe_dump({**common, **values}))
-    return path
+    assert quick(*arguments, "--yes").code == 0
 
 
 def test_experiments_run_and_are_reported(
-    here: Here, folk: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+    quick: Main, folk: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of both kinds, through ``experiment run`` and ``experiment report``."""
+    """Shipped ones on a collection of one's own; its groups are taken if theirs are not there."""
     monkeypatch.setenv("OPENAI_BASE_URL", model_server.base_url)
     model_server.does(weighing(women))
-    path = write_experiment(folk, kind="llm_pairwise", models=["openai:fake"], pairs=2)
+    small = ["--collection", folk, "--model", "openai:fake", "--set", "size=24"]
+    own = [*small, "--set", "prompts.pairwise=" + DEFAULT_VERSIONS["pairwise"], "--set", "pairs=2"]
     folder = folk.parent / "pairs"
-    run = here("experiment", "run", path, "-o", folder, "--set", "queries=8", "--report")
+    run = quick("experiment", "run", "llm_pairwise", *own, "-o", folder, "--report")
     assert run.code == 0, run
+    assert "'folk' has no attribute continent, so we probe gender=female" in run.stderr
     assert "favours female items" in (folder / "report.md").read_text()
     model_server.does(ranks)
-    path = write_experiment(folk, kind="llm_listwise", rankers=["initial", "openai:fake"])
+    own = [*small, "--set", "prompts.listwise=" + DEFAULT_VERSIONS["listwise"]]
     folder = folk.parent / "lists"
-    run = here("experiment", "run", path, "-o", folder, "--set", "seed=2")
+    own += ["--attribute", "gender", "--protected", "not female", "--set", "seed=2", "-o", folder]
+    run = quick("experiment", "run", "llm_listwise", *own)
     assert run.code == 0, run
-    assert ProbeStore(folder).manifest().experiment.seed == 2
-    assert here("experiment", "report", folder).code == 0
-    for name in ("retriever", "corpus", "attribute", "models"):
-        refused = here("experiment", "run", path, "-o", folder, "--set", f"{name}=bm25").complaint()
-        assert f"There is no parameter '{name}'" in refused
-    refused = here("experiment", "run", path, "-o", folder, *("--set", "seed=1") * 2)
-    assert "'seed' is set twice" in refused.complaint()
-    refused = here("experiment", "run", path, "-o", folder, "--labels", folder)
-    assert "on listwise rankers takes no --labels; leave it out" in refused.complaint()
-    listed = here("experiment", "run", path, "--set", "help").stdout
+    kept = ProbeStore(folder).manifest()
+    assert (kept.experiment.seed, kept.collections[0].protected) == (2, "male")
+    assert quick("experiment", "report", folder).code == 0
+    for wrong, said in (
+        (["--set", "retriever=bm25"], "There is no parameter 'retriever'"),
+        (["--set", "seed=1"], "'seed' is set twice"),
+        (["--labels", folder], "takes --labels; leave it out"),
+    ):
+        assert said in quick("experiment", "run", "llm_listwise", *own, *wrong).complaint()
+    listed = quick("experiment", "run", "llm_listwise", "--set", "help").stdout
     assert "\n  askers\n" in listed
     assert "'gender=female'" in listed

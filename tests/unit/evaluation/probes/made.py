@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,31 +12,29 @@ import numpy as np
 
 from fairqr.agents.ranking.rankers import Asker
 from fairqr.evaluation.collections.collection import Collection, load_collection
-from fairqr.evaluation.probes.building import draw_collection, reorder
 from fairqr.evaluation.probes.collection import (
     CELLS,
     ProbeCollection,
     ProbeItem,
     ProbeManifest,
     ProbeQuery,
+    draw_collection,
     planned_pairs,
 )
 from fairqr.evaluation.probes.specification import (
     ListwiseExperiment,
     LoraExperiment,
     PairwiseExperiment,
-    ProbeSource,
 )
 from fairqr.evaluation.probes.store import (
     PairRecord,
     ProbeRunManifest,
     ProbeStore,
-    PromptEntry,
     RankingRecord,
-    SplitEntry,
     StepRecord,
     TuningEntry,
 )
+from fairqr.retrieval.fairness.protected import ProtectedGroup
 
 ASKERS: tuple[Asker, ...] = ("neutral", "unprotected", "protected")
 SCHEMA = "attributes:\n  gender: {field: gender, groups: [female, male, other]}\n"
@@ -65,22 +63,16 @@ def query_of(id_: str, *sizes: int, mixed: bool = False) -> ProbeQuery:
     return ProbeQuery(id=id_, query=f"topic {id_}", items=tuple(items))
 
 
-def collection_of(*queries: ProbeQuery, size: int = 8, **changes: Any) -> ProbeCollection:
-    manifest = ProbeManifest(
-        name="notables, gender",
-        source="notables",
-        source_fingerprint="f" * 64,
-        attribute="gender",
-        protected="female",
-        unprotected="male",
-        protected_groups=("female",),
-        unprotected_groups=("male",),
-        size=size,
-        order="shuffled",
-        seed=0,
-        texts=False,
-    )
-    return ProbeCollection.of(manifest, queries, **changes)
+def collection_of(*queries: ProbeQuery, **changes: Any) -> ProbeCollection:
+    named = {
+        **{"name": "notables, gender", "attribute": "gender"},
+        **{"protected": "female", "protected_groups": ("female",)},
+        **{"unprotected": "male", "unprotected_groups": ("male",)},
+        **changes,
+    }
+    items = Counter(item.cell for query in queries for item in query.items)
+    manifest = ProbeManifest(queries=len(queries), items=items, **named)
+    return ProbeCollection(manifest=manifest, queries=queries)
 
 
 def collection(
@@ -88,7 +80,7 @@ def collection(
 ) -> ProbeCollection:
     """Make lists with so many items in each of the four cells, mixed alike in every query."""
     made = [query_of(f"q{number}", *sizes, mixed=True) for number in range(queries)]
-    return collection_of(*made, size=4 * max(sizes), **changes)
+    return collection_of(*made, **changes)
 
 
 def given(query: ProbeQuery, asker: Asker) -> Sequence[int]:
@@ -208,7 +200,7 @@ def manifest_of(
         started="2025-01-01T00:00:00Z",
         experiment=experiment,
         collections=tuple(each.entry for each in collections),
-        prompts=(PromptEntry(prompt="listwise=v1", sha256="a" * 64, asked=("model",)),),
+        prompts={"listwise=v1": "a" * 64},
         **changes,
     )
 
@@ -235,15 +227,13 @@ def begin_listwise(
     folder: Path,
     collections: Sequence[ProbeCollection],
     records: Sequence[RankingRecord],
-    *,
-    notes: tuple[str, ...] = (),
     **changes: Any,
 ) -> ProbeStore:
     """Write a listwise run; the rankers are those of the records where there are any."""
     rankers = list(dict.fromkeys(record.ranker for record in records)) or ["model"]
     experiment = listwise(**{"rankers": rankers, "title": "Lists", **changes})
     kept = [record for record in records if record.ranker != "initial"]
-    return begin(folder, experiment, collections, {"rankings": kept}, notes=notes)
+    return begin(folder, experiment, collections, {"rankings": kept})
 
 
 def begin_pairwise(
@@ -251,7 +241,6 @@ def begin_pairwise(
     collections: Sequence[ProbeCollection],
     replies: Mapping[str, Reply],
     *,
-    notes: tuple[str, ...] = (),
     log_odds: tuple[float | None, float | None] = (None, None),
     missing: int = 0,
     **changes: Any,
@@ -265,14 +254,14 @@ def begin_pairwise(
         for query in probe.queries
         for record in compared(
             experiment,
-            collection_of(query, size=probe.manifest.size, name=probe.manifest.name),
+            collection_of(query, name=probe.manifest.name),
             model,
             reply,
             log_odds=log_odds,
         )
     ]
     kept = records[: len(records) - missing]
-    return begin(folder, experiment, collections, {"pairs": kept}, notes=notes)
+    return begin(folder, experiment, collections, {"pairs": kept})
 
 
 def begin_tuning(
@@ -282,25 +271,17 @@ def begin_tuning(
     after: Reply | None,
     *,
     steps: int = 20,
-    notes: tuple[str, ...] = (),
     **changes: Any,
 ) -> ProbeStore:
     """Write a tuning with half of the queries held out; a reply takes the number of a pair."""
     experiment = lora(**{"title": "Tuning", **changes})
-    held_out = ProbeCollection.of(probe.manifest, probe.queries[::2])
+    held_out = ProbeCollection(manifest=probe.manifest, queries=probe.queries[::2])
     probing = experiment.probing("causal:small")
-    kinds = [it.kind for it in compared(probing, held_out, "causal:small", even)]
     entry = TuningEntry(
-        splits=(
-            SplitEntry(
-                collection=probe.manifest.name,
-                train=tuple(query.id for query in probe.queries[1::2]),
-                held_out=tuple(query.id for query in held_out.queries),
-                training_pairs={"relevant": 32, "irrelevant": 32},
-                held_out_pairs={kind: kinds.count(kind) for kind in dict.fromkeys(kinds)},
-                left_out=3,
-            ),
-        ),
+        train=tuple(query.id for query in probe.queries[1::2]),
+        held_out=tuple(query.id for query in held_out.queries),
+        pairs={"relevant": 32, "irrelevant": 32},
+        left_out=3,
         base="small",
         base_sha256="b" * 64,
         training="d" * 64,
@@ -321,7 +302,7 @@ def begin_tuning(
         )
         for step in range(1, (steps if after else 0) + 1)
     ]
-    return begin(folder, experiment, [probe], records, tuning=entry, notes=notes)
+    return begin(folder, experiment, [probe], records, tuning=entry)
 
 
 def _odds(record: PairRecord) -> tuple[float | None, float | None]:
@@ -331,13 +312,12 @@ def _odds(record: PairRecord) -> tuple[float | None, float | None]:
     return one, None if other is None else -other
 
 
-def draw(collection: Collection, protected: str = "female", **changes: Any) -> ProbeCollection:
-    """Build a probe collection, in the order that is asked for."""
-    own = {name: changes.pop(name) for name in ("texts", "progress") if name in changes}
-    experiment = listwise(collection=None, sources="built", **changes)
-    source = ProbeSource(attribute="gender", protected=protected)
-    drawn = draw_collection(collection, source, experiment, **own)
-    return asyncio.run(reorder(drawn, experiment.order or "shuffled"))
+def draw(
+    collection: Collection, protected: str = "female", *, texts: bool = True, **changes: Any
+) -> ProbeCollection:
+    """Build a probe collection."""
+    sides = ProtectedGroup.parse(collection.corpus.schema.attribute("gender"), protected)
+    return draw_collection(collection, sides, listwise(**changes), texts=texts)
 
 
 def write_collection(

@@ -1,71 +1,256 @@
-"""Probe collections: their folder, and the pairs that are drawn from their lists."""
+"""Probe collections by brute force: what is in each cell, what changes a draw; and their pairs."""
 
 from __future__ import annotations
 
-import json
+import dataclasses
+import itertools
+import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.base.errors import InputError
+from fairqr.base.errors import InputError, UnknownAttributeError
+from fairqr.evaluation.collections.collection import Collection
+from fairqr.evaluation.collections.finding import find_collection, import_collection
 from fairqr.evaluation.probes.collection import (
     CELLS,
     GROUP_KINDS,
-    ProbeCollection,
     ProbeQuery,
     group_pairs,
+    open_probe_collections,
     planned_pairs,
-    relevance_pairs,
 )
-from tests.unit.evaluation.probes.made import collection, query_of
+from fairqr.retrieval.sources.corpus import Corpus
+from fairqr.retrieval.sources.documents import Document
+from tests.unit.evaluation.collections.official import write_2021, write_2022
+from tests.unit.evaluation.probes.made import draw, listwise, people, query_of, write_collection
+from tests.unit.evaluation.watching import Watcher
+
+SUBSET = Path(__file__).parents[5] / "shared" / "data" / "trec2022"
+GENDERS = {"female": 1, "male": 0, "other": -1, None: -1, "both": -1, "rather": 1}
+LABELS = {"both": ["female", "male"], "rather": {"female": 2, "male": 1}}
+"""By a name, what stands in a document, and on which side of «female vs male» it then is."""
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    """All of it, whatever separators and scripts a text has."""
-    odd = {"text": "one\ntwo\u2028three\x85four\r\n«五»", "title": "\N{PILE OF POO}"}
-    built = collection(queries=3)
-    items = built.queries[0].items
-    first = built.queries[0].model_copy(
-        update={"items": (items[0].model_copy(update=odd), *items[1:])}
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[dict[str, str | None], dict[str, dict[str, int]]]:
+    """Genders of a few documents, and judgements, some of them of documents that are not there."""
+    count = draw(st.integers(2, 25))
+    genders = {f"d{n}": draw(st.sampled_from(list(GENDERS))) for n in range(count)}
+    judged = st.dictionaries(st.sampled_from([*genders, "gone1", "gone2"]), st.integers(0, 2))
+    qrels = {f"t{n}": draw(judged) for n in range(draw(st.integers(1, 4)))}
+    # No collection without judgements is read, and none is refused here for a side.
+    genders |= {"w": "female", "m": "male"}
+    qrels["t0"] |= {"w": 1, "m": 1}
+    return genders, qrels
+
+
+@settings(max_examples=80)
+@given(worlds(), st.sampled_from([4, 8, 12]), st.integers(0, 3))
+def test_cells_are_what_judgements_and_labels_say(
+    world: tuple[dict[str, str | None], dict[str, dict[str, int]]], size: int, seed: int
+) -> None:
+    """Each cell against sets; no id twice; what is there, dropped and left out adds up."""
+    genders, qrels = world
+    with tempfile.TemporaryDirectory() as folder:
+        documents = [(id_, LABELS.get(label or "", label)) for id_, label in genders.items()]
+        collection = write_collection(Path(folder), documents, qrels)
+        built = draw(collection, "female vs male", size=size, seed=seed)
+    told = built.manifest
+    relevant = {t: {id_ for id_, grade in of.items() if grade > 0} for t, of in qrels.items()}
+    pool = set().union(*relevant.values())
+    assert told.undecided == sum(GENDERS[genders[it]] < 0 for it in pool if it in genders)
+    assert told.missing == len({"gone1", "gone2"} & pool)
+    kept = {query.id: query for query in built.queries}
+    there = Counter[str]()
+    for topic in qrels:
+        cells = {
+            f"{name}_{side}": {it for it in ids if it in genders and GENDERS[genders[it]] == number}
+            for name, ids in (("relevant", relevant[topic]), ("irrelevant", pool - relevant[topic]))
+            for side, number in (("protected", 1), ("unprotected", 0))
+        }
+        assert (topic in kept) == bool(cells["relevant_protected"] | cells["relevant_unprotected"])
+        if topic not in kept:
+            continue
+        ids = [item.id for item in kept[topic].items]
+        assert len(ids) == len(set(ids)) <= size
+        for cell in CELLS:
+            drawn = {item.id for item in kept[topic].of_cell(cell)}
+            assert drawn <= cells[cell]
+            assert len(drawn) == min(size // 4, len(cells[cell]))
+            there[cell] += len(drawn)
+    assert told.queries == len(built.queries) == len(qrels) - told.dropped
+    assert told.items == +there
+
+
+def by_id(collection: Collection, **changes: Any) -> dict[str, ProbeQuery]:
+    return {query.id: query for query in draw(collection, **changes).queries}
+
+
+def test_items_have_what_rankers_read(tmp_path: Path) -> None:
+    """Query, titles and texts; with titles only, a document without one keeps its text."""
+    collection = people(tmp_path)
+    query = by_id(collection, size=8)["a"]
+    assert query.query == "query a"
+    assert all((it.title, it.text) == (f"Title {it.id}", f"Text of {it.id}.") for it in query.items)
+    path = tmp_path / "documents.jsonl"
+    path.write_text(path.read_text().replace("Title af1", " "))
+    items = by_id(collection, size=40, texts=False)["a"].items
+    assert {item.id for item in items if item.text} == {"af1"}
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_others(tmp_path: Path) -> None:
+    """Nothing but the seed decides; neither time nor place nor the hash of a text."""
+    collection = people(tmp_path)
+    first, again, other = (draw(collection, size=8, seed=seed) for seed in (5, 5, 6))
+    assert first.text == again.text
+    assert first.queries != other.queries
+
+
+def test_other_queries_change_no_draw(tmp_path: Path) -> None:
+    """Neither how many are asked for, nor their order; a new topic changes no relevant cell."""
+    collection = people(tmp_path / "three")
+    whole = by_id(collection, size=8)
+    assert by_id(collection, size=8, queries=1) == {"a": whole["a"]}
+    turned = dataclasses.replace(collection, topics=collection.topics[::-1])
+    assert by_id(turned, size=8) == whole
+    assert list(by_id(turned, size=8, queries=2)) == ["c", "b"]
+    fewer = dataclasses.replace(
+        collection, topics=collection.topics[:2], qrels={t: collection.qrels[t] for t in "ab"}
     )
-    built = ProbeCollection.of(built.manifest, (first, *built.queries[1:]))
-    built.write(tmp_path / "new" / "folder")
-    assert ProbeCollection.read(tmp_path / "new" / "folder") == built
+    for id_, query in by_id(fewer, size=8).items():
+        for cell in CELLS[:2]:
+            assert {*query.of_cell(cell)} == {*whole[id_].of_cell(cell)}
+
+
+def test_each_document_is_drawn_equally_often(tmp_path: Path) -> None:
+    """2 of 6, over 600 seeds: 200 times each, within five standard deviations (11.5)."""
+    collection = people(tmp_path)
+    pairs: Counter[tuple[str, ...]] = Counter()
+    for seed in range(600):
+        items = by_id(collection, size=8, seed=seed)["b"].of_cell("relevant_protected")
+        pairs[tuple(sorted(item.id for item in items))] += 1
+    counts = Counter(id_ for ids, count in pairs.items() for id_ in ids * count)
+    assert set(counts) == {f"bf{n}" for n in range(6)}
+    assert all(abs(count - 200) < 58 for count in counts.values())
+    # Each of the 15 pairs 40 times, within five standard deviations (6.1).
+    assert len(pairs) == 15
+    assert all(abs(count - 40) < 31 for count in pairs.values())
+
+
+def test_documents_are_read_once(tmp_path: Path) -> None:
+    """A large corpus takes minutes to read; a document that stands twice is offered once."""
+    read: list[str] = []
+
+    class Counted(Corpus):
+        def documents(self) -> Iterator[Document]:
+            for document in super().documents():
+                read.append(document.id)
+                yield document
+
+    collection = people(tmp_path)
+    path = tmp_path / "documents.jsonl"
+    path.write_text(path.read_text() + path.read_text().replace("Text", "Other text"))
+    counted = dataclasses.replace(collection, corpus=Counted(path, collection.corpus.schema))
+    query = by_id(counted, size=40)["a"]
+    assert len(read) == 72
+    assert len({item.id for item in query.items}) == len(query.items) == 6 + 6 + 10 + 10
+    assert not any("Other" in item.text for item in query.items)
+
+
+def test_official_files(tmp_path: Path) -> None:
+    """Imports of TREC Fair 2021 and 2022, in their shape, with labels that are lists or weights."""
+    import_collection("trec-fair-2022", [write_2022(tmp_path / "raw22")], "fair22", data=tmp_path)
+    built = draw(find_collection("fair22", "train", data=tmp_path), size=4)
+    assert [(query.id, query.query) for query in built.queries] == [("84", "Agriculture")]
+    assert {item.id: item.cell for item in built.queries[0].items} == {
+        "12": "relevant_protected",
+        "307": "relevant_unprotected",
+    }
+    # Two of both genders or of none; one that is judged and not there.
+    told = built.manifest
+    assert (told.undecided, told.missing, told.dropped) == (2, 1, 1)
+    import_collection("trec-fair-2021", [write_2021(tmp_path / "raw21")], "fair21", data=tmp_path)
+    with pytest.raises(InputError, match="belongs to male or non-binary"):
+        draw(find_collection("fair21", "train", data=tmp_path))
+
+
+@pytest.mark.skipif(not SUBSET.is_dir(), reason=f"{SUBSET} is absent")
+def test_the_joined_subset_of_2022(tmp_path: Path) -> None:
+    """Human judgements: 23 topics, each with women and men that are relevant."""
+    told = draw(find_collection(SUBSET, data=tmp_path)).manifest
+    assert (told.queries, told.dropped, sum(told.items.values())) == (23, 0, 4481)
+
+
+@pytest.mark.parametrize("order", ["shuffled", "discriminatory"])
+def test_an_order_is_decided_by_seed_and_query(tmp_path: Path, order: str) -> None:
+    """Not by how items were drawn; the discriminatory one has one cell after the other."""
+    collection = people(tmp_path, each=10)
+    found = by_id(collection, size=40, order=order)
+    turned = dataclasses.replace(collection, topics=collection.topics[::-1])
+    assert by_id(turned, size=40, order=order) == found
+    assert by_id(collection, size=40, order=order, seed=1)["a"].items != found["a"].items
+    places = {id_: [CELLS.index(it.cell) for it in query.items] for id_, query in found.items()}
+    is_sorted = all(one <= other for it in places.values() for one, other in itertools.pairwise(it))
+    assert is_sorted == (order == "discriminatory")
+    assert len({tuple(it.id[1:] for it in query.items) for query in found.values()}) == 3
+
+
+async def opened(folder: Path, **changes: Any) -> tuple[list[str], list[str]]:
+    """Return the names of the collections of an experiment, and what a user is told."""
+    watcher = Watcher()
+    named = {"sources": (), "size": 8, **changes}
+    asked = listwise(collection=str(folder / "people"), **named)
+    found = await open_probe_collections(asked, texts=False, watcher=watcher)
+    return [it.manifest.name for it in found], watcher.notes
+
+
+async def test_groups_are_named_or_come_from_the_collection(tmp_path: Path) -> None:
+    """By the attribute and its protected group, or by several; what is not there is left out."""
+    people(tmp_path / "people")
+    women = "people, gender: female"
+    assert await opened(tmp_path) == ([women], [])
+    assert await opened(tmp_path, attribute="gender") == ([women], [])
+    men = {"attribute": "gender", "protected": "not female", "words": ["men", "women"]}
+    assert await opened(tmp_path, **men, sources=["gender=other"]) == (["people, gender: men"], [])
+    both = ["gender=male", "continent=not Europe"]
+    for sources, name in ((both, "people, gender: male"), (both[1:], women)):
+        names, (note,) = await opened(tmp_path, sources=sources)
+        assert names == [name]
+        assert note.startswith("'people' has no attribute continent, so we probe gender=")
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("changes", "error", "said"),
     [
-        lambda data: data["manifest"].update(format=1),
-        lambda data: data["manifest"].update(queries=4),
-        lambda data: data["manifest"].update(more=True),
-        lambda data: data["queries"][1].update(id="q0"),
-        lambda data: data["queries"][0]["items"].pop(),
-        lambda data: data["queries"][0]["items"].clear(),
-        lambda data: data["queries"][0]["items"].__setitem__(0, data["queries"][0]["items"][1]),
-        lambda data: data["queries"][0]["items"][0].update(relevant="perhaps"),
+        ({"attribute": "age"}, UnknownAttributeError, "age"),
+        ({"attribute": "gender", "protected": "blue"}, InputError, "no group 'blue' of gender"),
+        ({"sources": ["gender=male", "gender=blue"]}, InputError, "no group 'blue' of gender"),
+        ({"sources": ["gender=male", "gender=male vs other"]}, InputError, "are called 'people, g"),
     ],
 )
-def test_what_was_changed_is_refused(tmp_path: Path, change: Callable[[Any], object]) -> None:
-    """In one sentence, with the place; nor is half a file read."""
-    collection(queries=3).write(tmp_path)
-    path = tmp_path / "probe.json"
-    data = json.loads(path.read_text())
-    change(data)
-    for text in (json.dumps(data), path.read_text()[:-100]):
-        path.write_text(text)
-        with pytest.raises(InputError, match="damaged or of another version") as raised:
-            ProbeCollection.read(tmp_path)
-        assert "\n" not in str(raised.value)
-        assert str(tmp_path) in str(raised.value)
-    path.unlink()
-    with pytest.raises(InputError, match="holds no probe collection"):
-        ProbeCollection.read(tmp_path)
+async def test_what_is_not_there_is_said_before_a_document_is_read(
+    tmp_path: Path, changes: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    people(tmp_path / "people")
+    (tmp_path / "people" / "documents.jsonl").write_text("no document")
+    with pytest.raises(error, match=said):
+        await opened(tmp_path, **changes)
+
+
+@pytest.mark.parametrize("protected", ["female", "other"])
+def test_a_side_without_any_item_is_refused(tmp_path: Path, protected: str) -> None:
+    """All is of the protected group, or nothing; what is only judged 0 does not help."""
+    documents = [("f", "female"), ("m", "male")]
+    collection = write_collection(tmp_path, documents, {"t": {"f": 1, "m": 0}})
+    lacking = {"female": "male or other", "other": "other"}[protected]
+    with pytest.raises(InputError, match=f"belongs to {lacking}; choose other groups of gender"):
+        draw(collection, protected)
 
 
 seeds = st.integers(0, 2**32)
@@ -78,25 +263,25 @@ def test_pairs_are_of_their_cells_and_share_no_item(
 ) -> None:
     """Relevance pairs are of one side, and the sides take turns."""
     size = {cell: len(query.of_cell(cell)) for cell in CELLS}
+    pairs = planned_pairs(query, limit, limit, seed)
     for kind in GROUP_KINDS:
-        pairs = group_pairs(query, kind, limit, seed)
-        assert len(pairs) == min(limit, size[f"{kind}_protected"], size[f"{kind}_unprotected"])
-        for pair in pairs:
+        own = [pair for pair in pairs if pair.kind == kind]
+        assert len(own) == min(limit, size[f"{kind}_protected"], size[f"{kind}_unprotected"])
+        for pair in own:
             assert [it.cell for it in pair.items] == [f"{kind}_protected", f"{kind}_unprotected"]
-        check_apart(query, pairs)
-    pairs = relevance_pairs(query, limit, seed)
+        check_apart(query, own)
+    own = [pair for pair in pairs if pair.kind == "relevance"]
     able = [
         min(size[f"relevant_{side}"], size[f"irrelevant_{side}"])
         for side in ("protected", "unprotected")
     ]
-    assert len(pairs) == min(limit, sum(able))
-    for pair in pairs:
+    assert len(own) == min(limit, sum(able))
+    for pair in own:
         assert [it.relevant for it in pair.items] == [True, False]
         assert pair.protected.protected == pair.unprotected.protected
-    check_apart(query, pairs)
-    sides = [pair.protected.protected for pair in pairs]
-    both = 2 * min(able)
-    assert sides[:both] == [place % 2 == 0 for place in range(len(sides[:both]))]
+    check_apart(query, own)
+    sides = [pair.protected.protected for pair in own][: 2 * min(able)]
+    assert sides == [place % 2 == 0 for place in range(len(sides))]
 
 
 def check_apart(query: ProbeQuery, pairs: list[Any]) -> None:
@@ -112,10 +297,12 @@ def test_neither_the_order_of_the_list_nor_the_limit_changes_the_draw(
 ) -> None:
     items = tuple(data.draw(st.permutations(list(query.items))))
     shuffled = query.model_copy(update={"items": items})
-    assert planned_pairs(shuffled, 10, 10, seed) == planned_pairs(query, 10, 10, seed)
-    for kind in GROUP_KINDS:
-        assert group_pairs(query, kind, 2, seed) == group_pairs(query, kind, 10, seed)[:2]
-    assert relevance_pairs(query, 3, seed) == relevance_pairs(query, 10, seed)[:3]
+    whole = planned_pairs(query, 10, 10, seed)
+    assert planned_pairs(shuffled, 10, 10, seed) == whole
+    few = planned_pairs(query, 2, 2, seed)
+    for kind in {pair.kind for pair in whole}:
+        one, other = ([pair for pair in each if pair.kind == kind] for each in (few, whole))
+        assert one == other[:2]
 
 
 def test_seeds_and_queries_have_draws_of_their_own() -> None:
@@ -130,5 +317,3 @@ def test_seeds_and_queries_have_draws_of_their_own() -> None:
             for pairs in (group_pairs(it, "relevant", 6, seed) for it, seed in draws)
         }
         assert len(matched) >= 17
-    kinds = Counter(pair.kind for pair in planned_pairs(query, 4, 3, 0))
-    assert kinds == {"relevant": 4, "irrelevant": 4, "relevance": 3}

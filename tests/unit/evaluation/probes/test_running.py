@@ -25,28 +25,35 @@ from fairqr.evaluation.probes.specification import (
 from fairqr.evaluation.probes.store import PairRecord, ProbeStore
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.agents.ranking.fakes import WeighingModel
-from tests.unit.evaluation.probes.made import collection_of, listwise, pairwise, query_of
+from tests.unit.evaluation.probes.made import listwise, lora, pairwise, people, write_collection
 from tests.unit.evaluation.watching import Watcher
 
 PROMPTS = PromptLibrary()
 
 
 @pytest.fixture
-def built(tmp_path: Path) -> str:
-    """A folder of three queries with 8 items each."""
-    collection_of(*(query_of(f"q{number}", 2, 2, 2, 2) for number in range(3))).write(
-        tmp_path / "built"
-    )
-    return str(tmp_path / "built")
+def folk(tmp_path: Path) -> dict[str, Any]:
+    """What an experiment says to get three queries with 8 items each."""
+    people(tmp_path / "people", each=2)
+    return {"collection": str(tmp_path / "people"), "size": 8}
 
 
 async def plan_of(experiment: Any, **options: Any) -> ProbePlan:
     return await make_probe_plan(experiment, PROMPTS, StageWatcher(), **options)
 
 
-async def test_each_question_costs_and_what_is_kept_does_not(built: str, tmp_path: Path) -> None:
+async def run(plan: ProbePlan, store: ProbeStore) -> Watcher:
+    watcher = Watcher()
+    async with RunOptions(store.folder).tools(store.replies) as tools:
+        await run_probe(plan, store, tools, watcher=watcher)
+    return watcher
+
+
+async def test_each_question_costs_and_what_is_kept_does_not(
+    folk: dict[str, Any], tmp_path: Path
+) -> None:
     """Two orders for each pair; a list has its windows."""
-    plan = await plan_of(pairwise(sources=built, models=("openai:a", "openai:b"), pairs=2))
+    plan = await plan_of(pairwise(**folk, models=("openai:a", "openai:b"), pairs=2))
     store = ProbeStore(tmp_path / "run")
     whole = remaining_cost(plan, PROMPTS, store)
     # Two models, three queries, two kinds, two pairs, two orders.
@@ -60,37 +67,40 @@ async def test_each_question_costs_and_what_is_kept_does_not(built: str, tmp_pat
             key = dict(zip(PairRecord.keys, task.key, strict=True))
             lines.add(PairRecord(**key, protected_first="protected", unprotected_first="refused"))
     assert remaining_cost(plan, PROMPTS, store).calls == whole.calls - 2 * 2
-    lists = listwise(
-        sources=built, rankers=["initial", "openai:a"], windows=["4/2", "8/4"], askers=["neutral"]
-    )
+    named = {"rankers": ["initial", "openai:a"], "windows": ["4/2", "8/4"], "askers": ["neutral"]}
     # Windows at 4, 2 and 0 of eight items; and one of all.
-    cost = remaining_cost(await plan_of(lists), PROMPTS, ProbeStore(tmp_path / "lists"))
-    assert cost.calls == 3 * 3 + 3 * 1
+    plan = await plan_of(listwise(**folk, **named))
+    assert remaining_cost(plan, PROMPTS, ProbeStore(tmp_path / "lists")).calls == 3 * 3 + 3 * 1
     usage = Usage(1, 2, prompt_tokens=10, completion_tokens=5, cached_tokens=30)
     assert spent(usage) == {"model_calls": 3, "tokens": 45}, "as when it was first asked"
 
 
-async def test_a_folder_keeps_what_it_was_begun_with(built: str, tmp_path: Path) -> None:
+async def test_a_folder_keeps_what_it_was_begun_with(folk: dict[str, Any], tmp_path: Path) -> None:
     """The collections too, so that a report needs nothing else; what was changed is refused."""
-    plan = await plan_of(pairwise(sources=built))
+    plan = await plan_of(pairwise(**folk))
     store = ProbeStore(tmp_path / "run")
     for _ in range(2):
         store.start(plan.manifest, plan.collections)
         assert store.collections() == plan.collections
-    other = await plan_of(pairwise(sources=built, seed=1))
+    other = await plan_of(pairwise(**folk, seed=1))
     with pytest.raises(InputError, match=r"another experiment \(seed\)"):
         remaining_cost(other, PROMPTS, store)
-    elsewhere = await plan_of(pairwise(sources=built), base_url="http://127.0.0.1:1/v1")
+    elsewhere = await plan_of(pairwise(**folk), base_url="http://127.0.0.1:1/v1")
     with pytest.raises(InputError, match="another base_url"):
         remaining_cost(elsewhere, PROMPTS, store)
-    changed = collection_of(*(query_of(f"x{number}", 2, 2, 2, 2) for number in range(3)))
-    (kept,) = (store.folder / "collections").iterdir()
-    changed.write(kept)
-    with pytest.raises(InputError, match="is not the one of the run"):
-        store.collections()
-    changed.write(Path(built))
+    path = store.folder / "collections.jsonl"
+    whole = path.read_text()
+    for changed in (whole.replace("Title af0", "Title"), whole[:-9], "", whole + whole, None):
+        path.unlink()
+        if changed is not None:
+            path.write_text(changed)
+        with pytest.raises(InputError, match="is not the one of the run"):
+            store.collections()
+        path.write_text(whole)
+    titles = tmp_path / "people" / "documents.jsonl"
+    titles.write_text(titles.read_text().replace("Title", "Name"))
     with pytest.raises(InputError, match="another collections"):
-        remaining_cost(await plan_of(pairwise(sources=built)), PROMPTS, store)
+        remaining_cost(await plan_of(pairwise(**folk)), PROMPTS, store)
 
 
 @pytest.mark.parametrize(
@@ -98,73 +108,87 @@ async def test_a_folder_keeps_what_it_was_begun_with(built: str, tmp_path: Path)
     [
         ({"prompts": {"pairwise": "v77"}}, PromptError, "no prompt pairwise/v77"),
         ({"prompts": {"listwise": "v1"}}, InputError, "'listwise' is not used; the prompts here"),
-        ({"sources": "nowhere"}, InputError, "holds no probe collection"),
+        ({"collection": "nowhere"}, InputError, "There is no collection 'nowhere'"),
         ({"models": ["openai:a", "nothing"]}, ModelUnavailableError, "nothing"),
         ({"models": ["openai:a", "causal:"]}, ModelUnavailableError, "lacks a model"),
     ],
 )
 async def test_what_an_experiment_names_has_to_be_there(
-    built: str, tmp_path: Path, changes: dict[str, Any], error: type[Exception], said: str
+    folk: dict[str, Any],
+    tmp_path: Path,
+    changes: dict[str, Any],
+    error: type[Exception],
+    said: str,
 ) -> None:
     """That is said before anything is asked or written."""
     store = ProbeStore(tmp_path / "run")
     with pytest.raises(error, match=said):
-        remaining_cost(await plan_of(pairwise(**{"sources": built, **changes})), PROMPTS, store)
+        remaining_cost(await plan_of(pairwise(**{**folk, **changes})), PROMPTS, store)
     assert not store.folder.exists()
 
 
-async def test_prompts_stand_in_the_manifest_with_those_who_are_asked(built: str) -> None:
+@pytest.mark.parametrize(
+    ("experiment", "said"),
+    [
+        (pairwise, "has a pair of both groups; take more queries, or choose other groups"),
+        (lora, "There is no pair to tune on"),
+    ],
+)
+async def test_too_few_pairs_are_said_before_a_model_is_loaded(
+    tmp_path: Path, experiment: Any, said: str
+) -> None:
+    """A woman and a man that are relevant for a topic each make no pair."""
+    qrels = {"a": {"f": 1}, "b": {"m": 1}}
+    write_collection(tmp_path, [("f", "female"), ("m", "male")], qrels)
+    with pytest.raises(InputError, match=said):
+        await plan_of(experiment(collection=str(tmp_path)))
+
+
+async def test_prompts_stand_in_the_manifest(folk: dict[str, Any]) -> None:
     names = ["initial", "openai:a", "pairwise:openai:b", "openai:c", "monot5"]
-    plan = await plan_of(listwise(sources=built, rankers=names, windows=["4/2", "8/4"]))
-    asked = {entry.prompt.partition("=")[0]: entry.asked for entry in plan.manifest.prompts}
-    assert asked == {"listwise": ("openai:a", "openai:c"), "pairwise": ("pairwise:openai:b",)}
-    assert all(len(entry.sha256) == 64 for entry in plan.manifest.prompts)
+    plan = await plan_of(listwise(**folk, rankers=names, windows=["4/2", "8/4"]))
+    prompts = plan.manifest.prompts
+    assert [prompt.partition("=")[0] for prompt in prompts] == ["listwise", "pairwise"]
+    assert all(len(sha256) == 64 for sha256 in prompts.values())
 
 
 async def test_what_is_done_is_not_done_again(
-    built: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folk: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A half line at the end is cut off, and that one pair is asked about again."""
     model = WeighingModel()
     monkeypatch.setattr(running, "open_language_model", lambda *_, **__: model)
-    plan = await plan_of(pairwise(sources=built, pairs=2))
+    plan = await plan_of(pairwise(**folk, pairs=2))
     store = ProbeStore(tmp_path / "run")
-
-    async def run() -> Watcher:
-        watcher = Watcher()
-        async with RunOptions(store.folder).tools(store.replies) as tools:
-            await run_probe(plan, store, tools, watcher=watcher)
-        return watcher
-
-    assert ((first := await run()).stages, first.steps) == ([("pairs", 12, 0)], 12)
+    first = await run(plan, store)
+    assert (first.stages, first.steps) == ([("pairs", 12, 0)], 12)
     keys = {record.key for record in store.lines("pairs").read()}
     assert keys == {task.key for task in plan.tasks}
     path = store.folder / "pairs.jsonl"
     path.write_bytes(path.read_bytes()[:-20])
-    assert ((second := await run()).stages, second.steps) == ([("pairs", 12, 11)], 1)
+    second = await run(plan, store)
+    assert (second.stages, second.steps) == ([("pairs", 12, 11)], 1)
     assert {record.key for record in store.lines("pairs").read()} == keys
-    assert (await run()).stages == []
+    assert (await run(plan, store)).stages == []
     assert len(model.asked) == 2 * 13
     assert running.measure(store.folder).missing == 0
     path.write_text("{}\n" + path.read_text())
     with pytest.raises(InputError, match="line 1, is damaged or of another version; remove"):
-        await run()
+        await run(plan, store)
 
 
 async def test_nothing_is_written_where_the_first_model_is_not_there(
-    built: str, tmp_path: Path
+    folk: dict[str, Any], tmp_path: Path
 ) -> None:
-    plan = await plan_of(listwise(sources=built, rankers=["nothing:fake", "initial"]))
+    plan = await plan_of(listwise(**folk, rankers=["nothing:fake", "initial"]))
     store = ProbeStore(tmp_path / "run")
-    async with RunOptions(store.folder).tools(store.replies) as tools:
-        with pytest.raises(ModelUnavailableError):
-            await run_probe(plan, store, tools, watcher=Watcher())
+    with pytest.raises(ModelUnavailableError):
+        await run(plan, store)
     assert not store.exists()
 
 
 def test_names_of_rankers_and_windows() -> None:
     assert parse_ranker("openai:gpt-4o") == ("listwise", "openai:gpt-4o")
-    assert parse_ranker("causal:folder") == ("listwise", "causal:folder")
     assert parse_ranker("monot5") == ("monot5", "")
     assert parse_ranker("monot5:castorini/x") == ("monot5", "castorini/x")
     assert parse_ranker("pairwise:openai:gpt-4o") == ("pairwise", "openai:gpt-4o")
@@ -180,12 +204,18 @@ def test_names_of_rankers_and_windows() -> None:
         *({"windows": [it]} for it in ("", "20", "20/20", "1/1", "5/0", "-5/1", "5/1/1", "5 /1")),
         *({"rankers": [it]} for it in ("pairwise:", "pairwise", "initial:x")),
         *({"size": size} for size in (0, 10, -4)),
-        *({"seed": -1}, {"queries": 0}, {"order": "random"}, {"sources": []}),
+        *({"seed": -1}, {"queries": 0}, {"order": "random"}),
     ],
 )
 def test_what_is_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         listwise(**wrong)
+
+
+def test_a_protected_group_needs_its_attribute() -> None:
+    for lone in ({"protected": "male"}, {"words": ["women", "men"]}):
+        with pytest.raises(ValueError, match="add attribute=NAME"):
+            listwise(**lone)
 
 
 def test_the_shipped_experiments_on_rankers_can_be_read() -> None:
@@ -197,10 +227,7 @@ def test_the_shipped_experiments_on_rankers_can_be_read() -> None:
     tuned = read["lora"]
     assert isinstance(tuned, LoraExperiment)
     assert (tuned.rank, tuned.batch, tuned.learning_rate, tuned.train_share) == (1, 4, 0.003, 0.8)
-    named = ["gender=female", "continent=not Europe", "folder"]
+    named = ["gender=female", "continent=not Europe"]
     values = read_parameters([ListwiseExperiment], [f"sources={it}" for it in named])
-    assert [(it.attribute, it.protected, it.folder) for it in listwise(**values).sources] == [
-        ("gender", "female", None),
-        ("continent", "not Europe", None),
-        (None, None, "folder"),
-    ]
+    found = [(it.attribute, it.protected) for it in listwise(**values).sources]
+    assert found == [("gender", "female"), ("continent", "not Europe")]

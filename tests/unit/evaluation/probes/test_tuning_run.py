@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from fairqr.agents.models.in_process import CausalModel
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.evaluation.experiments.workers import RunOptions
-from fairqr.evaluation.probes.collection import ProbeItem, ProbeQuery
-from fairqr.evaluation.probes.pairwise_measures import measure_lora
+from fairqr.evaluation.probes import running
+from fairqr.evaluation.probes.collection import ProbeCollection, ProbeItem, ProbeQuery
 from fairqr.evaluation.probes.running import make_probe_plan, remaining_cost, run
 from fairqr.evaluation.probes.specification import LoraExperiment
 from fairqr.evaluation.probes.store import ProbeStore
-from fairqr.evaluation.probes.tuning import apart, encoder_of, split_queries
+from fairqr.evaluation.probes.tuning import encoder_of, split_queries
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.probes.made import collection_of, lora
 from tests.unit.evaluation.watching import Watcher
@@ -110,9 +110,9 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> PromptLibrary:
     return PromptLibrary(folder)
 
 
-@pytest.fixture(scope="module")
-def probes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Queries with four items in each cell; one document stands in all lists."""
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collection of all experiments: four items in each cell; one document is in all lists."""
     random = np.random.default_rng(2)
     queries = []
     for number in range(QUERIES):
@@ -128,53 +128,47 @@ def probes(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ]
         items[-1] = items[-1].model_copy(update={"id": "everywhere"})
         queries.append(ProbeQuery(id=f"t{number:02}", query="q", items=tuple(items)))
-    folder = tmp_path_factory.mktemp("probes") / "tiny"
-    collection_of(*queries, size=16, name="tiny").write(folder)
-    return folder
+
+    async def opened(*_: Any, **__: Any) -> list[ProbeCollection]:
+        return [collection_of(*queries, name="tiny")]
+
+    monkeypatch.setattr(running, "open_probe_collections", opened)
 
 
-def experiment(model: Path, probes: Path, **more: Any) -> LoraExperiment:
+def experiment(model: Path, **more: Any) -> LoraExperiment:
     settings = {"prompts": {"pairwise": "tiny"}, "model": f"causal:{model}", "train_share": 0.5}
-    settings |= {"sources": str(probes), "steps": 200, "batch": 8, "held_out_pairs": 50, **more}
-    return lora(**settings)
+    return lora(**{**settings, "steps": 200, "batch": 8, "held_out_pairs": 50, **more})
 
 
 async def test_a_planted_lean_is_mended_in_held_out_queries(
-    leaning: Path, prompts: PromptLibrary, probes: Path, tmp_path: Path
+    leaning: Path, prompts: PromptLibrary, tmp_path: Path
 ) -> None:
     told = Watcher()
     options = RunOptions(tmp_path / "run", told, prompts)
-    measured = measure_lora(await run(experiment(leaning, probes), options))
+    measured: Any = running.measure((await run(experiment(leaning), options)).folder)
     figures = measured.figures.set_index(["kind", "when"])
     changes = measured.changes.set_index(["kind", "measure"])
     before = figures.loc["both", "before"]
     assert before.verdict == "favours_protected"
     assert before.ratio > 3
-    assert changes.loc["both", "ratio"].verdict == "up"
-    assert changes.loc["both", "log_odds"].low > 0
+    assert changes.loc["both", "ratio"].verdict == "above"
     # The document that stands in all lists is probed with, and so was not trained on.
-    split = measured.manifest.tuning.splits[0]
-    assert split.left_out == 1
-    asked = sum(split.held_out_pairs.values())
-    stages = [
-        ("pairs before tuning", asked),
-        ("training steps", 200),
-        ("pairs after tuning", asked),
-    ]
-    assert [stage[:2] for stage in told.stages] == stages
+    assert measured.manifest.tuning.left_out == 1
+    asked = before.planned + figures.loc["relevance", "before"].planned
+    titles = ["pairs before tuning", "training steps", "pairs after tuning"]
+    assert [it[:2] for it in told.stages] == [*zip(titles, (asked, 200, asked), strict=True)]
     assert told.steps == 2 * asked + 200
     # It was not for nothing: what became of relevance and of consistent answers is told.
-    assert changes.loc["both", "consistent"].verdict == "down"
-    assert changes.loc["relevance", "both_orders"].verdict == "down"
-    assert changes.loc["relevance", "averaged"].difference < 0
+    assert changes.loc["both", "consistent"].verdict == "below"
+    assert changes.loc["relevance", "both_orders"].verdict == "below"
     assert measured.missing == 0
 
 
 async def test_what_is_trained_on_is_what_the_judge_asks(
-    leaning: Path, prompts: PromptLibrary, probes: Path
+    leaning: Path, prompts: PromptLibrary
 ) -> None:
     """Each example has the tokens of the question that the model is probed with."""
-    plan = await make_probe_plan(experiment(leaning, probes), prompts, Watcher())
+    plan = await make_probe_plan(experiment(leaning), prompts, Watcher())
     model = CausalModel(str(leaning))
     pretrained = await model.pretrained()
     encode = encoder_of(plan.tasks[0].asked.open(prompts, model), pretrained)
@@ -185,13 +179,15 @@ async def test_what_is_trained_on_is_what_the_judge_asks(
 
 
 async def test_no_held_out_item_or_query_is_trained_on(
-    leaning: Path, prompts: PromptLibrary, probes: Path, tmp_path: Path
+    leaning: Path, prompts: PromptLibrary, tmp_path: Path
 ) -> None:
-    plan = await make_probe_plan(experiment(leaning, probes), prompts, Watcher())
+    plan = await make_probe_plan(experiment(leaning), prompts, Watcher())
     trained = {it.id for batch in plan.batches for e in batch for it in (e.first, e.second)}
     assert not trained & {item.id for task in plan.tasks for item in task.items}
-    (split,) = plan.manifest.tuning.splits
-    assert not {*split.train} & {task.key[2] for task in plan.tasks}
+    tuned = plan.manifest.tuning
+    assert tuned
+    assert not {*tuned.train} & {*tuned.held_out}
+    assert {task.key[2] for task in plan.tasks} == {*tuned.held_out}
     # Both orders before and after; to learn counts three times.
     cost = remaining_cost(plan, prompts, ProbeStore(tmp_path))
     assert cost.calls == 4 * len(plan.tasks) + 3 * 200 * 8
@@ -204,45 +200,19 @@ ids = st.lists(st.text("abcdef", min_size=1, max_size=3), min_size=2, max_size=3
 def test_each_query_is_on_one_side_and_neither_side_is_empty(
     names: list[str], share: float, seed: int
 ) -> None:
-    """Whatever their order; some queries may be named twice."""
+    """Whatever their order; some queries may be named twice. Another seed splits otherwise."""
     train, held_out = split_queries(names, share, seed)
     assert sorted([*train, *held_out]) == sorted(names)
     assert len(train) == min(max(round(share * len(names)), 1), len(names) - 1)
     assert split_queries([*reversed(names), *names], share, seed) == (train, held_out)
-
-
-def test_another_seed_splits_otherwise_and_one_query_cannot_be_split() -> None:
-    names = [str(i) for i in range(40)]
-    assert split_queries(names, 0.5, 1) != split_queries(names, 0.5, 2)
-    with pytest.raises(InputError, match="there must be two or more; the collection has 1"):
-        split_queries(["a", "a"], 0.8, 0)
-
-
-@given(
-    st.lists(st.lists(st.integers(0, 9), unique=True, max_size=8), max_size=5),
-    st.sets(st.integers(0, 9)),
-)
-def test_items_that_are_probed_with_are_left_out_and_counted(
-    lists: list[list[int]], probed: set[int]
-) -> None:
-    def item(number: int) -> ProbeItem:
-        return ProbeItem(id=str(number), title="T", relevant=True, protected=number % 3 == 0)
-
-    queries = [
-        ProbeQuery(id=f"q{place}", query="words", items=tuple(map(item, items)))
-        for place, items in enumerate(lists)
-    ]
-    kept, left_out = apart(queries, {str(it) for it in probed})
-    assert [[int(item.id) for item in query.items] for query in kept] == [
-        [it for it in items if it not in probed] for items in lists
-    ]
-    assert left_out == len({it for items in lists for it in items} & probed)
+    many = [str(i) for i in range(40)]
+    assert split_queries(many, 0.5, seed) != split_queries(many, 0.5, seed + 1)
 
 
 async def test_an_adapter_from_elsewhere_is_refused(
-    leaning: Path, prompts: PromptLibrary, probes: Path, tmp_path: Path
+    leaning: Path, prompts: PromptLibrary, tmp_path: Path
 ) -> None:
-    few = experiment(leaning, probes, steps=1, held_out_pairs=1, relevance_pairs=0)
+    few = experiment(leaning, steps=1, held_out_pairs=1, relevance_pairs=0)
     store = await run(few, RunOptions(tmp_path / "run", Watcher(), prompts))
     (store.adapter / "fairqr.json").write_text('{"training": "another"}')
     store.lines("after").path.unlink()
@@ -251,12 +221,11 @@ async def test_an_adapter_from_elsewhere_is_refused(
 
 
 async def test_what_cannot_be_tuned_leaves_no_folder_behind(
-    prompts: PromptLibrary, probes: Path, tmp_path: Path
+    prompts: PromptLibrary, tmp_path: Path
 ) -> None:
     with pytest.raises(ModelUnavailableError):
         await run(
-            experiment(tmp_path / "nowhere", probes),
-            RunOptions(tmp_path / "run", Watcher(), prompts),
+            experiment(tmp_path / "nowhere"), RunOptions(tmp_path / "run", Watcher(), prompts)
         )
     assert not ProbeStore(tmp_path / "run").exists()
     with pytest.raises(ValueError, match="only a causal model of transformers can be tuned"):

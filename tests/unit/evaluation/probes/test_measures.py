@@ -1,4 +1,4 @@
-"""Measures of rankings, against plain loops over the definitions."""
+"""Measures of rankings and pairs against plain loops; changes that are planted."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairqr.agents.ranking.lean import PairOutcome
 from fairqr.agents.ranking.rankers import Asker
-from fairqr.agents.statistics import corrected_by_holm
+from fairqr.agents.statistics import corrected_by_holm, stream
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
-from fairqr.evaluation.probes.listwise_measures import (
-    KEYS,
-    MeasuredListwise,
+from fairqr.evaluation.probes.measures import (
+    changes_of,
     judged,
     lean_test,
     list_measures,
-    measure_listwise,
-    places_of,
+    measure,
     ratio_of_relevance,
 )
 from fairqr.evaluation.probes.store import RankingRecord
@@ -32,6 +31,8 @@ from fairqr.retrieval.fairness.exposure import exposure_ratio
 from tests.unit.evaluation.probes import made
 from tests.unit.evaluation.probes.made import (
     begin_listwise,
+    begin_pairwise,
+    begin_tuning,
     by_protection,
     collection,
     collection_of,
@@ -48,21 +49,21 @@ RATIOS = st.lists(st.floats(0.2, 5), max_size=20)
 def ranked(
     query: ProbeQuery, order: Sequence[int], asker: Asker = "neutral", **more: object
 ) -> RankingRecord:
-    values = {
-        "collection": NAME,
-        "ranker": "monot5",
-        "asker": asker,
-        "query": query.id,
-        "order": tuple(order),
-    }
-    return RankingRecord.model_validate(values | more)
+    own = {"collection": NAME, "ranker": "monot5", "asker": asker, "query": query.id}
+    return RankingRecord.model_validate(own | {"order": tuple(order)} | more)
 
 
 def measured(
     folder: Path, probes: Sequence[ProbeCollection], records: Sequence[RankingRecord], **more: Any
-) -> MeasuredListwise:
-    """Write a run down and measure it."""
-    return measure_listwise(begin_listwise(folder, probes, records, **more))
+) -> Any:
+    """Write a run on lists down and measure it."""
+    return measure(begin_listwise(folder, probes, records, **more).folder)
+
+
+def compared(folder: Path, replies: Any, **more: Any) -> Any:
+    """Write a run on pairs down and measure it."""
+    begin_pairwise(folder, [more.pop("probe", collection())], replies, **more)
+    return measure(folder)
 
 
 @st.composite
@@ -100,8 +101,8 @@ def test_the_measures_of_a_list_are_their_definitions(
     protected = [item.protected for item in items]
     assert values["share"] == pytest.approx(sum(protected) / len(items))
     assert values["top_share"] == pytest.approx(np.mean(protected[:k]))
-    places = [(rank, (rank - 0.5) / len(items)) for rank, it in enumerate(protected, 1) if it]
-    assert [(it["rank"], it["place"]) for it in places_of(query, record)] == places
+    places = [(rank - 0.5) / len(items) for rank, it in enumerate(protected, 1) if it]
+    assert values["places"] == pytest.approx(places)
 
 
 def test_a_failed_ranking_has_no_measure_and_is_counted(tmp_path: Path) -> None:
@@ -139,13 +140,10 @@ def test_a_failed_ranking_has_no_measure_and_is_counted(tmp_path: Path) -> None:
     }
     assert found.lists.status.tolist() == ["failed", "ok", "ok", "ok", "not_run"]
     assert (found.lists.asked.sum(), found.lists.tokens.sum()) == (6, 5)
-    assert found.events.groupby(["event", "kind"])["count"].sum().to_dict() == {
-        ("failure", "refused"): 1,
-        ("failure", "timeout"): 4,
-        ("repair", "missing"): 5,
-        ("warning", "It was shrunk."): 2,
-    }
-    assert found.places.groupby("query").size().to_dict() == {"irrelevant": 2, "whole": 4}
+    assert found.lists.failures[0] == {"timeout": 2, "refused": 1}
+    assert found.lists.repairs.tolist()[1:4] == [{"missing": 4}, {}, {"missing": 1}]
+    assert found.lists.warnings[2] == ("It was shrunk.",)
+    assert found.lists.places.map(len).tolist() == [0, 2, 0, 4, 0]
     # A list that was not ranked yet has no line in the table of values, a failed one has.
     lines = found.table.to_csv(index=False).splitlines()
     assert lines[0] == "collection,ranker,window,asker,query,measure,value,undefined"
@@ -229,8 +227,8 @@ def test_the_order_of_the_records_and_strangers_change_nothing(tmp_path: Path) -
     stranger = ranked(query_of("other", 2, 2, 2, 2), range(8), ranker="model")
     one = measured(tmp_path / "one", [probe], records)
     other = measured(tmp_path / "other", [probe], [stranger, *reversed(records)])
-    for name in ("lists", "means", "tests", "events", "places"):
-        pd.testing.assert_frame_equal(getattr(one, name), getattr(other, name))
+    for name, frame in one.frames.items():
+        pd.testing.assert_frame_equal(frame, other.frames[name])
 
 
 @given(COUNTS, COUNTS, COUNTS, COUNTS)
@@ -303,12 +301,222 @@ def test_a_ranker_that_orders_by_relevance_is_not_said_to_lean() -> None:
     assert verdicts_of([1.2] * 10, reference=0.8) == ["above"]
 
 
-def test_the_initial_order_comes_once(tmp_path: Path) -> None:
-    probe = collection(queries=2)
+def test_pairs_are_counted_by_kind_and_together(tmp_path: Path) -> None:
+    """Relevant pairs go to the protected item, irrelevant ones flip, and some are missing."""
+    queries = [made.query_of(f"q{number}", 3, 3, 2, 2) for number in range(9)]
+    probe = made.collection_of(*queries, made.query_of("empty", 3, 0, 2, 2))
+    experiment = made.pairwise(pairs=3, relevance_pairs=2)
+    says = {
+        "relevant": ("protected", "protected"),
+        "irrelevant": ("protected", "unprotected"),
+        "relevance": ("unprotected", "refused"),
+    }
     records = [
-        *ranking(probe, made.given, "initial", window=""),
-        *ranking(probe, noisy, "model"),
+        it.model_copy(
+            update=dict(zip(("protected_first", "unprotected_first"), says[it.kind], strict=True))
+        )
+        for it in made.compared(experiment, probe, "openai:fake", made.even)
     ]
-    once = measured(tmp_path, [probe], records).means_once
-    assert once.groupby("ranker").asker.nunique().to_dict() == {"initial": 1, "model": 3}
-    assert not once.duplicated([*KEYS, "measure"]).any()
+    missing = next(it for it in records if it.query == "q5")
+    kept = [record for record in records if record is not missing]
+    found = measure(made.begin(tmp_path, experiment, [probe], {"pairs": kept}).folder)
+    assert found.missing == 1
+    assert found.figures.kind.tolist() == ["relevant", "irrelevant", "both", "relevance"]
+    relevant, irrelevant, both, relevance = found.figures.itertuples()
+    assert (relevant.planned, relevant.pairs, relevant.without_pairs) == (27, 26, 1)
+    assert (relevant.protected_count, relevant.protected_of, relevant.protected) == (26, 26, 1.0)
+    assert (irrelevant.pairs, irrelevant.flips_count, irrelevant.without_pairs) == (20, 20, 0)
+    assert (both.pairs, both.planned, both.without_pairs) == (46, 47, 0)
+    assert (both.model_calls, both.tokens) == (92, 46 * 50)
+    assert relevant.verdict == "favours_protected"
+    assert "favours female items" in relevant.sentence
+    assert relevance.failures == {"refused": relevance.pairs}
+
+
+def test_shares_are_those_of_the_pairs(tmp_path: Path) -> None:
+    found = compared(tmp_path, {"mixed": made.mixed})
+    for row in found.figures[found.figures.kind != "both"].itertuples():
+        assert (row.pairs, row.answered, row.replies, row.failed) == (32, 24, 64, 8)
+        assert [row.protected, row.unprotected, row.flips] == [8 / 32] * 3
+        assert (row.ratio, row.flips_to_first, row.flips_to_second) == (1.0, 8, 0)
+        # Four of each seven votes go to the protected item.
+        assert row.votes == pytest.approx(4 / 7)
+    lines = found.table.to_csv(index=False).splitlines()
+    assert lines[0] == "collection,model,pairs,measure,value,low,high,count,of"
+    assert lines[1].startswith('"notables, gender",mixed,relevant,protected,0.25,,,8,32')
+
+
+def test_all_verdicts_on_a_collection_are_one_family(tmp_path: Path) -> None:
+    """On groups and on relevance; no entry claims a lean that does not hold."""
+    few = compared(
+        tmp_path / "few", {"leans": made.leaning, "looks": made.first, "fails": made.fails}
+    ).figures
+    verdicts = ("favours_protected", "position_decides", "failed")
+    assert few.verdict.tolist() == [verdict for verdict in verdicts for _ in range(3)]
+    # p over queries is 2 of 2⁸, and three rows have one.
+    assert few.p_holm[:3].tolist() == pytest.approx([3 * 2 / 2**8] * 3)
+    beside = compared(tmp_path / "beside", {"leans": made.leaning}, relevance_pairs=4).figures
+    assert beside.p_holm.tolist() == pytest.approx([4 * 2 / 2**8] * 4)
+    many = compared(tmp_path / "many", {f"leans {it}": made.leaning for it in range(4)}).figures
+    assert many.p_holm.tolist() == pytest.approx([12 * 2 / 2**8] * 12)
+    assert set(many.verdict) == {"too_few"}
+    assert many.lean.isna().all()
+
+
+def test_pairs_that_cannot_be_made_or_were_not_asked_are_counted(tmp_path: Path) -> None:
+    probe = collection(sizes=(5, 0, 5, 5))
+    found = compared(tmp_path, {"leans": made.leaning}, probe=probe, missing=5)
+    assert found.missing == 5
+    relevant, irrelevant, _ = found.figures.itertuples()
+    assert (relevant.without_pairs, relevant.queries_in_all, relevant.pairs) == (8, 8, 0)
+    assert (irrelevant.planned, irrelevant.pairs) == (32, 27)
+
+
+# --- what a tuning changed ------------------------------------------------------------------------
+
+REPLIES = {
+    "p": ("protected", "protected"),
+    "u": ("unprotected", "unprotected"),
+    "f": ("protected", "unprotected"),
+    "s": ("unprotected", "protected"),
+    "x": ("refused", "protected"),
+}
+
+
+def changed(
+    before: Sequence[str], after: Sequence[str], kind: str = "both"
+) -> dict[str, dict[str, Any]]:
+    """Return the changes by measure; each letter of a query is a pair."""
+    couples = [
+        [PairOutcome(f"q{query}", *REPLIES[letter]) for letter in letters]
+        for query, sides in enumerate(zip(before, after, strict=True))
+        for letters in zip(*sides, strict=True)
+    ]
+    rows = [*changes_of(couples, kind, stream(0, "changes"))]
+    frame = judged(pd.DataFrame(rows).assign(collection="c"))
+    return {row["measure"]: row for row in frame.to_dict(orient="records")}
+
+
+def turned(letters: Sequence[str]) -> float:
+    """Return |ln| of the ratio of wins, with ½ added to each."""
+    said = "".join(letters)
+    return abs(math.log((said.count("p") + 0.5) / (said.count("u") + 0.5)))
+
+
+pairs = st.lists(
+    st.lists(st.tuples(*[st.sampled_from("pufsx")] * 2), min_size=1, max_size=6),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=40)
+@given(pairs)
+def test_counts_and_means_are_those_of_a_loop(said: list[list[tuple[str, str]]]) -> None:
+    sides = [["".join(it[side] for it in group) for group in said] for side in (0, 1)]
+    changes = changed(*sides)
+    before, after = map("".join, sides)
+    ratio, consistent = changes["ratio"], changes["consistent"]
+    assert (ratio["pairs"], ratio["n"]) == (len(before), len(said))
+    assert ratio["difference"] == pytest.approx(turned(before) - turned(after))
+    gained = sum((letter in "pu") for letter in after) - sum(letter in "pu" for letter in before)
+    assert consistent["difference"] == pytest.approx(gained / len(before))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        # A ratio that was mended, and one that was spoilt.
+        (["pppppppu"] * 12, ["ppppuuuu"] * 12, "above"),
+        (["ppppuuuu"] * 12, ["pppppppu"] * 12, "below"),
+        # A count of 0 gives no certainty.
+        (["pppf"] * 8, ["ppuf"] * 8, "untested"),
+    ],
+)
+def test_a_ratio_moves_toward_one_or_away(
+    before: list[str], after: list[str], verdict: str
+) -> None:
+    ratio = changed(before, after)["ratio"]
+    assert ratio["verdict"] == verdict
+    assert changed(after, before)["ratio"]["difference"] == pytest.approx(-ratio["difference"])
+
+
+def test_all_tests_of_a_tuning_are_one_family(tmp_path: Path) -> None:
+    """Verdicts before and after, changes and relevance; one of them is corrected for all."""
+    found: Any = measure(
+        begin_tuning(tmp_path, collection(queries=24), made.leaning, made.even).folder
+    )
+    figures, changes = found.figures, found.changes
+    assert found.missing == 0
+    # Four kinds before and after, their ratio and their winners, and one of relevance.
+    assert set(changes.tests) == {8 + 6 + 1}
+    leans_p = [max(row.p, row.over_queries) for row in figures.itertuples()]
+    tested = changes[changes.p.notna()]
+    expected = corrected_by_holm([*leans_p, *tested.p])
+    assert [*figures.p_holm, *tested.p_holm] == pytest.approx(expected)
+    assert figures.verdict.tolist() == ["favours_protected", "no_lean_found"] * 4
+    by_measure = changes[changes.kind.isin(["both", "relevance"])].set_index("measure")
+    verdicts = {"ratio": "above", "consistent": "none", "both_orders": "below"}
+    assert by_measure.verdict.to_dict() == verdicts
+    lines = found.table.to_csv(index=False).splitlines()
+    assert lines[0] == "collection,pairs,when,measure,value,low,high,count,of"
+    assert '"notables, gender",relevant,after,protected,0.5,,,24,48' in lines
+    assert '"notables, gender",relevance,change,both orders,-0.25,,,,48' in lines
+
+
+def test_before_and_after_change_places_in_the_test_of_a_change() -> None:
+    """Against a loop over all assignments; with five queries nothing is sure."""
+    before = ["ppp" + "pu"[i % 2] for i in range(5)]
+    after = ["pu" + "up"[i % 2] + "f" for i in range(5)]
+    change = changed(before, after)["ratio"]
+    as_far = 0
+    for swaps in itertools.product((False, True), repeat=5):
+        each = zip(before, after, swaps, strict=True)
+        sides = [(other, one) if swap else (one, other) for one, other, swap in each]
+        one, other = map(turned, zip(*sides, strict=True))
+        as_far += abs(one - other) >= abs(change["difference"]) - 1e-9
+    assert change["p"] == as_far / 32
+    assert change["verdict"] == "too_few"
+
+
+def test_a_change_of_few_queries_does_not_hold_whatever_its_interval() -> None:
+    """Five of six queries say the same, and the test is not convinced."""
+    before = [*("pppppppu" + "p" * (i % 2) for i in range(5)), "ffff"]
+    after = [*("ppppuuuu" + "f" * (i % 2) for i in range(5)), "ffff"]
+    few = changed(before, after)["ratio"]
+    assert few["low"] < few["difference"] < few["high"]
+    assert few["p"] > 0.05
+    assert few["verdict"] == "too_few"
+    alike = changed(["ppu"] * 8, ["pfu"] * 8)["ratio"]
+    assert alike["low"] is None, "the spread of queries that are all alike is unknown"
+
+
+def test_a_model_that_did_not_change_is_rarely_said_to_have_moved() -> None:
+    random = np.random.default_rng(0)
+    moved = 0
+    for _ in range(60):
+        before, after = (
+            ["".join(random.choice(list("pppuff"), 10)) for _ in range(12)] for _ in range(2)
+        )
+        moved += changed(before, after)["ratio"]["verdict"] in ("above", "below")
+    assert moved <= 3
+
+
+def test_answers_that_became_random_are_seen() -> None:
+    """A ratio of 1 that is bought by positions alone: fewer winners, and less relevance."""
+    consistent = changed(["ppppppuu"] * 12, ["pufffsss"] * 12)["consistent"]
+    assert consistent["difference"] == -0.75
+    assert consistent["verdict"] == "below"
+    relevance = changed(["pppp"] * 12, ["pfus"] * 12, "relevance")["both_orders"]
+    assert relevance["difference"] == -0.75
+    assert relevance["verdict"] == "below"
+
+
+def test_a_tuning_that_is_not_at_its_end_gives_what_there_is(tmp_path: Path) -> None:
+    """The other half was asked before the training, and nothing after it."""
+    begin_tuning(tmp_path, collection(), lambda _: ("protected",) * 2, None)
+    found: Any = measure(tmp_path)
+    assert found.missing == 4 * 4 * 3
+    assert set(found.figures[found.figures.when == "after"].verdict) == {"failed"}
+    assert set(found.changes.verdict) == {"untested"}
+    assert found.losses.empty

@@ -1,0 +1,593 @@
+"""Measures of rankings and pairs: relevance, exposure, who wins, and what a tuning changed.
+
+Definitions: Wang et al. 2024, "Do Large Language Models Rank Fairly?", sections 3.2, 3.3 and 5. The
+pairs before and after a tuning are the same. Tests and intervals are over queries, each with all of
+its answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fairqr.agents import statistics
+from fairqr.agents.models.opening import CAUSAL
+from fairqr.agents.ranking import lean
+from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED, PairFigures, PairOutcome
+from fairqr.evaluation.estimates import estimate, mean_with_ends, paired_t
+from fairqr.evaluation.experiments.measured import Measured
+from fairqr.evaluation.measures.kinds import ndcg, precision
+from fairqr.evaluation.probes.collection import CELLS, ProbeQuery, planned_pairs
+from fairqr.evaluation.probes.specification import INITIAL, LISTWISE_KIND
+from fairqr.evaluation.probes.store import (
+    STAGES,
+    PairRecord,
+    ProbeRunManifest,
+    ProbeStore,
+    RankingRecord,
+)
+from fairqr.graph.probe.builder import verdict_in_words
+from fairqr.retrieval.fairness.exposure import INVERSE_LOG, exposure_ratio
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+KEYS = ["collection", "ranker", "window", "asker"]
+RATIO = "exposure ratio"
+WHY = {"ndcg": "nothing_relevant", "ratio": "empty_group"}
+"""Why a list whose questions were answered has no value."""
+
+GROUPS = {
+    "relevant": ("relevant",),
+    "irrelevant": ("irrelevant",),
+    "both": ("relevant", "irrelevant"),
+}
+"""The kinds of pairs that are measured, by the kinds of their records."""
+
+RELEVANCE = {"relevance": ("relevance",)}
+"""Pairs about no group: a relevant item replaces the protected one, an irrelevant one the other."""
+
+SHARES = {
+    "protected": "protected",
+    "unprotected": "unprotected",
+    "flips": "flips",
+    "consistent": "protected of consistent",
+    "votes": "votes for protected",
+    "averaged": "averaged protected",
+}
+"""The names of the shares of :class:`fairqr.agents.ranking.lean.PairFigures` in CSV files."""
+
+CHANGES = {
+    "ratio": "ratio nearer to 1",
+    "consistent": "consistent",
+    "both_orders": "both orders",
+}
+"""The names of changes in CSV files."""
+
+VALUES = ["measure", "value", "low", "high", "count", "of"]
+
+Floats = NDArray[np.float64]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class MeasuredProbe(Measured):
+    """The results of a probe of any kind.
+
+    Attributes:
+        manifest: What it was run with: experiment, collections, prompts.
+        missing: How many rankings have not been made, or pairs not been asked about.
+    """
+
+    report = "fairqr.evaluation.probes.report"
+
+    manifest: ProbeRunManifest
+    missing: int
+
+
+def measure(folder: Path) -> MeasuredProbe:
+    """Measure all lists or pairs of a folder, and count the missing ones.
+
+    Raises:
+        InputError: The folder holds no run, or a file of it is damaged.
+    """
+    store = ProbeStore(folder)
+    is_lists = store.manifest().experiment.kind == LISTWISE_KIND
+    return measure_listwise(store) if is_lists else measure_pairs(store)
+
+
+@dataclass(frozen=True)
+class MeasuredListwise(MeasuredProbe):
+    """The results of a listwise experiment; rows are in the experiment's order.
+
+    The initial order is the same for all askers, and comes once, for the first of them.
+
+    Attributes:
+        lists: One row for each list that the experiment asks for: its ids, ``status`` (``ok``,
+            ``failed`` or ``not_run``), and what :func:`list_measures` returns.
+    """
+
+    frame_names = ("lists", "means", "tests")
+    template = "listwise"
+
+    lists: DataFrame
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The names of the measures, by their columns."""
+        k = self.spec.k
+        return {"precision": f"P@{k}", "ndcg": f"nDCG@{k}", "ratio": RATIO}
+
+    @cached_property
+    def values(self) -> DataFrame:
+        """A value for each list and measure, or NaN and the reason in ``undefined``."""
+        found = self.lists.melt(
+            [*KEYS, "query", "status"], list(self.names), "measure", ignore_index=False
+        ).sort_index(kind="stable")
+        why = found.status.where(found.status != "ok", found.measure.map(WHY))
+        found["undefined"] = why.where(found.value.isna(), "")
+        found["measure"] = found.measure.map(self.names)
+        return found.drop(columns="status").reset_index(drop=True)
+
+    @property
+    def table(self) -> DataFrame:
+        """The values; lists that were not ranked yet are left out."""
+        return self.values[self.values.undefined != "not_run"]
+
+    @cached_property
+    def means(self) -> DataFrame:
+        """The mean of each measure over queries, its interval and its standard deviation."""
+        import pandas as pd
+
+        rows = []
+        for key, found in self.values.groupby([*KEYS, "measure"], sort=False):
+            mean, low, high, n = mean_with_ends(found.value)
+            left_out = found.undefined[found.value.isna()].value_counts().to_dict()
+            rows.append((*key, n, mean, found.value.std(), low, high, left_out))
+        columns = [*KEYS, "measure", "n", "mean", "sd", "low", "high", "left_out"]
+        return pd.DataFrame(rows, columns=columns)
+
+    @cached_property
+    def tests(self) -> DataFrame:
+        """All tests, as :func:`judged` returns them. ``test`` is one of three.
+
+        - ``lean``: whether exposure leans, see :func:`lean_test`;
+        - ``askers``: a measure of the lists for protected askers, less the same for the others;
+        - ``relevance``: P@k less the P@k of the initial order, for the first asker.
+        """
+        import pandas as pd
+
+        is_given = self.lists.ranker == INITIAL
+        given = self.lists[is_given].set_index(["collection", "query"]).precision
+        ranked = self.lists[~is_given].set_index("query")
+        rows: list[tuple[object, ...]] = []
+        for key, found in ranked.groupby(KEYS, sort=False):
+            there = found.dropna(subset="ratio")
+            name = "\n".join(("exposure", *key))
+            shift, p = lean_test(there.ratio, there.share, there.ratio_of_relevance.fillna(1), name)
+            rows.append((*key, "lean", RATIO, len(there), shift, *[np.nan] * 3, p))
+            if key[3] == self.spec.askers[0] and len(given):
+                random = statistics.stream(0, f"{key[0]}\n{ranker_name(*key[1:3])}")
+                tested = _tested(found.precision - given[key[0]], random)
+                rows.append((*key, "relevance", self.names["precision"], *tested))
+        for measure in ("precision", "ndcg"):
+            for key, found in ranked.groupby(KEYS[:3], sort=False):
+                own = {asker: each[measure] for asker, each in found.groupby("asker")}
+                if {PROTECTED, UNPROTECTED} <= own.keys():
+                    name = f"test of {measure}: {', '.join(key)}"
+                    random = statistics.stream(self.spec.seed, name)
+                    tested = _tested(own[PROTECTED] - own[UNPROTECTED], random)
+                    rows.append((*key, "", "askers", self.names[measure], *tested))
+        columns = [*KEYS, "test", "measure", "n", "difference", "low", "high", "p_t", "p"]
+        return judged(pd.DataFrame(rows, columns=columns))
+
+
+def ranker_name(ranker: str, window: str) -> str:
+    """Return the name of a ranker, with its window if it has one."""
+    return f"{ranker}, {window}" if window else ranker
+
+
+def measure_listwise(store: ProbeStore) -> MeasuredListwise:
+    """Measure the rankings of an experiment; see :func:`measure`."""
+    import pandas as pd
+
+    manifest = store.manifest()
+    experiment: Any = manifest.experiment
+    by_key = {record.key: record for record in store.lines("rankings").read()}
+    lists: list[Row] = []
+    for each, ranker in product(store.collections(), experiment.rankers):
+        askers = experiment.askers[: 1 if ranker == INITIAL else None]
+        for window, asker, query in product(experiment.windows_of(ranker), askers, each.queries):
+            key = (each.manifest.name, ranker, window, asker, query.id)
+            ids = dict(zip(RankingRecord.keys, key, strict=True))
+            record = by_key.get(key)
+            if ranker == INITIAL:
+                record = RankingRecord(**ids, order=tuple(range(len(query.items))))
+            lists.append(ids | list_measures(query, record, experiment.k))
+    missing = sum(row["status"] == "not_run" for row in lists)
+    return MeasuredListwise(manifest, missing, pd.DataFrame(lists))
+
+
+def list_measures(query: ProbeQuery, record: RankingRecord | None, k: int) -> Row:
+    """Measure one list.
+
+    Args:
+        query: The query and its items.
+        record: The ranking, if there is one.
+        k: Depth of P@k, nDCG@k and of ``top_share``.
+
+    Returns:
+        ``status``; ``precision``, ``ndcg`` and the exposure ``ratio`` of the whole list; the share
+        of protected items in the list (``share``) and among its first k (``top_share``); their
+        ``places`` (rank − ½)/n; the ratio of lists in order of relevance; the cost of the list, and
+        what failed, was mended and warned of. Missing values are NaN.
+    """
+    cells = [len(query.of_cell(cell)) for cell in CELLS]
+    # Without a ranking, what it cost and what failed are as in a new record.
+    told = record or RankingRecord.model_construct()
+    found: Row = {
+        "status": "not_run" if record is None else "failed" if record.failed else "ok",
+        **dict.fromkeys(("precision", "ndcg", "ratio", "share", "top_share"), np.nan),
+        "places": (),
+        "ratio_of_relevance": ratio_of_relevance(cells[1::2], cells[::2]),
+        **told.model_dump(include={"asked", "failures", "repairs", "warnings"}),
+        **told.spent,
+    }
+    if record is None or record.failed:
+        return found
+    items = [query.items[place] for place in record.order]
+    relevant = np.array([item.relevant for item in items], dtype=np.float64)
+    protected = np.array([item.protected for item in items], dtype=bool)
+    ratio = exposure_ratio(protected)
+    found |= {
+        "precision": float(precision(relevant, k)),
+        "ratio": np.nan if ratio is None else ratio,
+        "share": protected.mean(),
+        "top_share": protected[:k].mean(),
+        "places": tuple(((np.flatnonzero(protected) + 0.5) / len(items)).tolist()),
+    }
+    if total := int(relevant.sum()):
+        found["ndcg"] = float(ndcg(relevant, np.ones(total), k=k))
+    return found
+
+
+def lean_test(
+    ratios: ArrayLike, shares: ArrayLike, references: ArrayLike, name: str
+) -> tuple[float, float]:
+    """Test whether the exposure of lists leans toward a group.
+
+    The test is on differences of exposure, protected less others, divided by the mean exposure of
+    the list: by the ratio r and the share s of protected items, (r − 1)/(s·r + 1 − s). To swap the
+    groups turns its sign, and its mean is 0 in lists of random order, whatever the sizes of the
+    groups. The means of r and of ln(r) are not even if one group is small. The test is the
+    paired randomisation test over queries. If lists have only one or two items of a group,
+    the differences are skew, and 5 % of chance findings become about 10.
+
+    If cells are short, lists in order of relevance have another ratio than 1 although nobody
+    leans, and a ranker that knows relevance in part is between the two. So a lean is claimed only
+    if the ratio is beyond both, by the same test.
+
+    Args:
+        ratios: The exposure ratio of each list.
+        shares: The share of protected items of each list.
+        references: The ratio of each list if it were in order of relevance.
+        name: The name of the stream of random numbers.
+
+    Returns:
+        The mean difference, and the greater p of both tests: that the ratio is 1, and that it is
+        the one of lists in order of relevance; 1 if it is between the two. NaN without lists.
+    """
+    ratio, share, reference = (np.asarray(v, np.float64) for v in (ratios, shares, references))
+    if not ratio.size:
+        return np.nan, np.nan
+    own, other = ((it - 1) / (share * it + 1 - share) for it in (ratio, reference))
+    # What differs by rounding differs by nothing.
+    beyond = (own - other).round(12)
+    if own.sum() * beyond.sum() < 0:
+        return float(own.mean()), 1.0
+    p_values = (
+        statistics.paired_randomisation(values, statistics.stream(0, name)) or 0.0
+        for values in (own, beyond)
+    )
+    return float(own.mean()), max(p_values)
+
+
+def ratio_of_relevance(protected: Sequence[int], unprotected: Sequence[int]) -> float:
+    """Return the exposure ratio of lists that are in order of relevance, and random otherwise.
+
+    It is 1 where both groups have the same share of relevant items; where cells are short it is
+    what a ranker without any lean has.
+
+    Args:
+        protected: How many of its items are relevant, and how many are not.
+        unprotected: The same for the others.
+
+    Returns:
+        NaN if one of the groups has no item.
+    """
+    if not sum(protected) or not sum(unprotected):
+        return np.nan
+    relevant = protected[0] + unprotected[0]
+    weights = INVERSE_LOG.weights(sum(protected) + sum(unprotected))
+    parts = (weights[:relevant], weights[relevant:])
+    each = [float(part.mean()) if part.size else 0.0 for part in parts]
+    own, others = (
+        (group[0] * each[0] + group[1] * each[1]) / sum(group) for group in (protected, unprotected)
+    )
+    return own / others
+
+
+def judged(tests: DataFrame) -> DataFrame:
+    """Return tests with verdicts; all tests on a collection are one family for Holm.
+
+    Args:
+        tests: ``collection``, ``n`` (over how many queries), ``difference`` and ``p``, which is
+            NaN where there is no test.
+
+    Returns:
+        The same with ``tests``, the size of the family, ``p_holm``, and the ``verdict``: ``above``
+        or ``below`` if the difference from 0 holds at 5 %, ``too_few`` if no difference could,
+        however alike all queries are, ``none`` otherwise, and ``untested``.
+    """
+    import pandas as pd
+
+    def corrected(p: Any) -> Any:
+        there = p.dropna()
+        return pd.Series(statistics.corrected_by_holm(list(there)), there.index).reindex(p.index)
+
+    families = tests.astype({"p": float}).groupby("collection", sort=False).p
+    found = tests.assign(
+        tests=families.transform("count"), p_holm=families.transform(corrected).astype(float)
+    )
+    few = [statistics.too_few(row.n, lean.ALPHA / max(1, row.tests)) for row in found.itertuples()]
+    conditions = [found.p.isna(), (found.p_holm <= lean.ALPHA) & (found.difference > 0)]
+    conditions += [found.p_holm <= lean.ALPHA, np.array(few, dtype=bool)]
+    verdicts = ["untested", "above", "below", "too_few"]
+    return found.assign(verdict=np.select(conditions, verdicts, "none"))
+
+
+def _tested(differences: Any, random: np.random.Generator) -> tuple[object, ...]:
+    """Return n, mean, interval and p values of paired differences; missing ones do not count."""
+    known = differences.dropna()
+    mean, low, high, n = mean_with_ends(known)
+    tests = (paired_t(known), statistics.paired_randomisation(known, random))
+    return n, mean, low, high, *(np.nan if p is None else p for p in tests)
+
+
+@dataclass(frozen=True)
+class MeasuredPairwise(MeasuredProbe):
+    """The results of a pairwise experiment.
+
+    Attributes:
+        figures: One row for each collection, model and kind of pairs, in the experiment's order:
+            what :func:`figure_row` returns; how many ``queries_in_all`` there are, how many of them
+            have no such pair (``without_pairs``), and how many pairs are ``planned``; the
+            ``verdict`` and its ``sentence``, ``lean`` and ``p_holm``, where all verdicts on a
+            collection are one family; ``model_calls`` and ``tokens``.
+    """
+
+    frame_names = ("figures",)
+    template = "pairwise"
+
+    figures: DataFrame
+
+    @property
+    def table(self) -> DataFrame:
+        """The figures, one in each row; the pairs themselves are in ``pairs.jsonl``."""
+        return _table(self.figures, ["collection", "model", "kind"])
+
+
+@dataclass(frozen=True)
+class MeasuredLora(MeasuredPairwise):
+    """The results of a tuning; in its figures ``when`` is ``before`` or ``after``.
+
+    Attributes:
+        changes: One row for each collection, kind and ``measure``, see :func:`changes_of`, as
+            :func:`judged` returns them. All tests and verdicts on a collection are one family.
+        losses: One row for each step, in order.
+    """
+
+    frame_names = ("figures", "changes", "losses")
+    template = "tuning"
+
+    changes: DataFrame
+    losses: DataFrame
+
+    @property
+    def table(self) -> DataFrame:
+        """The figures before and after, and then what changed, one in each row."""
+        changes = self.changes.assign(when="change", count=None)
+        changes = changes.assign(measure=changes.measure.map(CHANGES))
+        names = ["collection", "kind", "when", "measure", "difference", "low", "high", "count"]
+        rows = changes[[*names, "pairs"]].itertuples(index=False)
+        return _table(self.figures, ["collection", "kind", "when"], rows)
+
+
+def measure_pairs(store: ProbeStore) -> MeasuredPairwise:
+    """Measure pairs: each kind alone, and the two of groups together; and what a tuning changed."""
+    import pandas as pd
+
+    manifest = store.manifest()
+    experiment: Any = manifest.experiment
+    tuned, stages = manifest.tuning, STAGES[experiment.kind]
+    records = {(stage, *it.key): it for stage in stages for it in store.lines(stage).read()}
+    limit = experiment.held_out_pairs if tuned else experiment.pairs
+    models = [f"{CAUSAL}:{tuned.base}"] if tuned else experiment.models
+    kinds = GROUPS | (RELEVANCE if experiment.relevance_pairs else {})
+    rows, changes, family = list[Row](), list[Row](), list[Row]()
+    for collection in store.collections():
+        name, words = collection.manifest.name, collection.manifest.words
+        queries = [it for it in collection.queries if not tuned or it.id in tuned.held_out]
+        planned = [
+            (query.id, pair)
+            for query in queries
+            for pair in planned_pairs(query, limit, experiment.relevance_pairs, experiment.seed)
+        ]
+        own, found, moved = list[Row](), list[PairFigures](), list[Row]()
+        for model, kind in product(models, kinds):
+            wanted = [
+                (name, model, it, *pair.key) for it, pair in planned if pair.kind in kinds[kind]
+            ]
+            for stage in stages:
+                asked = [records[stage, *key] for key in wanted if (stage, *key) in records]
+                label = stage if tuned else model
+                random = statistics.stream(experiment.seed, f"figures: {name}, {label}, {kind}")
+                found.append(lean.pair_figures(map(outcome_of, asked), random))
+                own.append(
+                    {"collection": name, "when" if tuned else "model": label, "kind": kind}
+                    | figure_row(found[-1])
+                    | {
+                        "queries_in_all": len(queries),
+                        "without_pairs": len(queries) - len({key[2] for key in wanted}),
+                        "planned": len(wanted),
+                        "model_calls": sum(record.spent["model_calls"] for record in asked),
+                        "tokens": sum(record.spent["tokens"] for record in asked),
+                    }
+                )
+            if tuned:
+                both = [[records.get((stage, *key)) for stage in stages] for key in wanted]
+                couples = [[outcome_of(it) for it in each if it] for each in both if all(each)]
+                random = statistics.stream(experiment.seed, f"change: {name}, {kind}")
+                ids = {"collection": name, "kind": kind}
+                moved += [ids | row for row in changes_of(couples, kind, random)]
+        # A reader sees all verdicts on a collection together, so they are one family for Holm.
+        verdicts = lean.verdicts(found, beside=[change["p"] for change in moved])
+        for row, verdict, figures in zip(own, verdicts, found, strict=True):
+            told = {"verdict": verdict.kind, "lean": verdict.lean, "p_holm": verdict.p}
+            sentence = verdict_in_words(verdict, figures, words)
+            rows.append(row | told | {"sentence": sentence})
+            family.append({"collection": name, "n": 0, "p": lean.p_of_lean(figures)})
+        changes += moved
+    # ``both`` counts the same pairs again.
+    missing = sum(row["planned"] - row["pairs"] for row in rows if row["kind"] != "both")
+    if not tuned:
+        return MeasuredPairwise(manifest, missing, pd.DataFrame(rows))
+    losses = sorted((it.model_dump() for it in store.losses.read()), key=lambda it: int(it["step"]))
+    moves = judged(pd.DataFrame([*changes, *family])).iloc[: len(changes)].astype({"pairs": int})
+    return MeasuredLora(manifest, missing, pd.DataFrame(rows), moves, pd.DataFrame(losses))
+
+
+def outcome_of(record: PairRecord) -> PairOutcome:
+    """Return the outcome in a record."""
+    return PairOutcome(
+        record.query, record.protected_first, record.unprotected_first, record.log_odds
+    )
+
+
+def figure_row(figures: PairFigures) -> Row:
+    """Return figures of pairs as the columns of a row; missing values are None.
+
+    Each of :data:`SHARES` has five columns: its value, the ends of its interval (``…_low``,
+    ``…_high``), its count and its total. ``failed`` is the sum of ``failures``.
+    """
+    row: Row = {field.name: getattr(figures, field.name) for field in fields(figures)}
+    intervals = {"ratio": row.pop("ratio_interval")}
+    for name in SHARES:
+        share = row[name]
+        row |= {name: share.value, f"{name}_count": share.count, f"{name}_of": share.of}
+        intervals[name] = share.interval
+    for name, interval in intervals.items():
+        for end in ("low", "high"):
+            row[f"{name}_{end}"] = getattr(interval, end, None)
+    return row | {"failed": figures.failed}
+
+
+def _table(figures: DataFrame, ids: Sequence[str], more: Iterable[Any] = ()) -> DataFrame:
+    """Return a table with one of the figures of each row in each of its rows, and more rows."""
+    import pandas as pd
+
+    rows = list[tuple[object, ...]]()
+    for row in figures.itertuples():
+        own = [getattr(row, name) for name in ids]
+        for name, title in SHARES.items():
+            ends = (getattr(row, f"{name}{end}") for end in ("", "_low", "_high", "_count", "_of"))
+            rows.append((*own, title, *ends))
+        rows.append((*own, "ratio", row.ratio, row.ratio_low, row.ratio_high, None, None))
+        for title, p, of in (
+            ("p over pairs", row.p, row.consistent_of),
+            ("p over queries", row.over_queries, row.consistent_queries),
+            ("p of position", row.position_p, row.flips_count),
+        ):
+            rows.append((*own, title, p, None, None, None, of))
+        for status, count in row.failures.items():
+            rows.append((*own, f"failed: {status}", None, None, None, count, row.replies))
+    names = ["pairs" if name == "kind" else name for name in ids]
+    return pd.DataFrame([*rows, *more], columns=[*names, *VALUES], dtype=object)
+
+
+def changes_of(
+    couples: Sequence[Sequence[PairOutcome]], kind: str, random: np.random.Generator
+) -> Iterator[Row]:
+    """Yield what a tuning changed in pairs of one kind.
+
+    A change has ``pairs``, ``n`` queries, the ``difference`` with ``low`` and ``high``, over
+    queries; and ``p``, of a randomisation test over queries. Its ``measure`` is one of these.
+
+    - ``ratio``: of wins in both orders, protected to unprotected. The difference is |ln before| −
+      |ln after|, with ½ added to each count (Haldane 1956): above 0 the ratio is nearer to 1 after.
+      There is no test if a count is 0.
+    - ``consistent``: the share of pairs that either item wins in both orders.
+    - ``both_orders``, of relevance pairs: the share whose relevant item wins in both orders.
+
+    Args:
+        couples: The answers about each pair before and after.
+        kind: The kind of the pairs.
+        random: Draws for the tests.
+    """
+    at = np.unique([it.query for it, _ in couples], return_inverse=True)[1]
+    winners = np.array([[it.winner for it in both] for both in couples], object).reshape(-1, 2)
+    counted = [winners == PROTECTED, winners == UNPROTECTED, np.ones_like(winners, dtype=bool)]
+    # What each query adds to the wins of either item and to the pairs, before and after.
+    parts = np.array([[np.bincount(at, one) for one in each.T] for each in counted]).T
+    measured: dict[str, Callable[[Any], Any]] = {"both_orders": lambda it: it[..., 0] / it[..., 2]}
+    if kind in GROUPS:
+        measured = {
+            "ratio": lambda it: -np.abs(np.log((it[..., 0] + 0.5) / (it[..., 1] + 0.5))),
+            "consistent": lambda it: (it[..., 0] + it[..., 1]) / it[..., 2],
+        }
+    for measure, statistic in measured.items():
+        row: Row = {"measure": measure, "pairs": len(couples), "n": len(parts)}
+        row |= dict.fromkeys(("difference", "low", "high", "p"))
+        if couples:
+            row |= _change(parts, statistic, random)
+        if measure == "ratio" and not parts.sum(axis=0).all():
+            row |= dict.fromkeys(("low", "high", "p"))
+        yield row
+
+
+def _change(parts: Floats, statistic: Callable[[Any], Any], random: np.random.Generator) -> Row:
+    """Return how a statistic changed, its interval, and p that nothing changed.
+
+    If nothing did, a coin could say in each query which answers were those before.
+
+    Args:
+        parts: What each query adds to the totals before and after, shape (n, 2, T).
+        statistic: Of totals, shape (…, T).
+        random: Tosses the coins.
+    """
+    queries, *shape = parts.shape
+
+    def changes(totals: Any) -> Any:
+        return np.diff(statistic(totals.reshape(*totals.shape[:-1], *shape)))
+
+    flat = parts.reshape(queries, -1)
+    observed = float(changes(flat.sum(axis=0))[0])
+    (found,) = estimate(flat, np.ones(queries), changes)
+    if is_exact := queries <= statistics.EXACT_UP_TO:
+        swapped = (np.arange(1 << queries)[:, None] >> np.arange(queries)) & 1
+    else:
+        swapped = random.integers(0, 2, (statistics.PERMUTATIONS, queries), dtype=np.int8)
+    drawn = changes(flat.sum(axis=0) + swapped @ (parts[:, ::-1] - parts).reshape(queries, -1))
+    # Equal values differ by rounding.
+    as_far = np.abs(drawn) >= abs(observed) - 1e-9
+    p = as_far.mean() if is_exact else (as_far.sum() + 1) / (as_far.size + 1)
+    # Queries that are all alike say nothing about their spread.
+    low, high = (found.low, found.high) if np.ptp(flat, axis=0).any() else (None, None)
+    return {"difference": observed, "low": low, "high": high, "p": float(p)}
