@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -231,7 +231,8 @@ def list_measures(query: ProbeQuery, record: RankingRecord | None, k: int) -> Ro
     """
     cells = [len(query.of_cell(cell)) for cell in CELLS]
     # Without a ranking, what it cost and what failed are as in a new record.
-    told = record or RankingRecord.model_construct()
+    blank: Any = RankingRecord
+    told = record or blank.model_construct()
     found: Row = {
         "status": "not_run" if record is None else "failed" if record.failed else "ok",
         **dict.fromkeys(("precision", "ndcg", "ratio", "share", "top_share"), np.nan),
@@ -373,7 +374,7 @@ class MeasuredPairwise(MeasuredProbe):
             collection are one family; ``model_calls`` and ``tokens``.
     """
 
-    frame_names = ("figures",)
+    frame_names: ClassVar[tuple[str, ...]] = ("figures",)
     template = "pairwise"
 
     figures: DataFrame

@@ -39,7 +39,10 @@ KINDS = {
 def values_of(measured: Found) -> dict[str, Any]:
     """Return the values that the template shows."""
     entries, experiment = measured.manifest.collections, measured.spec
-    show = _lists if isinstance(measured, MeasuredListwise) else _pairs
+    if isinstance(measured, MeasuredListwise):
+        parts = [_lists(measured, entry) for entry in entries]
+    else:
+        parts = [_pairs(measured, entry) for entry in entries]
     return {
         "title": experiment.title,
         "about": experiment.about,
@@ -47,7 +50,7 @@ def values_of(measured: Found) -> dict[str, Any]:
         "manifest": measured.manifest,
         "experiment": experiment,
         "missing": measured.missing,
-        "parts": [{"entry": it, "figure": _name(it), **show(measured, it)} for it in entries],
+        "parts": parts,
         "cells": CELLS,
         "kinds": KINDS,
         "mean": mean_cell,
@@ -110,7 +113,8 @@ def counts(found: Mapping[str, int], names: Mapping[str, str] | None = None) -> 
 def _pairs(measured: MeasuredPairwise, entry: CollectionEntry) -> dict[str, Any]:
     """Return what the template shows of the pairs of one collection."""
     figures = _of(measured.figures, entry)
-    part = {"rows": list(figures.itertuples()), "tests": int(figures.p_holm.notna().sum())}
+    part = {"entry": entry, "figure": _name(entry)}
+    part |= {"rows": list(figures.itertuples()), "tests": int(figures.p_holm.notna().sum())}
     if isinstance(measured, MeasuredLora):
         changes = list(_of(measured.changes, entry).itertuples())
         part |= {"changes": {(row.kind, row.measure): row for row in changes}}
@@ -124,6 +128,8 @@ def _lists(measured: MeasuredListwise, entry: CollectionEntry) -> dict[str, Any]
     tests = tests.assign(name=[ranker_name(row.ranker, row.window) for row in tests.itertuples()])
     references = _of(measured.lists, entry).drop_duplicates("query").ratio_of_relevance.dropna()
     return {
+        "entry": entry,
+        "figure": _name(entry),
         "rows": rows,
         "gains": list(tests[tests.test == "relevance"].itertuples()),
         "between": list(tests[tests.test == "askers"].itertuples()),
