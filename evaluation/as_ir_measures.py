@@ -13,18 +13,12 @@ from fairqr.evaluation.evaluate import evaluate
 from fairqr.evaluation.measures.measure import Measure, parse_measures
 
 
-class _Mean(ir_measures.measures.base.Agg):
+class _Mean(ir_measures.measures.base.MeanAgg):
     """The mean over the queries that have a value."""
-
-    def __init__(self) -> None:
-        self._values: list[float] = []
 
     def add(self, value: float) -> None:
         if not np.isnan(value):
-            self._values.append(value)
-
-    def result(self) -> float:
-        return float(np.mean(self._values)) if self._values else float("nan")
+            super().add(value)
 
 
 class _FairMeasure(ir_measures.measures.Measure):

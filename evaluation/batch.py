@@ -8,12 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from fairqr.evaluation.collections import query_targets
 from fairqr.evaluation.collections.labels import Groups
-from fairqr.evaluation.collections.query_targets import (
-    DEFAULT_TARGET,
-    TargetRule,
-    resolve_target,
-)
 from fairqr.evaluation.expected_exposure import ExpectedExposure, expected_exposure
 from fairqr.evaluation.scores import Reason
 from fairqr.retrieval.fairness.dimension import Dimension
@@ -53,7 +49,7 @@ class Batch:
         judged: Sequence[Mapping[str, int]],
         *,
         groups: Groups | None = None,
-        target: TargetRule = DEFAULT_TARGET,
+        target: query_targets.TargetRule = query_targets.DEFAULT_TARGET,
     ) -> None:
         self.queries = queries
         self.judged = judged
@@ -73,11 +69,6 @@ class Batch:
     def of_query(self, query: int) -> range:
         """Return the positions of a query's rankings; empty where the run lacks the query."""
         return range(int(self.starts[query]), int(self.starts[query + 1]))
-
-    def missing(self) -> list[int]:
-        """Return the positions of the queries that the run lacks."""
-        absent: list[int] = np.flatnonzero(np.diff(self.starts) == 0).tolist()
-        return absent
 
     def means(self, values: FloatArray, counted: Any) -> tuple[FloatArray, Any]:
         """Return the mean over each query's rankings that are counted, and how many these are.
@@ -125,7 +116,9 @@ class Batch:
 
         return self._to_depth(_key(dimension), k, fill)
 
-    def targets(self, dimension: Dimension, rule: TargetRule | None = None) -> Targets:
+    def targets(
+        self, dimension: Dimension, rule: query_targets.TargetRule | None = None
+    ) -> Targets:
         """Return ε* of each query over the groups of a dimension.
 
         Relevant documents that the corpus lacks do not count.
@@ -140,7 +133,7 @@ class Batch:
             size, why = len(dimension.groups), dict[int, Reason]()
             targets = np.full((len(self.queries), size), 1 / size)
             for place, relevant in enumerate(self.relevant):
-                found = resolve_target(dimension, wanted, self.groups, relevant)
+                found = query_targets.resolve_target(dimension, wanted, self.groups, relevant)
                 if isinstance(found, Reason):
                     why[place] = found
                 else:

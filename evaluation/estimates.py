@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from fairqr.agents.statistics import PERMUTATIONS, mean_interval, randomisation_p, too_few
+from fairqr.agents import statistics
 from fairqr.retrieval.fairness.exposure import FloatArray
 
 LEVEL = 0.95
@@ -108,38 +108,28 @@ def effective_queries(weights: FloatArray) -> FloatArray:
 
 
 def estimate(
-    parts: FloatArray,
-    weights: FloatArray,
-    statistic: Statistic,
-    *,
-    scale: Scale = "own",
-    telling: FloatArray | float = np.inf,
-    comparisons: int = 1,
+    parts: FloatArray, weights: FloatArray, statistic: Statistic, **options: Any
 ) -> list[Estimate]:
-    """Return figures of weighted totals with their intervals.
+    """Return M figures of weighted totals with their intervals.
 
     Args:
         parts: What each query adds to the totals, shape (n, T).
         weights: Of the queries, at least 0, shape (n,).
         statistic: Computes M figures from the totals.
-        scale: Where the interval is computed. A ratio of 0, and a share of 0 or 1, have none.
-        telling: How many effective queries say something of each figure, if not all, shape (M,).
-            Below two there is no interval.
-        comparisons: With how many others a figure is compared at the same time (Bonferroni).
-
-    Returns:
-        M figures.
+        options: ``scale``, where the interval is computed: a ratio of 0, and a share of 0 or 1,
+            have none. ``telling``, how many effective queries say something of each figure, if not
+            all, shape (M,); below two there is no interval. ``comparisons``, with how many others a
+            figure is compared at the same time (Bonferroni).
     """
-    ends = _jackknifed(parts, weights, statistic, scale, telling, comparisons)
-    return _listed(ends, len(parts))
+    return _listed(_jackknifed(parts, weights, statistic, **options), len(parts))
 
 
 def _jackknifed(
     parts: FloatArray,
     weights: FloatArray,
     statistic: Statistic,
-    scale: Scale,
-    telling: FloatArray | float,
+    scale: Scale = "own",
+    telling: FloatArray | float = np.inf,
     comparisons: int = 1,
 ) -> FloatArray:
     """Return figures with the ends of their intervals, shape (3, M)."""
@@ -147,7 +137,7 @@ def _jackknifed(
     totals = weighted.sum(axis=0)
     values = statistic(totals)
     effective = float(effective_queries(weights))
-    if too_few(int(effective), 1 - LEVEL):
+    if statistics.too_few(int(effective), 1 - LEVEL):
         return np.array([values, values * np.nan, values * np.nan])
     # A query whose weight is nearly all leaves no rest to compare with: NaN.
     on, back = _SCALES[scale]
@@ -190,8 +180,7 @@ def means(values: FloatArray, weights: FloatArray) -> list[Estimate]:
         values: Shape (n, M).
         weights: Of the queries, shape (n,).
     """
-    parts = np.concatenate([np.ones((len(values), 1)), values], axis=1)
-    return estimate(parts, weights, lambda t: divided(t[..., 1:], t[..., :1]))
+    return _listed(_ratio(values, np.ones_like(values), weights), len(values))
 
 
 def shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> list[Estimate]:
@@ -206,12 +195,11 @@ def shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> list[Es
 
 
 def _shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> FloatArray:
-    by, size = weights[:, None], above.shape[1]
+    by = weights[:, None]
     rest = below - above > ROUNDING * below
     telling = np.minimum(effective_queries(by * (above > 0)), effective_queries(by * rest))
-    parts = np.concatenate([above, below], axis=1)
-    value, low, high = _jackknifed(parts, weights, lambda t: _ratio(t, size), "logit", telling)
-    none = too_few(int(effective_queries(weights)), 1 - LEVEL)
+    value, low, high = _ratio(above, below, weights, "logit", telling)
+    none = statistics.too_few(int(effective_queries(weights)), 1 - LEVEL)
     trials = effective_queries(by * below) * (np.nan if none else 1)
     least, most = _all_or_nothing(value, trials)
     each = divided(above, below)
@@ -226,8 +214,7 @@ def _shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> FloatA
 
 def ratios(above: FloatArray, below: FloatArray, weights: FloatArray) -> list[Estimate]:
     """Return Σ above / Σ below of each column with its interval, both above 0, shape (n, M)."""
-    parts = np.concatenate([above, below], axis=1)
-    return estimate(parts, weights, lambda t: _ratio(t, above.shape[1]), scale="log")
+    return _listed(_ratio(above, below, weights, "log"), len(above))
 
 
 def differences(
@@ -263,8 +250,9 @@ def differences(
     return _listed(np.array([value, low, high]), len(first))
 
 
-def _ratio(totals: FloatArray, size: int) -> FloatArray:
-    return divided(totals[..., :size], totals[..., size:])
+def _ratio(above: FloatArray, below: FloatArray, weights: FloatArray, *on: Any) -> FloatArray:
+    parts, size = np.concatenate([above, below], axis=1), above.shape[1]
+    return _jackknifed(parts, weights, lambda t: divided(t[..., :size], t[..., size:]), *on)
 
 
 def divided(above: FloatArray, below: FloatArray, *, otherwise: float = np.nan) -> FloatArray:
@@ -364,11 +352,11 @@ def p_of_means(
         Two-sided p values, uncorrected; None if there are too few queries for any to reach .05 when
         it is corrected.
     """
-    if too_few(int(effective_queries(weights)), (1 - LEVEL) / tests):
+    if statistics.too_few(int(effective_queries(weights)), (1 - LEVEL) / tests):
         return [None] * values.shape[1]
     # The smallest p value that can be drawn has to be far below that, too.
-    draws = max(PERMUTATIONS, 200 * tests)
-    return [*randomisation_p(weights[:, None] * values, random, draws).tolist()]
+    draws = max(statistics.PERMUTATIONS, 200 * tests)
+    return [*statistics.randomisation_p(weights[:, None] * values, random, draws).tolist()]
 
 
 def mean_with_ends(values: ArrayLike) -> tuple[float, float, float, int]:
@@ -383,7 +371,7 @@ def mean_with_ends(values: ArrayLike) -> tuple[float, float, float, int]:
     """
     sample = np.asarray(values, dtype=np.float64)
     defined = sample[~np.isnan(sample)]
-    interval = mean_interval(defined)
+    interval = statistics.mean_interval(defined)
     ends = (interval.low, interval.high) if interval else (np.nan, np.nan)
     return float(defined.mean()) if defined.size else np.nan, *ends, defined.size
 
@@ -404,3 +392,31 @@ def paired_t(differences: ArrayLike) -> float | None:
         return 1.0 if sample.size > 1 and not sample.any() else None
     t = abs(float(sample.mean())) / (spread / np.sqrt(sample.size))
     return 2 * float(special.stdtr(sample.size - 1, -t))
+
+
+def ratio_interval(numerators: ArrayLike, denominators: ArrayLike) -> statistics.Interval | None:
+    """Return the interval of a ratio of two means over the same queries (Fieller 1954).
+
+    Args:
+        numerators: One for each query, shape (n,).
+        denominators: The same.
+
+    Returns:
+        The interval, or None if there are too few values, if the ratio is the same for all queries,
+        or if the mean of the denominators may be 0: the interval is then unbounded.
+    """
+    above, below = (np.asarray(it, dtype=np.float64) for it in (numerators, denominators))
+    if statistics.too_few(above.size, 1 - LEVEL):
+        return None
+    covariance = np.cov(above, below) / above.size
+    square = statistics.student_quantile(LEVEL, above.size - 1) ** 2
+    # The ratios ρ with (mean(above) − ρ·mean(below))² ≤ t²·variance(above − ρ·below).
+    a = float(below.mean() ** 2 - square * covariance[1, 1])
+    b = float(above.mean() * below.mean() - square * covariance[0, 1])
+    c = float(above.mean() ** 2 - square * covariance[0, 0])
+    if a <= 0:
+        return None
+    half = float(np.sqrt(max(0.0, b * b - a * c)))
+    if half < ROUNDING:
+        return None
+    return statistics.Interval((b - half) / a, (b + half) / a, LEVEL)

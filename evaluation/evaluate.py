@@ -6,25 +6,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fairqr.base.errors import InputError
+from fairqr.evaluation import results
 from fairqr.evaluation.batch import Batch
-from fairqr.evaluation.by_group import exposed_and_relevant, group_shares
+from fairqr.evaluation.collections import query_targets
 from fairqr.evaluation.collections.labels import Groups
-from fairqr.evaluation.collections.query_targets import (
-    DEFAULT_TARGET,
-    TargetRule,
-    as_target,
-    check_target,
-)
+from fairqr.evaluation.estimates import ratio_interval
 from fairqr.evaluation.inputs import as_groups, as_qrels, as_run
 from fairqr.evaluation.measures.kinds import QRELS, TARGET
 from fairqr.evaluation.measures.measure import Measure, parse_measures
 from fairqr.evaluation.notes import depth_of, notes_on
 from fairqr.evaluation.qrels import Qrels
-from fairqr.evaluation.results import Evaluation, MeasureResult, Missing, check_level
 from fairqr.evaluation.scores import Reason, Score
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.exposure import FloatArray, exposure
 from fairqr.retrieval.fairness.target import Target
 from fairqr.retrieval.sources.corpus import Corpus
+from fairqr.retrieval.sources.documents import chunks
 from fairqr.retrieval.sources.runs import SystemRun, Ties
 from fairqr.retrieval.sources.source import Source
 
@@ -42,13 +42,13 @@ def evaluate(
     measures: Any,
     *,
     groups: Any = None,
-    target: TargetRule | str | Sequence[str] | None = None,
+    target: query_targets.TargetRule | str | Sequence[str] | None = None,
     attributes: str | Sequence[str] = (),
-    missing: Missing = "zero",
+    missing: results.Missing = "zero",
     level: float = 0.95,
     ties: Ties = "rank",
     name: str = "run",
-) -> Evaluation:
+) -> results.Evaluation:
     """Measure the relevance and the fairness of a run, for the judged queries and no others.
 
     Without judgements all queries of the run are measured.
@@ -87,11 +87,11 @@ def evaluate(
     found = as_groups(groups, ids_of([ranked], judged) if is_read else ())
     if missing not in ("zero", "undefined"):
         raise InputError(f"Missing queries count as zero or undefined, not '{missing}'.")
-    check_level(level)
+    results.check_level(level)
     known = {} if found is None else found.schema.attributes
     populated = all(attribute.population is not None for attribute in known.values())
-    default = DEFAULT_TARGET if populated else WITHOUT_POPULATION
-    rule = default if target is None else as_target(target, default)
+    default = query_targets.DEFAULT_TARGET if populated else WITHOUT_POPULATION
+    rule = default if target is None else query_targets.as_target(target, default)
     names = [attributes] if isinstance(attributes, str) else [*(attributes or known)]
     bound = _bound(parse_measures(measures), found, names, rule, judged)
     queries = tuple(ranked.rankings if judged is None else judged)
@@ -114,34 +114,64 @@ def evaluate(
         for measure, own in values.items():
             own.update(zip(part, measure.scores(batch), strict=True))
         for dimension, gathered in shares:
-            gathered.append(exposed_and_relevant(batch, dimension, depth))
+            gathered.append(_exposed_and_relevant(batch, dimension, depth))
     for measure, own in values.items():
         if missing == "zero" and measure.counts_missing:
             own |= {q: 0.0 for q, it in own.items() if it == Reason.MISSING}
-    return Evaluation(
+    return results.Evaluation(
         run=ranked.name,
         queries=queries,
-        results={str(m): MeasureResult.of(m, it, level) for m, it in values.items()},
+        results={str(m): results.MeasureResult.of(m, it, level) for m, it in values.items()},
         target=str(rule),
         unknown={name: attribute.unknown for name, attribute in known.items()},
         missing=missing,
         notes=notes_on(ranked, judged, queries, found, bound, missing),
-        by_group=tuple(s for dimension, own in shares for s in group_shares(dimension, own)),
+        by_group=tuple(s for dimension, own in shares for s in _group_shares(dimension, own)),
     )
 
 
 def _parts(run: SystemRun, queries: Sequence[str]) -> Iterator[list[str]]:
     """Split the queries into parts, so that arrays over ranks stay small."""
-    part: list[str] = []
-    rankings = longest = 0
-    for query in queries:
-        own = [len(ranking) for ranking in run.rankings.get(query, ())]
-        longest, rankings = max([longest, *own]), rankings + len(own)
-        if part and rankings * longest > RANKS_AT_ONCE:
-            yield part
-            part, rankings, longest = [], len(own), max(own, default=0)
-        part.append(query)
-    yield part
+    each = [[len(ranking) for ranking in rankings] for rankings in run.rankings.values()]
+    most = max((len(own) * max(own) for own in each if own), default=1)
+    return chunks(queries, max(1, RANKS_AT_ONCE // max(1, most)))
+
+
+def _exposed_and_relevant(
+    batch: Batch, dimension: Dimension, k: int | None
+) -> tuple[FloatArray, FloatArray]:
+    """Return the shares of each group in the exposure of a query and among its relevant documents.
+
+    Two arrays of shape (n, G), over the n queries that have both.
+    """
+    gained = exposure(batch.memberships(dimension, k))
+    means, counts = batch.means(gained, gained.any(axis=1))
+    relevant, without = batch.targets(dimension, Target(parts={"relevance": 1.0}))
+    both = [place for place in np.flatnonzero(counts).tolist() if place not in without]
+    return means[both], relevant[both]
+
+
+def _group_shares(
+    dimension: Dimension, parts: Sequence[tuple[FloatArray, FloatArray]]
+) -> list[results.GroupShare]:
+    """Return the shares of each group over all queries; none if no query has both.
+
+    Args:
+        dimension: The groups.
+        parts: Of `exposed_and_relevant`, for batches of the queries.
+    """
+    exposures, relevant = map(np.concatenate, zip(*parts, strict=True))
+    found = []
+    for group, seen, due in zip(dimension.groups, exposures.T, relevant.T, strict=True):
+        if not len(seen):
+            continue
+        share, mean, interval = float(due.mean()), float(seen.mean()), ratio_interval(seen, due)
+        ratio = mean / share if share else None
+        low, high = (interval.low, interval.high) if interval else (None, None)
+        found.append(
+            results.GroupShare(dimension.name, group, mean, share, ratio, low, high, len(seen))
+        )
+    return found
 
 
 def ids_of(runs: Iterable[SystemRun], qrels: Qrels | None) -> set[str]:
@@ -154,7 +184,7 @@ def _bound(
     measures: Iterable[Measure],
     groups: Groups | None,
     attributes: Sequence[str],
-    rule: TargetRule,
+    rule: query_targets.TargetRule,
     qrels: Qrels | None,
 ) -> list[Measure]:
     """Return the measures for each attribute, with the target's policy for the unknown.
@@ -175,11 +205,5 @@ def _bound(
         for need, what in needing.items():
             if qrels is None and need in measure.needs:
                 raise InputError(f"{what} needs judgements; {QRELS_NEEDED}.")
-    check_target(rule, targeted)
-    for dimension in targeted:
-        if rule == "trec2022" and any(f.unknown != "group" for f in dimension.factors):
-            raise InputError(
-                f"The target trec2022 has the unknown as a group of {dimension.name}; "
-                "leave unknown=exclude out of the measure, or choose another target."
-            )
+    query_targets.check_target(rule, targeted)
     return list(bound)

@@ -195,12 +195,10 @@ def expected_exposure(
     labels = np.asarray(useful, dtype=bool)
     n, m = labels.size, int(np.count_nonzero(labels))
     ranked = np.asarray(samples)
-    if not n or ranked.ndim != 2 or not len(ranked):
-        raise InputError("Expected exposure needs at least one item and one ranking of items.")
+    if ranked.ndim != 2 or not len(ranked) or not ((ranked >= -1) & (ranked < n)).all():
+        raise InputError(f"Expected exposure needs rankings of items from 0 to {n - 1}.")
     weights = _weights(n, discount, k)
     ranked = ranked[:, : weights.size]
-    if ranked.size and not -1 <= int(ranked.min()) <= int(ranked.max()) < n:
-        raise InputError(f"A ranking names an item beyond the {n} that are labelled.")
     items, values, rest, own_squares = _exposed(ranked, n, weights)
     wanted_useful, wanted_other = target_exposure(n, m, discount, k)
 

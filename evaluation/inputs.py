@@ -88,12 +88,7 @@ def as_qrels(qrels: Any) -> Qrels | None:
         except KeyError:
             raise InputError(f"{there_is}, and no ir_datasets dataset has that id.") from None
     if hasattr(qrels, "qrels_iter"):
-        try:
-            qrels = list(qrels.qrels_iter())
-        except (OSError, RuntimeError) as error:
-            raise InputError(
-                f"ir_datasets cannot give the judgements: {one_line(error)}; see ir-datasets.com."
-            ) from None
+        qrels = list(qrels.qrels_iter())
     wanted = f"a whole number of at most {HIGHEST_GRADE:,}"
     found: dict[str, dict[str, int]] = {}
     for query, documents in _by_query(qrels, "relevance", "judgements").items():
@@ -248,15 +243,9 @@ def _labels(groups: Any) -> dict[str, Mapping[Any, Any]]:
     if not isinstance(groups, Mapping):
         raise _of_other_type("groups", groups)
     own = _by_id(groups)
-    if not any(map(_has_attributes, own.values())):
-        return {id_: {ATTRIBUTE: label} for id_, label in own.items()}
-    for id_, label in own.items():
-        if label and not _has_attributes(label):
-            raise InputError(
-                f"Some documents have attributes, but '{one_line(id_)}' has none; give each "
-                "document a dict such as {'gender': 'female'}."
-            )
-    return {id_: label or {} for id_, label in own.items()}
+    named = any(map(_has_attributes, own.values()))
+    plain = {id_: {} if named and not label else {ATTRIBUTE: label} for id_, label in own.items()}
+    return plain | {id_: label for id_, label in own.items() if _has_attributes(label)}
 
 
 def _has_attributes(label: Any) -> bool:

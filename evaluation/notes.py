@@ -9,9 +9,10 @@ from fairqr.evaluation.collections.labels import Groups
 from fairqr.evaluation.measures.kinds import GROUPS
 from fairqr.evaluation.measures.measure import Measure
 from fairqr.evaluation.qrels import Qrels
+from fairqr.evaluation.reports.text import counted
 from fairqr.retrieval.sources.runs import SystemRun
 
-PLURALS = {"query": "queries", "document": "documents", "": ""}
+QUERIES = ("query", "queries")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,41 +42,37 @@ def notes_on(
     name, judged, notes = run.name, qrels or {}, list[Note]()
     rankings = {query: [r.ids for r in run.rankings.get(query, ()) if r.ids] for query in queries}
 
-    def note(kind: str, count: int, text: str, what: str = "") -> None:
+    def note(kind: str, count: int, text: str, *nouns: str) -> None:
         if count:
-            notes.append(Note(kind, count, f"{_counted(count, what)} {text}"))
+            said = counted(count, *nouns) if nouns else f"{count:,}"
+            notes.append(Note(kind, count, f"{said} {text}"))
 
     unjudged = len(run.rankings.keys() - rankings.keys())
-    note("unjudged_queries", unjudged, f"of {name} without judgements: left out.", "query")
+    note("unjudged_queries", unjudged, f"of {name} without judgements: left out.", *QUERIES)
     how = "counted as 0 in measures of relevance" if missing == "zero" else "left out"
-    text = f"of {_counted(len(rankings), 'query')} missing from {name}: {how}, and without a value"
+    text = f"of {counted(len(rankings), *QUERIES)} missing from {name}: {how}, and without a"
     absent = sum(not own for own in rankings.values())
-    note("missing_queries", absent, f"{text} in measures of exposure.")
+    note("missing_queries", absent, f"{text} value in measures of exposure.")
     if groups is not None and any(GROUPS in measure.needs for measure in measures):
         depth = depth_of(measures)
         ranked = {id_ for own in rankings.values() for ids in own for id_ in ids[:depth]}
         known = groups.known(ranked)
-        text = f"of {_counted(len(ranked), 'document')} ranked by {name} are not in the corpus:"
-        text += " they keep their rank, and give exposure to no group."
+        text = f"of {counted(len(ranked), 'document')} ranked by {name} are not in the corpus: they"
+        text += " keep their rank, and give exposure to no group."
         note("unknown_documents", len(ranked) - len(known), text)
         useful = {id_ for q in queries for id_, grade in judged.get(q, {}).items() if grade > 0}
-        text = f"of {len(useful)} relevant documents are not in the corpus:"
-        text += " they count as relevant, but not for the target."
-        note("unknown_relevant", len(useful) - len(groups.known(useful)), text)
+        text = f"of {len(useful):,} relevant documents are not in the corpus: they count as"
+        absent = len(useful) - len(groups.known(useful))
+        note("unknown_relevant", absent, f"{text} relevant, but not for the target.")
         attributes = (factor.attribute for measure in measures for factor in measure.parts)
+        text = f"of {counted(len(known), 'document')} ranked by {name} have no known"
         for attribute in dict.fromkeys(filter(None, attributes)):
             members = groups.in_dimension(groups.dimension(attribute, "exclude"), known)
-            text = (
-                f"of {_counted(len(known), 'document')} ranked by {name} have no known {attribute}."
-            )
-            note("unlabelled_documents", int((members.sum(axis=1) == 0).sum()), text)
-    tied = f"of {name} have the same score as their neighbour; their order is by {run.ties}."
-    note("ties", run.tied, tied, "document")
+            without = int((members.sum(axis=1) == 0).sum())
+            note("unlabelled_documents", without, f"{text} {attribute}.")
+    text = f"of {name} have the same score as their neighbour; their order is by {run.ties}."
+    note("ties", run.tied, text, "document")
     return tuple(notes)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what if count == 1 else PLURALS[what]}".strip()
 
 
 def depth_of(measures: Iterable[Measure]) -> int | None:

@@ -5,6 +5,7 @@ Each line is ``query 0 document grade``, separated by white space.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from fairqr.retrieval.sources.documents import wrong_line
 from fairqr.retrieval.sources.runs import trec_fields
 
 HIGHEST_GRADE = 1_000_000
+_GRADE = re.compile(r"[+-]?0*([0-9]{1,6}|1000000)")
 
 Qrels = Mapping[str, Mapping[str, int]]
 """The grade of each judged document by query; above 0 is relevant, what is missing is not."""
@@ -27,19 +29,15 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
     """
     qrels: dict[str, dict[str, int]] = {}
     for number, (query, _, document, grade) in trec_fields(path, 4, "query 0 document grade"):
-        try:
-            value = int(grade)
-        except ValueError:
-            problem = f"its grade '{one_line(grade, 60)}' is not a whole number"
-            raise wrong_line(path, number, problem, "judgements", CorpusError) from None
-        if abs(value) > HIGHEST_GRADE:
-            problem = f"its grade is beyond {HIGHEST_GRADE:,}"
-            raise wrong_line(path, number, problem, "judgements", CorpusError)
         judged = qrels.setdefault(query, {})
         if document in judged:
             problem = f"the document '{one_line(document)}' is judged twice"
-            raise wrong_line(path, number, problem, "judgements", CorpusError)
-        judged[document] = value
+        elif not _GRADE.fullmatch(grade):
+            problem = f"its grade '{one_line(grade, 60)}' is not a whole number up to 1,000,000"
+        else:
+            judged[document] = int(grade)
+            continue
+        raise wrong_line(path, number, problem, "judgements", CorpusError)
     return qrels
 
 

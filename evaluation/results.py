@@ -11,18 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from fairqr.agents.statistics import (
-    EXACT_UP_TO,
-    Interval,
-    corrected_by_holm,
-    mean_interval,
-    paired_randomisation,
-    stream,
-    too_few,
-)
+from fairqr.agents import statistics
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.extras import library
-from fairqr.evaluation.by_group import GroupShare
 from fairqr.evaluation.estimates import paired_t
 from fairqr.evaluation.measures.measure import Measure, parse_measures
 from fairqr.evaluation.notes import Note
@@ -48,14 +39,14 @@ class MeasureResult:
     measure: Measure
     values: Mapping[str, Score]
     mean: float | None
-    interval: Interval | None
+    interval: statistics.Interval | None
 
     @classmethod
     def of(cls, measure: Measure, values: Mapping[str, Score], level: float) -> MeasureResult:
         """Return the values with their mean and its interval."""
         defined = np.array([v for v in values.values() if not isinstance(v, Reason)])
         mean = float(defined.mean()) if defined.size else None
-        return cls(measure, values, mean, mean_interval(defined, level=level))
+        return cls(measure, values, mean, statistics.mean_interval(defined, level=level))
 
     @property
     def count(self) -> int:
@@ -87,6 +78,32 @@ class MeasureResult:
             "best": self.measure.kind.best,
             **({"values": self.defined(), "reasons": self.reasons()} if by_query else {}),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class GroupShare:
+    """The exposure of a group beside its share of the relevant documents.
+
+    Attributes:
+        attribute: The attribute.
+        group: The group.
+        exposure: Its mean share of the exposure in the first k ranks, by the discount ``log2``.
+        relevant: Its mean share of the relevant documents.
+        ratio: Exposure / relevant: above 1 the group gets more than its share. Optional.
+        low: The lower end of the ratio's 95 % interval; optional, as with few queries.
+        high: The upper end.
+        queries: Over how many queries: those with a known group among the ranked documents and
+            among the relevant ones.
+    """
+
+    attribute: str
+    group: str
+    exposure: float
+    relevant: float
+    ratio: float | None
+    low: float | None
+    high: float | None
+    queries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +247,7 @@ class Comparison:
     run: str
     difference: float | None
     count: int
-    interval: Interval | None
+    interval: statistics.Interval | None
     t: float | None
     randomisation: float | None
     exact: bool
@@ -258,7 +275,9 @@ class Comparisons:
 
     def too_few(self, row: Comparison) -> bool:
         """Return whether no difference over so few queries could hold among all these tests."""
-        return too_few(row.count, self.alpha / max(1, self.tests)) and not row.holds(self.alpha)
+        return statistics.too_few(row.count, self.alpha / max(1, self.tests)) and not row.holds(
+            self.alpha
+        )
 
     def sentences(self) -> list[str]:
         """Say for each row whether the difference holds, over how many queries, by which tests."""
@@ -275,23 +294,22 @@ class Comparisons:
         return {"alpha": self.alpha, "tests": self.tests, "rows": rows}
 
     def _sentence(self, row: Comparison) -> str:
-        runs = f"{row.run} and {row.baseline}"
+        of = f"{row.measure}: {row.run}"
         if row.difference is None:
-            return f"{row.measure}: no query has a value in both {runs}."
+            return f"{row.measure}: no query has a value in both {row.run} and {row.baseline}."
         over = "1 query" if row.count == 1 else f"{row.count} queries"
         if row.difference == 0:
-            return f"{row.measure}: {runs} have the same mean over {over}."
-        up = row.measure.kind.higher_is_better
-        better = "" if up is None else f" ({'better' if (row.difference > 0) == up else 'worse'})"
-        direction = ("above" if row.difference > 0 else "below") + f" {row.baseline}{better}"
+            return f"{of} and {row.baseline} have the same mean over {over}."
+        up, above = row.measure.kind.higher_is_better, row.difference > 0
+        better = "" if up is None else f" ({'better' if above == up else 'worse'})"
         verdict = "the difference " + ("holds" if row.holds(self.alpha) else "does not hold")
         if self.too_few(row):
             verdict = "these are too few to show any difference"
-        t = "no t test" if row.t_corrected is None else f"t test {_p(row.t_corrected)}"
         return (
-            f"{row.measure}: {row.run} is {abs(row.difference):.4f} {direction} over {over}; "
-            f"{verdict} at {self.alpha:g} (randomisation {_p(row.randomisation_corrected)}, {t}, "
-            f"Holm-corrected for {self.tests})."
+            f"{of} is {abs(row.difference):.4f} {'above' if above else 'below'} "
+            f"{row.baseline}{better} over {over}; {verdict} at {self.alpha:g} (randomisation "
+            f"{_p(row.randomisation_corrected)}, t test {_p(row.t_corrected)}, Holm-corrected for "
+            f"{self.tests})."
         )
 
 
@@ -339,30 +357,33 @@ def compare(
                 f"{', '.join(baseline.results)}, and {', '.join(other.results)}."
             )
         for text in shared:
-            ours, theirs = baseline.results[text].defined(), other.results[text].defined()
-            differences = np.array(
-                [theirs[query] - ours[query] for query in ours if query in theirs]
-            )
-            random = stream(seed, f"{baseline.run}\n{other.run}\n{text}")
+            ours, theirs = (it.results[text].defined() for it in (baseline, other))
+            differences = np.array([theirs[it] - ours[it] for it in ours if it in theirs])
+            random = statistics.stream(seed, f"{baseline.run}\n{other.run}\n{text}")
             row = Comparison(
                 baseline.results[text].measure,
                 baseline.run,
                 other.run,
                 difference=float(differences.mean()) if differences.size else None,
                 count=differences.size,
-                interval=mean_interval(differences, level=1 - alpha),
+                interval=statistics.mean_interval(differences, level=1 - alpha),
                 t=paired_t(differences),
-                randomisation=paired_randomisation(differences, random),
-                exact=0 < differences.size <= EXACT_UP_TO,
+                randomisation=statistics.paired_randomisation(differences, random),
+                exact=0 < differences.size <= statistics.EXACT_UP_TO,
             )
             rows.append(row)
-    t = corrected_by_holm([row.t for row in rows])
-    p = corrected_by_holm([row.randomisation for row in rows])
-    corrected = (
-        replace(row, t_corrected=of_t, randomisation_corrected=of_p)
-        for row, of_t, of_p in zip(rows, t, p, strict=True)
+    corrected = [
+        statistics.corrected_by_holm([getattr(row, name) for row in rows])
+        for name in ("t", "randomisation")
+    ]
+    return Comparisons(
+        tuple(
+            replace(row, t_corrected=t, randomisation_corrected=p)
+            for row, t, p in zip(rows, *corrected, strict=True)
+        ),
+        alpha,
+        tests=sum(it is not None for it in corrected[1]),
     )
-    return Comparisons(tuple(corrected), alpha, sum(it is not None for it in p))
 
 
 def _p(value: float | None) -> str:

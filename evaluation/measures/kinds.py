@@ -73,11 +73,11 @@ class Kind:
     name: str
     example: str
     needs: frozenset[str]
-    best: str
-    range: str
     takes: Mapping[str, Any]
     compute: Callable[..., Any]
     summary: str
+    best: str = "1 is best"
+    range: str = "0 to 1"
     higher_is_better: bool | None = True
     aliases: tuple[str, ...] = ()
     needs_cutoff: bool = False
@@ -146,24 +146,17 @@ Compute = Callable[..., Any]
 
 
 def kind(
-    example: str,
-    needs: str,
-    best: str = "1 is best",
-    range: str = "0 to 1",
-    *,
-    takes: Mapping[str, Any] | None = None,
-    **more: Any,
+    example: str, needs: str, takes: Mapping[str, Any] | None = None, **more: Any
 ) -> Callable[[Compute], Compute]:
     """Make a kind of a function; the first line of its docstring is the summary."""
 
     def add(compute: Compute) -> Compute:
         name = example.partition("@")[0].partition("(")[0]
         of_groups = {"attribute": None, "unknown": None} if GROUPS in needs else {}
+        taken, needed = of_groups | dict(takes or {}), frozenset(needs.split())
         summary = (compute.__doc__ or "").partition("\n")[0].rstrip(".")
-        taken = of_groups | dict(takes or {})
         key = name + BY_GROUP if name in KINDS else name
-        needed = frozenset(needs.split())
-        KINDS[key] = Kind(name, example, needed, best, range, taken, compute, summary, **more)
+        KINDS[key] = Kind(name, example, needed, taken, compute, summary, **more)
         return compute
 
     return add
@@ -264,8 +257,8 @@ def _reciprocal_rank(at: View) -> FloatArray:
 @kind(
     "AWRF@20(attribute=gender)",
     f"{GROUPS} {TARGET}",
-    "1 is fair",
-    "0.307 to 1; 0 to 1 with unit=bits",
+    best="1 is fair",
+    range="0.307 to 1; 0 to 1 with unit=bits",
     takes={"discount": LOG2, "unit": "nats", "convention": None},
 )
 def _awrf(at: View) -> FloatArray:
@@ -279,8 +272,8 @@ def _awrf(at: View) -> FloatArray:
 @kind(
     "KL@20(attribute=gender)",
     f"{GROUPS} {TARGET}",
-    "0 is fair",
-    "0 to about ln(groups/smoothing), nats",
+    best="0 is fair",
+    range="0 to about ln(groups/smoothing), nats",
     takes={
         "discount": LOG2,
         "smoothing": divergence.DEFAULT_SMOOTHING,
@@ -300,8 +293,8 @@ def _kl(at: View) -> FloatArray:
 @kind(
     "NDKL(attribute=gender)",
     f"{GROUPS} {TARGET}",
-    "0 is fair",
-    "0 upwards, nats",
+    best="0 is fair",
+    range="0 upwards, nats",
     takes={"smoothing": 0.0},
     higher_is_better=False,
 )
@@ -329,8 +322,8 @@ def _ndkl(at: View) -> FloatArray:
 @kind(
     "Exposure@20(attribute=gender,group=female)",
     GROUPS,
-    "the group's target is fair",
-    "0 to 1, a share",
+    best="the group's target is fair",
+    range="0 to 1, a share",
     takes={"group": None, "discount": LOG2},
     higher_is_better=None,
 )
@@ -342,8 +335,8 @@ def _exposure(at: View) -> FloatArray:
 @kind(
     "ExposureRatio(attribute=gender,group=female)",
     GROUPS,
-    "1 is fair",
-    "0 upwards, a ratio",
+    best="1 is fair",
+    range="0 upwards, a ratio",
     takes={"group": None, "discount": exposure.INVERSE_LOG},
     higher_is_better=None,
     by_query=True,

@@ -216,7 +216,8 @@ class Measure:
 
         A measure of one ranking is the mean over the rankings of a query that have a value.
         """
-        missing = dict.fromkeys(batch.missing(), Reason.MISSING)
+        absent = np.flatnonzero(np.diff(batch.starts) == 0).tolist()
+        missing = dict.fromkeys(absent, Reason.MISSING)
         if self.kind.by_query:
             at, of_query = self._view(batch), self.kind.compute
             return [missing.get(q) or of_query(at, q) for q in range(len(batch.queries))]

@@ -12,7 +12,6 @@ from hypothesis.extra.numpy import arrays
 from scipy import special, stats
 
 from fairqr.agents.statistics import mean_interval
-from fairqr.evaluation.by_group import ratio_interval
 from fairqr.evaluation.estimates import (
     Estimate,
     differences,
@@ -20,6 +19,7 @@ from fairqr.evaluation.estimates import (
     estimate,
     p_of_means,
     paired_t,
+    ratio_interval,
     ratios,
     shares,
     wider_by_bias,

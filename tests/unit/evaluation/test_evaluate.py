@@ -348,8 +348,6 @@ class TestTargets:
         )
         for measure in ("AWRF@3(unknown=group,discount=trec)", "AWRF@3(discount=trec)"):
             assert self.awrf(scan, "trec2022", measure) == pytest.approx(1 - js)
-        with pytest.raises(InputError, match="leave unknown=exclude out"):
-            self.awrf(scan, "trec2022", "AWRF@3(unknown=exclude)")
 
     def test_loss_by_group_as_the_track_has_it(self, scan: Groups) -> None:
         """Relevant documents only; averaged over rankings; the target times all exposure."""

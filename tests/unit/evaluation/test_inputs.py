@@ -236,13 +236,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"groups": 3}, "The groups cannot be of type int"),
     ({"groups": {"d1": None}}, "an attribute needs at least two groups"),
     ({"groups": {"d1": {"a": -1}, "d2": "b"}}, "The groups of 'group' are wrong"),
-    ({"groups": {"d1": "a", "d2": {"x": "b"}}}, "Some documents have attributes, but 'd1'"),
     ({"groups": {"d1": "a", "d2": pd.NA}}, "a label must be text, a list or a mapping"),
     ({"groups": pd.DataFrame({"docno": ["a", "a"], "x": [1, 2]})}, "'a' in several rows"),
     ({"groups": pd.DataFrame({"docno": ["a"], "b c": [1]})}, "The groups of 'b c' are wrong"),
     ({"level": "high"}, "The level of an interval is between 0 and 1, such as 0.95, not high"),
     ({"missing": "none"}, "Missing queries count as zero or undefined"),
-    ({"target": {"relevance": 1}}, "A target cannot be {'relevance': 1}"),
+    ({"target": {"relevance": 1}}, "'relevance' is not a target"),
 ]
 
 

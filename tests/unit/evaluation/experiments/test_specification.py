@@ -98,7 +98,7 @@ def _systems(**changes: Any) -> dict[str, Any]:
         ({"queries": []}, "the list of queries is empty; name at least one."),
         ({"attributes": ["gender"] * 2}, "one of the attributes is named twice; name each once."),
         ({"baseline": "none"}, "the baseline 'none' is not one of the systems."),
-        ({"measures": ["nDGC@20"]}, "There is no measure 'nDGC'; did you mean nDCG?"),
+        ({"measures": ["nDGC@20"]}, "There is no measure 'nDGC@20'; the measures are nDCG, P"),
         ({"judge": "relevance:2"}, "the shares of the target must sum to 1, not 2."),
         ({"target": "x:1"}, "'x'"),
         ({"systems": [PLAIN, {**PLAIN}]}, "'BM25' is not one plain name of one system."),

@@ -90,7 +90,7 @@ def test_lamp_is_found_by_folder(tmp_path: Path) -> None:
     write_set(tmp_path, [entry], golds_of("LaMP_7", {"1": "Wet"}), "dev_")
     for path in (tmp_path, str(tmp_path), tmp_path / "dev_questions.json"):
         assert find_rag_collection(path).name == "LaMP-7"
-    with pytest.raises(InputError, match="is LaMP-7, not LaMP-5"):
+    with pytest.raises(InputError, match="has no question of LaMP-5 that can be asked"):
         find_rag_collection(tmp_path, task="LaMP-5")
 
 
