@@ -18,7 +18,7 @@ class _Mean(ir_measures.measures.base.MeanAgg):
 
     def add(self, value: float) -> None:
         if not np.isnan(value):
-            super().add(value)
+            super().add(value)  # type: ignore[no-untyped-call]
 
 
 class _FairMeasure(ir_measures.measures.Measure):
@@ -50,7 +50,7 @@ class _FairMeasure(ir_measures.measures.Measure):
         return hash(repr(self))
 
     def aggregator(self) -> _Mean:
-        return _Mean()
+        return _Mean()  # type: ignore[no-untyped-call]
 
     def runtime_impl(self, qrels: Any, run: Any) -> Iterator[ir_measures.Metric]:
         found = evaluate(run, qrels, self._measure, groups=self._groups, **self._options)
