@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, OtherRunError, first_problem, one_line
@@ -38,15 +38,12 @@ THEN = ", then "
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9+._]")
 
 
-class Record(BaseModel):
-    """A line of a run.
+class Record(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="constants"):
+    """A line of a run; numbers that are undefined or infinite stay what they are.
 
     Attributes:
         keys: The values that identify a record in its file.
     """
-
-    # Numbers that are undefined or infinite stay what they are.
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
     keys: ClassVar[tuple[str, ...]]
 
@@ -90,7 +87,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-class FolderManifest(BaseModel):
+class FolderManifest(BaseModel, frozen=True, extra="forbid"):
     """The settings that a run started with; each kind adds its own.
 
     Attributes:
@@ -100,8 +97,6 @@ class FolderManifest(BaseModel):
             others.
         started: The time, in ISO 8601.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     free: ClassVar[frozenset[str]] = frozenset({"notes"})
 

@@ -114,9 +114,6 @@ class System(_Part):
 class Experiment(Options):
     """An experiment."""
 
-    filled = ("seeds", "queries")
-    distinct = ("attributes", "measures")
-
     kind: Literal["search"] = "search"
     collection: str = Field(
         "notables",

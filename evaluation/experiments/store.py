@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, Record, file_name
 from fairqr.evaluation.experiments.specification import Experiment
@@ -43,10 +43,8 @@ class Manifest(FolderManifest):
     notes: tuple[str, ...] = ()
 
 
-class Round(BaseModel):
+class Round(BaseModel, frozen=True, extra="forbid"):
     """A round of a search; see :class:`fairqr.graph.search.result.Iteration`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     ids: list[str]
     exposure: dict[str, float]

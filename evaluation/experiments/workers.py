@@ -13,7 +13,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.base.errors import InputError, WorkersError, one_line
@@ -25,14 +25,12 @@ AT_ONCE = 2
 """How many jobs are under way at the same time where nothing is said."""
 
 LOCAL = "ray://local"
-OBJECT_STORE_BYTES = 256 * 2**20
 RETRIES = 2
 """How often a job is repeated after its process died."""
 
 _ADDRESS = re.compile(r"ray://(local|[^/\s@?#]+:[0-9]{1,5})")
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 
 @dataclass
@@ -55,13 +53,8 @@ class Tools:
     _kept: dict[str, tuple[object, Any]] = field(default_factory=dict, init=False)
     _locks: dict[str, asyncio.Lock] = field(default_factory=dict, init=False)
 
-    async def do(
-        self,
-        job: Callable[Concatenate[Tools, P], Awaitable[T]],
-        *arguments: P.args,
-        **named: P.kwargs,
-    ) -> T:
-        """Do a job.
+    async def do(self, job: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Do a job, which takes the tools before its arguments.
 
         Raises:
             FairqrError: The job raised it.
@@ -69,10 +62,10 @@ class Tools:
                 again.
         """
         if self.free is None:
-            return await job(self, *arguments, **named)
+            return await job(self, *arguments)
         actor = await self.free.get()
         try:
-            return cast("T", await _result(actor.do.remote(job, *arguments, **named)))
+            return cast("T", await _result(actor.do.remote(job, *arguments)))
         finally:
             self.free.put_nowait(actor)
 
@@ -219,13 +212,11 @@ def _connect(address: str) -> Any:
     # Ray reads these when it is imported. It must send no usage reports, and one that we start
     # listens on all addresses of the machine: its token is known to this run alone.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if address == LOCAL and not os.environ.get("RAY_AUTH_TOKEN_PATH"):
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"):
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    to: dict[str, Any] = {"address": address}
+    if address == LOCAL:
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        to = {"address": "local", "include_dashboard": False, "object_store_memory": 256 * 2**20}
     ray = library("ray", "Work on Ray", "ray")
-    own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
-    to = {"address": "local", **own} if address == LOCAL else {"address": address}
     try:
         with warnings.catch_warnings(action="ignore"):
             ray.init(**to, log_to_driver=False, logging_level=logging.ERROR)
@@ -233,8 +224,7 @@ def _connect(address: str) -> Any:
         ray.shutdown()
         raise WorkersError(
             f"There is no connection to the workers at {address} ({_reason(error)}); start Ray "
-            "there with 'ray start --head --ray-client-server-port PORT', with the same versions "
-            "of Ray and Python and the same RAY_AUTH_TOKEN as here."
+            "there with the same versions of Ray and Python and the same RAY_AUTH_TOKEN as here."
         ) from None
     return ray
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -132,8 +132,6 @@ class ProbeExperiment(Options, Documented):
         shown: What language models read of an item: title, text or title_text.
     """
 
-    distinct: ClassVar[tuple[str, ...]] = ("sources",)
-
     collection: str
     split: str | None = None
     queries: Count | None = None
@@ -167,8 +165,6 @@ class ListwiseExperiment(ProbeExperiment):
         k: The depth of P@k and nDCG@k.
     """
 
-    filled = ("rankers", "askers", "windows")
-
     kind: Literal["llm_listwise"]
     rankers: tuple[Annotated[str, _readable(parse_ranker)], ...]
     askers: tuple[Asker, ...] = ("neutral", "unprotected", "protected")
@@ -193,8 +189,6 @@ class PairwiseExperiment(ProbeExperiment):
             which show whether the model judges relevance at all.
         asker: Who asks: neutral, unprotected or protected.
     """
-
-    filled = ("models",)
 
     kind: Literal["llm_pairwise"]
     models: tuple[str, ...]

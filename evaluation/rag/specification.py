@@ -29,9 +29,6 @@ LABELS = Draw("", "labels", None, 0)
 class FairRagExperiment(Options):
     """Retrievers, generators and stochastic policies, compared on the queries of collections."""
 
-    filled = ("retrievers", "generators", "alphas", "seeds")
-    distinct = ("collections",)
-
     kind: Literal["fair_rag"]
     collections: tuple[str, ...] = Field(
         (), description="The collections: names, folders of LaMP, or JSON Lines files."

@@ -101,7 +101,7 @@ def _systems(**changes: Any) -> dict[str, Any]:
         ({"measures": ["nDGC@20"]}, "There is no measure 'nDGC@20'; the measures are nDCG, P"),
         ({"judge": "relevance:2"}, "the shares of the target must sum to 1, not 2."),
         ({"target": "x:1"}, "'x'"),
-        ({"systems": [PLAIN, {**PLAIN}]}, "'BM25' is not one plain name of one system."),
+        ({"systems": [PLAIN, {**PLAIN}]}, "one of the systems is named twice; name each once."),
         ({"systems": [{"name": "\u202eab\n"}]}, "is not one plain name"),
         (_systems(vary={"patience": [1, 2]}), "'other' is not one plain name of one system."),
         (_systems(method="dlf"), "'other' needs weights: give it 'train: {folds: 5}'."),
