@@ -182,7 +182,7 @@ async def prepare(tools: Tools, cell: Cell) -> None:
 
 
 async def search(
-    tools: Tools, cell: Cell, topic: Topic, weights: bytes | None, at_once: int
+    tools: Tools, cell: Cell, topic: Topic, weights: bytes | None
 ) -> Done[SearchRecord]:
     """Do a search; a query that finds nothing is a result too.
 
@@ -191,14 +191,13 @@ async def search(
         cell: How to search.
         topic: What to search for.
         weights: The content of the file of weights that the final step reads, if any.
-        at_once: How many searches run at the same time, for the record.
 
     Raises:
         InputError: There are other documents here.
         ModelError: The model was away for a part of it.
     """
     graph, _ = await open_graph(tools, cell)
-    facts = dict(zip(SearchRecord.keys, cell.key(topic), strict=True)) | {"at_once": at_once}
+    facts = dict(zip(SearchRecord.keys, cell.key(topic), strict=True))
     context = cell.context
     with tempfile.TemporaryDirectory(prefix="fairqr-") as folder:
         if weights is not None:
@@ -216,6 +215,7 @@ async def search(
     record = SearchRecord(
         **facts,
         **spent(usage),
+        at_once=tools.at_once,
         **result.model_dump(include={"divergence", "stop_reason", "warnings"}),
         ids=[document.id for document in result.ranking],
         rounds=[
@@ -267,7 +267,7 @@ async def run(experiment: Experiment, options: RunOptions) -> None:
             weights.update(await weights_of(cell, topics, collection, tools, options))
 
         async def do(task: tuple[Cell, Topic]) -> Done[SearchRecord]:
-            return await tools.do(search, *task, weights.get(task[1].id), tools.at_once)
+            return await tools.do(search, *task, weights.get(task[1].id))
 
         with store.locked():
             store.begin(manifest)

@@ -123,14 +123,9 @@ def _wide(found: DataFrame, cell_of: Callable[[Any], str]) -> DataFrame:
 
 def _ended(searches: DataFrame) -> DataFrame:
     """Return for each system and place how many searches failed, and why they ended."""
-    reasons = [reason for reason in searches.stop_reason.unique() if reason]
-    counts = searches[[*PLACE, "system"]].assign(
-        searches=1,
-        failed=searches.error != "",
-        warnings=searches.warnings.map(len) > 0,
-        **{f"ended: {it}".replace("_", " "): searches.stop_reason == it for it in reasons},
-    )
-    return counts.groupby(["system", *PLACE], sort=False).sum().reset_index()
+    ended = searches.stop_reason.str.replace("_", " ").where(searches.error == "", "failed")
+    keys: Any = {"index": ["system", *PLACE], "columns": "ended", "aggfunc": "size"}
+    return searches.assign(ended=ended).pivot_table(**keys, fill_value=0, sort=False).reset_index()
 
 
 def figures_of(measured: MeasuredSearches) -> list[Figure]:

@@ -184,7 +184,6 @@ class Experiment(Options):
     @model_validator(mode="after")
     def _is_whole(self) -> Experiment:
         parse_measures(self.measures)
-        Context.of(target=self.target, k=self.k)
         if self.judge:
             as_target(self.judge)
         names = [system.name for system in self.systems]
@@ -192,7 +191,7 @@ class Experiment(Options):
             if not system.name.isprintable() or names.count(system.name) > 1:
                 raise ValueError(f"'{one_line(system.name)}' is not one plain name of one system")
             try:
-                context = system.context(k=self.k)
+                context = system.context(k=self.k, target=self.target)
             except InputError as error:
                 raise ValueError(f"'{system.name}': {error}") from None
             is_trained = context.strategy.final_step in TRAINED

@@ -162,7 +162,7 @@ class RunOptions:
                 )
                 tools.free = asyncio.Queue()
                 for _ in range(most):
-                    tools.free.put_nowait(actor.remote(self.prompts))
+                    tools.free.put_nowait(actor.remote(self.prompts, at_once=most))
                 if (there := await tools.do(_version)) != version("fairqr"):
                     raise WorkersError(
                         f"There is fairqr {there}, and where you run it {version('fairqr')}; "

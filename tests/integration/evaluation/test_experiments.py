@@ -140,10 +140,8 @@ def test_a_wrong_key_is_no_result_and_odd_answers_are_counted(
     assert quick(*arguments, "--report", **server).code == 0
     assert len(_rankings(folder)) == 4 * 4
     report = (folder / "report.md").read_text()
-    ended = next(line for line in report.splitlines() if "ended: model failed" in line)
-    column = [cell.strip() for cell in ended.split("|")].index("ended: model failed")
-    row = next(line for line in report.splitlines() if line.startswith("| ours | gender | title |"))
-    assert row.split("|")[column].strip() == "4"
+    assert report.count("| model failed |") == 1
+    assert re.search(r"\n\| ours \| gender \| title \|( 0 \|)* 4 \|", report)
     assert "openai:fake gave no usable reply" in report
 
 

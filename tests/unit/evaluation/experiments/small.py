@@ -32,7 +32,7 @@ SYSTEMS: list[dict[str, Any]] = [
 ]
 
 
-def write_collection(folder: Path, *, keywords: bool = True, note: str = "A note.") -> Collection:
+def write_collection(folder: Path, *, keywords: bool = True) -> Collection:
     """Write 48 people of four occupations, a quarter of them women and half without a place."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "schema.yaml").write_text(SCHEMA)
@@ -51,15 +51,13 @@ def write_collection(folder: Path, *, keywords: bool = True, note: str = "A note
         )
         if number % 5:
             qrels.append(f"t{number % 4} 0 d{number:02} 1")
-    topics = [
-        {"id": f"t{number}", "title": title, **({"keywords": ["garden"]} if keywords else {})}
-        for number, title in enumerate(TITLES)
-    ]
-    _write_lines(folder / "documents.jsonl", documents)
-    _write_lines(folder / "topics.jsonl", topics)
+    more = ["garden"] if keywords else []
+    topics = [{"id": f"t{n}", "title": it, "keywords": more} for n, it in enumerate(TITLES)]
+    for name, rows in (("documents", documents), ("topics", topics)):
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{name}.jsonl").write_text(lines)
     (folder / "qrels.txt").write_text("\n".join(qrels) + "\n")
-    about = {"title": "Two dozen people", "note": note}
-    (folder / "collection.yaml").write_text(yaml.safe_dump(about))
+    (folder / "collection.yaml").write_text("title: Two dozen people\nnote: A note.\n")
     return load_collection(folder)
 
 
@@ -71,12 +69,8 @@ def write_source(folder: Path, name: str, engine: str = "tantivy", **values: Any
     return path
 
 
-def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
 def write_experiment(path: Path, **changes: Any) -> Path:
-    """Write the file of an experiment with these values, those that are None left out."""
+    """Write the file of an experiment with these values."""
     values: dict[str, Any] = {
         "title": "A small experiment",
         "attributes": ["gender"],
@@ -87,8 +81,7 @@ def write_experiment(path: Path, **changes: Any) -> Path:
         "report": ["table", "trade_off", "rounds", "drift", "cost", "published"],
         **changes,
     }
-    kept = {name: value for name, value in values.items() if value is not None}
-    path.write_text(yaml.safe_dump(kept, allow_unicode=True, sort_keys=False), encoding="utf-8")
+    path.write_text(yaml.safe_dump(values, allow_unicode=True), encoding="utf-8")
     return path
 
 

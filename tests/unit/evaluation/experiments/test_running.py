@@ -130,31 +130,23 @@ async def test_a_system_searches_the_corpus_that_it_names(
     measured.
     """
     path = write_source(tmp_path, "elsewhere", documents=f"{collection.folder}/documents.jsonl")
-    (tmp_path / "exported.txt").write_text("t0 Q0 d00 1 1.0 mine\n")
-    source = write_source(tmp_path, "exported", engine="run", runs="exported.txt")
     Catalog().attach(path)
-    runs = []
-    for number, corpus in enumerate((None, "elsewhere", str(path))):
-        store = Store(tmp_path / f"run{number}")
-        systems = [SYSTEMS[0], SYSTEMS[3]]
-        await _run(collection.folder, store, systems=systems, corpus=corpus)
-        runs.append({record.key: record.ids for record in store.lines.read()})
-    assert len(runs[0]) == 8
-    assert runs[0] == runs[1] == runs[2]
-
-    plain = {"method": "plain"}
-    absent: list[dict[str, Any]] = [
-        {"name": "away", "corpus": "not-attached", **plain},
-        {"name": "no vectors", "corpus": str(source), "retriever": "dense", **plain},
-    ]
+    (tmp_path / "exported.txt").write_text("t0 Q0 d00 1 1.0 mine\n")
+    source = str(write_source(tmp_path, "exported", engine="run", runs="exported.txt"))
+    named = {"BM25": None, "own": collection.corpus_name, "path": str(path), "away": "not-attached"}
+    systems = [{"name": name, "corpus": corpus} for name, corpus in named.items()]
+    systems += [{"name": "no vectors", "corpus": source, "retriever": "dense"}]
     store = Store(tmp_path / "run")
-    watcher = await _run(collection.folder, store, systems=[SYSTEMS[0], *absent])
+    watcher = await _run(collection.folder, store, systems=systems, corpus="elsewhere")
     assert [sentence.partition(";")[0] for sentence in watcher.notes] == [
         "'away' was left out: There is no index 'not-attached'",
         "'no vectors' was left out: The source 'exported' only ranks in its own way",
     ]
+    rankings = {(it.system, it.topic): it.ids for it in store.lines.read()}
+    assert len(rankings) == 3 * 4
+    assert all(rankings["BM25", topic] == ids for (_, topic), ids in rankings.items())
     measured = measure(store.folder)
-    assert [*measured.evaluations] == [("gender", "title", "BM25")]
+    assert [system for *_, system in measured.evaluations] == ["BM25", "own", "path"]
     assert [*measured.unfinished.values()] == [4, 4]
 
 
@@ -166,15 +158,11 @@ async def test_training_estimates_the_target_that_a_search_does(
     context = Context.of(attributes=("gender",), target="corpus:0.5,population:0.5", k=5)
     queries = {topic.id: topic.title for topic in collection.topics}
     examples = await gather(engine, queries, collection.qrels, context, depth=20)
-    searched = await FairSearch(engine).search(
-        "poet", **{**context.model_dump(exclude_unset=True), "method": "plain"}
-    )
+    asked = {**context.model_dump(exclude_unset=True), "method": "plain"}
+    searched = await FairSearch(engine).search("poet", **asked)
     assert engine.counts == 2
-    assert len(examples) == 4
-    for item in examples:
-        assert item.candidates.targets[0].tolist() == pytest.approx(
-            list(searched.target["gender"].values())
-        )
+    targets = [item.candidates.targets[0].tolist() for item in examples]
+    assert targets == [pytest.approx([*searched.target["gender"].values()])] * 4
     blind = WatchedEngine(engine, without=["corpus_shares"])
     with pytest.raises(UnsupportedError, match="The target part 'corpus' needs an engine"):
         await gather(blind, queries, collection.qrels, context, depth=20)
@@ -199,17 +187,15 @@ async def test_each_topic_is_ranked_by_weights_that_never_saw_its_judgements(
     """
     used: dict[str, set[bytes]] = {}
 
-    async def noting(
-        tools: Tools, cell: Cell, topic: Topic, weights: bytes | None, at_once: int
-    ) -> Done[SearchRecord]:
+    async def noting(tools: Tools, cell: Cell, topic: Topic, weights: Any) -> Done[SearchRecord]:
         if weights is not None:
             used.setdefault(topic.id, set()).add(weights)
-        return await search(tools, cell, topic, weights, at_once)
+        return await search(tools, cell, topic, weights)
 
     monkeypatch.setattr(running, "search", noting)
 
-    async def weights_of(name: str, turned: str | None) -> dict[str, Any]:
-        folder = tmp_path / name / "collection"
+    async def weights_of(turned: str = "") -> dict[str, Any]:
+        folder = tmp_path / f"turned-{turned}"
         write_collection(folder)
         if turned:
             kept = [q for q in (folder / "qrels.txt").read_text().splitlines() if turned not in q]
@@ -217,13 +203,12 @@ async def test_each_topic_is_ranked_by_weights_that_never_saw_its_judgements(
             (folder / "qrels.txt").write_text("\n".join(kept + others) + "\n")
         used.clear()
         systems = [SYSTEMS[0], SYSTEMS[2]]
-        await _run(folder, Store(tmp_path / name / "run"), systems=systems, seeds=[0, 1])
+        await _run(folder, Store(folder / "run"), systems=systems, seeds=[0, 1])
         assert all(len(weights) == 1 for weights in used.values())
         return {topic: json.loads(weights.pop())["model"] for topic, weights in used.items()}
 
-    before = await weights_of("before", None)
+    before = await weights_of()
     assert len(set(map(str, before.values()))) == 4
     for topic in before:
-        after = await weights_of(f"without-{topic}", topic)
-        assert after[topic] == before[topic]
-        assert all(after[other] != before[other] for other in before if other != topic)
+        after = await weights_of(topic)
+        assert [it for it in before if after[it] == before[it]] == [topic]

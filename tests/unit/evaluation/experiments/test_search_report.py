@@ -102,7 +102,7 @@ def test_no_mean_over_other_topics_is_the_best(collection: Collection, tmp_path:
     marked = measured.means.groupby("measure").best.any()
     assert marked[[none, *MEASURES]].tolist() == [False, True, False, True]
     text = (tmp_path / "run" / "report.md").read_text()
-    assert "\n| ours | place | title | 4 | 1 | 0 |" in text
+    assert "\n| ours | place | title | 0 | 3 | 1 |" in text
     assert "- 1 of 4 queries missing from ours: " in text
     assert "\n- 10 of 20 documents ranked by BM25 have no known place.\n" in text
 
