@@ -36,11 +36,7 @@ def keywords_of(form: str) -> int:
     return int(form.partition("+")[2] or 0)
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Training(_Part):
+class Training(BaseModel, frozen=True, extra="forbid"):
     """How a system that needs trained weights gets them: by cross-validation over the topics.
 
     Each topic is ranked with weights that were trained on the topics of the other folds.
@@ -56,7 +52,7 @@ class Training(_Part):
     options: dict[str, Any] = {}
 
 
-class System(_Part):
+class System(BaseModel, frozen=True, extra="forbid"):
     """One of the systems that are compared.
 
     Attributes:
