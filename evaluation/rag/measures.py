@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 class Name(StrEnum):
     """A measure of one policy on one query.
 
-    ``exposure of not useful`` and ``use of not useful`` are shares in [0, 1] of ε and of ε^a; low
+    ``EE-R, graded`` and ``EE-L, graded`` hold exposure against :func:`graded_target`, by what can
+    be reached. ``exposure of not useful`` and ``use of not useful`` are shares in [0, 1] of ε and of ε^a; low
     is better. ``EU`` (eq. 7) is the mean utility of the answers, each as often as its ranking was
     drawn; ``EU/u_max`` divides it by the greatest utility of an answer, see
     :func:`greatest_utilities`. ``EAR`` (eq. 9) is the mean over samples of the share of the
@@ -64,6 +65,8 @@ class Name(StrEnum):
     EE_R = "EE-R"
     EE_R_FAIR_RAG = "EE-R, fair-rag"
     EE_L = "EE-L"
+    EE_R_GRADED = "EE-R, graded"
+    EE_L_GRADED = "EE-L, graded"
     NOT_USEFUL = "exposure of not useful"
     EU = "EU"
     EU_MAX = "EU/u_max"
@@ -76,8 +79,10 @@ class Name(StrEnum):
     USED_NOT_USEFUL = "use of not useful"
 
 
-KINDS = OF_RANKINGS, OF_ANSWERS, OF_USE = [*Name][:7], [*Name][7:11], [*Name][11:]
+KINDS = OF_RANKINGS, OF_ANSWERS, OF_USE = [*Name][:9], [*Name][9:13], [*Name][13:]
 """The measures of rankings, of the worth of answers, and of the documents that answers used."""
+
+GRADED = Name.EE_R_GRADED, Name.EE_L_GRADED
 
 GROUP_SUMS = ("exposure", "target", "useful_exposure", "attributed", "answered")
 """What is summed over the documents of a group: ε; ε*, what they get if useful documents come
@@ -138,6 +143,54 @@ def item_exposure(
     return np.asarray(total / weights.sum(), dtype=np.float64)
 
 
+def graded_target(gains: ArrayLike, k: int) -> FloatArray:
+    """Return the exposure of each document in proportion to its gain, shape (n,), each in [0, 1].
+
+    Where useful documents differ in worth, so should what they are exposed. No document gets more
+    than 1: what is left is for the others, and for those without a gain, evenly, once all others
+    have 1. So it sums to min(k, n), and is ε* if all useful documents gain the same.
+
+    Args:
+        gains: Shape (n,), in units of utility; what is not above 0, or unknown, counts as 0.
+        k: How many documents the generator reads.
+    """
+    worth = np.nan_to_num(np.maximum(np.asarray(gains, dtype=np.float64), 0.0))
+    left = float(min(k, len(worth)))
+    target = np.zeros(len(worth))
+    open_ = worth > 0
+    if open_.sum() <= left:
+        target[open_] = 1.0
+        left, open_ = left - open_.sum(), ~open_
+        worth = np.ones(len(worth))
+    while open_.any():
+        target[open_] = left * worth[open_] / worth[open_].sum()
+        if not (above := open_ & (target > 1)).any():
+            break
+        target[above] = 1.0
+        left, open_ = left - above.sum(), open_ & ~above
+    return target
+
+
+def graded_scores(exposure: FloatArray, gains: FloatArray, k: int) -> dict[str, Score]:
+    """Return Σ ε·t and Σ (ε − t)² against the graded target t, by what rankings can reach.
+
+    Both ends of the first, and the greatest of the second, are fixed rankings: with the k documents
+    of the greatest t, or of the least. The least loss is 0.
+    """
+    if not (gains > 0).any():
+        return dict.fromkeys(GRADED, Reason.NO_RELEVANT)
+    target = graded_target(gains, k)
+    places, by_target = min(k, len(target)), np.sort(target)
+    least, greatest = by_target[:places].sum(), by_target[len(target) - places :].sum()
+    if greatest - least < FIXED:
+        return dict.fromkeys(GRADED, Reason.NO_ROOM)
+    loss = float(np.sum((exposure - target) ** 2))
+    return {
+        Name.EE_R_GRADED: float((exposure @ target - least) / (greatest - least)),
+        Name.EE_L_GRADED: loss / float(places - 2 * least + target @ target),
+    }
+
+
 def greatest_utilities(records: Iterable[PolicyRecord]) -> Greatest:
     """Return u_max (App. C.3), empirical: the more rankings were answered, the higher it is.
 
@@ -157,13 +210,17 @@ def greatest_utilities(records: Iterable[PolicyRecord]) -> Greatest:
     return greatest
 
 
-def measure_record(record: PolicyRecord, greatest: Greatest) -> tuple[dict[str, Any], FloatArray]:
+def measure_record(
+    record: PolicyRecord, greatest: Greatest, gains: FloatArray
+) -> tuple[dict[str, Any], FloatArray]:
     """Measure one policy on one query.
 
     Args:
         record: What was drawn and generated; failed generations are left out of everything that
             needs answers.
         greatest: See :func:`greatest_utilities`.
+        gains: Of each document of the pool, shape (n,); see
+            :attr:`fairqr.evaluation.rag.store.PolicyRecord.gains`.
 
     Returns:
         The measures by name, and over how many things they are: rankings ``drawn``; ``distinct``
@@ -203,6 +260,7 @@ def measure_record(record: PolicyRecord, greatest: Greatest) -> tuple[dict[str, 
         Name.EE_R_FAIR_RAG: found.score("relevance", "fair-rag"),
         # As for EE-R: where every ranking is as relevant, none can be nearer to the target.
         Name.EE_L: found.without_room("relevance") or found.score("loss"),
+        **graded_scores(exposure, gains, k),
         Name.NOT_USEFUL: _ratio(float(exposure[~useful].sum()), float(exposure.sum())),
         **dict.fromkeys((*OF_ANSWERS, *OF_USE), Reason.NO_ANSWER),
     }
@@ -363,10 +421,12 @@ def measure_fair_rag(
             "labels kept."
         )
     greatest = greatest_utilities(drawn)
+    gains = {(*(getattr(it, name) for name in PART), it.query): it.gains for it in labels}
     rows, groups = list[dict[str, Any]](), list[dict[str, Any]]()
     for record in drawn:
-        found, documents = measure_record(record, greatest)
         keys = {name: getattr(record, name) for name in KEYS}
+        key = record.collection, record.generator, record.query
+        found, documents = measure_record(record, greatest, gains.get(key, np.empty(0)))
         keys["policy"] = policy_name(record.policy, record.alpha)
         cost = {name: getattr(record, name) for name in (*COST, "failure")}
         rows.append({**keys, "kind": record.policy, **found, **cost})

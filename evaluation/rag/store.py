@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, Record
 from fairqr.evaluation.rag.specification import FairRagExperiment, Policy
+from fairqr.retrieval.fairness.exposure import FloatArray
 
 
 class AnswerRecord(BaseModel):
@@ -89,6 +91,12 @@ class PolicyRecord(Record):
         if any(len(answer.used) not in (0, len(answer.ranking)) for answer in self.answers):
             raise ValueError("an answer has verdicts of other documents than its ranking's")
         return self
+
+    @property
+    def gains(self) -> FloatArray:
+        """The gain of each document of a label's pool, shape (n,); NaN where there is none."""
+        worth = [answer.utility for answer in self.answers]
+        return np.array(worth[1:], dtype=np.float64) - np.array(worth[:1], dtype=np.float64)
 
     def why_dropped(self, min_useful: int) -> str:
         """Return why an experiment leaves out the query of a label; empty if it keeps it."""

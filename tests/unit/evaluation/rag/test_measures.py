@@ -27,6 +27,8 @@ from fairqr.evaluation.rag.measures import (
     Name,
     counts_of,
     curve_of,
+    graded_scores,
+    graded_target,
     greatest_utilities,
     group_shares,
     intervals_of,
@@ -89,7 +91,8 @@ def _record(
 
 
 def _values(record: PolicyRecord, *others: PolicyRecord) -> dict[Name, Any]:
-    return measure_record(record, greatest_utilities([record, *others]))[0]
+    gains = np.isin(np.arange(len(record.pool)), record.useful).astype(float)
+    return measure_record(record, greatest_utilities([record, *others]), gains)[0]
 
 
 @quick
@@ -129,8 +132,52 @@ def test_expected_exposure_is_what_counting_gives(
     worst = max(sum((one[i] - target[i]) ** 2 for i in one) for one in every)
     own = sum((exposed[i] - target[i]) ** 2 for i in exposed)
     assert found[Name.EE_L] == pytest.approx(own / worst, abs=1e-9)
+    assert found[Name.EE_R_GRADED] == pytest.approx(found[Name.EE_R], abs=1e-9)
+    assert found[Name.EE_L_GRADED] == pytest.approx(found[Name.EE_L], abs=1e-9)
     wasted = sum(exposed[i] for i in exposed if not useful[i]) / read
     assert found[Name.NOT_USEFUL] == pytest.approx(wasted)
+
+
+gained = st.lists(st.sampled_from([np.nan, -0.5, 0.0, 0.1, 0.25, 0.5, 1.0]), min_size=2, max_size=6)
+
+
+@quick
+@given(gained, st.integers(1, 6))
+def test_graded_exposure_is_in_proportion_to_gain_as_far_as_it_can_be(
+    gains: list[float], k: int
+) -> None:
+    found, worth = graded_target(gains, k), np.nan_to_num(np.maximum(gains, 0))
+    assert found.sum() == pytest.approx(min(k, len(gains)))
+    assert ((found >= 0) & (found <= 1 + 1e-12)).all()
+    for one, other in itertools.permutations(range(len(gains)), 2):
+        if worth[one] > 0 and found[one] < 1 - 1e-9 and found[other] < 1 - 1e-9:
+            assert found[other] == pytest.approx(found[one] * worth[other] / worth[one])
+        if worth[one] == worth[other]:
+            assert found[one] == pytest.approx(found[other])
+        if worth[one] > worth[other]:
+            assert found[one] >= found[other] - 1e-12
+
+
+@quick
+@given(gained, st.integers(1, 6))
+def test_graded_scores_are_by_what_fixed_rankings_can_reach(gains: list[float], k: int) -> None:
+    worth, target = np.array(gains), graded_target(gains, k)
+    places = min(k, len(gains))
+    every = np.array(
+        [
+            np.isin(np.arange(len(gains)), chosen)
+            for chosen in itertools.combinations(range(len(gains)), places)
+        ]
+    ).astype(float)
+    reached, lost = every @ target, ((every - target) ** 2).sum(axis=1)
+    if not (worth > 0).any() or np.ptp(reached) < 1e-9:
+        reason = Reason.NO_ROOM if (worth > 0).any() else Reason.NO_RELEVANT
+        assert [*graded_scores(every[0], worth, k).values()] == [reason] * 2
+        return
+    for one, relevance, loss in zip(every, reached, lost, strict=True):
+        relative = (relevance - reached.min()) / np.ptp(reached)
+        expected = pytest.approx([relative, loss / lost.max()], abs=1e-9)
+        assert [*graded_scores(one, worth, k).values()] == expected
 
 
 @st.composite
