@@ -2,9 +2,10 @@
 
 ``python -m benchmarks.jobs FOLDER`` writes 720 adverts with schema, topics and judgements, for
 ``fairqr experiment run … --collection FOLDER``. An advert is relevant to the topic of its
-occupation; half of them name another one, of a colleague. Companies mostly write the usual title, which is the topic; councils and charities often
-say in plain words who they look for, and adverts from the capital are shorter. So nothing in an
-engine speaks of employers or places, and ranking by words shows some less than others all the same.
+occupation; half of them name another one, of a colleague. Companies mostly write the usual title,
+which is the topic; councils and charities often say in plain words who they look for, and adverts
+from the capital are shorter. So nothing in an engine speaks of employers or places, and ranking by
+words shows some less than others all the same.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LENGTHS = {"capital": (4, 8), "city": (8, 16), "country": (12, 24)}
 
 
 def adverts(count: int = ADVERTS) -> pd.DataFrame:
-    """Return adverts with ``id``, ``title``, ``text``, ``occupation``, ``employer`` and ``place``."""
+    """Return adverts by ``id``, with the columns of the documents and ``occupation``."""
     draw = np.random.default_rng(SEED)
     employers, places = WORDS["employers"], WORDS["places"]
     found = pd.DataFrame({"id": [f"job{number:04}" for number in range(count)]})

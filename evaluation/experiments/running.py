@@ -14,6 +14,7 @@ from fairqr.agents.refiner import FeedbackRefiner
 from fairqr.base.errors import IndexNotFoundError, InputError, QueryError, UnsupportedError
 from fairqr.evaluation.collections.collection import Collection, Topic
 from fairqr.evaluation.collections.finding import find_collection
+from fairqr.evaluation.collections.query_targets import as_target, check_target
 from fairqr.evaluation.experiments.engine import Done, check_answered, refusal_of, run_tasks
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.measuring import measure as measure
@@ -73,11 +74,12 @@ def manifest_of(experiment: Experiment, collection: Collection, prompts: PromptL
     Raises:
         InputError: The collection lacks an attribute, or a target or a context does not fit it.
     """
-    schema = collection.corpus.schema
+    schema, judge = collection.corpus.schema, experiment.judge or collection.about.target
     named = [TIMES.join(factors_of(name)) for name in experiment.attributes]
     attributes = tuple(dict.fromkeys(named)) or tuple(schema.attributes)
     for attribute in attributes:
         dimension = Dimension.named(schema, attribute)
+        check_target(as_target(judge), [dimension])
         if experiment.target is not None:
             Target.parse(experiment.target).check([dimension.attribute])
     has_keywords = any(topic.keywords for topic in collection.topics)
@@ -106,7 +108,7 @@ def manifest_of(experiment: Experiment, collection: Collection, prompts: PromptL
         attributes=attributes,
         query_forms=tuple(forms),
         topics=tuple(topics[: experiment.topics]),
-        judge=experiment.judge or collection.about.target,
+        judge=judge,
         prompts=used,
         notes=(fitted,),
     )

@@ -50,13 +50,13 @@ class Name(StrEnum):
     """A measure of one policy on one query.
 
     ``EE-R, graded`` and ``EE-L, graded`` hold exposure against :func:`graded_target`, by what can
-    be reached. ``exposure of not useful`` and ``use of not useful`` are shares in [0, 1] of ε and of ε^a; low
-    is better. ``EU`` (eq. 7) is the mean utility of the answers, each as often as its ranking was
-    drawn; ``EU/u_max`` divides it by the greatest utility of an answer, see
+    be reached. ``exposure of not useful`` and ``use of not useful`` are shares in [0, 1] of ε and
+    of ε^a; low is better. ``EU`` (eq. 7) is the mean utility of the answers, each as often as its
+    ranking was drawn; ``EU/u_max`` divides it by the greatest utility of an answer, see
     :func:`greatest_utilities`. ``EAR`` (eq. 9) is the mean over samples of the share of the
     documents read that were used, among those with a verdict. ``EAE-D/k`` = Σ (ε^a)²/k (eq. 11,
-    reconstructed) is on one scale with EE-D/k of the answered samples; ``EAE-D/(k·EAR)`` =
-    Σ (ε^a)² / Σ ε^a is in (0, 1], and 1 where the same documents are used always.
+    reconstructed) is on one scale with EE-D/k of the answered samples; ``EAE-D/(k·EAR)`` = Σ (ε^a)²
+    / Σ ε^a is in (0, 1], and 1 where the same documents are used always.
     """
 
     EE_D = "EE-D"

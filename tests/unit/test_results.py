@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.catalogue import SHIPPED
 from tests.listed_results import module
 
@@ -52,3 +55,17 @@ def test_tolerances_can_fail(name: str) -> None:
     for command in (FOUND[name].small, FOUND[name].full):
         for table in command.tables if command else ():
             assert 0 < table.tolerance <= 0.1
+
+
+def test_made_adverts_of_jobs_are_a_collection_and_equal_on_every_run(tmp_path: Path) -> None:
+    for folder in (tmp_path / "one", tmp_path / "other"):
+        subprocess.run(
+            [sys.executable, "-m", "benchmarks.jobs", folder], check=True, cwd=module.ROOT
+        )
+    one, other = (find_collection(tmp_path / name) for name in ("one", "other"))
+    assert one.fingerprints() == other.fingerprints()
+    assert [*one.corpus.schema.attributes] == ["employer", "place"]
+    adverts = {it.id for it in one.corpus.documents()}
+    relevant = [one.relevant(topic.id) for topic in one.topics]
+    assert all(relevant)
+    assert sum(map(len, relevant)) == len(set().union(*relevant) & adverts) == len(adverts)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fairqr.base.errors import FairqrError, InputError, UnknownAttributeError
+from fairqr.base.errors import FairqrError, InputError, TargetError, UnknownAttributeError
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.catalogue import SHIPPED, read_experiment
 from fairqr.evaluation.experiments.running import Cell, cells_of, manifest_of
@@ -50,6 +51,16 @@ def test_the_example_of_the_docs_is_an_experiment(tmp_path: Path) -> None:
     assert manifest.attributes == ("gender", "gender×continent")
     seeds = {(cell.system.asks_a_model, cell.seed) for cell in cells}
     assert seeds == {(True, 0), (True, 1), (True, 2), (False, 0)}
+
+
+def test_a_target_that_the_schema_has_no_population_for_is_refused_before_any_search(
+    tmp_path: Path,
+) -> None:
+    write_collection(tmp_path / "collection")
+    path = tmp_path / "collection" / "schema.yaml"
+    path.write_text(re.sub(r",? *population: *\{[^}]*\}", "", path.read_text()))
+    with pytest.raises(TargetError, match="no population"):
+        manifest_for(find_collection(tmp_path / "collection"), tmp_path)
 
 
 @pytest.mark.parametrize(("pulled", "usual"), [(False, "bm25"), (True, "hybrid:minilm")])
