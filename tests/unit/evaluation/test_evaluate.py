@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -248,35 +247,6 @@ class TestBySecondWay:
             run, qrels, measures[:2], groups=scan, target=f"place=north:{1 - south},south:{south}"
         )
         assert [*own.mean.values()] == pytest.approx([1, 1])
-
-
-class TestFairRag:
-    """The numbers of "Towards Fair RAG", from runs."""
-
-    MEASURES = (
-        "EE-D@3(normalization=fair-rag),EE-R@3(normalization=fair-rag),EE-R@3(discount=top_k)"
-    )
-
-    def values(self, orders: Sequence[Sequence[str]], useful: str) -> list[float | None]:
-        qrels = {"q": {id_: int(id_ in useful) for id_ in "abcdef"}}
-        found = evaluate(run_of(q=list(map(list, orders))), qrels, self.MEASURES)
-        return [result.mean for result in found.results.values()]
-
-    def test_the_oracle_where_fewer_than_k_are_useful(self) -> None:
-        """EE-R stays below 1 by the published code, and is 1 by the bounds."""
-        orders = [
-            first + second
-            for first in itertools.permutations("ab")
-            for second in itertools.permutations("cdef")
-        ]
-        _, relevance, by_bounds = self.values(orders, "ab")
-        assert relevance == pytest.approx(2 / (2 + 1 / 4))
-        assert by_bounds == pytest.approx(1)
-
-    def test_a_fixed_ranking(self) -> None:
-        disparity, _, by_bounds = self.values(["cdefab"], "ab")
-        assert disparity == 1
-        assert by_bounds == pytest.approx(0)
 
 
 class TestTargets:

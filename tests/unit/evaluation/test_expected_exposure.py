@@ -51,22 +51,17 @@ CASES = [(n, m, k) for n in range(1, 6) for m in range(n + 1) for k in (None, 1,
 
 
 @pytest.mark.parametrize("text", DISCOUNTS)
-def test_the_target_is_the_mean_over_all_orders_with_the_useful_first(text: str) -> None:
-    discount = Discount.parse(text)
-    for n, m, k in CASES:
-        weights = weights_of(discount, n, k)
-        mean = np.mean([exposures(order, weights) for order in optimal(n, m)], axis=0)
-        useful, other = target_exposure(n, m, discount, k)
-        assert np.allclose(mean, np.where(np.arange(n) < m, useful, other))
-
-
-@pytest.mark.parametrize("text", DISCOUNTS)
 def test_the_bounds_are_reached_and_never_left_by_any_order(text: str) -> None:
-    """Fixed orders reach all upper ends and the least EE-R; mixtures the other lower ends."""
+    """Fixed orders reach all upper ends and the least EE-R; mixtures the other lower ends.
+
+    The target is the mean over all orders with the useful first.
+    """
     discount = Discount.parse(text)
     for n, m, k in CASES:
         weights = weights_of(discount, n, k)
         target = np.mean([exposures(order, weights) for order in optimal(n, m)], axis=0)
+        useful, other = target_exposure(n, m, discount, k)
+        assert np.allclose(target, np.where(np.arange(n) < m, useful, other))
         fixed = [exposures(order, weights) for order in orders(n)]
         bounds = exposure_bounds(n, m, discount, k)
         relevance = [e @ target for e in fixed]

@@ -94,33 +94,17 @@ def test_what_is_said_of_a_collection(folder: Path) -> None:
     (folder / "collection.yaml").write_text("titel: People\n")
     with pytest.raises(CorpusError, match=r"collection\.yaml is wrong at titel: Extra inputs"):
         find_collection(folder)
-    (folder / "collection.yaml").write_text("a: [")
-    with pytest.raises(CorpusError, match="is not valid YAML"):
-        find_collection(folder)
-    (folder / "collection.yaml").write_text("- a\n")
-    with pytest.raises(CorpusError, match=r"collection\.yaml must be a mapping"):
-        find_collection(folder)
 
 
 BAD = [
     ("topics.jsonl", "{", "line 1: Invalid JSON"),
-    ("topics.jsonl", "[" * 100_000, "line 1: Invalid JSON: recursion limit exceeded"),
-    ("topics.jsonl", '{"title": "x"}', "line 1: its id: Field required"),
-    ("topics.jsonl", '{"id": 1.5, "title": "x"}', "line 1: its id: Input should be a valid string"),
     ("topics.jsonl", '{"id": "a b", "title": "x"}', "line 1: its id: String should match"),
-    (
-        "topics.jsonl",
-        '{"id": "a", "title": " "}',
-        "line 1: its title: String should",
-    ),
-    ("topics.jsonl", '{"id": "a", "title": "x", "keywords": [1]}', "line 1: its keywords.0: "),
     ("topics.jsonl", '{"id": 7, "title": "x"}\n' * 2, "two topics with the id '7'"),
     ("topics.jsonl", "\n\n", "topics.jsonl are empty; each line is a topic"),
     ("qrels.txt", "7 0 1 1\n7 0 1\n", "qrels.txt, line 2: it has 3 fields instead of the 4"),
     ("qrels.txt", "7 0 1 x\n", "qrels.txt, line 1: its grade 'x' is not a whole number"),
     ("qrels.txt", "7 0 1 1\n7 0 1 0\n", "line 2: the document '1' is judged twice"),
     ("qrels.txt", "7 0 1 0\nx 0 1 1\n", "has no relevant document for any topic"),
-    ("schema.yaml", "attributes: {}", "schema.yaml"),
 ]
 
 

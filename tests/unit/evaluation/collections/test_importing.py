@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import asdict
@@ -25,7 +24,7 @@ from fairqr.evaluation.collections.finding import (
     import_collection,
     list_collections,
 )
-from fairqr.evaluation.collections.labels import scan_corpus, schema_with_unknown
+from fairqr.evaluation.collections.labels import scan_corpus
 from fairqr.evaluation.collections.query_targets import query_targets
 from tests.golden.reports import check_text
 from tests.patience import PATIENCE
@@ -59,22 +58,6 @@ def test_the_official_files_are_read_as_recorded(tmp_path: Path, year: str) -> N
     check_text(f"fair_{year}.json", json.dumps(found, indent=1) + "\n")
 
 
-def test_sub_regions_weigh_as_in_the_tracks_code(tmp_path: Path) -> None:
-    """Two of Oceania weigh twice; the unknown is kept."""
-    import_collection("trec-fair-2022", [write_2022(tmp_path / "raw")], "fair22", data=tmp_path)
-    corpus = find_collection("fair22", "train", data=tmp_path).corpus
-    by_id = {document.id: document for document in corpus.documents()}
-    for name, id_, expected in (
-        ("geography", "39", {"Oceania": 2 / 3, "Eastern Asia": 1 / 3}),
-        ("source_geography", "39", {"unknown": 1 / 4, "Northern America": 3 / 4}),
-        ("geography", "307", {"unknown": 1}),
-        ("geography", "70194530", {"unknown": 1}),
-    ):
-        grouped = schema_with_unknown(corpus.schema, "group").attribute(name)
-        shares = dict(zip(grouped.universe, by_id[id_].membership(grouped), strict=True))
-        assert {group: share for group, share in shares.items() if share} == expected
-
-
 def test_the_other_dimensions_of_2022(tmp_path: Path) -> None:
     """Occupation, alphabet, age, popularity and languages; the target keeps their shares."""
     raw = write_2022(tmp_path / "raw")
@@ -103,12 +86,8 @@ TOPICS = "trec_2022_train_reldocs.jsonl"
 BAD: list[tuple[str, bytes, str]] = [
     (CORPUS, b'{"id": 1, "plain": "", "title": "x"}\n{', "line 2: Invalid JSON"),
     (CORPUS, b'{"id": "x", "plain": "", "title": "x"}', "line 1: its id: Input should be"),
-    (CORPUS, b'{"id": 1.5, "plain": "", "title": "x"}', "line 1: its id: Input should be"),
     (CORPUS, b'{"id": 1, "plain": "", "title": ""}', "line 1: its title: "),
-    (CORPUS, b'{"id": 1, "plain": 5, "title": "x"}', "line 1: its "),
-    (METADATA, b'{"page_id": 1, "page_subcont_regions": 5}', "line 1: its page_subcont_regions"),
     (METADATA, b'{"page_id": 1, "source_subcont_regions": {"a": -1}}', "greater than or equal"),
-    (TOPICS, b'{"id": 84, "title": "x", "rel_docs": [[1]]}', "line 1: "),
     (TOPICS, b'{"id": 84, "title": "x", "rel_docs": "[a]"}', "line 1: "),
     (TOPICS, b'{"id": 84, "rel_docs": [1]}', "line 1: its title"),
 ]
@@ -179,10 +158,6 @@ def test_ones_own_files(tmp_path: Path) -> None:
     [
         ("people.jsonl", '{"id": "a", "title": "x", "gender": "f"}', "line 1: gender is 'f'"),
         ("people.jsonl", "", "are empty; there must be one at least"),
-        ("people.jsonl", "[]", "line 1: it is not a JSON object"),
-        ("judged.txt", "2 0 a 1", "has no relevant document for any topic"),
-        ("my-topics.jsonl", "{}", "line 1: its id: Field required"),
-        ("people.yaml", "attributes: 1", "people.yaml"),
         ("more.txt", "", "judged.txt, more.txt all seem to be qrels; give one"),
     ],
 )
@@ -227,13 +202,10 @@ import_collection("trec-fair-2022", paths, "x", data=data, progress=wait)
 """
 
 
-@pytest.mark.parametrize(
-    ("sign", "left"), [(signal.SIGINT, [".x.lock"]), (signal.SIGKILL, [".x.build-", ".x.lock"])]
-)
 def test_an_import_that_is_ended_leaves_no_collection(
-    tmp_path: Path, sign: signal.Signals, left: list[str]
+    tmp_path: Path,
 ) -> None:
-    """Neither an interrupt nor a kill; the next import of the name finds the place free."""
+    """Not even killed; the next import of the name finds the place free."""
     raw = write_2022(tmp_path / "raw")
     child = subprocess.Popen(
         [sys.executable, "-c", STUCK, raw, tmp_path],
@@ -244,10 +216,10 @@ def test_an_import_that_is_ended_leaves_no_collection(
     )
     assert child.stdout is not None
     assert child.stdout.readline() == "at work\n"
-    child.send_signal(sign)
+    child.kill()
     child.communicate(timeout=PATIENCE)
     found = sorted(path.name for path in (tmp_path / "collections").iterdir())
-    assert [name[: len(start)] for name, start in zip(found, left, strict=True)] == left
+    assert [name[:8] for name in found] == [".x.build", ".x.lock"]
     assert [listed["name"] for listed in list_collections(tmp_path)] == ["notables"]
     import_collection("trec-fair-2022", [raw], "x", data=tmp_path)
     assert sorted(p.name for p in (tmp_path / "collections").iterdir()) == [".x.lock", "x"]
@@ -307,53 +279,34 @@ def test_the_joined_subset_of_2022() -> None:
     assert collection.topics[0].text(2) == "Agriculture cultivated agricultural"
 
 
-PLACES = {
-    "2021": {
-        "corpus.json.gz": "trec_corpus.json.gz",
-        "metadata.json.gz": "trec_metadata.json.gz",
-        "train/topics.json.gz": "trec_topics.json.gz",
-        "eval/topics.json.gz": "eval-topics.json.gz",
-        "eval/topics-with-qrels.json.gz": "eval-topics-with-qrels.json.gz",
-    },
-    "2022": {name: name for name in (CORPUS, METADATA, TOPICS)},
-}
-"""Where ir_datasets keeps each official file."""
-
-
 def _ir_datasets(tmp_path: Path, dataset: str) -> subprocess.CompletedProcess[str]:
     """Import through the real ir_datasets, which finds small files where its downloads lie.
 
     In a process of its own: the library reads where its home is when it is imported.
     """
     command = [sys.executable, "-m", "fairqr", "dataset", "import", "ir-datasets", dataset]
+    home = {"IR_DATASETS_HOME": f"{tmp_path}/home", "IR_DATASETS_TMP": f"{tmp_path}/tmp"}
+    # Nothing is fetched, whatever this machine can reach.
+    own = {"FAIRQR_DATA_DIR": str(tmp_path), "HTTPS_PROXY": "http://127.0.0.1:9", **home}
     return subprocess.run(
         [*command, "--name", "fair"],
-        env={
-            **os.environ,
-            "FAIRQR_DATA_DIR": str(tmp_path),
-            "IR_DATASETS_HOME": str(tmp_path / "home"),
-            "IR_DATASETS_TMP": str(tmp_path / "tmp"),
-            # Nothing is fetched, whatever this machine can reach.
-            "HTTPS_PROXY": "http://127.0.0.1:9",
-        },
+        env={**os.environ, **own},
         capture_output=True,
         text=True,
         check=False,
     )
 
 
-@pytest.mark.parametrize("year", ["2021", "2022"])
-def test_the_collections_through_ir_datasets(tmp_path: Path, year: str) -> None:
+def test_the_collections_through_ir_datasets(tmp_path: Path) -> None:
     """The files that lie where its downloads do are read as those that are named."""
-    raw = (write_2021 if year == "2021" else write_2022)(tmp_path / "raw")
-    home = tmp_path / "home" / "trec-fair" / year
-    for place, name in PLACES[year].items():
-        (home / place).parent.mkdir(parents=True, exist_ok=True)
-        (home / place).write_bytes((raw / name).read_bytes())
-    done = _ir_datasets(tmp_path, f"trec-fair/{year}")
+    raw, home = write_2022(tmp_path / "raw"), tmp_path / "home" / "trec-fair" / "2022"
+    home.mkdir(parents=True)
+    paths = [raw / name for name in (CORPUS, METADATA, TOPICS)]
+    for path in paths:
+        (home / path.name).write_bytes(path.read_bytes())
+    done = _ir_datasets(tmp_path, "trec-fair/2022")
     assert done.returncode == 0, done.stderr
-    paths = [raw / name for name in PLACES[year].values()]
-    mine, told = import_collection(f"trec-fair-{year}", paths, "mine", data=tmp_path)
+    mine, told = import_collection("trec-fair-2022", paths, "mine", data=tmp_path)
     assert done.stdout.splitlines()[1:] == [f"  {line}" for line in told]
     theirs = tmp_path / "collections" / "fair"
     for path in mine.iterdir():
@@ -369,9 +322,7 @@ def test_the_collections_through_ir_datasets(tmp_path: Path, year: str) -> None:
     ],
 )
 def test_what_ir_datasets_cannot_give(tmp_path: Path, dataset: str, said: str) -> None:
-    """A library that it needs is missing, the files cannot be fetched, or it is another dataset."""
     done = _ir_datasets(tmp_path, dataset)
-    assert done.returncode == 2
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     assert said in done.stderr
-    assert "Traceback" not in done.stderr
     assert not (tmp_path / "collections" / "fair").exists()

@@ -11,14 +11,10 @@ from fairqr.base.errors import TargetError, UnknownAttributeError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection, import_collection
 from fairqr.evaluation.collections.labels import (
-    UnknownPolicy,
     scan_corpus,
-    scan_engine,
-    schema_with_unknown,
 )
 from fairqr.evaluation.collections.query_targets import query_targets
 from fairqr.evaluation.collections.statistics import describe_collection
-from fairqr.retrieval.sources.catalog import Catalog
 from tests.unit.evaluation.collections.official import write_2021, write_2022
 
 
@@ -50,23 +46,6 @@ def test_a_scan_keeps_what_was_asked_for(fair22: Collection) -> None:
     with pytest.raises(UnknownAttributeError):
         scan.memberships("age", ["12"])
     assert scan_corpus(fair22.corpus, []).memberships("gender", ["12"]).tolist() == [[0] * 3]
-
-
-@pytest.mark.parametrize("policy", ["exclude", "group"])
-async def test_a_document_without_a_label_is_not_one_that_is_missing(
-    fair22: Collection, tmp_path: Path, policy: UnknownPolicy
-) -> None:
-    """Whatever the schema does with the unknown."""
-    schema = schema_with_unknown(fair22.corpus.schema, policy)
-    corpus = type(fair22.corpus)(fair22.corpus.path, schema)
-    engine = await Catalog(tmp_path).create("fair22", corpus)
-    found = await scan_engine(engine, ["999", "70194530", "12"])
-    nothing = await scan_engine(engine, [])
-    await engine.aclose()
-    assert found.rows.keys() == {"70194530", "12"}
-    gender = found.memberships("gender", ["70194530", "12", "999"], "group")
-    assert gender.tolist() == [[0, 0, 0, 1], [1, 0, 0, 0], [0, 0, 0, 0]]
-    assert nothing.rows == {}
 
 
 def test_the_tracks_targets(fair22: Collection) -> None:

@@ -12,7 +12,6 @@ from hypothesis.extra import numpy as hnp
 
 from fairqr.evaluation.collections.labels import with_unknown
 from fairqr.evaluation.collections.query_targets import (
-    mean_membership,
     trec_target,
 )
 from fairqr.retrieval.fairness.exposure import FloatArray, normalise
@@ -75,20 +74,6 @@ def test_the_tracks_target_is_that_of_loops_over_cells(
     np.testing.assert_allclose(target, by_hand(memberships, populations), atol=1e-12)
     assert target.min() >= 0
     assert target.sum() == pytest.approx(1)
-
-
-@given(documents(2))
-def test_the_known_cells_of_a_product_are_half_relevance_half_population(
-    found: tuple[list[FloatArray], list[FloatArray]],
-) -> None:
-    """The same for two attributes: in the block of what is known of both."""
-    memberships, populations = found
-    relevance = mean_membership([members[:, :-1] for members in memberships])
-    if relevance.sum() < 1e-9:
-        return
-    expected = (normalise(relevance) + np.multiply.outer(*populations).ravel()) / 2
-    known = normalise(trec_target(memberships, populations)[:-1, :-1].ravel())
-    np.testing.assert_allclose(known, expected, atol=1e-9)
 
 
 @given(documents(2))

@@ -8,58 +8,13 @@ from pathlib import Path
 from typing import Any
 
 Data = dict[str, Any]
+OFFICIAL: dict[int, Data] = {
+    int(number): task
+    for number, task in json.loads(Path(__file__).with_suffix(".json").read_text()).items()
+}
+"""By task an entry of it (``input`` and ``profile``), and its gold, query and document's text."""
 
-ENTRIES: dict[int, Data] = {
-    1: {
-        "input": 'For an author who has written the paper with the title "Own "quoted" work", '
-        "which reference is related? Just answer with [1] or [2] without explanation. "
-        '[1]: "Fair "ranking" of papers" [2]: "Bread"',
-        "profile": [{"id": "10", "title": "Exposure", "abstract": "Of papers."}],
-    },
-    2: {
-        "input": "Which tag? tags: [comedy, action] description: A clown: robs a bank.",
-        "profile": [{"id": "20", "description": "A clown dances.", "tag": "comedy"}],
-    },
-    3: {
-        "input": "What is the score of this review? review: It broke: at once.",
-        "profile": [{"id": "30", "text": "Very good.", "score": "5"}],
-    },
-    4: {
-        "input": "Generate a headline for the following article: The council: met.",
-        "profile": [{"id": "40", "title": "Council", "text": "It met before."}],
-    },
-    5: {
-        "input": "Generate a title for the following abstract of a paper: We study: merit.",
-        "profile": [{"id": "50", "title": "Merit", "abstract": "We measure it."}],
-    },
-    6: {
-        "input": "Generate a subject for the following email: Dear all: lunch?",
-        "profile": [{"id": "60", "title": "Dinner", "text": "Shall we?"}],
-    },
-    7: {
-        "input": "Paraphrase the following tweet without explanation: rain: again",
-        "profile": [{"id": "70", "text": "sun, finally"}],
-    },
-}
-GOLDS = {1: "[1]", 2: "comedy", 3: "1", 4: "Council meets", 5: "Merit", 6: "Lunch", 7: "Wet"}
-QUERIES = {
-    1: 'Fair "ranking" of papers Bread',
-    2: "A clown: robs a bank.",
-    3: "It broke: at once.",
-    4: "The council: met.",
-    5: "We study: merit.",
-    6: "Dear all: lunch?",
-    7: "rain: again",
-}
-TEXTS = {
-    1: "Exposure\nOf papers.",
-    2: "A clown dances.",
-    3: "Very good.",
-    4: "Council\nIt met before.",
-    5: "Merit\nWe measure it.",
-    6: "Shall we?",
-    7: "sun, finally",
-}
+ENTRIES = {n: {"input": it["input"], "profile": it["profile"]} for n, it in OFFICIAL.items()}
 
 
 def write_set(

@@ -16,9 +16,7 @@ from fairqr.evaluation.lamp.tasks import TASKS, lamp_task
 from fairqr.evaluation.rag.collection import RagCollection
 from tests.unit.evaluation.lamp.official import (
     ENTRIES,
-    GOLDS,
-    QUERIES,
-    TEXTS,
+    OFFICIAL,
     Data,
     golds_of,
     write_set,
@@ -40,26 +38,18 @@ def _load(folder: Path, entries: object, golds: object, **options: Any) -> RagCo
 @pytest.mark.parametrize("number", range(1, 8))
 @pytest.mark.parametrize("packed", [False, True])
 def test_each_task_is_read_as_it_is_defined(tmp_path: Path, number: int, packed: bool) -> None:
-    entry = {"id": f"{number}01", **ENTRIES[number]}
-    outputs = golds_of(f"LaMP_{number}", {entry["id"]: GOLDS[number]})
-    folder = write_set(tmp_path, [entry], outputs, packed=packed)
-    collection = load_lamp(folder)
+    entry, known, task = {"id": "01", **ENTRIES[number]}, OFFICIAL[number], TASKS[number - 1]
+    outputs = golds_of(f"LaMP_{number}", {"01": known["gold"]})
+    collection = load_lamp(write_set(tmp_path, [entry], outputs, packed=packed))
     (query,) = collection.queries
     (document,) = query.pool
-    assert (query.id, query.question, query.query, query.golds) == (
-        entry["id"],
-        entry["input"],
-        QUERIES[number],
-        (GOLDS[number],),
-    )
-    assert document.text == TEXTS[number]
+    found = (query.id, query.question, query.query, query.golds, document.text)
+    assert found == ("01", entry["input"], known["query"], (known["gold"],), known["text"])
     assert document.fields == {k: v for k, v in entry["profile"][0].items() if k != "id"}
-    assert document.groups == {}
-    task = TASKS[number - 1]
     assert (collection.name, collection.task.name) == (f"LaMP-{number}", f"LaMP-{number}")
     assert collection.task.prompt == f"lamp{number}"
     assert collection.task.utility == task.utility
-    assert collection.task.utility(GOLDS[number], query.golds) == task.utility.greatest
+    assert task.utility(known["gold"], query.golds) == task.utility.greatest
     assert (collection.schema, collection.left_out, collection.note) == (None, {}, "")
     assert "{answer}" in collection.task.hypothesis
 
@@ -202,17 +192,11 @@ GOLD = b'{"task": "LaMP_5", "golds": ['
     ("questions", "outputs", "what"),
     [
         (b"", {"1": "T"}, "premature EOF"),
-        (b'{"id": "1"}', {"1": "T"}, "has no question of LaMP-5 that can be asked"),
         (WHOLE[:-1], {"1": "T"}, "premature EOF"),
-        (WHOLE.replace(b"}, {", b"} {"), {"1": "T"}, "after array element"),
-        (b"[1]", {"1": "T"}, "item 1: Input should be"),
         (b'[{"id": "1"}]', {"1": "T"}, "input: Field required"),
-        (b'[{"id": "1", "input": "x: y", "profile": "z"}]', {"1": "T"}, "profile: "),
-        (b"[" + b"1" * 6000 + b"]", {"1": "T"}, "integer overflow"),
         (b'[{"id": "\xff"}]', {"1": "T"}, "invalid bytes in UTF8"),
         (WHOLE, b"[1]", "is no task of LaMP"),
         (WHOLE, GOLD + b'{"id": "1"}]}', "output: Field required"),
-        (WHOLE, GOLD, "premature EOF"),
         (WHOLE, b'{"task": "LaMP_5"}', "no question of LaMP-5 that can be asked"),
         (WHOLE, b'{"task": 5, "golds": []}', "Input should be a valid string"),
     ],

@@ -73,30 +73,6 @@ def test_what_is_no_rating_counts_as_the_worse_end(gold: str, utility: float) ->
     assert utility == worst
 
 
-def _longest_common(one: list[str], other: list[str]) -> int:
-    if not one or not other:
-        return 0
-    if one[-1] == other[-1]:
-        return 1 + _longest_common(one[:-1], other[:-1])
-    return max(_longest_common(one[:-1], other), _longest_common(one, other[:-1]))
-
-
-titles = st.lists(st.sampled_from(["fair", "rank", "a", "study"]), min_size=1, max_size=5)
-
-
-# The first use of ROUGE imports its library, which takes longer than an example may.
-@given(titles, titles)
-def test_rouge_is_the_harmonic_mean_of_shared_words(answer: list[str], gold: list[str]) -> None:
-    """ROUGE-1 by counting words, ROUGE-L by recursion over the longest common subsequence."""
-    common = sum(min(answer.count(word), gold.count(word)) for word in set(answer))
-    total = len(answer) + len(gold)
-    text, golds = " ".join(answer), [" ".join(gold).upper()]
-    assert Rouge("rouge1")(text, golds) == pytest.approx(2 * common / total)
-    longest = _longest_common(answer, gold)
-    assert Rouge("rougeL")(text, golds) == pytest.approx(2 * longest / total)
-    assert Rouge("rougeL")(text, ["nothing else", *golds]) == pytest.approx(2 * longest / total)
-
-
 @pytest.mark.parametrize("utility", UTILITIES, ids=lambda utility: utility.name)
 @given(answer=st.text(max_size=30))
 def test_utilities_stay_in_their_range_and_empty_is_0(utility: Utility, answer: str) -> None:
