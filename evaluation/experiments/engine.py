@@ -134,12 +134,7 @@ async def run_tasks(
         answers[model(place(task))].has_answered |= there >= {*keys(task)}
     undone, shown = list[FairqrError](), set[str]()
 
-    async def work(queue: Iterator[T]) -> None:
-        for task in queue:
-            await one(task)
-            watcher.advance()
-
-    async def one(task: T) -> None:
+    async def work(task: T) -> None:
         who = model(place(task))
         own = answers[who]
         try:
@@ -161,13 +156,18 @@ async def run_tasks(
         own.failed = [*own.failed, failure] if failure else []
         if len(own.failed) >= GIVE_UP:
             raise _ended(f"{who} failed {GIVE_UP} times in a row", own.failed[-1])
+        watcher.advance()
+
+    async def work_through(queue: Iterator[T]) -> None:
+        for task in queue:
+            await work(task)
 
     if left:
         watcher.stage(title, len(tasks), len(tasks) - len(left))
     for at, group in groupby(left, key=place):
         await start(at)
         with lines.writing():
-            await run_together(work(group) for _ in range(at_once))
+            await run_together(work_through(group) for _ in range(at_once))
     for who, own in answers.items():
         if own.failed and not own.has_answered:
             raise _ended(f"{who} did not answer any question", own.failed[-1])

@@ -7,11 +7,10 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairqr.base.errors import one_line
 from fairqr.evaluation.experiments.folder import THEN, Folder, shown_name, versions
@@ -25,8 +24,7 @@ PARTS = re.compile(r'[^\s,"<>{}\[\]]+|.', re.DOTALL)
 PICTURE = re.compile(r"(<svg[^>]*>)(.*?)</svg>", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
+class Verification(NamedTuple):
     """What checking a sealed run found.
 
     Attributes:

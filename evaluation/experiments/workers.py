@@ -63,9 +63,20 @@ class Tools:
         """
         if self.free is None:
             return await job(self, *arguments)
+        from ray.exceptions import RayError, RayTaskError
+
         actor = await self.free.get()
         try:
-            return cast("T", await _result(actor.do.remote(job, *arguments)))
+            done = asyncio.wrap_future(actor.do.remote(job, *arguments).future())
+            # Ray's threads end where a future of theirs is cancelled.
+            return cast("T", await asyncio.shield(done))
+        except RayTaskError as error:
+            raise error.cause from None
+        except (RayError, ConnectionError) as error:
+            raise WorkersError(
+                f"The workers failed ({_reason(error)}); see Ray's logs for why, and run again: "
+                "the results so far are kept."
+            ) from None
         finally:
             self.free.put_nowait(actor)
 
@@ -175,26 +186,6 @@ class RunOptions:
 
 async def _version(_: Tools) -> str:
     return version("fairqr")
-
-
-async def _result(reference: Any) -> Any:
-    """Wait for a job on Ray.
-
-    Raises:
-        WorkersError: Its process died, or Ray has gone.
-    """
-    from ray.exceptions import RayError, RayTaskError
-
-    try:
-        # Ray's threads end where a future of theirs is cancelled.
-        return await asyncio.shield(asyncio.wrap_future(reference.future()))
-    except RayTaskError as error:
-        raise error.cause from None
-    except (RayError, ConnectionError) as error:
-        raise WorkersError(
-            f"The workers failed ({_reason(error)}); see Ray's logs for why, and run again: "
-            "the results so far are kept."
-        ) from None
 
 
 def _connect(address: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -154,7 +153,7 @@ def verify(folder: Path, *, digest: str | None = None) -> Printed:
         lines = [told, "All that is checked follows from raw/.", *lines]
     lines.append(f"digest: {found.digest}")
     code = FAILED if found.problems else 0
-    return Printed(dataclasses.asdict(found), lines, code, found.problems)
+    return Printed(found._asdict(), lines, code, found.problems)
 
 
 @command(app)
