@@ -8,7 +8,6 @@ another one.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Iterable
@@ -37,10 +36,9 @@ CELLS = (
 )
 """Where an item of a query may belong, in the order of the discriminatory list."""
 
-GroupKind = Literal["relevant", "irrelevant"]
-Kind = Literal[GroupKind, "relevance"]
+Kind = Literal["relevant", "irrelevant", "relevance"]
 
-GROUP_KINDS: tuple[GroupKind, ...] = ("relevant", "irrelevant")
+GROUP_KINDS: tuple[Kind, ...] = ("relevant", "irrelevant")
 
 TELL_EVERY = 10_000
 
@@ -101,11 +99,7 @@ class ProbeManifest(PlainData):
 
     Attributes:
         name: Its name in results, such as ``notables, gender: female``.
-        protected: The word for the protected group, such as ``female`` or ``non-European``; the
-            word that sensitive instructions use.
-        unprotected: The same for the others.
-        protected_groups: The groups of the schema that count as protected.
-        unprotected_groups: Those that do not.
+        sides: Its groups; sensitive instructions use their words.
         queries: How many queries it has.
         items: How many items the queries have together, by cell.
         dropped: How many topics were left out, since they have no relevant item, or nothing to
@@ -116,21 +110,12 @@ class ProbeManifest(PlainData):
     """
 
     name: str
-    attribute: str
-    protected: str
-    unprotected: str
-    protected_groups: tuple[str, ...]
-    unprotected_groups: tuple[str, ...]
+    sides: ProtectedGroup
     queries: int
     items: dict[str, int]
     dropped: int = 0
     undecided: int = 0
     missing: int = 0
-
-    @property
-    def words(self) -> tuple[str, str]:
-        """The words for both sides, the protected one first."""
-        return self.protected, self.unprotected
 
 
 class CollectionEntry(ProbeManifest):
@@ -161,7 +146,7 @@ class ProbeCollection(PlainData):
         return CollectionEntry(**self.manifest.model_dump(), sha256=sha256)
 
 
-async def open_probe_collections(
+def open_probe_collections(
     experiment: ProbeExperiment, *, texts: bool, watcher: StageWatcher
 ) -> list[ProbeCollection]:
     """Build all probe collections of an experiment.
@@ -177,7 +162,7 @@ async def open_probe_collections(
         FairqrError: The collection is missing, damaged, or lacks what is named, or two probe
             collections would have one name.
     """
-    whole = await asyncio.to_thread(find_collection, experiment.collection, experiment.split)
+    whole = find_collection(experiment.collection, experiment.split)
     schema = whole.corpus.schema
     compared = [
         ProtectedGroup.parse(schema.attribute(it.attribute), it.protected, it.words)
@@ -186,15 +171,8 @@ async def open_probe_collections(
     names = [_name(whole, sides) for sides in compared]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"Two probe collections are called '{one_line(twice[0])}'; drop one.")
-    drawn = []
-    for sides in compared:
-        progress = watcher.count(f"reading {whole.name}")
-        drawn.append(
-            await asyncio.to_thread(
-                draw_collection, whole, sides, experiment, texts=texts, progress=progress
-            )
-        )
-    return drawn
+    progress = watcher.count(f"reading {whole.name}")
+    return [draw_collection(whole, it, experiment, progress, texts=texts) for it in compared]
 
 
 def _sources(
@@ -227,9 +205,9 @@ def draw_collection(
     collection: Collection,
     sides: ProtectedGroup,
     experiment: ProbeExperiment,
+    progress: ProgressFunction,
     *,
-    texts: bool = True,
-    progress: ProgressFunction | None = None,
+    texts: bool,
 ) -> ProbeCollection:
     """Draw documents for each cell of each topic, and put them in the initial order.
 
@@ -242,8 +220,8 @@ def draw_collection(
             drawn.
         sides: The groups of an attribute.
         experiment: How many queries and items, drawn by which seed, and in which order.
-        texts: Keep texts beside titles.
         progress: Receives the number of documents read, now and then.
+        texts: Keep texts beside titles.
 
     Raises:
         InputError: No document that is relevant for any topic is on one of the sides.
@@ -262,7 +240,7 @@ def draw_collection(
     }
     seen, count = Counter[int](), 0
     for count, document in enumerate(collection.corpus.documents(), start=1):
-        if progress and not count % TELL_EVERY:
+        if not count % TELL_EVERY:
             progress(count)
         # Taken out, so that a document that occurs twice in the corpus is offered once.
         relevant_for = wanted.pop(document.id, None)
@@ -277,8 +255,7 @@ def draw_collection(
         for topic in collection.topics if side >= 0 else ():
             item = items[topic.id in relevant_for]
             cells[topic.id, item.cell].offer(item)
-    if progress:
-        progress(count)
+    progress(count)
     for side, groups in enumerate((sides.unprotected, sides.protected)):
         if not seen[side]:
             raise InputError(
@@ -297,11 +274,7 @@ def draw_collection(
             dropped += 1
     manifest = ProbeManifest(
         name=_name(collection, sides),
-        attribute=sides.attribute,
-        protected=sides.words[0],
-        unprotected=sides.words[1],
-        protected_groups=sides.protected,
-        unprotected_groups=sides.unprotected,
+        sides=sides,
         queries=len(queries),
         items=Counter(item.cell for query in queries for item in query.items),
         dropped=dropped,
@@ -397,7 +370,7 @@ def planned_pairs(query: ProbeQuery, limit: int, relevance: int, seed: int) -> l
     return pairs + turns[:relevance]
 
 
-def group_pairs(query: ProbeQuery, kind: GroupKind, limit: int, seed: int) -> list[ProbePair]:
+def group_pairs(query: ProbeQuery, kind: Kind, limit: int, seed: int) -> list[ProbePair]:
     """Match protected with unprotected items that are alike in relevance, at random.
 
     No item is in two pairs. The draw depends on nothing but the items of the two cells, the seed

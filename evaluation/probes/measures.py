@@ -7,7 +7,7 @@ its answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import product
@@ -24,15 +24,9 @@ from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED, PairFigures, Pair
 from fairqr.evaluation.estimates import estimate, mean_with_ends, paired_t
 from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.measures.kinds import ndcg, precision
+from fairqr.evaluation.probes import store as kept
 from fairqr.evaluation.probes.collection import CELLS, ProbeQuery, planned_pairs
 from fairqr.evaluation.probes.specification import INITIAL, LISTWISE_KIND
-from fairqr.evaluation.probes.store import (
-    STAGES,
-    PairRecord,
-    ProbeRunManifest,
-    ProbeStore,
-    RankingRecord,
-)
 from fairqr.graph.probe.builder import verdict_in_words
 from fairqr.retrieval.fairness.exposure import INVERSE_LOG, exposure_ratio
 
@@ -64,13 +58,6 @@ SHARES = {
 }
 """The names of the shares of :class:`fairqr.agents.ranking.lean.PairFigures` in CSV files."""
 
-CHANGES = {
-    "ratio": "ratio nearer to 1",
-    "consistent": "consistent",
-    "both_orders": "both orders",
-}
-"""The names of changes in CSV files."""
-
 VALUES = ["measure", "value", "low", "high", "count", "of"]
 
 Floats = NDArray[np.float64]
@@ -88,7 +75,7 @@ class MeasuredProbe(Measured):
 
     report = "fairqr.evaluation.probes.report"
 
-    manifest: ProbeRunManifest
+    manifest: kept.ProbeRunManifest
     missing: int
 
 
@@ -98,7 +85,7 @@ def measure(folder: Path) -> MeasuredProbe:
     Raises:
         InputError: The folder holds no run, or a file of it is damaged.
     """
-    store = ProbeStore(folder)
+    store = kept.ProbeStore(folder)
     is_lists = store.manifest().experiment.kind == LISTWISE_KIND
     return measure_listwise(store) if is_lists else measure_pairs(store)
 
@@ -194,7 +181,7 @@ def ranker_name(ranker: str, window: str) -> str:
     return f"{ranker}, {window}" if window else ranker
 
 
-def measure_listwise(store: ProbeStore) -> MeasuredListwise:
+def measure_listwise(store: kept.ProbeStore) -> MeasuredListwise:
     """Measure the rankings of an experiment; see :func:`measure`."""
     import pandas as pd
 
@@ -206,16 +193,16 @@ def measure_listwise(store: ProbeStore) -> MeasuredListwise:
         askers = experiment.askers[: 1 if ranker == INITIAL else None]
         for window, asker, query in product(experiment.windows_of(ranker), askers, each.queries):
             key = (each.manifest.name, ranker, window, asker, query.id)
-            ids = dict(zip(RankingRecord.keys, key, strict=True))
+            ids = dict(zip(kept.RankingRecord.keys, key, strict=True))
             record = by_key.get(key)
             if ranker == INITIAL:
-                record = RankingRecord(**ids, order=tuple(range(len(query.items))))
+                record = kept.RankingRecord(**ids, order=tuple(range(len(query.items))))
             lists.append(ids | list_measures(query, record, experiment.k))
     missing = sum(row["status"] == "not_run" for row in lists)
     return MeasuredListwise(manifest, missing, pd.DataFrame(lists))
 
 
-def list_measures(query: ProbeQuery, record: RankingRecord | None, k: int) -> Row:
+def list_measures(query: ProbeQuery, record: kept.RankingRecord | None, k: int) -> Row:
     """Measure one list.
 
     Args:
@@ -231,7 +218,7 @@ def list_measures(query: ProbeQuery, record: RankingRecord | None, k: int) -> Ro
     """
     cells = [len(query.of_cell(cell)) for cell in CELLS]
     # Without a ranking, what it cost and what failed are as in a new record.
-    blank: Any = RankingRecord
+    blank: Any = kept.RankingRecord
     told = record or blank.model_construct()
     found: Row = {
         "status": "not_run" if record is None else "failed" if record.failed else "ok",
@@ -404,27 +391,28 @@ class MeasuredLora(MeasuredPairwise):
     @property
     def table(self) -> DataFrame:
         """The figures before and after, and then what changed, one in each row."""
-        changes = self.changes.assign(when="change", count=None)
-        changes = changes.assign(measure=changes.measure.map(CHANGES))
-        names = ["collection", "kind", "when", "measure", "difference", "low", "high", "count"]
-        rows = changes[[*names, "pairs"]].itertuples(index=False)
-        return _table(self.figures, ["collection", "kind", "when"], rows)
+        import pandas as pd
+
+        figures = _table(self.figures, ["collection", "kind", "when"])
+        renamed = {"kind": "pairs", "pairs": "of", "difference": "value"}
+        changes = self.changes.rename(columns=renamed).assign(when="change", count=None)
+        return pd.concat([figures, changes[[*figures.columns]]])
 
 
-def measure_pairs(store: ProbeStore) -> MeasuredPairwise:
+def measure_pairs(store: kept.ProbeStore) -> MeasuredPairwise:
     """Measure pairs: each kind alone, and the two of groups together; and what a tuning changed."""
     import pandas as pd
 
     manifest = store.manifest()
     experiment: Any = manifest.experiment
-    tuned, stages = manifest.tuning, STAGES[experiment.kind]
+    tuned, stages = manifest.tuning, kept.STAGES[experiment.kind]
     records = {(stage, *it.key): it for stage in stages for it in store.lines(stage).read()}
     limit = experiment.held_out_pairs if tuned else experiment.pairs
     models = [f"{CAUSAL}:{tuned.base}"] if tuned else experiment.models
     kinds = GROUPS | (RELEVANCE if experiment.relevance_pairs else {})
     rows, changes, family = list[Row](), list[Row](), list[Row]()
     for collection in store.collections():
-        name, words = collection.manifest.name, collection.manifest.words
+        name, words = collection.manifest.name, collection.manifest.sides.words
         queries = [it for it in collection.queries if not tuned or it.id in tuned.held_out]
         planned = [
             (query.id, pair)
@@ -475,7 +463,7 @@ def measure_pairs(store: ProbeStore) -> MeasuredPairwise:
     return MeasuredLora(manifest, missing, pd.DataFrame(rows), moves, pd.DataFrame(losses))
 
 
-def outcome_of(record: PairRecord) -> PairOutcome:
+def outcome_of(record: kept.PairRecord) -> PairOutcome:
     """Return the outcome in a record."""
     return PairOutcome(
         record.query, record.protected_first, record.unprotected_first, record.log_odds
@@ -500,8 +488,8 @@ def figure_row(figures: PairFigures) -> Row:
     return row | {"failed": figures.failed}
 
 
-def _table(figures: DataFrame, ids: Sequence[str], more: Iterable[Any] = ()) -> DataFrame:
-    """Return a table with one of the figures of each row in each of its rows, and more rows."""
+def _table(figures: DataFrame, ids: Sequence[str]) -> DataFrame:
+    """Return a table with one of the figures of each row in each of its rows."""
     import pandas as pd
 
     rows = list[tuple[object, ...]]()
@@ -520,7 +508,7 @@ def _table(figures: DataFrame, ids: Sequence[str], more: Iterable[Any] = ()) -> 
         for status, count in row.failures.items():
             rows.append((*own, f"failed: {status}", None, None, None, count, row.replies))
     names = ["pairs" if name == "kind" else name for name in ids]
-    return pd.DataFrame([*rows, *more], columns=[*names, *VALUES], dtype=object)
+    return pd.DataFrame(rows, columns=[*names, *VALUES], dtype=object)
 
 
 def changes_of(
@@ -531,11 +519,11 @@ def changes_of(
     A change has ``pairs``, ``n`` queries, the ``difference`` with ``low`` and ``high``, over
     queries; and ``p``, of a randomisation test over queries. Its ``measure`` is one of these.
 
-    - ``ratio``: of wins in both orders, protected to unprotected. The difference is |ln before| −
-      |ln after|, with ½ added to each count (Haldane 1956): above 0 the ratio is nearer to 1 after.
-      There is no test if a count is 0.
+    - ``ratio nearer to 1``: of wins in both orders, protected to unprotected. The difference is
+      |ln before| − |ln after|, with ½ added to each count (Haldane 1956): above 0 the ratio is
+      nearer to 1 after. There is no test if a count is 0.
     - ``consistent``: the share of pairs that either item wins in both orders.
-    - ``both_orders``, of relevance pairs: the share whose relevant item wins in both orders.
+    - ``both orders``, of relevance pairs: the share whose relevant item wins in both orders.
 
     Args:
         couples: The answers about each pair before and after.
@@ -547,10 +535,12 @@ def changes_of(
     counted = [winners == PROTECTED, winners == UNPROTECTED, np.ones_like(winners, dtype=bool)]
     # What each query adds to the wins of either item and to the pairs, before and after.
     parts = np.array([[np.bincount(at, one) for one in each.T] for each in counted]).T
-    measured: dict[str, Callable[[Any], Any]] = {"both_orders": lambda it: it[..., 0] / it[..., 2]}
+    measured: dict[str, Callable[[Any], Any]] = {"both orders": lambda it: it[..., 0] / it[..., 2]}
     if kind in GROUPS:
         measured = {
-            "ratio": lambda it: -np.abs(np.log((it[..., 0] + 0.5) / (it[..., 1] + 0.5))),
+            "ratio nearer to 1": lambda it: (
+                -np.abs(np.log((it[..., 0] + 0.5) / (it[..., 1] + 0.5)))
+            ),
             "consistent": lambda it: (it[..., 0] + it[..., 1]) / it[..., 2],
         }
     for measure, statistic in measured.items():
@@ -558,7 +548,7 @@ def changes_of(
         row |= dict.fromkeys(("difference", "low", "high", "p"))
         if couples:
             row |= _change(parts, statistic, random)
-        if measure == "ratio" and not parts.sum(axis=0).all():
+        if kind in GROUPS and measure != "consistent" and not parts.sum(axis=0).all():
             row |= dict.fromkeys(("low", "high", "p"))
         yield row
 

@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairqr.evaluation.experiments.folder import file_name
+from fairqr.evaluation.probes import measures
 from fairqr.evaluation.probes.collection import CELLS, CollectionEntry
-from fairqr.evaluation.probes.measures import (
-    GROUPS,
-    KEYS,
-    MeasuredListwise,
-    MeasuredLora,
-    MeasuredPairwise,
-    ranker_name,
-)
 from fairqr.evaluation.probes.specification import INITIAL
 from fairqr.evaluation.reports import plots, text
 from fairqr.evaluation.reports.text import Markdown, cell
@@ -26,7 +19,7 @@ from fairqr.evaluation.reports.writer import Figure
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Found = MeasuredListwise | MeasuredPairwise
+Found = measures.MeasuredListwise | measures.MeasuredPairwise
 
 KINDS = {
     "relevant": "relevant pairs",
@@ -39,7 +32,7 @@ KINDS = {
 def values_of(measured: Found) -> dict[str, Any]:
     """Return the values that the template shows."""
     entries, experiment = measured.manifest.collections, measured.spec
-    if isinstance(measured, MeasuredListwise):
+    if isinstance(measured, measures.MeasuredListwise):
         parts = [_lists(measured, entry) for entry in entries]
     else:
         parts = [_pairs(measured, entry) for entry in entries]
@@ -56,7 +49,6 @@ def values_of(measured: Found) -> dict[str, Any]:
         "mean": mean_cell,
         "share": share_cell,
         "ratio": ratio_cell,
-        "change": change_cell,
         "counts": counts,
     }
 
@@ -64,7 +56,7 @@ def values_of(measured: Found) -> dict[str, Any]:
 def figures_of(measured: Found) -> list[Figure]:
     """Draw the figures of a report."""
     entries = measured.manifest.collections
-    if isinstance(measured, MeasuredListwise):
+    if isinstance(measured, measures.MeasuredListwise):
         return [_places(measured, entry) for entry in entries]
     return [_wins(measured, entry) for entry in entries]
 
@@ -99,33 +91,30 @@ def ratio_cell(row: Any) -> Markdown:
     return cell(Markdown(ratio), text.span([row.ratio_low, row.ratio_high]), wins)
 
 
-def change_cell(row: Any) -> Markdown:
-    """Return a change with its interval."""
-    return cell(text.difference(row.difference), text.span([row.low, row.high]))
-
-
 def counts(found: Mapping[str, int], names: Mapping[str, str] | None = None) -> str:
     """Write how often each thing happened, or ``none``."""
     described = (f"{count:,} × {(names or {}).get(kind, kind)}" for kind, count in found.items())
     return "; ".join(described) or "none"
 
 
-def _pairs(measured: MeasuredPairwise, entry: CollectionEntry) -> dict[str, Any]:
+def _pairs(measured: measures.MeasuredPairwise, entry: CollectionEntry) -> dict[str, Any]:
     """Return what the template shows of the pairs of one collection."""
     figures = _of(measured.figures, entry)
     part = {"entry": entry, "figure": _name(entry)}
     part |= {"rows": list(figures.itertuples()), "tests": int(figures.p_holm.notna().sum())}
-    if isinstance(measured, MeasuredLora):
+    if isinstance(measured, measures.MeasuredLora):
         changes = list(_of(measured.changes, entry).itertuples())
         part |= {"changes": {(row.kind, row.measure): row for row in changes}}
         part |= {"tests": changes[0].tests}
     return part
 
 
-def _lists(measured: MeasuredListwise, entry: CollectionEntry) -> dict[str, Any]:
+def _lists(measured: measures.MeasuredListwise, entry: CollectionEntry) -> dict[str, Any]:
     """Return what the template shows of the lists of one collection."""
     rows, tests = list(_rows(measured, entry)), _of(measured.tests, entry)
-    tests = tests.assign(name=[ranker_name(row.ranker, row.window) for row in tests.itertuples()])
+    tests = tests.assign(
+        name=[measures.ranker_name(row.ranker, row.window) for row in tests.itertuples()]
+    )
     references = _of(measured.lists, entry).drop_duplicates("query").ratio_of_relevance.dropna()
     return {
         "entry": entry,
@@ -138,18 +127,20 @@ def _lists(measured: MeasuredListwise, entry: CollectionEntry) -> dict[str, Any]
     }
 
 
-def _rows(measured: MeasuredListwise, entry: CollectionEntry) -> Iterator[dict[str, Any]]:
+def _rows(measured: measures.MeasuredListwise, entry: CollectionEntry) -> Iterator[dict[str, Any]]:
     """Yield a row for each ranker and asker: means by measure, the test of its lean, sums."""
     tests = measured.tests[measured.tests.test == "lean"]
-    words = {"protected": entry.protected, "unprotected": entry.unprotected}
-    for key, lists in _of(measured.lists, entry).groupby(KEYS, sort=False):
+    words = dict(zip(("protected", "unprotected"), entry.sides.words, strict=True))
+    for key, lists in _of(measured.lists, entry).groupby(measures.KEYS, sort=False):
         _, ranker, window, asker = key
-        means, leans = (it[(it[KEYS] == key).all(axis=1)] for it in (measured.means, tests))
+        means, leans = (
+            it[(it[measures.KEYS] == key).all(axis=1)] for it in (measured.means, tests)
+        )
         word = words.get(asker)
         yield {
             "ranker": ranker,
             "window": window,
-            "name": ranker_name(ranker, window),
+            "name": measures.ranker_name(ranker, window),
             "asker": "any" if ranker == INITIAL else f"{asker}: {word}" if word else asker,
             "means": {row.measure: row for row in means.itertuples()},
             "lean": next(leans.itertuples(), None),
@@ -166,7 +157,7 @@ def summed(counted: Iterable[Mapping[str, int]]) -> Counter[str]:
     return sum((Counter(it) for it in counted), Counter[str]())
 
 
-def _places(measured: MeasuredListwise, entry: CollectionEntry) -> Figure:
+def _places(measured: measures.MeasuredListwise, entry: CollectionEntry) -> Figure:
     """Return histograms of where the protected items stand."""
     rows = list(_rows(measured, entry))
     askers = list(dict.fromkeys(row["asker"] for row in rows if row["asker"] != "any")) or ["any"]
@@ -184,12 +175,14 @@ def _places(measured: MeasuredListwise, entry: CollectionEntry) -> Figure:
     return Figure(_name(entry), alt, plots.draw_histograms(drawn))
 
 
-def _wins(measured: MeasuredPairwise, entry: CollectionEntry) -> Figure:
+def _wins(measured: measures.MeasuredPairwise, entry: CollectionEntry) -> Figure:
     """Return a figure of which group wins pairs, by kind of pairs and model or time."""
     figures = _of(measured.figures, entry)
     colours = {"protected item wins": plots.BLUE, "unprotected item wins": plots.VERMILION}
     bars, described = [], []
-    for row in figures[figures.kind.isin([*GROUPS]) & (figures.kind != "both")].itertuples():
+    for row in figures[
+        figures.kind.isin([*measures.GROUPS]) & (figures.kind != "both")
+    ].itertuples():
         title = f"{row.when if 'when' in figures else row.model}, {KINDS[row.kind]}"
         described.append(f"{title}: protected {text.percent(row.protected)}, ")
         described[-1] += f"unprotected {text.percent(row.unprotected)}"

@@ -6,6 +6,7 @@ record are not done again.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,15 +23,10 @@ from fairqr.evaluation.experiments import engine
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.workers import RunOptions, Tools
+from fairqr.evaluation.probes import collection as probes
 from fairqr.evaluation.probes import specification as specs
 from fairqr.evaluation.probes import store as kept
 from fairqr.evaluation.probes import tuning
-from fairqr.evaluation.probes.collection import (
-    GROUP_KINDS,
-    ProbeCollection,
-    open_probe_collections,
-    planned_pairs,
-)
 from fairqr.evaluation.probes.measures import measure
 from fairqr.evaluation.probes.store import STAGES, ProbeStore
 from fairqr.prompts.library import PromptLibrary
@@ -147,13 +143,13 @@ def askings(experiment: Untuned, options: Mapping[str, Any]) -> list[Asked]:
     return found
 
 
-def tasks_of(experiment: Untuned, asked: Asked, collection: ProbeCollection) -> list[Task]:
+def tasks_of(experiment: Untuned, asked: Asked, collection: probes.ProbeCollection) -> list[Task]:
     """Return what a ranker has to rank, or a model is asked about.
 
     Raises:
         InputError: There is no pair of both groups to ask about.
     """
-    name, words = collection.manifest.name, collection.manifest.words
+    name, words = collection.manifest.name, collection.manifest.sides.words
     if not isinstance(experiment, specs.PairwiseExperiment):
         shown = {query: tuple(item.shown for item in query.items) for query in collection.queries}
         return [
@@ -165,12 +161,12 @@ def tasks_of(experiment: Untuned, asked: Asked, collection: ProbeCollection) -> 
     drawn = (experiment.pairs, experiment.relevance_pairs, experiment.seed)
     tasks = []
     for query in collection.queries:
-        for pair in planned_pairs(query, *drawn):
+        for pair in probes.planned_pairs(query, *drawn):
             items = tuple(item.shown for item in pair.items)
             tasks.append(
                 Task(asked, (name, asked.name, query.id, *pair.key), query.query, items, group)
             )
-    if not any(task.key[3] in GROUP_KINDS for task in tasks):
+    if not any(task.key[3] in probes.GROUP_KINDS for task in tasks):
         raise InputError(
             f"No query of {one_line(name)} that is asked about has a pair of both groups; take "
             "more queries, or choose other groups."
@@ -241,7 +237,7 @@ class ProbePlan:
     """
 
     manifest: kept.ProbeRunManifest
-    collections: Sequence[ProbeCollection]
+    collections: Sequence[probes.ProbeCollection]
     tasks: Sequence[Task]
     batches: tuning.Batches = ()
 
@@ -283,7 +279,9 @@ async def make_probe_plan(
         raise InputError(f"The prompt '{one_line(unused[0])}' is not used; {known}.")
     found = [prompts.get(name, experiment.prompts.get(name)) for name in used]
     texts = {experiment.shown, *(it.how.shown for it in asked)} != {"title"}
-    collections = await open_probe_collections(experiment, texts=texts, watcher=watcher)
+    collections = await asyncio.to_thread(
+        probes.open_probe_collections, experiment, texts=texts, watcher=watcher
+    )
     entry, probed_with, batches = None, collections, cast("tuning.Batches", ())
     if isinstance(experiment, specs.LoraExperiment):
         probed_with, entry, batches = tuning.draw_tuning(experiment, base, collections)

@@ -20,13 +20,8 @@ from fairqr.agents.statistics import stream
 from fairqr.base.errors import InputError
 from fairqr.base.neural import PretrainedModel
 from fairqr.evaluation.experiments.progress import StageWatcher
+from fairqr.evaluation.probes import collection as probes
 from fairqr.evaluation.probes import store
-from fairqr.evaluation.probes.collection import (
-    GROUP_KINDS,
-    ProbeCollection,
-    group_pairs,
-    planned_pairs,
-)
 from fairqr.evaluation.probes.specification import LoraExperiment
 
 Batches = Sequence[Sequence[lora.PairExample]]
@@ -57,8 +52,8 @@ def split_queries(ids: Iterable[str], train_share: float, seed: int) -> tuple[se
 
 
 def draw_tuning(
-    experiment: LoraExperiment, base: str, collections: Sequence[ProbeCollection]
-) -> tuple[list[ProbeCollection], store.TuningEntry, Batches]:
+    experiment: LoraExperiment, base: str, collections: Sequence[probes.ProbeCollection]
+) -> tuple[list[probes.ProbeCollection], store.TuningEntry, Batches]:
     """Split the queries of collections, and draw the pairs to train on.
 
     Irrelevant items are drawn from other queries, so an item of a query to train on may be one of a
@@ -87,7 +82,7 @@ def draw_tuning(
         item.id
         for each in held_out
         for query in each.queries
-        for pair in planned_pairs(query, *drawn)
+        for pair in probes.planned_pairs(query, *drawn)
         for item in pair.items
     }
     training, left_out = list[lora.TuningPair](), set[str]()
@@ -97,8 +92,8 @@ def draw_tuning(
         left_out |= {item.id for item in query.items} & probed
         items = tuple(item for item in query.items if item.id not in probed)
         kept = query.model_copy(update={"items": items})
-        for kind in GROUP_KINDS:
-            for pair in group_pairs(kept, kind, experiment.pairs, experiment.seed):
+        for kind in probes.GROUP_KINDS:
+            for pair in probes.group_pairs(kept, kind, experiment.pairs, experiment.seed):
                 shown = (item.shown for item in pair.items)
                 training.append(lora.TuningPair(query.query, f"{name}: {kind}", *shown))
     random = stream(experiment.seed, "examples to tune on")

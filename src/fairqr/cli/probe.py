@@ -206,7 +206,7 @@ def _pairwise(measured: Any) -> Iterator[RenderableType]:
         by = ", by replies" if figures.votes_of.any() else ""
         by = ", by probabilities" if figures.log_odds_replies.any() else by
         yield f"{model} on {name}, {_queries(figures.queries_in_all.iloc[0])}{by}, {prompts}"
-        words = {"protected": entries[name].protected, "unprotected": entries[name].unprotected}
+        words = dict(zip(("protected", "unprotected"), entries[name].sides.words, strict=True))
         shown = ("kind", "pairs", *words.values(), "ratio", "ratio_low", "ratio_high", "flips")
         figures = figures.assign(kind=figures.kind.replace("both", "together"))
         yield out.frame_table(figures.rename(columns=words), *shown)
@@ -237,7 +237,7 @@ def _listwise(measured: Any) -> Iterator[RenderableType]:
                     yield f"{ranker} {what}: {count} {kind}"
             yield from own.warnings.explode().dropna().unique()
         if len(tests := tests[tests.test == "askers"]):
-            yield f"for {entry.protected} less for {entry.unprotected} askers:"
+            yield "for {} less for {} askers:".format(*entry.sides.words)
             yield out.frame_table(tests, "ranker", "measure", "difference", "n", "p", "p_holm")
 
 

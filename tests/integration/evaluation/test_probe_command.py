@@ -534,7 +534,7 @@ def test_experiments_run_and_are_reported(
     run = quick("experiment", "run", "llm_listwise", *own)
     assert run.code == 0, run
     kept = ProbeStore(folder).manifest()
-    assert (kept.experiment.seed, kept.collections[0].protected) == (2, "male")
+    assert (kept.experiment.seed, kept.collections[0].sides.words) == (2, ("male", "female"))
     assert quick("experiment", "report", folder).code == 0
     for wrong, said in (
         (["--set", "retriever=bm25"], "There is no parameter 'retriever'"),

@@ -63,24 +63,23 @@ def query_of(id_: str, *sizes: int, mixed: bool = False) -> ProbeQuery:
     return ProbeQuery(id=id_, query=f"topic {id_}", items=tuple(items))
 
 
-def collection_of(*queries: ProbeQuery, **changes: Any) -> ProbeCollection:
-    named = {
-        **{"name": "notables, gender", "attribute": "gender"},
-        **{"protected": "female", "protected_groups": ("female",)},
-        **{"unprotected": "male", "unprotected_groups": ("male",)},
-        **changes,
-    }
+def collection_of(
+    *queries: ProbeQuery,
+    name: str = "notables, gender",
+    words: tuple[str, str] = ("female", "male"),
+) -> ProbeCollection:
     items = Counter(item.cell for query in queries for item in query.items)
-    manifest = ProbeManifest(queries=len(queries), items=items, **named)
+    sides = ProtectedGroup("gender", words, words[:1], words[1:], words)
+    manifest = ProbeManifest(name=name, sides=sides, queries=len(queries), items=items)
     return ProbeCollection(manifest=manifest, queries=queries)
 
 
 def collection(
-    queries: int = 8, sizes: Sequence[int] = (5, 5, 5, 5), **changes: Any
+    queries: int = 8, sizes: Sequence[int] = (5, 5, 5, 5), **named: Any
 ) -> ProbeCollection:
     """Make lists with so many items in each of the four cells, mixed alike in every query."""
     made = [query_of(f"q{number}", *sizes, mixed=True) for number in range(queries)]
-    return collection_of(*made, **changes)
+    return collection_of(*made, **named)
 
 
 def given(query: ProbeQuery, asker: Asker) -> Sequence[int]:
@@ -317,7 +316,7 @@ def draw(
 ) -> ProbeCollection:
     """Build a probe collection."""
     sides = ProtectedGroup.parse(collection.corpus.schema.attribute("gender"), protected)
-    return draw_collection(collection, sides, listwise(**changes), texts=texts)
+    return draw_collection(collection, sides, listwise(**changes), lambda *_: None, texts=texts)
 
 
 def write_collection(

@@ -201,26 +201,26 @@ def test_an_order_is_decided_by_seed_and_query(tmp_path: Path, order: str) -> No
     assert len({tuple(it.id[1:] for it in query.items) for query in found.values()}) == 3
 
 
-async def opened(folder: Path, **changes: Any) -> tuple[list[str], list[str]]:
+def opened(folder: Path, **changes: Any) -> tuple[list[str], list[str]]:
     """Return the names of the collections of an experiment, and what a user is told."""
     watcher = Watcher()
     named = {"sources": (), "size": 8, **changes}
     asked = listwise(collection=str(folder / "people"), **named)
-    found = await open_probe_collections(asked, texts=False, watcher=watcher)
+    found = open_probe_collections(asked, texts=False, watcher=watcher)
     return [it.manifest.name for it in found], watcher.notes
 
 
-async def test_groups_are_named_or_come_from_the_collection(tmp_path: Path) -> None:
+def test_groups_are_named_or_come_from_the_collection(tmp_path: Path) -> None:
     """By the attribute and its protected group, or by several; what is not there is left out."""
     people(tmp_path / "people")
     women = "people, gender: female"
-    assert await opened(tmp_path) == ([women], [])
-    assert await opened(tmp_path, attribute="gender") == ([women], [])
+    assert opened(tmp_path) == ([women], [])
+    assert opened(tmp_path, attribute="gender") == ([women], [])
     men = {"attribute": "gender", "protected": "not female", "words": ["men", "women"]}
-    assert await opened(tmp_path, **men, sources=["gender=other"]) == (["people, gender: men"], [])
+    assert opened(tmp_path, **men, sources=["gender=other"]) == (["people, gender: men"], [])
     both = ["gender=male", "continent=not Europe"]
     for sources, name in ((both, "people, gender: male"), (both[1:], women)):
-        names, (note,) = await opened(tmp_path, sources=sources)
+        names, (note,) = opened(tmp_path, sources=sources)
         assert names == [name]
         assert note.startswith("'people' has no attribute continent, so we probe gender=")
 
@@ -234,13 +234,13 @@ async def test_groups_are_named_or_come_from_the_collection(tmp_path: Path) -> N
         ({"sources": ["gender=male", "gender=male vs other"]}, InputError, "are called 'people, g"),
     ],
 )
-async def test_what_is_not_there_is_said_before_a_document_is_read(
+def test_what_is_not_there_is_said_before_a_document_is_read(
     tmp_path: Path, changes: dict[str, Any], error: type[Exception], said: str
 ) -> None:
     people(tmp_path / "people")
     (tmp_path / "people" / "documents.jsonl").write_text("no document")
     with pytest.raises(error, match=said):
-        await opened(tmp_path, **changes)
+        opened(tmp_path, **changes)
 
 
 @pytest.mark.parametrize("protected", ["female", "other"])

@@ -416,7 +416,7 @@ def test_counts_and_means_are_those_of_a_loop(said: list[list[tuple[str, str]]])
     sides = [["".join(it[side] for it in group) for group in said] for side in (0, 1)]
     changes = changed(*sides)
     before, after = map("".join, sides)
-    ratio, consistent = changes["ratio"], changes["consistent"]
+    ratio, consistent = changes["ratio nearer to 1"], changes["consistent"]
     assert (ratio["pairs"], ratio["n"]) == (len(before), len(said))
     assert ratio["difference"] == pytest.approx(turned(before) - turned(after))
     gained = sum((letter in "pu") for letter in after) - sum(letter in "pu" for letter in before)
@@ -436,9 +436,11 @@ def test_counts_and_means_are_those_of_a_loop(said: list[list[tuple[str, str]]])
 def test_a_ratio_moves_toward_one_or_away(
     before: list[str], after: list[str], verdict: str
 ) -> None:
-    ratio = changed(before, after)["ratio"]
+    ratio = changed(before, after)["ratio nearer to 1"]
     assert ratio["verdict"] == verdict
-    assert changed(after, before)["ratio"]["difference"] == pytest.approx(-ratio["difference"])
+    assert changed(after, before)["ratio nearer to 1"]["difference"] == pytest.approx(
+        -ratio["difference"]
+    )
 
 
 def test_all_tests_of_a_tuning_are_one_family(tmp_path: Path) -> None:
@@ -456,7 +458,7 @@ def test_all_tests_of_a_tuning_are_one_family(tmp_path: Path) -> None:
     assert [*figures.p_holm, *tested.p_holm] == pytest.approx(expected)
     assert figures.verdict.tolist() == ["favours_protected", "no_lean_found"] * 4
     by_measure = changes[changes.kind.isin(["both", "relevance"])].set_index("measure")
-    verdicts = {"ratio": "above", "consistent": "none", "both_orders": "below"}
+    verdicts = {"ratio nearer to 1": "above", "consistent": "none", "both orders": "below"}
     assert by_measure.verdict.to_dict() == verdicts
     lines = found.table.to_csv(index=False).splitlines()
     assert lines[0] == "collection,pairs,when,measure,value,low,high,count,of"
@@ -468,7 +470,7 @@ def test_before_and_after_change_places_in_the_test_of_a_change() -> None:
     """Against a loop over all assignments; with five queries nothing is sure."""
     before = ["ppp" + "pu"[i % 2] for i in range(5)]
     after = ["pu" + "up"[i % 2] + "f" for i in range(5)]
-    change = changed(before, after)["ratio"]
+    change = changed(before, after)["ratio nearer to 1"]
     as_far = 0
     for swaps in itertools.product((False, True), repeat=5):
         each = zip(before, after, swaps, strict=True)
@@ -483,11 +485,11 @@ def test_a_change_of_few_queries_does_not_hold_whatever_its_interval() -> None:
     """Five of six queries say the same, and the test is not convinced."""
     before = [*("pppppppu" + "p" * (i % 2) for i in range(5)), "ffff"]
     after = [*("ppppuuuu" + "f" * (i % 2) for i in range(5)), "ffff"]
-    few = changed(before, after)["ratio"]
+    few = changed(before, after)["ratio nearer to 1"]
     assert few["low"] < few["difference"] < few["high"]
     assert few["p"] > 0.05
     assert few["verdict"] == "too_few"
-    alike = changed(["ppu"] * 8, ["pfu"] * 8)["ratio"]
+    alike = changed(["ppu"] * 8, ["pfu"] * 8)["ratio nearer to 1"]
     assert alike["low"] is None, "the spread of queries that are all alike is unknown"
 
 
@@ -498,7 +500,7 @@ def test_a_model_that_did_not_change_is_rarely_said_to_have_moved() -> None:
         before, after = (
             ["".join(random.choice(list("pppuff"), 10)) for _ in range(12)] for _ in range(2)
         )
-        moved += changed(before, after)["ratio"]["verdict"] in ("above", "below")
+        moved += changed(before, after)["ratio nearer to 1"]["verdict"] in ("above", "below")
     assert moved <= 3
 
 
@@ -507,7 +509,7 @@ def test_answers_that_became_random_are_seen() -> None:
     consistent = changed(["ppppppuu"] * 12, ["pufffsss"] * 12)["consistent"]
     assert consistent["difference"] == -0.75
     assert consistent["verdict"] == "below"
-    relevance = changed(["pppp"] * 12, ["pfus"] * 12, "relevance")["both_orders"]
+    relevance = changed(["pppp"] * 12, ["pfus"] * 12, "relevance")["both orders"]
     assert relevance["difference"] == -0.75
     assert relevance["verdict"] == "below"
 

@@ -40,17 +40,11 @@ def measured(folder: Path) -> Any:
     return measure(folder)
 
 
-PLACE: dict[str, Any] = {
-    **{"name": "notables, place", "protected": "far", "unprotected": "near"},
-    **{"protected_groups": ("far",), "unprotected_groups": ("near",)},
-}
-
-
 def some_lists(folder: Path) -> None:
     """A run with two windows, a ranker that leans, one that fails, and rankings to be made."""
     probes = [
         collection(queries=12, sizes=(6, 3, 5, 4)),
-        collection(queries=4, **PLACE),
+        collection(queries=4, name="notables, place", words=("far", "near")),
     ]
     records = []
     for probe in probes:
@@ -114,10 +108,7 @@ def test_the_same_results_give_the_same_files(reported: Path, tmp_path: Path) ->
     assert files_of(reported) == files_of(tmp_path)
 
 
-HOSTILE_NAMES: dict[str, Any] = {
-    **{"name": HOSTILE, "protected": HOSTILE, "unprotected": f"{HOSTILE}!"},
-    **{"protected_groups": (HOSTILE,), "unprotected_groups": (f"{HOSTILE}!",)},
-}
+HOSTILE_NAMES: dict[str, Any] = {"name": HOSTILE, "words": (HOSTILE, f"{HOSTILE}!")}
 TOLD: dict[str, Any] = {"about": HOSTILE, "title": HOSTILE}
 
 

@@ -129,10 +129,10 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
         items[-1] = items[-1].model_copy(update={"id": "everywhere"})
         queries.append(ProbeQuery(id=f"t{number:02}", query="q", items=tuple(items)))
 
-    async def opened(*_: Any, **__: Any) -> list[ProbeCollection]:
+    def opened(*_: Any, **__: Any) -> list[ProbeCollection]:
         return [collection_of(*queries, name="tiny")]
 
-    monkeypatch.setattr(running, "open_probe_collections", opened)
+    monkeypatch.setattr(running.probes, "open_probe_collections", opened)
 
 
 def experiment(model: Path, **more: Any) -> LoraExperiment:
@@ -151,7 +151,7 @@ async def test_a_planted_lean_is_mended_in_held_out_queries(
     before = figures.loc["both", "before"]
     assert before.verdict == "favours_protected"
     assert before.ratio > 3
-    assert changes.loc["both", "ratio"].verdict == "above"
+    assert changes.loc["both", "ratio nearer to 1"].verdict == "above"
     # The document that stands in all lists is probed with, and so was not trained on.
     assert measured.manifest.tuning.left_out == 1
     asked = before.planned + figures.loc["relevance", "before"].planned
@@ -160,7 +160,7 @@ async def test_a_planted_lean_is_mended_in_held_out_queries(
     assert told.steps == 2 * asked + 200
     # It was not for nothing: what became of relevance and of consistent answers is told.
     assert changes.loc["both", "consistent"].verdict == "below"
-    assert changes.loc["relevance", "both_orders"].verdict == "below"
+    assert changes.loc["relevance", "both orders"].verdict == "below"
     assert measured.missing == 0
 
 
