@@ -290,7 +290,7 @@ async def run(experiment: Experiment, options: RunOptions) -> None:
 
 
 async def fingerprint_of(tools: Tools, cell: Cell, watcher: StageWatcher) -> str:
-    """Return the fingerprint of a cell's documents, with all open; empty if they are not here."""
+    """Open what a cell uses; return its documents' fingerprint, empty if they are not here."""
     try:
         engine = await open_engine(tools, cell, watcher)
     except (IndexNotFoundError, UnsupportedError) as error:
