@@ -170,9 +170,7 @@ class Experiment(Options):
 
     @field_validator("systems")
     @classmethod
-    def _says_all_of_each(
-        cls, systems: tuple[System, ...], info: ValidationInfo
-    ) -> tuple[System, ...]:
+    def _fill(cls, systems: tuple[System, ...], info: ValidationInfo) -> tuple[System, ...]:
         usual = {name: info.data.get(name) for name in ("model", "retriever", "corpus")}
         return tuple(one for system in systems for one in system.expanded(usual))
 
