@@ -5,35 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fairqr.evaluation.audit.bundle import AuditManifest, Relevance
-from fairqr.evaluation.audit.measuring import AuditFigures, Observed, measure
+from fairqr.base.errors import IndexUnavailableError, QueryError
+from fairqr.evaluation.audit import finishing
+from fairqr.evaluation.audit.bundle import REDACTED, AuditFolder, AuditManifest
+from fairqr.evaluation.audit.measuring import AuditFigures, measure
 from fairqr.evaluation.audit.outcomes import AuditOutcome
 from fairqr.evaluation.audit.queries import AuditQuery, Queries, collect_queries
 from fairqr.evaluation.audit.records import Observation
+from fairqr.evaluation.audit.report import write_audit
 from fairqr.evaluation.audit.specification import AuditSpec
+from fairqr.retrieval.engines.engine import Hits, Query
 from fairqr.retrieval.engines.hybrid.texts import Estimates
 from fairqr.retrieval.fairness.table import coded
 from fairqr.retrieval.sources.query_files import QueryRow
-from fairqr.retrieval.sources.schema import Attribute, Schema
+from fairqr.retrieval.sources.schema import Schema
+from tests.unit.engines import WatchedEngine
 
-SCHEMA = Schema(
-    attributes={
-        "gender": Attribute(
-            name="gender",
-            field="gender",
-            groups=("female", "male"),
-            population={"female": 0.5, "male": 0.5},
-        ),
-        "origin": Attribute(
-            name="origin",
-            field="origin",
-            groups=("Africa", "Asia", "Europe"),
-            population={"Africa": 0.2, "Asia": 0.6, "Europe": 0.2},
-        ),
+
+def _attribute(**population: float) -> dict[str, Any]:
+    return {"groups": [*population], "population": population}
+
+
+SCHEMA = Schema.model_validate(
+    {
+        "attributes": {
+            "gender": {"field": "gender", **_attribute(female=0.5, male=0.5)},
+            "origin": {"field": "origin", **_attribute(Africa=0.2, Asia=0.6, Europe=0.2)},
+        }
     }
 )
 DOCUMENTS = 40
@@ -58,10 +61,9 @@ def queries_of(
 
 def words_of(words: Sequence[str] = WORDS, asks: Sequence[int] = ()) -> Queries:
     """Return words as queries; if it is said how often they were asked, as a log."""
-    counts = [*asks, *[100] * len(words)][: len(words)]
+    counts = [*asks, *[100 if asks else 1] * len(words)]
     rows = [QueryRow(n, word, word, counts[n - 1]) for n, word in enumerate(words, start=1)]
-    plain = [row._replace(weight=1.0) for row in rows]
-    return collect_queries(rows if asks else plain, weighted_by="count" if asks else None)
+    return collect_queries(rows, weighted_by="count" if asks else None)
 
 
 def observations_of(
@@ -87,41 +89,29 @@ def observations_of(
     """
     found = []
     for number, query in enumerate(queries.queries):
-        if query.id in empty:
-            found.append(Observation(query=query.id, status="empty"))
-            continue
-        if query.id in failed:
-            message = "The engine did not answer in time."
-            found.append(Observation(query=query.id, status="failed", message=message))
-            continue
         random = np.random.default_rng([7, number])
         relevance = random.random(DOCUMENTS).round(3)
         women = random.random(DOCUMENTS) < 0.5
         origins = random.integers(3, size=DOCUMENTS)
         gender = np.stack([women, ~women], axis=1).astype(float)
         gender[random.random(DOCUMENTS) < unlabelled] = 0.0
-        origin = np.eye(3)[origins]
         scores = (relevance + 0.2 * random.random(DOCUMENTS) - lean * women).round(6)
         order = np.argsort(-scores, kind="stable")
         ids = tuple(f"{prefix}{row}" for row in order)
-        memberships = {"gender": gender[order], "origin": origin[order]}
-        found.append(
-            Observation(
-                query=query.id,
-                status="ok",
-                ids=ids[:30],
-                others=ids[30:],
-                relevance=tuple(relevance[order].tolist()) if with_relevance else None,
-                groups=coded(memberships, {"gender", "origin"}),
-            )
-        )
+        memberships = {"gender": gender[order], "origin": np.eye(3)[origins][order]}
+        answer: dict[str, Any] = {
+            "status": "ok",
+            "ids": ids[:30],
+            "others": ids[30:],
+            "relevance": tuple(relevance[order].tolist()) if with_relevance else None,
+            "groups": coded(memberships, {"gender", "origin"}),
+        }
+        if query.id in empty:
+            answer = {"status": "empty"}
+        if query.id in failed:
+            answer = {"status": "failed", "message": f"'{query.text}' was not answered in time."}
+        found.append(Observation(query=query.id, **answer))
     return found
-
-
-def reading(observations: Iterable[Observation]) -> Observed:
-    """Return what reads these by the ids of their queries."""
-    by_id = {it.query: it for it in observations}
-    return lambda ids: [by_id[id_] for id_ in ids if id_ in by_id]
 
 
 class ByRank:
@@ -135,6 +125,27 @@ class ByRank:
         return Estimates(likely, likely, likely)
 
 
+class Breaking(WatchedEngine):
+    """An engine that cannot answer some words.
+
+    Attributes:
+        away: The words for which it cannot be reached.
+        refused: The words, and ids of documents, that it refuses.
+    """
+
+    away: frozenset[str] = frozenset()
+    refused: frozenset[str] = frozenset()
+
+    async def search(self, queries: Sequence[Query]) -> list[Hits]:
+        for query in queries:
+            if query.text in self.away:
+                self.searches.append(list(queries))
+                raise IndexUnavailableError("The server does not answer; start it.")
+            if self.refused & {query.text, *(query.only or ())}:
+                raise QueryError("The query is too long; shorten it.")
+        return await super().search(queries)
+
+
 def spec_of(**changes: object) -> AuditSpec:
     """Return what a small audit measures."""
     return AuditSpec.model_validate({"k": 10, "depth": 30, "mend": 10, **changes})
@@ -145,12 +156,32 @@ def measured(
     observed: Iterable[Observation],
     *,
     schema: Schema = SCHEMA,
-    relevance: Relevance = "estimated",
+    relevance: str = "estimated",
     **spec: object,
 ) -> AuditFigures:
     """Return the figures of what an engine answered."""
+    by_id = {it.query: it for it in observed}
     asked = {query.id: query for query in queries.queries}
-    return measure(spec_of(**spec), schema, asked, reading(observed), relevance=relevance)
+    return measure(
+        spec_of(**spec),
+        schema,
+        asked,
+        lambda ids: [by_id[id_] for id_ in ids if id_ in by_id],
+        relevance=relevance,
+    )
+
+
+def manifest_of(queries: Queries, spec: AuditSpec, **changes: Any) -> AuditManifest:
+    """Return what a made-up audit is made with."""
+    values = {
+        "spec": spec.model_dump(mode="json"),
+        "queries": queries.fingerprint,
+        "engine": {"name": "a made-up engine"},
+        "attributes": SCHEMA.attributes,
+        "relevance": "estimated",
+        "started": "",
+    }
+    return AuditManifest.model_validate(values | changes)
 
 
 def outcome_of(
@@ -158,7 +189,7 @@ def outcome_of(
     *,
     texts: Sequence[str] = (),
     titles: Mapping[str, str] | None = None,
-    relevance: Relevance = "estimated",
+    relevance: str = "estimated",
     spec: AuditSpec | None = None,
     **observed: Any,
 ) -> AuditOutcome:
@@ -177,14 +208,7 @@ def outcome_of(
     if key not in _MEASURED:
         observations = observations_of(queries, **observed)
         _MEASURED[key] = measured(queries, observations, relevance=relevance, **dict(spec))
-    manifest = AuditManifest(
-        spec=spec.model_dump(mode="json"),
-        queries=queries.fingerprint,
-        engine={"name": "a made-up engine"},
-        attributes=SCHEMA.attributes,
-        relevance=relevance,
-        started="",
-    )
+    manifest = manifest_of(queries, spec, relevance=relevance)
     return AuditOutcome(manifest, spec, queries, _MEASURED[key], titles or {})
 
 
@@ -195,3 +219,29 @@ def made(outcome: AuditOutcome, **changes: object) -> AuditOutcome:
 
 _MEASURED: dict[str, AuditFigures] = {}
 """The figures of made-up audits; measuring takes a second, and they are the same each time."""
+
+
+def sealed(
+    folder: Path,
+    queries: Queries,
+    observed: Iterable[Observation],
+    *,
+    titles: Mapping[str, str] | None = None,
+    redact: bool = False,
+    reported: bool = True,
+    **manifest: Any,
+) -> finishing.Audit:
+    """Write and seal what came out, with its report or without, and read it again."""
+    kept = AuditFolder(folder)
+    with kept.locked():
+        begun = kept.begin(manifest_of(queries, **{"spec": spec_of(), **manifest}))
+        with kept.observations.writing():
+            for it in observed:
+                kept.observations.add(it)
+        kept.settle(queries, redact=redact)
+        kept.keep_titles(titles or {})
+        if reported:
+            said = begun.model_copy(update={"redacted": redact})
+            write_audit(folder, finishing.measured(kept, said))
+        kept.seal(**(REDACTED if redact else {}))
+    return finishing.read_audit(kept)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,18 +22,19 @@ from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.fairness.relevance import LIKELY
 from fairqr.retrieval.fairness.table import decoded
 from fairqr.retrieval.sources.documents import Document
-from tests.unit.engines import WatchedEngine, hits_of
-from tests.unit.evaluation.audit.examples import ByRank
-from tests.unit.evaluation.audit.test_running import Breaking
+from tests.unit.engines import hits_of
+from tests.unit.evaluation.audit.examples import Breaking, ByRank
 from tests.unit.retrieval.embedded import GENDER, built
 
 QUERY = AuditQuery("q1", "physics")
 GENDERS = (GENDER.attribute("gender"),)
 GROUPS = (("gender", "female"), ("gender", "male"))
+WIDE: dict[str, Any] = {"texts": ByRank(), "widened": GROUPS}
+ALL_LIKELY = ByRank(of=400)
 
 
-@pytest.fixture
-def engine(tmp_path: Path) -> TantivyEngine:
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> TantivyEngine:
     """Thirty men in physics, and 25 women whose texts are longer, so that they stand lower."""
     documents = [Document(f"m{i:02}", f"Man {i}", "physics", {"gender": "male"}) for i in range(30)]
     documents += [
@@ -42,7 +42,7 @@ def engine(tmp_path: Path) -> TantivyEngine:
         for i in range(25)
     ]
     documents.append(Document("s00", "A singer", "opera", {"gender": "female"}))
-    return built(tmp_path / "v1", documents)
+    return built(tmp_path_factory.mktemp("physics") / "v1", documents)
 
 
 class Limited(EngineOverWords):
@@ -61,92 +61,82 @@ class Limited(EngineOverWords):
         )
 
 
-async def looked_up(asker: Asker, *queries: AuditQuery) -> list[Observation]:
+async def observed(asker: Asker, *queries: AuditQuery) -> list[Observation]:
     """What is observed of queries, once their relevant documents were looked up."""
     await asker.look_up(queries, lambda done, total=None, /: None)
-    return [(await asker.observe(query)).records[0] for query in queries]
-
-
-async def test_what_the_engine_answers_comes_first_and_in_its_order(engine: TantivyEngine) -> None:
-    found = (await Asker(engine, GENDERS, 10).observe(QUERY)).records[0]
-    hits = await hits_of(engine, "physics", 10)
-    assert (found.status, list(found.ids)) == ("ok", hits.ids)
-    assert (found.pool, found.relevance) == (found.ids, None)
+    return [(await asker.observe(query)).records[0] for query in queries or [QUERY]]
 
 
 async def test_the_pool_is_widened_for_each_group_and_compared_where_all_were_looked_for(
     engine: TantivyEngine,
 ) -> None:
-    texts, watched = ByRank(), Breaking(engine)
-    asker = Asker(watched, GENDERS, 10, texts=texts, widened=GROUPS)
-    found = (await asker.observe(QUERY)).records[0]
+    """What the engine answers comes first, and in its order."""
+    watched, hits = Breaking(engine), await hits_of(engine, "physics", 10)
+    plain, nothing = await observed(Asker(engine, GENDERS, 10), QUERY, AuditQuery("q", "zebra"))
+    assert (plain.status, list(plain.ids), plain.pool) == ("ok", hits.ids, plain.ids)
+    assert (nothing.status, nothing.pool, plain.relevance) == ("empty", (), None)
+    (found,) = await observed(Asker(watched, GENDERS, 10, **WIDE))
     # One search, and one request for all groups.
     assert [[query.within for query in it] for it in watched.searches] == [[None], list(GROUPS)]
-    assert {id_[0] for id_ in found.ids} == {"m"}
+    assert (list(found.ids), {id_[0] for id_ in found.ids}) == (hits.ids, {"m"})
     assert sum(id_.startswith("w") for id_ in found.pool) == WIDENED_BY
     assert len(found.pool) == len(set(found.pool))
     # Both searches were cut off at 20 documents; the last ten of each have 10 to 19 in their ids.
     assert found.levels == {"gender": pytest.approx(1 - 14.5 / 25)}
-    wide = Asker(engine, GENDERS, 100, texts=texts, widened=(("gender", "male"),))
-    assert (await wide.observe(AuditQuery("q", "opera"))).records[0].levels == {}
+    wide = Asker(engine, GENDERS, 100, texts=ByRank(), widened=(("gender", "male"),))
+    assert (await observed(wide, AuditQuery("q", "opera")))[0].levels == {}
 
 
+@pytest.mark.parametrize("widened", [GROUPS, GROUPS[:1], ()])
 async def test_searches_go_on_where_all_that_they_found_is_likely_relevant(
-    engine: TantivyEngine,
+    engine: TantivyEngine, widened: Any
 ) -> None:
     """All 25 women and 30 men are found, of whom the first searches see 20 each."""
-    texts = ByRank(of=400)
-    found = (await Asker(engine, GENDERS, 10, texts=texts, widened=GROUPS).observe(QUERY)).records[
-        0
-    ]
+    asker = Asker(engine, GENDERS, 10, texts=ALL_LIKELY, widened=widened)
+    (found,) = await observed(asker)
     assert (len(found.pool), found.levels) == (55, {})
-    one = Asker(engine, GENDERS, 10, texts=texts, widened=GROUPS[:1])
-    assert len((await one.observe(QUERY)).records[0].pool) == 55, (
-        "for men, the plain search goes on"
-    )
-    plain = replace(one, widened=())
-    assert len((await plain.observe(QUERY)).records[0].pool) == 55
-    shallow = (await replace(plain, deepens=False).observe(QUERY)).records[0]
-    assert (len(shallow.pool), shallow.levels) == (10, {"gender": pytest.approx(1 - 4.5 / 400)})
+    if not widened:
+        (shallow,) = await observed(replace(asker, deepens=False))
+        assert (len(shallow.pool), shallow.levels) == (10, {"gender": 1 - 4.5 / 400})
 
 
+@pytest.mark.parametrize(
+    ("fails", "depth", "queries"),
+    [
+        (False, 10, []),
+        (True, 10, []),
+        # An engine that cuts off where no size ends is found out by the length of several answers:
+        # queries of the whole audit tell, not the first ones; below the depth few of them suffice.
+        (False, 20, [AuditQuery(f"q{n}", "nothing") for n in range(50)] + [QUERY] * 20),
+        (False, 7, [AuditQuery(f"q{n}", "nothing") for n in range(20)] + [QUERY] * 50),
+    ],
+)
 async def test_an_engine_that_answers_no_more_has_more_than_was_looked_at(
-    engine: TantivyEngine,
+    engine: TantivyEngine, fails: bool, depth: int, queries: list[AuditQuery]
 ) -> None:
     """Some engines have a limit, perhaps below the depth; others fail when asked for more."""
-    texts = ByRank(of=400)
-    limited = Asker(Limited(engine, 10), GENDERS, 10, texts=texts)
-    failing = Asker(Limited(engine, 10, fails=True), GENDERS, 10, texts=texts)
-    # An engine that cuts off where no size ends is found out by the length of several answers.
-    below, between = (
-        Asker(Limited(engine, 10), GENDERS, depth, texts=texts, widened=GROUPS) for depth in (20, 7)
-    )
-    # Queries of the whole audit tell, not the first ones; below the depth few of them suffice.
-    narrow = [AuditQuery(f"q{number}", "nothing") for number in range(50)]
-    await below.find_limit([*narrow, *[QUERY] * 20])
-    await between.find_limit([*narrow[:20], *[QUERY] * 50])
-    assert (await between.observe(QUERY)).records[0].levels["gender"] >= LIKELY
-    for asker in (limited, failing, below):
-        found = (await asker.observe(QUERY)).records[0]
-        assert (found.status, len(found.ids)) == ("ok", 10)
-        assert found.levels["gender"] >= LIKELY
+    widened = GROUPS if queries else ()
+    limited = Limited(engine, 10, fails=fails)
+    asker = Asker(limited, GENDERS, depth, texts=ALL_LIKELY, widened=widened)
+    await asker.find_limit(queries)
+    (found,) = await observed(asker)
+    assert (found.status, len(found.ids)) == ("ok", min(depth, 10))
+    assert found.levels["gender"] >= LIKELY
 
 
 async def test_judgements_bring_the_relevant_documents_that_were_not_answered(
     engine: TantivyEngine,
 ) -> None:
     qrels = {"q1": {"m00": 1, "w07": 2, "w08": 0, "gone": 1}}
-    asker = Asker(engine, GENDERS, 5, qrels=qrels)
-    found, unjudged = await looked_up(asker, QUERY, AuditQuery("q2", "physics"))
+    asker, other = Asker(engine, GENDERS, 5, qrels=qrels), AuditQuery("q2", "physics")
+    found, unjudged = await observed(asker, QUERY, other)
     assert found.pool == (*found.ids, "w07")
     assert found.relevance == tuple(float(id_ in ("m00", "w07")) for id_ in found.pool)
     assert (found.levels, found.hidden, found.absent) == ({}, 0, 1), "'gone' is not in the index"
     assert unjudged.relevance is None
     # Beside an estimate they change neither the pool nor what is relevant.
-    estimated = (await Asker(engine, GENDERS, 5, texts=ByRank()).observe(QUERY)).records[0]
-    both, without = await looked_up(
-        replace(asker, texts=ByRank()), QUERY, AuditQuery("q2", "physics")
-    )
+    (estimated,) = await observed(Asker(engine, GENDERS, 5, texts=ByRank()))
+    both, without = await observed(replace(asker, texts=ByRank()), QUERY, other)
     assert (both.pool, both.relevance) == (estimated.pool, estimated.relevance)
     assert decoded(both.judged["gender"]).tolist() == [[0, 1], [1, 0]], "m00 and w07"
     assert (both.hidden, both.absent, without.judged) == (0, 0, {})
@@ -162,19 +152,10 @@ async def test_what_is_known_of_judged_documents_depends_on_no_other_query() -> 
     engine = from_langchain(store, schema=GENDER.model_dump(mode="json"))
     (met,) = await engine.search([Query("chemistry", 9)])
     assert len(met) == 9
-    qrels = {"q1": dict.fromkeys(met.ids, 1)}
-    (found,) = await looked_up(Asker(engine, GENDERS, 5, qrels=qrels), QUERY)
+    asker = Asker(engine, GENDERS, 5, qrels={"q1": dict.fromkeys(met.ids, 1)})
+    (found,) = await observed(asker, QUERY)
     assert (found.others, found.hidden, found.absent) == ((), 4, 0)
     assert found.levels == {"gender": 1.0}, "so much is hidden that nobody can be acquitted"
-
-
-class Refusing(WatchedEngine):
-    """Refuses a look-up of one document."""
-
-    async def search(self, queries: Sequence[Query]) -> list[Hits]:
-        if any("bad" in (query.only or ()) for query in queries):
-            raise QueryError("There is no such id; leave it out.")
-        return await super().search(queries)
 
 
 async def test_an_id_that_is_refused_costs_no_other_document(engine: TantivyEngine) -> None:
@@ -185,19 +166,12 @@ async def test_an_id_that_is_refused_costs_no_other_document(engine: TantivyEngi
     queries = [AuditQuery(f"q{number}", "physics") for number in range(3)]
     absent = {f"x{number}": 1 for number in range(LOOKED_UP)}
     qrels = {"q0": {"w00": 1}, "q1": {"bad": 1, "w01": 1}, "q2": {"w02": 1, **absent}}
-    refusing = Refusing(engine)
-    found = await looked_up(Asker(refusing, GENDERS, 5, qrels=qrels), *queries)
-    assert [(it.status, it.others, it.hidden) for it in found] == [
-        ("ok", ("w00",), 0),
-        ("ok", ("w01",), 1),
-        ("ok", ("w02",), 0),
-    ]
-    assert refusing.round_trips == 1 + (LOOKED_UP - 1) + len(queries)
-
-
-async def test_nothing_found_is_an_observation(engine: TantivyEngine) -> None:
-    found = (await Asker(engine, GENDERS, 5).observe(AuditQuery("q", "zebra"))).records[0]
-    assert (found.status, found.ids, found.pool) == ("empty", (), ())
+    refusing = Breaking(engine)
+    refusing.refused = frozenset({"bad"})
+    found = await observed(Asker(refusing, GENDERS, 5, qrels=qrels), *queries)
+    wanted = [("ok", ("w00",), 0), ("ok", ("w01",), 1), ("ok", ("w02",), 0)]
+    assert [(it.status, it.others, it.hidden) for it in found] == wanted
+    assert len(refusing.searches) == 1 + (LOOKED_UP - 1) + len(queries)
 
 
 WHOLE: dict[str, Any] = {
@@ -235,11 +209,3 @@ WHOLE: dict[str, Any] = {
 def test_what_does_not_fit_together_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         Observation.model_validate({**WHOLE, **changes})
-
-
-def test_failures_are_asked_again_and_nothing_found_is_not() -> None:
-    failed = Observation(query="q1", status="failed", message="The engine did not answer.")
-    assert not failed.is_final
-    assert Observation(query="q1", status="empty").is_final
-    # Wider searches may find documents where the query itself finds none.
-    Observation(query="q1", status="empty", others=("c",), relevance=(1.0,))

@@ -5,28 +5,29 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from fairqr.evaluation import estimates
 from fairqr.evaluation.audit.comparing import changes_of
 from fairqr.evaluation.audit.figures import ESTIMATES, GroupFigures, QueryFigures
-from fairqr.evaluation.audit.measuring import measure
-from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.audit.records import Observation
-from fairqr.evaluation.audit.specification import AuditSpec
-from fairqr.evaluation.estimates import Estimate
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.table import coded
-from fairqr.retrieval.sources.schema import Attribute, Schema
+from fairqr.retrieval.sources.schema import Schema
+from tests.unit.evaluation.audit.examples import measured, queries_of
 from tests.unit.evaluation.audit.simulated import SHARES, World, audits, titles, world
-from tests.unit.evaluation.audit.test_exposures import TWO
-from tests.unit.evaluation.audit.test_figures import draws
+from tests.unit.evaluation.audit.test_figures import MIXED, TWO, draws, gather
 
 ENOUGH = 300
 """Of fewer intervals, chance alone could put less than 930 of 1,000 right."""
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimates, "PERMUTATIONS", 50)  # tests are checked elsewhere
 
 
 @functools.cache
@@ -37,42 +38,27 @@ def made(groups: int, lean: float, error: float = 0.0) -> World:
 @pytest.mark.parametrize(
     ("groups", "lean", "error", "relevance", "size", "spread", "checked"),
     [
-        (0, 0.0, 0.0, "judged", 100, 0.0, 0),
         (0, 1.0, 0.0, "estimated", 50, 1.0, 0),
-        (1, 0.0, 0.0, "estimated", 12, 0.0, 0),
         (1, 0.0, 0.0, "judged", 6, 0.0, 0),
-        (1, 1.0, 0.0, "judged", 25, 1.0, 0),
-        (1, 1.0, 0.0, "estimated", 100, 0.0, 0),
+        (1, 1.0, 0.0, "estimated", 25, 1.0, 0),
         (2, 0.0, 0.0, "judged", 12, 1.0, 0),
-        (2, 1.0, 0.0, "judged", 25, 0.0, 0),
+        (2, 1.0, 0.0, "judged", 100, 0.0, 0),
         (3, 0.0, 0.0, "estimated", 25, 1.0, 0),
         (3, 1.0, 0.0, "judged", 6, 0.0, 0),
-        (4, 0.0, 0.0, "judged", 50, 0.0, 0),
         (4, 1.0, 0.0, "estimated", 12, 1.0, 0),
-        (1, 1.0, 0.05, "judged", 25, 0.0, 0),
-        (1, 0.0, 0.3, "estimated", 50, 1.0, 0),
+        (2, 1.0, 0.3, "judged", 50, 0.0, 0),
         (3, 1.0, 0.15, "estimated", 12, 0.0, 0),
-        (2, 1.0, 0.3, "judged", 100, 0.0, 0),
         (2, 1.0, 0.15, "judged", 12, 0.0, 200),
-        (0, 1.0, 0.15, "judged", 50, 0.0, 200),
-        (3, 0.0, 0.3, "estimated", 25, 1.0, 500),
+        (1, 0.0, 0.3, "estimated", 25, 1.0, 500),
     ],
 )
 def test_true_values_are_in_930_of_1000_intervals(
-    monkeypatch: pytest.MonkeyPatch,
-    groups: int,
-    lean: float,
-    error: float,
-    relevance: str,
-    size: int,
-    spread: float,
-    checked: int,
+    groups: int, lean: float, error: float, relevance: str, size: int, spread: float, checked: int
 ) -> None:
     """Where labels are wrong, with the confusion matrix, or with one of so many checked documents.
 
     Without it, a share of two is missed.
     """
-    monkeypatch.setattr(estimates, "PERMUTATIONS", 50)  # tests are checked elsewhere
     it = made(groups, lean, error)
     outcome = audits(it, relevance, size, spread, seed=3, checked=checked)
     given = [name for name in ESTIMATES if outcome[name] >= ENOUGH]
@@ -87,11 +73,8 @@ def test_true_values_are_in_930_of_1000_intervals(
     assert min(missed[f"{name} held"] for name in ("exposure", "target")) < 0.8 * 200
 
 
-def test_the_true_change_of_a_lean_is_in_930_of_1000_intervals(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_true_change_of_a_lean_is_in_930_of_1000_intervals() -> None:
     """The same queries, asked of an engine before and after it puts the first group down."""
-    monkeypatch.setattr(estimates, "PERMUTATIONS", 50)
     random, held, queries = np.random.default_rng(4), 0, [(str(it), str(it)) for it in range(25)]
     every = [draws(3_000, lean, seed=9)[0] for lean in (0.0, 1.0)]
     truth = np.mean([one.exposure[0] - two.exposure[0] for one, two in zip(*every, strict=True)])
@@ -117,19 +100,17 @@ def test_an_audit_that_looked_at_too_little_never_acquits(
     monkeypatch.setattr(estimates, "PERMUTATIONS", 200)
     it = titles(broad, others, seed=2, queries=200)
     judged, estimated = (audits(it, name, 40, 0.0, seed=3, count=25) for name in it.shown)
-    assert judged["less"] == judged["detectable"] == 25
-    assert estimated["saturated"] == 25
+    assert judged["less"] == judged["detectable"] == estimated["saturated"] == 25
     assert estimated["detectable"] == 0
 
 
 def test_intervals_of_ratios_are_less_than_twice_as_wide_as_those_of_a_bootstrap() -> None:
     """By the median of 40 audits, where the bootstrap holds the true value in nine of ten."""
-    it, random = made(2, 1.0), np.random.default_rng(4)
-    wider = []
+    it, random, wider = made(2, 1.0), np.random.default_rng(4), []
     for _ in range(40):
-        gathered, weights = QueryFigures(it.dimension), random.lognormal(size=25)
-        for weight, place in zip(weights, random.integers(0, 5_000, 25), strict=True):
-            gathered.add(weight, it.shown["judged"][place])
+        weights, places = random.lognormal(size=25), random.integers(0, 5_000, 25)
+        answers: Any = [it.shown["judged"][place] for place in places]
+        gathered = gather(answers, weights, it.dimension)
         found = gathered.figures(random)[0].exposure_ratio
         drawn = random.integers(0, 25, (10_000, 25))
         exposure, target = (
@@ -142,43 +123,38 @@ def test_intervals_of_ratios_are_less_than_twice_as_wide_as_those_of_a_bootstrap
     assert np.nanmedian(wider) < 2
 
 
-@pytest.mark.parametrize("target", ["relevance:1", "population:1", "uniform:.5,relevance:.5"])
+@pytest.mark.parametrize("target", ["relevance:1", "population:1", MIXED])
 def test_a_wrong_label_that_many_queries_show_is_wrong_in_all_of_them(target: str) -> None:
     """Each audit has other labels of the same 60 documents, a fifth of which are wrong."""
     random, held = np.random.default_rng(6), Counter[str]()
-    own = np.arange(60) % 3 == 0
+    own, queries = np.arange(60) % 3 == 0, queries_of(40, alike=True)
     rows = {"a": {"a": 0.8, "b": 0.2}, "b": {"a": 0.2, "b": 0.8}}
-    gender = Attribute(name="gender", field="f", groups=("a", "b"), confusion=rows)
-    groups = {"gender": gender.model_copy(update={"population": {"a": 0.35, "b": 0.65}})}
-    linear = "lean" if target == "relevance:1" else "lack"
-    right = Schema(attributes={"gender": groups["gender"].model_copy(update={"confusion": None})})
-    queries = {f"q{number}": AuditQuery(f"q{number}", f"{number}") for number in range(40)}
-    spec = AuditSpec(k=10, depth=30, mend=0, target=target)
-    orders = [np.argsort(random.normal(size=60) + own) for _ in queries]
-    relevant = [tuple((random.random(60) < 0.6).astype(float).tolist()) for _ in queries]
+    gender = {"field": "f", "groups": ["a", "b"], "population": {"a": 0.35, "b": 0.65}}
+    orders = [np.argsort(random.normal(size=60) + own) for _ in queries.queries]
+    relevant = [tuple((random.random(60) < 0.6).astype(float).tolist()) for _ in orders]
 
-    def figures(schema: Schema, labels: NDArray[np.bool_]) -> GroupFigures:
+    def figures(labels: Any, **confusion: Any) -> GroupFigures:
         members = np.stack([labels, ~labels], axis=1).astype(float)
-        found = {
-            id_: Observation(
-                query=id_,
+        observed = [
+            Observation(
+                query=query.id,
                 status="ok",
                 ids=tuple(f"d{row}" for row in order[:30]),
                 others=tuple(f"d{row}" for row in order[30:]),
                 relevance=judged,
                 groups=coded({"gender": members[order]}, {"gender"}),
             )
-            for id_, order, judged in zip(queries, orders, relevant, strict=True)
-        }
-        read = functools.partial(map, found.__getitem__)
-        return measure(spec, schema, queries, read, relevance="judged").groups[0]
+            for query, order, judged in zip(queries.queries, orders, relevant, strict=True)
+        ]
+        schema = Schema.model_validate({"attributes": {"gender": gender | confusion}})
+        how = {"relevance": "judged", "mend": 0, "target": target}
+        return measured(queries, observed, schema=schema, **how).groups[0]
 
-    truth = figures(right, own)
+    truth, linear = figures(own), "lean" if target == "relevance:1" else "lack"
     for _ in range(150):
-        labels = np.where(random.random(60) < 0.2, ~own, own)
-        it = figures(Schema(attributes=groups), labels)
+        it = figures(np.where(random.random(60) < 0.2, ~own, own), confusion=rows)
         assert it.tested == linear, "what relevant documents could give to others is not linear"
         for name in ("exposure", "target", linear):
-            found: Estimate = getattr(it, name)
+            found = getattr(it, name)
             held[name] += found.low <= getattr(truth, name).value <= found.high
     assert min(held.values()) >= 0.93 * 150, held

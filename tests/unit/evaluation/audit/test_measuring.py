@@ -2,35 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fairqr.evaluation.audit.conditions import check, parse_condition
-from fairqr.evaluation.audit.measuring import ESTIMATE_ERROR
-from fairqr.evaluation.audit.report import findings_of
+from fairqr.evaluation.audit.measuring import ESTIMATE_ERROR, AuditFigures
+from fairqr.evaluation.audit.records import Observation
 from fairqr.retrieval.fairness.table import CodedMemberships, coded, decoded
 from fairqr.retrieval.sources.schema import Attribute, Schema
-from tests.unit.evaluation.audit.examples import measured, observations_of, outcome_of, queries_of
+from tests.unit.evaluation.audit.examples import measured, observations_of, queries_of
+
+GENDER: dict[str, Any] = {"attributes": ("gender",)}
+JUDGED: dict[str, Any] = GENDER | {"relevance": "judged"}
+
+
+def changed(observed: list[Observation], places: Iterable[int], **values: Any) -> None:
+    for place in places:
+        observed[place] = observed[place].model_copy(update=values)
+
+
+def faint(observed: list[Observation], places: Iterable[int]) -> None:
+    """Let nothing that these queries find be likely relevant, so that they have no supply."""
+    for place in places:
+        unlikely = tuple(0.4 * it for it in observed[place].relevance or ())
+        changed(observed, [place], relevance=unlikely)
+
+
+def in_doubt(found: AuditFigures, text: str, why: str, *, sure: bool = True) -> None:
+    broken, (doubt,) = check([parse_condition(text)], found, sure=sure)
+    assert not broken
+    assert why in doubt
 
 
 def test_only_queries_that_are_in_a_lean_contribute_to_it() -> None:
-    queries = queries_of(30)
-    observed = observations_of(queries)
-    # Nothing that this query finds is likely to be relevant, so that its supply is not known.
-    weightiest = observed[-1]
-    faint = tuple(0.4 * probability for probability in weightiest.relevance or ())
-    observed[-1] = weightiest.model_copy(update={"relevance": faint})
+    queries, observed = queries_of(30), observations_of(queries_of(30))
+    faint(observed, [29])
     found = measured(queries, observed)
-    (gender,) = (part for part in found.by_query if part.dimension.name == "gender")
+    gender = found.by_query[0]
     leans = dict(zip(gender.queries, gender.leans()[0][:, 0].tolist(), strict=True))
-    against_women = [it for it in found.contributions if it.group == "female"]
+    against_women = {it.query: it for it in found.contributions if it.group == "female"}
     assert len(against_women) == 10
-    assert weightiest.query not in {it.query for it in against_women}
-    for it in against_women:
-        assert it.lean == pytest.approx(leans[it.query])
-    assert sum(it.share for it in against_women) < 1
+    assert observed[29].query not in against_women
+    assert {it: by.lean for it, by in against_women.items()} == pytest.approx(
+        {it: leans[it] for it in against_women}
+    )
+    assert sum(it.share for it in against_women.values()) < 1
+    # A lean of some queries is not cut off at the target of all.
+    queries = queries_of(30, alike=True)
+    observed = observations_of(queries, lean=9.0)
+    faint(observed, range(10))
+    found = measured(queries, observed, **JUDGED)
+    mean = float(np.nanmean(found.by_query[0].leans()[0][:, 0]))
+    assert found.groups[0].lean.value == pytest.approx(mean)
 
 
 def test_a_lean_in_one_segment_is_found_there_and_all_tests_are_corrected_together() -> None:
@@ -53,9 +80,8 @@ def test_a_segment_that_was_not_looked_at_enough_has_no_verdict_of_its_own() -> 
     """Elsewhere there is one, although a segment is saturated; the tenth holds for each alone."""
     queries = queries_of(60, alike=True, segments=["broad"] * 6 + ["narrow"] * 54)
     observed = observations_of(queries)
-    for number in range(5):
-        observed[number] = observed[number].model_copy(update={"levels": {"gender": 0.9}})
-    found = measured(queries, observed, attributes=("gender",))
+    changed(observed, range(5), levels={"gender": 0.9})
+    found = measured(queries, observed, **GENDER)
     verdicts = {(it.segment, it.group): it.verdict for it in [*found.groups, *found.segments]}
     assert verdicts["", "female"] == verdicts["narrow", "female"] == "less"
     assert verdicts["broad", "female"] == verdicts["broad", "male"] == "saturated"
@@ -64,22 +90,15 @@ def test_a_segment_that_was_not_looked_at_enough_has_no_verdict_of_its_own() -> 
 def test_judgements_of_some_queries_do_not_speak_for_all() -> None:
     """The ten that are judged are fair, and the forty others show no woman."""
     queries = queries_of(50, alike=True)
-    observed = observations_of(queries, lean=0.0)[:10]
-    for it in observations_of(queries, lean=9.0)[10:]:
-        observed.append(it.model_copy(update={"relevance": None}))
-    found = measured(queries, observed, attributes=("gender",), relevance="judged")
+    observed = observations_of(queries, lean=0.0)[:10] + observations_of(queries, lean=9.0)[10:]
+    changed(observed, range(10, 50), relevance=None)
+    found = measured(queries, observed, **JUDGED)
     for it in found.groups:
         assert (it.verdict, it.known) == ("cannot_tell", 0.2)
         assert it.exposure.queries == it.target.queries == 10, "what is compared is of the same"
         assert it.target.value - it.exposure.value == pytest.approx(it.lack.value)
-    condition = parse_condition("lean > 0.4")
     for sure in (False, True):
-        broken, (doubt,) = check([condition], found, sure=sure)
-        assert not broken
-        assert "known for less than half of the queries" in doubt
-    outcome = outcome_of(50, relevance="judged")
-    verdict = findings_of(replace(outcome, figures=found))["verdict"][0]
-    assert verdict.startswith("We found no clear difference. For 80.0% of those answered, nothing")
+        in_doubt(found, "lean > 0.4", "known for less than half of the queries", sure=sure)
 
 
 def test_queries_without_any_label_acquit_nobody() -> None:
@@ -87,26 +106,12 @@ def test_queries_without_any_label_acquit_nobody() -> None:
     queries = queries_of(40, alike=True)
     observed = observations_of(queries, lean=0.0)[:20]
     observed += observations_of(queries, unlabelled=1.0)[20:]
-    found = measured(queries, observed, attributes=("gender",), relevance="judged")
+    found = measured(queries, observed, **JUDGED)
     for it in found.groups:
         assert (it.verdict, it.known, it.unknown) == ("unlabelled", 0.5, 0.5)
         assert it.lean_bounds == pytest.approx(((it.lean.value - 1) / 2, (it.lean.value + 1) / 2))
     for text in ("lean > 0.2", "exposure < 0.2", "exposure_ratio < 0.3", "absent > 0.4"):
-        broken, (doubt,) = check([parse_condition(text)], found, sure=True)
-        assert not broken
-        assert "missing labels" in doubt
-
-
-def test_a_lean_of_some_queries_is_not_cut_off_at_the_target_of_all() -> None:
-    """In a third of the queries nothing is likely relevant, and there is no supply."""
-    queries = queries_of(30, alike=True)
-    observed = observations_of(queries, lean=9.0)
-    for number in range(10):
-        faint = tuple(0.4 * it for it in observed[number].relevance or ())
-        observed[number] = observed[number].model_copy(update={"relevance": faint})
-    found = measured(queries, observed, attributes=("gender",), relevance="judged")
-    women, table = found.groups[0], found.by_query[0]
-    assert women.lean.value == pytest.approx(float(np.nanmean(table.leans()[0][:, 0])))
+        in_doubt(found, text, "missing labels")
 
 
 def widened(groups: dict[str, CodedMemberships]) -> dict[str, CodedMemberships]:
@@ -118,27 +123,15 @@ def widened(groups: dict[str, CodedMemberships]) -> dict[str, CodedMemberships]:
 def test_judgements_of_some_queries_say_how_far_the_estimate_is_off() -> None:
     """The estimates take women for more relevant than judges do, by a sixth of a share."""
     queries, random = queries_of(60, alike=True), np.random.default_rng(3)
-    observed, gender = observations_of(queries, lean=0.0), {"attributes": ("gender",)}
-    without = measured(queries, observed, **gender)
-    for number, it in enumerate(observed[:20]):
+    observed = observations_of(queries, lean=0.0)
+    without = measured(queries, observed, **GENDER)
+    for place in range(20):
         women = np.arange(30) < 10 + random.integers(-1, 2)
         judged = coded({"gender": np.stack([women, ~women], axis=1).astype(float)}, {"gender"})
-        observed[number] = it.model_copy(update={"judged": judged})
-    found = measured(queries, observed, **gender)
+        changed(observed, [place], judged=judged)
+    found = measured(queries, observed, **GENDER)
     assert (without.counts.error_from, found.counts.error_from) == (0, 20)
     (one, _), (other, _) = without.groups, found.groups
-    # A group that no query has is not known better for that.
-    third = Attribute(name="gender", field="gender", groups=("female", "male", "diverse"))
-    parts = ("groups", "judged")
-    wider = [
-        it.model_copy(update={name: widened(getattr(it, name)) for name in parts})
-        for it in observed
-    ]
-    schema = Schema(attributes={"gender": third})
-    again = measured(queries, wider, schema=schema, **gender)
-    assert [it.error for it in again.groups] == pytest.approx(
-        [*(it.error for it in found.groups), ESTIMATE_ERROR]
-    )
     assert one.error == ESTIMATE_ERROR
     assert 0.16 < other.error < 0.26
     assert other.target.low < 1 / 3 < one.target.low, "it holds what judges say"
@@ -146,20 +139,27 @@ def test_judgements_of_some_queries_say_how_far_the_estimate_is_off() -> None:
     by_chance = [it.target.value - it.target.low - it.error for it in (one, other)]
     assert by_chance[0] > 0.01
     assert by_chance[0] == pytest.approx(by_chance[1], rel=0.1)
+    # A group that no query has is not known better for that.
+    third = Attribute(name="gender", field="gender", groups=("female", "male", "diverse"))
+    for place, it in enumerate(observed):
+        changed(observed, [place], groups=widened(it.groups), judged=widened(it.judged))
+    again = measured(queries, observed, schema=Schema(attributes={"gender": third}), **GENDER)
+    errors = [*(it.error for it in found.groups), ESTIMATE_ERROR]
+    assert [it.error for it in again.groups] == pytest.approx(errors)
 
 
 def test_where_words_and_similarity_differ_the_interval_holds_it() -> None:
     """Words that women's texts lack make them look less relevant; similarity does not."""
-    queries, observed = queries_of(40, alike=True), []
-    for it in observations_of(queries, lean=0.0):
+    queries = queries_of(40, alike=True)
+    observed = observations_of(queries, lean=0.0)
+    for place, it in enumerate(observed):
         women = decoded(it.groups["gender"])[:, 0] > 0
         other = np.where(women, np.minimum(1.0, 2 * np.array(it.relevance)), it.relevance)
-        halves = {"by_words": it.relevance, "by_similarity": tuple(other.tolist())}
-        observed.append(it.model_copy(update=halves))
-    for it in measured(queries, observed, attributes=("gender",)).groups:
+        changed(observed, [place], by_words=it.relevance, by_similarity=tuple(other.tolist()))
+    for it in measured(queries, observed, **GENDER).groups:
         assert it.error > 2 * ESTIMATE_ERROR
         assert it.target.high - it.target.low > 2 * it.error
     # A target that needs no relevance is as certain as before.
-    for it in measured(queries, observed, attributes=("gender",), target="uniform:1").groups:
+    for it in measured(queries, observed, **GENDER, target="uniform:1").groups:
         assert it.target.high - it.target.low < 1e-9
         assert it.supply.high - it.supply.low > it.error

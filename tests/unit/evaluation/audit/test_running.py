@@ -5,94 +5,32 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fairqr.base.errors import (
-    IndexUnavailableError,
-    InputError,
-    QueryError,
-    SourceError,
-)
+from fairqr.base.errors import IndexUnavailableError, InputError, SourceError
 from fairqr.evaluation.audit import running
 from fairqr.evaluation.audit.asking import LOOKED_UP
 from fairqr.evaluation.audit.bundle import AuditFolder
-from fairqr.evaluation.audit.finishing import Audit, make_again, read_audit
+from fairqr.evaluation.audit.finishing import Audit, make_again
 from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.verifying import verify
-from fairqr.retrieval.engines.engine import Hits, Query
+from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.limits import at_rate
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.fairness.target import Target
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.schema import Attribute, Schema
-from tests.unit.engines import WatchedEngine
-from tests.unit.evaluation.audit.examples import SCHEMA, WORDS, ByRank, words_of
-from tests.unit.evaluation.audit.test_bundle import change_manifest, rewrite
+from tests.unit.evaluation.audit.examples import SCHEMA, WORDS, Breaking, words_of
 from tests.unit.evaluation.watching import Watcher
 from tests.unit.retrieval.embedded import built
 
 SPEC = AuditSpec(k=4, depth=12, mend=5)
 UNIFORM = SPEC.model_copy(update={"target": Target(parts={"uniform": 1.0})})
-TITLES = "raw/titles.json"
-
-
-class Breaking(WatchedEngine):
-    """An engine that cannot answer some words.
-
-    Attributes:
-        away: The words for which it cannot be reached.
-        refused: The words that it refuses.
-    """
-
-    away: frozenset[str] = frozenset()
-    refused: frozenset[str] = frozenset()
-
-    async def search(self, queries: Sequence[Query]) -> list[Hits]:
-        for query in queries:
-            if query.text in self.away:
-                self.searches.append(list(queries))
-                raise IndexUnavailableError("The server does not answer; start it.")
-            if query.text in self.refused:
-                raise QueryError("The query is too long; shorten it.")
-        return await super().search(queries)
-
-
-@pytest.fixture(scope="module")
-def people(tmp_path_factory: pytest.TempPathFactory) -> TantivyEngine:
-    """For each word, ten documents of women behind ten of men; nobody writes to it."""
-    documents = [
-        Document(
-            f"{word}-{n:02}",
-            f"Title of {word} {n:02}",
-            " ".join(["body", *[word] * (2 + (n < 10))]),
-            {"gender": "male" if n < 10 else "female"},
-        )
-        for word in WORDS
-        for n in range(20)
-    ]
-    return built(tmp_path_factory.mktemp("people") / "v1", documents)
-
-
-@pytest.fixture
-def engine(people: TantivyEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Breaking:
-    """Without MiniLM, so that there are no estimates."""
-    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
-    return Breaking(people)
-
-
-@pytest.fixture
-def by_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Estimates that need no model."""
-
-    async def opened(*_: object) -> tuple[ByRank, str]:
-        return ByRank(), ""
-
-    monkeypatch.setattr(running, "open_texts", opened)
 
 
 async def audited(
@@ -115,13 +53,6 @@ async def audited(
     )
 
 
-async def test_a_finished_audit_is_not_changed_in_silence(engine: Breaking, tmp_path: Path) -> None:
-    await audited(engine, tmp_path / "out")
-    for how in ({"redact": True}, {"layout": "dsa"}):
-        with pytest.raises(InputError, match="is finished with another --redact or --layout"):
-            await audited(engine, tmp_path / "out", **how)
-
-
 async def test_labels_of_an_earlier_run_are_labels(tmp_path: Path) -> None:
     """The last queries alone may show none; the audit goes on where it stopped."""
     documents = [Document(f"{word}-1", "", word, {"gender": "male"}) for word in WORDS[:1]]
@@ -138,12 +69,23 @@ async def test_labels_of_an_earlier_run_are_labels(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("by_rank")
-async def test_nothing_is_widened_where_it_cannot_be(people: TantivyEngine, tmp_path: Path) -> None:
-    without = Breaking(people, without=["within_group"])
-    not_wanted = SPEC.model_copy(update={"widen": False})
-    for name, engine, spec in (("1", without, SPEC), ("2", Breaking(people), not_wanted)):
-        await audited(engine, tmp_path / name, WORDS[:3], spec)
-        assert not any(query.within for search in engine.searches for query in search)
+async def test_an_audit_says_first_what_it_will_ask_and_widens_only_what_it_can(
+    people: TantivyEngine, tmp_path: Path
+) -> None:
+    """Searches that go together are counted one by one."""
+    narrow, said = SPEC.model_copy(update={"widen": False}), "4 queries for 'v1', up to"
+    paced = "64 requests, at most 1000 a second, so at least 0 s"
+    for name, engine, spec, rate, asked in (
+        ("plain", Breaking(people), SPEC, None, "64 requests"),
+        ("paced", Breaking(people), SPEC, 1000, paced),
+        ("narrow", Breaking(people), narrow, None, "20 requests"),
+        ("unable", Breaking(people, without=["within_group"]), SPEC, None, "44 requests"),
+    ):
+        watcher = Watcher()
+        await audited(engine, tmp_path / name, WORDS[:4], spec, watcher, rate=rate)
+        assert (watcher.notes[0], watcher.steps) == (f"{said} {asked}", 4)
+        is_wide = any(query.within for search in engine.searches for query in search)
+        assert is_wide == (name in ("plain", "paced"))
 
 
 async def test_judged_documents_are_looked_up_by_id_before_the_questions(
@@ -155,13 +97,12 @@ async def test_judged_documents_are_looked_up_by_id_before_the_questions(
     engine.away = frozenset(WORDS[4:])
     with pytest.raises(IndexUnavailableError):
         await audited(engine, tmp_path / "out", qrels=qrels, concurrency=1)
-    looked_up = [len(query.only or ()) for search in engine.searches for query in search]
-    engine.away = frozenset()
-    engine.searches.clear()
+    engine.away, first = frozenset(), len(engine.searches)
     audit = await audited(engine, tmp_path / "out", qrels=qrels)
-    looked_up_again = [len(query.only or ()) for search in engine.searches for query in search]
-    assert (looked_up[:2], sum(looked_up)) == ([LOOKED_UP, 16], LOOKED_UP + 16)
-    assert (looked_up_again[0], sum(looked_up_again)) == (8, 8)
+    looked_up = [[len(query.only or ()) for query in search] for search in engine.searches]
+    assert looked_up[:2] == [[LOOKED_UP], [16]]
+    assert looked_up[first] == [8]
+    assert sum(map(sum, looked_up)) == LOOKED_UP + 16 + 8
     assert (audit.figures.counts.with_relevance, audit.figures.counts.relevance) == (8, "judged")
     female, _ = audit.figures.groups
     assert (female.target.value, female.target.queries) == (0.5, 8)
@@ -197,10 +138,7 @@ async def test_an_engine_that_goes_away_ends_the_audit_and_leaves_no_failures(
     assert {query.text for search in engine.searches for query in search} == set(WORDS[8:])
     assert (audit.figures.counts.answered, audit.figures.counts.failed) == (30, 0)
     engine.away = frozenset(WORDS)
-    with pytest.raises(
-        IndexUnavailableError,
-        match="did not answer any question",
-    ):
+    with pytest.raises(IndexUnavailableError, match="did not answer any question"):
         await audited(engine, tmp_path / "few", WORDS[:4])
 
 
@@ -240,6 +178,9 @@ async def test_an_audit_that_is_killed_at_any_file_goes_on_and_asks_nothing_twic
     lines = (folder / "raw/observations.jsonl").read_text().splitlines()
     assert len(lines) == 6, "the failed query was asked again, and has one line"
     assert (WORDS[0] in "".join(lines)) != redact
+    for how in ({"redact": True}, {"layout": "dsa"}):
+        with pytest.raises(InputError, match="is finished with another --redact or --layout"):
+            await audited(engine, folder, WORDS[:6], spec, **how)
 
 
 async def test_an_attribute_without_labels_ends_the_audit_early_and_each_time(
@@ -249,17 +190,6 @@ async def test_an_attribute_without_labels_ends_the_audit_early_and_each_time(
     for words, answered in ((WORDS, 20), (WORDS[:3], 3), (WORDS[:3], 3)):
         with pytest.raises(SourceError, match=f"to {answered} queries has a label of 'gender'"):
             await audited(Breaking(bare), tmp_path / str(answered), words, concurrency=1)
-
-
-@pytest.mark.usefixtures("by_rank")
-async def test_an_audit_says_first_what_it_will_ask(engine: Breaking, tmp_path: Path) -> None:
-    """Searches that go together are counted one by one."""
-    paced = "up to 64 requests, at most 1000 a second, so at least 0 s"
-    for rate, said in ((None, "up to 64 requests"), (1000, paced)):
-        watcher = Watcher()
-        await audited(engine, tmp_path / f"{rate}", WORDS[:4], watcher=watcher, rate=rate)
-        assert watcher.notes[0] == f"4 queries for 'v1', {said}"
-        assert watcher.steps == 4
 
 
 @pytest.mark.parametrize(
@@ -313,78 +243,37 @@ async def test_the_order_of_answers_changes_no_file(engine: Breaking, tmp_path: 
 
 
 async def test_the_report_names_its_examples_by_their_titles(
-    engine: Breaking, tmp_path: Path
-) -> None:
-    folder = tmp_path / "out"
-    audit = await audited(engine, folder, spec=UNIFORM)
-    (read,) = engine.reads
-    assert set(read) == set(audit.titles)
-    assert all(f"Title of {id_.replace('-', ' ')}" == title for id_, title in audit.titles.items())
-    text = (folder / "report.md").read_text()
-    assert "Title of" in text
-    assert not any(f") {id_}" in text for id_ in read)
-    assert json.loads((folder / TITLES).read_text()) == audit.titles
-    assert (folder / TITLES).stat().st_mode & 0o777 == 0o600
-    assert TITLES in audit.manifest.files
-    assert verify(AuditFolder(folder), audit.digest, make_again).problems == ()
-    assert read_audit(AuditFolder(folder)).titles == audit.titles
-    assert not any(b"body" in it.read_bytes() for it in folder.glob("raw/*"))
-
-
-@pytest.mark.parametrize(
-    ("forge", "where"),
-    [
-        (rewrite("report.html", b"of the exposure", b"of all the exposure"), "report.html"),
-        (rewrite(TITLES, b"Title of", b"Name of"), "report.html"),
-        (rewrite("figures/exposure.svg", b"width", b"height"), "figures/exposure.svg"),
-        (rewrite("manifest.json", b'"layout": "plain"', b'"layout": "dsa"'), "report.html"),
-    ],
-    ids=["headline", "titles", "picture", "layout"],
-)
-async def test_forgeries_show_although_their_hashes_fit(
-    engine: Breaking, tmp_path: Path, forge: Callable[[Path], None], where: str
-) -> None:
-    folder = tmp_path / "out"
-    audit = await audited(engine, folder, spec=UNIFORM)
-    forge(folder)
-    change_manifest(folder)
-    assert verify(AuditFolder(folder)).problems == ()
-    told = verify(AuditFolder(folder), make_again=make_again).problems
-    assert any(it.startswith(f"{where}, line ") for it in told)
-    (first, *_) = verify(AuditFolder(folder), audit.digest).problems
-    assert first.startswith("The digest of the audit is ")
-
-
-async def test_redaction_leaves_titles_out(engine: Breaking, tmp_path: Path) -> None:
-    folder = tmp_path / "out"
-    await audited(engine, folder, spec=UNIFORM, redact=True)
-    assert engine.reads == []
-    assert json.loads((folder / TITLES).read_text()) == {}
-    assert "Title of" not in (folder / "report.md").read_text()
-    assert "-00" in (folder / "report.md").read_text()
-
-
-async def test_titles_do_not_tell_what_was_asked_rarely(engine: Breaking, tmp_path: Path) -> None:
-    """A query that is not printed is not given away by the titles of what it found."""
-    often = words_of(asks=[200, 200])
-    spec = UNIFORM.model_copy(update={"rare": 150})
-    audit = await audited(engine, tmp_path / "out", often, spec)
-    text = (tmp_path / "out/report.md").read_text()
-    assert "asked fewer than 150 times" in text
-    assert "word02-00" in text
-    assert {id_[:6] for id_ in audit.titles} == {"word00", "word01"}
-
-
-async def test_an_engine_that_goes_away_at_the_end_costs_the_titles_alone(
     engine: Breaking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """But where they would tell what was asked: a redacted query, or one that was asked rarely."""
+
+    async def titled(
+        name: str, words: Queries | None = None, rare: int = 5, **how: Any
+    ) -> tuple[dict[str, str], str]:
+        spec = UNIFORM.model_copy(update={"rare": rare})
+        audit = await audited(engine, tmp_path / name, words or WORDS, spec, **how)
+        assert json.loads((audit.folder / "raw/titles.json").read_text()) == audit.titles
+        assert not any(b"body" in it.read_bytes() for it in audit.folder.glob("raw/*"))
+        assert verify(AuditFolder(audit.folder), audit.digest, make_again).problems == ()
+        return dict(audit.titles), (audit.folder / "report.md").read_text()
+
+    titles, text = await titled("redacted", redact=True)
+    assert (engine.reads, titles) == ([], {})
+    assert "Title of" not in text
+    assert "-00" in text
+    titles, text = await titled("plain")
+    assert titles == {id_: f"Title of {id_.replace('-', ' ')}" for id_ in engine.reads[0]}
+    assert "Title of" in text
+    assert not any(f") {id_}" in text for id_ in titles)
+    assert (tmp_path / "plain/raw/titles.json").stat().st_mode & 0o777 == 0o600
+    titles, text = await titled("rare", words_of(asks=[200, 200]), rare=150)
+    assert {id_[:6] for id_ in titles} == {"word00", "word01"}
+    assert "asked fewer than 150 times" in text
+
     async def away(_: Sequence[str]) -> list[Document]:
         raise IndexUnavailableError("The server does not answer; start it.")
 
     monkeypatch.setattr(engine, "documents", away)
-    watcher = Watcher()
-    audit = await audited(engine, tmp_path / "out", spec=UNIFORM, watcher=watcher)
-    assert audit.titles == {}
-    said = "The report shows ids in place of titles: The s"
+    watcher, said = Watcher(), "The report shows ids in place of titles: The s"
+    assert (await titled("away", watcher=watcher))[0] == {}
     assert any(note.startswith(said) for note in watcher.notes)
-    assert verify(AuditFolder(tmp_path / "out"), audit.digest, make_again).problems == ()
