@@ -120,12 +120,16 @@ def asked(inputs: Path, name: str, out: str, *, is_judged: bool = True) -> list[
     ]
 
 
+def groups_in(inputs: Path) -> Any:
+    return json.loads((inputs / "out/audit.json").read_text())["groups"]
+
+
 def test_a_planted_lean_is_found_with_its_size(inputs: Path, server: Server, quick: Main) -> None:
     before = state(server, INDEX)
     done = quick(*asked(inputs, "leaning", "out"), "--fail-if", "ranking_gap > 0.05", "--sure")
     assert done.code == 3, done.stderr
     assert state(server, INDEX) == before
-    female, male = json.loads((inputs / "out/audit.json").read_text())["groups"]
+    female, male = groups_in(inputs)
     assert (female["verdict"], male["verdict"]) == ("less", "more")
     manifest = json.loads((inputs / "out/manifest.json").read_text())
     assert manifest["versions"]["server"] == "Elasticsearch 8.12.2"
@@ -144,9 +148,7 @@ def test_without_judgements_relevance_comes_from_texts_over_a_widened_pool(
     done = quick(*arguments, "--depth", "15", FAIRQR_CACHE_DIR=str(minilm_cache))
     assert done.code == 0, done.stderr
     assert f"{ASKED} queries for 'leaning', up to 846 requests" in done.stderr
-    audit = json.loads((inputs / "out/audit.json").read_text())
-    assert audit["relevance"] == "estimated"
-    female, male = audit["groups"]
+    female, male = groups_in(inputs)
     assert (female["verdict"], male["verdict"]) == ("less", "more")
     assert female["target"]["value"] == pytest.approx(0.4, abs=0.08)
     assert female["lean"]["value"] > 0.04
@@ -155,38 +157,26 @@ def test_without_judgements_relevance_comes_from_texts_over_a_widened_pool(
     assert len(first["others"]) > 10
 
 
-def test_an_engine_without_a_lean_is_not_accused(inputs: Path, quick: Main) -> None:
-    # Of 60 queries the interval of the lean is 8 points wide, and by chance ends at 7 for men here.
-    done = quick(*asked(inputs, "plain", "out"), "--fail-if", "ranking_gap > 0.1", "--sure")
-    assert done.code == 0, done.stderr
-    groups = json.loads((inputs / "out/audit.json").read_text())["groups"]
-    assert {group["verdict"] for group in groups} == {"cannot_tell"}
-    assert "fair" not in done.stdout.split("report:")[0].lower()
-
-
 @pytest.mark.model
-@pytest.mark.parametrize(("name", "verdict"), [("x07", "less"), ("x05", "less"), ("x13", "more")])
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [("x07", "less"), ("x05", "less"), ("x13", "more"), ("plain", ""), ("random", "")],
+)
 @pytest.mark.parametrize("is_judged", [True, False])
-def test_what_is_planted_is_found(
+def test_what_is_planted_is_found_and_an_engine_without_a_lean_is_not_accused(
     inputs: Path, quick: Main, minilm_cache: Path, name: str, verdict: str, is_judged: bool
 ) -> None:
-    arguments = asked(inputs, name, "out", is_judged=is_judged)
-    assert quick(*arguments, FAIRQR_CACHE_DIR=str(minilm_cache)).code == 0
-    female, _ = json.loads((inputs / "out/audit.json").read_text())["groups"]
-    assert female["verdict"] == verdict
-
-
-@pytest.mark.model
-@pytest.mark.parametrize("name", ["plain", "random"])
-@pytest.mark.parametrize("is_judged", [True, False])
-def test_an_order_without_a_lean_is_acquitted(
-    inputs: Path, quick: Main, minilm_cache: Path, name: str, is_judged: bool
-) -> None:
-    arguments = asked(inputs, name, "out", is_judged=is_judged)
-    assert quick(*arguments, FAIRQR_CACHE_DIR=str(minilm_cache)).code == 0
+    # Of 60 queries the interval of the lean is 8 points wide, and by chance ends at 7 for men here.
+    gate = ("--fail-if", "ranking_gap > 0.1", "--sure") if is_judged and name == "plain" else ()
+    arguments = (*asked(inputs, name, "out", is_judged=is_judged), *gate)
+    done = quick(*arguments, FAIRQR_CACHE_DIR=str(minilm_cache))
+    assert done.code == 0, done.stderr
     audit = json.loads((inputs / "out/audit.json").read_text())
     assert audit["relevance"] == ("judged" if is_judged else "estimated")
-    assert {group["verdict"] for group in audit["groups"]} == {"cannot_tell"}
+    female, male = groups_in(inputs)
+    assert female["verdict"] == (verdict or "cannot_tell")
+    assert verdict or male["verdict"] == "cannot_tell"
+    assert verdict or "fair" not in done.stdout.split("report:")[0].lower()
 
 
 def test_a_killed_audit_goes_on_and_asks_nothing_twice(inputs: Path, quick: Main) -> None:
@@ -220,14 +210,10 @@ def test_a_killed_audit_goes_on_and_asks_nothing_twice(inputs: Path, quick: Main
     assert len(whole) == ASKED
     # What was kept has its own times, so it was not asked again.
     assert all(whole[found["query"]] == found for found in kept)
-    once = quick(*asked(inputs, "leaning", "once"))
-    figures = [
-        json.loads((inputs / name / "audit.json").read_text()) for name in ("killed", "once")
-    ]
-    assert figures[0] == figures[1]
+    assert quick(*asked(inputs, "leaning", "once")).code == 0
+    assert (inputs / "killed/audit.json").read_bytes() == (inputs / "once/audit.json").read_bytes()
     digest = done.stdout.split("digest: ")[1].strip()
     assert quick("audit", "verify", inputs / "killed", "--digest", digest).code == 0
-    assert once.code == 0
 
 
 def test_an_engine_that_is_away_leaves_no_failures(inputs: Path, quick: Main) -> None:

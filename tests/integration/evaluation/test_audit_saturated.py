@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,9 +32,28 @@ def server(elasticsearch_url: str) -> Iterator[Server]:
         yield held
 
 
-@pytest.fixture
-def audited(clean_environment: Path, server: Server, quick: Main) -> Any:
-    """Audits the index with these arguments and returns its figures by group."""
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("arguments", "verdict", "within"),
+    [
+        (("--qrels", "cvs/qrels.txt"), "less", 1e-6),
+        # Estimates look until relevance falls.
+        ((), "less", 0.02),
+        # Who does not look so far cannot tell.
+        (("--set", "widen=false"), "saturated", None),
+    ],
+)
+def test_nobody_over_fifty_is_shown_and_who_looks_far_enough_says_so(
+    clean_environment: Path,
+    server: Server,
+    quick: Main,
+    minilm_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    verdict: str,
+    within: float | None,
+) -> None:
+    monkeypatch.chdir(clean_environment)
     source = {
         "name": "cvs",
         "engine": "elasticsearch",
@@ -46,47 +64,18 @@ def audited(clean_environment: Path, server: Server, quick: Main) -> Any:
         "body": {"size": "{{size}}", "query": {"match": {"title": "{{query}}"}}},
         **SCHEMA,
     }
-    (clean_environment / "cvs.yaml").write_text(json.dumps(source))
-    write(clean_environment / "cvs")
-
-    def audit(*arguments: str, **environment: str) -> Any:
-        out = clean_environment / "out"
-        done = quick(
-            *("audit", "--corpus", clean_environment / "cvs.yaml"),
-            *("--queries", clean_environment / "cvs/queries.tsv", "-o", out, *arguments),
-            **environment,
-        )
-        assert done.code == 0, done.stderr
-        found = json.loads((out / "audit.json").read_text())
-        return done, {group["group"]: group for group in found["groups"]}
-
-    return audit
-
-
-def test_nobody_over_fifty_is_shown_and_judgements_say_so(
-    audited: Any, clean_environment: Path
-) -> None:
-    _, groups = audited("--qrels", str(clean_environment / "cvs/qrels.txt"))
-    old = groups["from 50"]
-    assert old["exposure"]["value"] == 0
-    assert old["lean"]["value"] == pytest.approx(DUE, abs=1e-6)
-    assert old["verdict"] == "less"
-
-
-@pytest.mark.model
-def test_estimates_look_until_relevance_falls_and_say_so_too(
-    audited: Any, minilm_cache: Path
-) -> None:
-    _, groups = audited(FAIRQR_CACHE_DIR=str(minilm_cache))
-    old = groups["from 50"]
-    assert old["exposure"]["value"] == 0
-    assert old["lean"]["value"] == pytest.approx(DUE, abs=0.02)
-    assert old["verdict"] == "less"
-
-
-@pytest.mark.model
-def test_who_does_not_look_so_far_cannot_tell(audited: Any, minilm_cache: Path) -> None:
-    done, groups = audited("--set", "widen=false", FAIRQR_CACHE_DIR=str(minilm_cache))
-    assert {group["verdict"] for group in groups.values()} == {"saturated"}
-    assert {group["detectable"] for group in groups.values()} == {None}
-    assert "more relevant documents than were looked at" in " ".join(done.stdout.split())
+    Path("cvs.yaml").write_text(json.dumps(source))
+    write(Path("cvs"))
+    asked = ("audit", "--corpus", "cvs.yaml", "--queries", "cvs/queries.tsv", "-o", "out")
+    done = quick(*asked, *arguments, FAIRQR_CACHE_DIR=str(minilm_cache))
+    assert done.code == 0, done.stderr
+    found = json.loads(Path("out/audit.json").read_text())
+    groups = {group["group"]: group for group in found["groups"]}
+    assert groups["from 50"]["exposure"]["value"] == 0
+    assert groups["from 50"]["verdict"] == verdict
+    if within is not None:
+        assert groups["from 50"]["lean"]["value"] == pytest.approx(DUE, abs=within)
+    else:
+        assert {group["verdict"] for group in groups.values()} == {"saturated"}
+        assert {group["detectable"] for group in groups.values()} == {None}
+        assert "more relevant documents than were looked at" in " ".join(done.stdout.split())

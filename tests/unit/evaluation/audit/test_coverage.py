@@ -32,7 +32,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @functools.cache
 def made(groups: int, lean: float, error: float = 0.0) -> World:
-    return world(SHARES[groups], lean, seed=2, queries=5_000, error=error)
+    return world(SHARES[groups], lean, seed=2, queries=2_000, error=error)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_intervals_of_ratios_are_less_than_twice_as_wide_as_those_of_a_bootstrap
     """By the median of 40 audits, where the bootstrap holds the true value in nine of ten."""
     it, random, wider = made(2, 1.0), np.random.default_rng(4), []
     for _ in range(40):
-        weights, places = random.lognormal(size=25), random.integers(0, 5_000, 25)
+        weights, places = random.lognormal(size=25), random.integers(0, 2_000, 25)
         answers: Any = [it.shown["judged"][place] for place in places]
         gathered = gather(answers, weights, it.dimension)
         found = gathered.figures(random)[0].exposure_ratio
