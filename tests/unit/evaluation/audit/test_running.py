@@ -84,6 +84,8 @@ async def test_an_audit_says_first_what_it_will_ask_and_widens_only_what_it_can(
         watcher = Watcher()
         await audited(engine, tmp_path / name, WORDS[:4], spec, watcher, rate=rate)
         assert (watcher.notes[0], watcher.steps) == (f"{said} {asked}", 4)
+        at_once = {len(search) for search in engine.searches}
+        assert (at_once == {1}) == (rate is not None or name in ("narrow", "unable"))
         is_wide = any(query.within for search in engine.searches for query in search)
         assert is_wide == (name in ("plain", "paced"))
 
