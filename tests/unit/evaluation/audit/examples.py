@@ -26,16 +26,14 @@ from fairqr.retrieval.sources.query_files import QueryRow
 from fairqr.retrieval.sources.schema import Schema
 from tests.unit.engines import WatchedEngine
 
-
-def _attribute(**population: float) -> dict[str, Any]:
-    return {"groups": [*population], "population": population}
-
-
 SCHEMA = Schema.model_validate(
     {
         "attributes": {
-            "gender": {"field": "gender", **_attribute(female=0.5, male=0.5)},
-            "origin": {"field": "origin", **_attribute(Africa=0.2, Asia=0.6, Europe=0.2)},
+            name: {"field": name, "groups": [*shares], "population": shares}
+            for name, shares in {
+                "gender": {"female": 0.5, "male": 0.5},
+                "origin": {"Africa": 0.2, "Asia": 0.6, "Europe": 0.2},
+            }.items()
         }
     }
 )

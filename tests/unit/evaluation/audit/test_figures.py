@@ -28,10 +28,9 @@ POPULATION = "population:1"
 MIXED = "uniform:0.5,relevance:0.5"
 
 
-def dimension(*groups: str, **more: Any) -> Dimension:
-    attribute = Attribute(name="kind", field="f", groups=groups)
-    alike = {"population": {group: 1 / len(groups) for group in groups}}
-    attribute = attribute.model_copy(update=alike | more)
+def dimension(*groups: str) -> Dimension:
+    alike = {group: 1 / len(groups) for group in groups}
+    attribute = Attribute(name="kind", field="f", groups=groups, population=alike)
     return Dimension(attribute, (attribute,))
 
 
@@ -403,18 +402,6 @@ def test_what_all_queries_of_a_sample_show_may_not_hold_for_others() -> None:
         constant += not is_shown.any()
     assert held >= 0.93 * 200
     assert constant > 60
-
-
-def test_a_population_is_of_groups_and_not_of_wrong_labels() -> None:
-    """It is the target as it was stated, and what is left of a lean is that of right labels."""
-    rows = {"a": {"a": 0.9, "b": 0.1}, "b": {"a": 0.3, "b": 0.7}}
-    groups = dimension("a", "b", confusion=rows, population={"a": 0.2, "b": 0.8})
-    choices = Choices(target=Target.parse(POPULATION))
-    # Half of what is shown is 'a'; a tenth of these have a wrong label, and three of ten 'b'.
-    answer = measure_answer(Answer(np.tile([[0.6, 0.4]], (20, 1)), 20, None), groups, choices)
-    it, _ = raw_figures([answer] * 20, groups=groups, **KNOWN)
-    assert (it.target.low, it.target.high) == pytest.approx((0.2, 0.2))
-    assert (it.exposure.value, it.lack.value) == pytest.approx((0.5, -0.3))
 
 
 def test_who_leads_by_chance_may_not_lead() -> None:
