@@ -222,7 +222,7 @@ PICTURE = '<svg width="3.5pt"><path d="M 0 1"/><text x="1">70%</text></svg>'
         # Another version of matplotlib draws other lines, and hides no forged words.
         ("t.html", PICTURE.replace("0 1", "0 2").replace("3.5", "4"), PICTURE, None),
         *(
-            ("t.html", shown, PICTURE, "t.html, line 1, says ")
+            ("t.html", shown, PICTURE, "forged")
             for shown in (
                 f"<svg><foreignObject><h1>All is well.</h1></foreignObject></svg>{PICTURE}",
                 f"<svgx><h1>All is well.</h1></svg>{PICTURE}",
@@ -245,7 +245,7 @@ def test_rounding_of_another_machine_is_no_tampering_and_another_matplotlib_hide
     if isinstance(wanted, tuple):
         assert told == f"{name}, line %d, says '%s', and raw/ gives '%s'." % wanted
     else:
-        assert told.startswith(wanted or "") == bool(told) == bool(wanted)
+        assert told.startswith("t.html, line ") if wanted else not told
     said = "The lines of pictures: matplotlib 3.9.0 drew them, not "
     assert any(it.startswith(said) for it in found.unchecked) == (name == "t.html")
 
