@@ -24,13 +24,10 @@ from fairqr.base.files import sha256_of, write_beside
 from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.qrels import Qrels, read_qrels
 from fairqr.retrieval.sources.corpus import BUILT_IN, SCHEMA, Corpus, find_corpus, holds_documents
-from fairqr.retrieval.sources.documents import numbered_lines, open_text, wrong_line
+from fairqr.retrieval.sources.documents import numbered_lines, wrong_line
 from fairqr.retrieval.sources.schema import validated
 
 ABOUT = "collection.yaml"
-SUBSET = Path(__file__).parent / "schemas" / "trec2022-subset"
-"""The schema and description of the joined subset of TREC Fair 2022, which comes without."""
-
 _QRELS = re.compile(r"qrels(?:-(.+))?\.txt")
 T = TypeVar("T")
 Words = Annotated[str, StringConstraints(strip_whitespace=True)]
@@ -64,12 +61,7 @@ class Topic:
 
         Args:
             keywords: How many at most; 0 for the title alone.
-
-        Raises:
-            InputError: The number is negative.
         """
-        if keywords < 0:
-            raise InputError(f"The number of keywords must be 0 or more, not {keywords}.")
         return " ".join([self.title, *self.keywords[:keywords]])
 
 
@@ -228,12 +220,6 @@ def missing_files(folder: Path) -> list[str]:
     return [name for name, is_there in there.items() if not is_there]
 
 
-def _is_subset(folder: Path) -> bool:
-    with open_text(find_corpus(folder, SUBSET / SCHEMA).path) as stream:
-        first = stream.readline()
-    return b'"gender":' in first and b'"continent":' in first
-
-
 def load_collection(folder: Path, name: str | None = None, split: str | None = None) -> Collection:
     """Read the topics and judgements of a folder in the standard layout.
 
@@ -250,9 +236,8 @@ def load_collection(folder: Path, name: str | None = None, split: str | None = N
             exist or judge none of the topics, or there are several and none is named.
         SchemaError: The schema is wrong.
     """
-    name, missing = name or folder.resolve().name, missing_files(folder)
-    home = SUBSET if missing == [SCHEMA] and _is_subset(folder) else folder
-    if missing and home == folder:
+    name = name or folder.resolve().name
+    if missing := missing_files(folder):
         raise CorpusError(
             f"The folder {folder} is not a collection: it lacks {', '.join(missing)}; "
             "docs/how-to/bring-a-collection.md describes the layout."
@@ -280,6 +265,5 @@ def load_collection(folder: Path, name: str | None = None, split: str | None = N
     if shared and split is not None:
         topics = tuple(topic for topic in topics if topic.id in qrels)
     ignored = sum(len(documents) for topic, documents in judged.items() if topic not in ids)
-    corpus = find_corpus(folder, None if home == folder else home / SCHEMA)
-    about = read_about(home)
+    corpus, about = find_corpus(folder), read_about(folder)
     return Collection(name, folder, corpus, topics, qrels, about, split, ignored)

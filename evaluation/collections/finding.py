@@ -5,6 +5,7 @@ Imported collections are folders ``<data>/collections/<name>``.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -15,9 +16,10 @@ from typing import Any
 from filelock import FileLock
 
 from fairqr.base.errors import CorpusError, FairqrError, InputError, one_line
+from fairqr.base.files import sha256_of
 from fairqr.base.settings import data_dir
 from fairqr.evaluation.collections import collection as standard
-from fairqr.evaluation.collections.importing import LOADERS, write_collection
+from fairqr.evaluation.collections.importing import LOADERS, SUBSET, is_subset, write_collection
 from fairqr.retrieval.sources.catalog import NAME
 from fairqr.retrieval.sources.corpus import BUILT_IN
 from fairqr.retrieval.sources.documents import ProgressFunction
@@ -50,7 +52,15 @@ def find_collection(
             f"There is no collection '{one_line(text)}'; there are {known}. A collection is a "
             "folder, and 'fairqr dataset import' makes one of files."
         )
-    return standard.load_collection(Path(name), split=split)
+    folder = Path(name)
+    if is_subset(folder):
+        # It comes without a schema, so that it is imported when it is first named.
+        hashes = "".join(map(sha256_of, sorted(folder.iterdir())))
+        folder = root / f"trec2022-{hashlib.sha256(hashes.encode()).hexdigest()[:8]}"
+        with _lock(folder):
+            if not folder.is_dir():
+                _import(SUBSET, [Path(name)], folder, None)
+    return standard.load_collection(folder, split=split)
 
 
 def import_collection(
@@ -89,14 +99,18 @@ def import_collection(
             "digits, dots, dashes and underscores, and not the name of a built-in collection."
         )
     target = _root(data) / name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # The system releases the lock when the process dies.
-    with FileLock(target.parent / f".{name}.lock"):
+    with _lock(target):
         if target.exists() and not replace:
             raise InputError(
                 f"There is a collection '{name}' already; choose another name, or --replace it."
             )
         return target, _import(loader, paths, target, progress)
+
+
+def _lock(target: Path) -> FileLock:
+    """Return the lock on a collection's folder; the system releases it when the process dies."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(target.parent / f".{target.name}.lock")
 
 
 def _import(

@@ -34,11 +34,12 @@ from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.collections import collection as standard
 from fairqr.evaluation.qrels import Qrels, read_qrels, write_qrels
 from fairqr.retrieval.sources import documents as lines
-from fairqr.retrieval.sources.corpus import DOCUMENTS, SCHEMA
+from fairqr.retrieval.sources.corpus import SCHEMA
 from fairqr.retrieval.sources.schema import UNKNOWN, load_schema
 
 Qrel = dict[str, int]
 SCHEMAS = Path(__file__).parent / "schemas"
+SUBSET = "trec2022-subset"
 TELL_EVERY = 1000
 COMPRESSION = 1
 """Fast rather than small: at higher levels, compression takes longer than the rest of an import."""
@@ -112,17 +113,13 @@ def read_own(paths: Sequence[Path], _: Path) -> Parts:
     """Read documents, a schema, topics and judgements.
 
     Args:
-        paths: One folder in the standard layout, or the files: the schema ends in ``.yaml``,
-            judgements in ``.txt`` or ``.qrels``, topics have "topics" or "queries" in their name,
-            and what remains are the documents.
+        paths: The schema ends in ``.yaml``, judgements in ``.txt`` or ``.qrels``, topics have
+            "topics" or "queries" in their name, and what remains are the documents.
 
     Raises:
         CorpusError: A file is missing or there are too many, or a line is wrong; it is named.
         SchemaError: The schema is wrong.
     """
-    about = standard.About()
-    if len(paths) == 1 and paths[0].is_dir():
-        about, paths = standard.read_about(paths[0]), _standard_files(paths[0])
     files = {}
     for kind, found in sort_files(paths, OWN).items():
         files[kind] = {_split(path): path for path in found}
@@ -135,19 +132,30 @@ def read_own(paths: Sequence[Path], _: Path) -> Parts:
         documents=lines.read_documents(files["documents"][None], load_schema(schema)),
         topics={split: standard.read_topics(path) for split, path in files["topics"].items()},
         qrels={split: read_qrels(path) for split, path in files["qrels"].items()},
-        about=about,
+        about=standard.About(),
     )
-
-
-def _standard_files(folder: Path) -> list[Path]:
-    names = (*DOCUMENTS, SCHEMA, f"documents.{SCHEMA}")
-    inside = sorted(folder.iterdir())
-    return [it for it in inside if it.name in names or re.match("topics|qrels", it.name)]
 
 
 def _split(path: Path) -> str | None:
     match = re.fullmatch(r"(?:topics|qrels)-(.+)\.(?:jsonl|txt)", path.name)
     return match and match[1]
+
+
+def read_subset(paths: Sequence[Path], work: Path) -> Parts:
+    """Read the joined subset of TREC Fair 2022, a folder that only lacks a schema."""
+    inside = [it for it in paths[0].iterdir() if re.match("documents|topics|qrels", it.name)]
+    parts = read_own([*inside, SCHEMAS / SUBSET / SCHEMA], work)
+    parts.about = standard.read_about(SCHEMAS / SUBSET)
+    return parts
+
+
+def is_subset(folder: Path) -> bool:
+    """Return whether a folder looks like the joined subset of TREC Fair 2022."""
+    if standard.missing_files(folder) != [SCHEMA]:
+        return False
+    with lines.open_text(next(folder.glob("documents.jsonl*"))) as stream:
+        first = stream.readline()
+    return b'"gender":' in first and b'"continent":' in first
 
 
 class _Article(BaseModel):
@@ -203,7 +211,8 @@ def read_trec_fair(
     files = sort_files(paths, TREC)
     corpus = min(files["articles"], key=lambda path: [text not in path.name for text in TEXTS])
     metadata = max(files["metadata"])
-    if (found := _year(metadata)) != year:
+    found = 2022 if "articles" in metadata.name else 2021
+    if found != year:
         raise CorpusError(f"{metadata} is of {found}; import it with trec-fair-{found}.")
     unused = {*files["articles"], *files["metadata"], *files[""]} - {corpus, metadata}
     notes = [f"{path.name} was left out" for path in sorted(unused)]
@@ -224,10 +233,6 @@ def read_trec_fair(
         about=standard.read_about(home),
         notes=notes,
     )
-
-
-def _year(metadata: Path) -> int:
-    return 2022 if "articles" in metadata.name else 2021
 
 
 def _read_trec_topics(
@@ -324,6 +329,7 @@ LOADERS: dict[str, Callable[[Sequence[Path], Path], Parts]] = {
     "trec-fair-2021": partial(read_trec_fair, year=2021),
     "trec-fair-2022": partial(read_trec_fair, year=2022),
     "trec-fair-2022-all": partial(read_trec_fair, year=2022, everything=True),
+    SUBSET: read_subset,
     "ir-datasets": read_ir_dataset,
     "jsonl": read_own,
 }

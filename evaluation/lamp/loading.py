@@ -20,7 +20,7 @@ from fairqr.base.errors import CorpusError, InputError, first_problem, one_line
 from fairqr.base.extras import library
 from fairqr.base.files import sha256_of
 from fairqr.evaluation.lamp.tasks import LampTask, lamp_task
-from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery
+from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask
 from fairqr.retrieval.sources.documents import open_text
 
 QUESTIONS, OUTPUTS = "questions", "outputs"
@@ -181,7 +181,7 @@ def load_lamp(
         name=name,
         title=f"{name}: {kind.about}",
         note=" ".join(notes),
-        task=kind.rag_task(name),
+        task=RagTask(name, f"lamp{kind.number}", kind.utility, kind.hypothesis),
         queries=tuple(queries),
         fingerprint=hashlib.sha256(hashes.encode()).hexdigest(),
         schema=None,

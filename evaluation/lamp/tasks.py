@@ -17,7 +17,7 @@ from fairqr.agents.attribution.attributor import RAW
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.lamp.metrics import Accuracy, FourMinusError, Rouge
-from fairqr.evaluation.rag.collection import RagTask, Utility
+from fairqr.evaluation.rag.collection import Utility
 
 
 class LampTask(BaseModel, frozen=True, extra="forbid"):
@@ -64,10 +64,6 @@ class LampTask(BaseModel, frozen=True, extra="forbid"):
         # Titles may have quotation marks in them.
         found = self.pattern.search(input_)
         return " ".join(found.groups()).strip() if found else ""
-
-    def rag_task(self, name: str) -> RagTask:
-        """Return the task of a collection that goes by this name."""
-        return RagTask(name, f"lamp{self.number}", self.utility, self.hypothesis)
 
     def is_gold(self, output: str) -> bool:
         """Return whether an output can be right for any answer."""

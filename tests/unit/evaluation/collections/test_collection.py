@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.base.errors import CorpusError, FairqrError, InputError
+from fairqr.base.errors import CorpusError, FairqrError
 from fairqr.evaluation.collections.collection import About, Topic
 from fairqr.evaluation.collections.finding import find_collection
 
@@ -62,8 +62,6 @@ def test_the_query_is_the_title_and_some_keywords() -> None:
     assert topic.text() == "farming a b c d e f g h i j"
     assert topic.text(2) == "farming a b"
     assert topic.text(0) == "farming"
-    with pytest.raises(InputError, match="must be 0 or more, not -1"):
-        topic.text(-1)
 
 
 def test_several_sets_of_judgements(folder: Path) -> None:
