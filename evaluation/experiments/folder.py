@@ -385,9 +385,8 @@ def hashes_of(folder: Path) -> dict[str, str]:
     hashes = {}
     for path in sorted(folder.rglob("*"), key=str):
         name, is_link = path.relative_to(folder).as_posix(), path.is_symlink()
-        is_file = path.is_file() and not is_link
         if (is_link or not path.is_dir()) and not (name == LOCK and not path.lstat().st_size):
-            hashes[name] = sha256_of(path) if is_file else ""
+            hashes[name] = sha256_of(path) if path.is_file() and not is_link else ""
     return hashes
 
 
