@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairqr.evaluation import estimates
+from fairqr.agents import statistics
 from fairqr.evaluation.audit.comparing import changes_of
 from fairqr.evaluation.audit.figures import ESTIMATES, GroupFigures, QueryFigures
 from fairqr.evaluation.audit.records import Observation
@@ -27,7 +27,7 @@ ENOUGH = 300
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimates, "PERMUTATIONS", 50)  # tests are checked elsewhere
+    monkeypatch.setattr(statistics, "PERMUTATIONS", 50)  # tests are checked elsewhere
 
 
 @functools.cache
@@ -97,7 +97,7 @@ def test_an_audit_that_looked_at_too_little_never_acquits(
     That holds although the other titles have no likely relevant document, so that no supply says
     what is due.
     """
-    monkeypatch.setattr(estimates, "PERMUTATIONS", 200)
+    monkeypatch.setattr(statistics, "PERMUTATIONS", 200)
     it = titles(broad, others, seed=2, queries=200)
     judged, estimated = (audits(it, name, 40, 0.0, seed=3, count=25) for name in it.shown)
     assert judged["less"] == judged["detectable"] == estimated["saturated"] == 25
