@@ -40,8 +40,6 @@ Kind = Literal["relevant", "irrelevant", "relevance"]
 
 GROUP_KINDS: tuple[Kind, ...] = ("relevant", "irrelevant")
 
-TELL_EVERY = 10_000
-
 
 class PlainData(BaseModel):
     """Values that do not change."""
@@ -240,7 +238,7 @@ def draw_collection(
     }
     seen, count = Counter[int](), 0
     for count, document in enumerate(collection.corpus.documents(), start=1):
-        if not count % TELL_EVERY:
+        if not count % 10_000:
             progress(count)
         # Taken out, so that a document that occurs twice in the corpus is offered once.
         relevant_for = wanted.pop(document.id, None)

@@ -25,7 +25,7 @@ from fairqr.evaluation.estimates import estimate, mean_with_ends, paired_t
 from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.measures.kinds import ndcg, precision
 from fairqr.evaluation.probes import store as kept
-from fairqr.evaluation.probes.collection import CELLS, ProbeQuery, planned_pairs
+from fairqr.evaluation.probes.collection import CELLS, GROUP_KINDS, ProbeQuery, planned_pairs
 from fairqr.evaluation.probes.specification import INITIAL, LISTWISE_KIND
 from fairqr.graph.probe.builder import verdict_in_words
 from fairqr.retrieval.fairness.exposure import INVERSE_LOG, exposure_ratio
@@ -38,14 +38,13 @@ RATIO = "exposure ratio"
 WHY = {"ndcg": "nothing_relevant", "ratio": "empty_group"}
 """Why a list whose questions were answered has no value."""
 
-GROUPS = {
-    "relevant": ("relevant",),
-    "irrelevant": ("irrelevant",),
-    "both": ("relevant", "irrelevant"),
+GROUPS: dict[str, tuple[str, ...]] = {
+    **{kind: (kind,) for kind in GROUP_KINDS},
+    "both": GROUP_KINDS,
 }
 """The kinds of pairs that are measured, by the kinds of their records."""
 
-RELEVANCE = {"relevance": ("relevance",)}
+RELEVANCE: dict[str, tuple[str, ...]] = {"relevance": ("relevance",)}
 """Pairs about no group: a relevant item replaces the protected one, an irrelevant one the other."""
 
 SHARES = {
@@ -450,8 +449,7 @@ def measure_pairs(store: kept.ProbeStore) -> MeasuredPairwise:
         verdicts = lean.verdicts(found, beside=[change["p"] for change in moved])
         for row, verdict, figures in zip(own, verdicts, found, strict=True):
             told = {"verdict": verdict.kind, "lean": verdict.lean, "p_holm": verdict.p}
-            sentence = verdict_in_words(verdict, figures, words)
-            rows.append(row | told | {"sentence": sentence})
+            rows.append(row | told | {"sentence": verdict_in_words(verdict, figures, words)})
             family.append({"collection": name, "n": 0, "p": lean.p_of_lean(figures)})
         changes += moved
     # ``both`` counts the same pairs again.

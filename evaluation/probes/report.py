@@ -10,7 +10,7 @@ import numpy as np
 
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.probes import measures
-from fairqr.evaluation.probes.collection import CELLS, CollectionEntry
+from fairqr.evaluation.probes.collection import CELLS, GROUP_KINDS, CollectionEntry
 from fairqr.evaluation.probes.specification import INITIAL
 from fairqr.evaluation.reports import plots, text
 from fairqr.evaluation.reports.text import Markdown, cell
@@ -165,13 +165,7 @@ def _places(measured: measures.MeasuredListwise, entry: CollectionEntry) -> Figu
     for row in rows:
         own = drawn.setdefault(row["name"], {asker: [] for asker in askers})
         own[askers[0] if row["asker"] == "any" else row["asker"]] = row["places"]
-    described = "; ".join(
-        f"{name}, {asker}: " + ", ".join(f"{share:.2f}" for share in plots.shares_of(places))
-        for name, own in drawn.items()
-        for asker, places in own.items()
-        if len(places)
-    )
-    alt = f"Histograms of the places of protected items: {described}."
+    alt = "Histograms of the places of protected items; the table below has their quantiles."
     return Figure(_name(entry), alt, plots.draw_histograms(drawn))
 
 
@@ -179,17 +173,13 @@ def _wins(measured: measures.MeasuredPairwise, entry: CollectionEntry) -> Figure
     """Return a figure of which group wins pairs, by kind of pairs and model or time."""
     figures = _of(measured.figures, entry)
     colours = {"protected item wins": plots.BLUE, "unprotected item wins": plots.VERMILION}
-    bars, described = [], []
-    for row in figures[
-        figures.kind.isin([*measures.GROUPS]) & (figures.kind != "both")
-    ].itertuples():
+    bars = []
+    for row in figures[figures.kind.isin(GROUP_KINDS)].itertuples():
         title = f"{row.when if 'when' in figures else row.model}, {KINDS[row.kind]}"
-        described.append(f"{title}: protected {text.percent(row.protected)}, ")
-        described[-1] += f"unprotected {text.percent(row.unprotected)}"
         for side in ("protected", "unprotected"):
             ends = (getattr(row, f"{side}{end}") for end in ("", "_low", "_high"))
             value, low, high = (np.nan if it is None else it for it in ends)
             bars.append(plots.Bar(title, (value, low, high), f"{side} item wins", {}))
             title = ""
-    alt = f"Shares of pairs: {'; '.join(described)}."
+    alt = "Shares of pairs that either item wins in both orders; the table below has them."
     return Figure(_name(entry), alt, plots.draw_bars({"": bars}, colours, "share of pairs"))

@@ -438,12 +438,22 @@ def query(corpus: str | Path, server: ModelServer, *more: str | Path) -> list[st
     ],
 )
 def test_what_a_query_retrieves_is_probed(
-    quick: Main, ranked: Path, model_server: ModelServer, planted: Chooses, said: str
+    quick: Main,
+    ranked: Path,
+    model_server: ModelServer,
+    monkeypatch: pytest.MonkeyPatch,
+    planted: Chooses,
+    said: str,
 ) -> None:
     """From an attached source or its file, by pairs and by lists for those who ask."""
     assert quick("attach", ranked).code == 0
     compares = weighing(planted)
     model_server.does(lambda it: (ranks if "passages" in it.last_message else compares)(it))
+    with monkeypatch.context() as patch:
+        patch.setattr("fairqr.cli.common.LARGE_CALLS", 10)
+        refused = quick(*query("ranked", model_server, "--words", "Ms,Mr")).complaint()
+    assert "This run may ask the model 31 times" in refused
+    assert not model_server.asked
     run = quick(*query("ranked", model_server, "--words", "Ms,Mr"))
     assert run.code == 0, run
     assert "openai:fake on ranked, 'topic0', 24 documents: 12 Ms, 12 Mr" in run.stdout
@@ -458,24 +468,19 @@ def test_what_a_query_retrieves_is_probed(
     assert ratios["neutral"] == told["listwise"]["initial_ratio"]
 
 
-def test_a_query_may_have_nothing_to_compare(
+def test_a_query_may_have_nothing_to_compare_or_no_answer(
     quick: Main, ranked: Path, model_server: ModelServer
 ) -> None:
-    """That is said, and nothing is asked."""
+    """That is said, and nothing is asked; a wrong key is no verdict."""
     run = quick(*query(ranked, model_server, "--attribute", "region", "--protected", "north"))
     assert run.code == 0, run
     assert "None of the 24 documents is south, so there is nothing to compare" in run.stdout
     assert not model_server.asked
-
-
-@pytest.mark.parametrize("kind", ["pairwise", "listwise"])
-def test_a_wrong_key_is_no_verdict_on_a_query(
-    quick: Main, ranked: Path, model_server: ModelServer, kind: str
-) -> None:
     model_server.does(failure(401, "No such key."))
-    run = quick(*query(ranked, model_server, "--kind", kind))
-    assert run.code == 2
-    assert "refused the API key (401)" in run.stderr.splitlines()[-1]
+    for kind in ("pairwise", "listwise"):
+        run = quick(*query(ranked, model_server, "--kind", kind))
+        assert run.code == 2
+        assert "refused the API key (401)" in run.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -501,17 +506,6 @@ def test_what_is_wrong_with_a_query_is_one_sentence(
 ) -> None:
     assert said in quick(*query(ranked, model_server, *options)).complaint()
     assert not model_server.asked
-
-
-def test_a_large_query_has_to_be_agreed_to(
-    quick: Main, ranked: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fairqr.cli.common.LARGE_CALLS", 10)
-    model_server.does(weighing(women))
-    arguments = query(ranked, model_server, "--kind", "pairwise")
-    assert "This run may ask the model 25 times" in quick(*arguments).complaint()
-    assert not model_server.asked
-    assert quick(*arguments, "--yes").code == 0
 
 
 def test_experiments_run_and_are_reported(

@@ -363,15 +363,6 @@ def test_all_verdicts_on_a_collection_are_one_family(tmp_path: Path) -> None:
     assert many.lean.isna().all()
 
 
-def test_pairs_that_cannot_be_made_or_were_not_asked_are_counted(tmp_path: Path) -> None:
-    probe = collection(sizes=(5, 0, 5, 5))
-    found = compared(tmp_path, {"leans": made.leaning}, probe=probe, missing=5)
-    assert found.missing == 5
-    relevant, irrelevant, _ = found.figures.itertuples()
-    assert (relevant.without_pairs, relevant.queries_in_all, relevant.pairs) == (8, 8, 0)
-    assert (irrelevant.planned, irrelevant.pairs) == (32, 27)
-
-
 # --- what a tuning changed ------------------------------------------------------------------------
 
 REPLIES = {

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from fairqr.evaluation.probes.report import share_cell, values_of
+from fairqr.evaluation.probes.report import values_of
 from fairqr.evaluation.probes.running import measure
 from fairqr.evaluation.reports.writer import render
 from tests.golden.reports import check_report
@@ -166,13 +166,6 @@ def test_few_lists_allow_no_claim(tmp_path: Path) -> None:
     text = render("listwise", values)
     assert "too few lists to tell whether exposure leans: among 5 tests" in text
     assert "favours" not in text.split("## Relevance")[0]
-
-
-def test_intervals_of_few_queries_are_not_shown(tmp_path: Path) -> None:
-    begin_pairwise(tmp_path, [collection(queries=5)], {"mixed": mixed})
-    (row, *_) = values_of(measured(tmp_path))["parts"][0]["rows"]
-    assert row.protected_low is None
-    assert share_cell(row, "protected") == "25.0% *5 of 20*"
 
 
 def test_what_was_not_asked_is_not_claimed(tmp_path: Path) -> None:
