@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,33 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from fairqr.retrieval.fairness.exposure import FloatArray
 
 RRF_K = 60
-
-
-class OrderedView(Sequence[str]):
-    """Ids in another order. An id is only fetched when it is read.
-
-    Args:
-        items: The ids.
-        order: The position of each id among them, shape (n,).
-    """
-
-    def __init__(self, items: Sequence[str], order: NDArray[np.intp]) -> None:
-        self.items = items
-        self.order = order
-
-    def __len__(self) -> int:
-        return len(self.order)
-
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, slice):
-            return [self.items[position] for position in self.order[place].tolist()]
-        return self.items[int(self.order[place])]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self[:])
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, list | OrderedView) and self[:] == other[:]
 
 
 def best_positions(

@@ -127,15 +127,7 @@ def test_what_is_missing_is_no_group() -> None:
     rows = pd.DataFrame({"doc_id": ["f1", "m1", "f3", "m2"], "gender": labels})
     assert known == values(groups=rows)
     assert known == values(groups=rows.assign(gender=[1.0, 2.0, 2.0, np.nan]))
-    assert known == values(groups=rows.assign(gender=[True, False, False, None]))
     assert known == values(groups={"f1": "a", "m1": ["b"], "f3": ["b", np.nan], "m2": [np.nan]})
-
-
-@pytest.mark.parametrize("name", ["label", "rel", "qid", "query_id", "relevance"])
-def test_an_attribute_may_have_the_name_of_another_column(name: str) -> None:
-    rows = pd.DataFrame({"docno": list(GROUPS), name: list(GROUPS.values())})
-    found = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=rows)
-    assert list(found.mean) == [f"AWRF@2(attribute={name})"]
 
 
 def test_equal_scores_stand_as_asked() -> None:

@@ -122,7 +122,7 @@ def test_a_folder_that_lacks_something_says_what(folder: Path) -> None:
         find_collection(folder)
 
 
-@pytest.mark.parametrize("name", ["nowhere", "", "../x", "a\0b", "x" * 5000, "a.jsonl"])
+@pytest.mark.parametrize("name", ["nowhere", "", "a\0b", "x" * 5000, "a.jsonl"])
 def test_an_unknown_name_says_what_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -127,24 +127,16 @@ def test_a_document_that_is_the_question_and_its_gold_is_left_out(tmp_path: Path
         {"id": "answer", "title": " merit  OR not", "abstract": f"{text}\n"},
         {"id": "same title", "title": "Merit or not", "abstract": "Of something else."},
         {"id": "same text", "title": "Another title", "abstract": text},
+        {"id": "twin", "title": "Another title", "abstract": text, "date": "1"},
     ]
     found = _load(tmp_path, [_five("1", profile=profile)], {"1": "Merit or not"})
     assert [document.id for document in found.queries[0].pool] == ["same title", "same text"]
     assert "the question and its gold, left out: 1." in found.note
+    assert "Documents that are equal to an earlier one, left out: 1." in found.note
+    capped = _load(tmp_path, [_five("1", profile=profile)], {"1": "Merit or not"}, pool=1)
+    assert [document.id for document in capped.queries[0].pool] == ["same title"]
     with pytest.raises(CorpusError, match="1 of them: no document of its profile can be used"):
         _load(tmp_path, [_five("1", profile=profile[:1])], {"1": "Merit or not"})
-
-
-def test_a_document_that_stands_twice_under_two_ids_is_left_out(tmp_path: Path) -> None:
-    """Equal in all fields of the task, in the same profile; one that differs in a field stays."""
-    first = {"id": "a", "title": "T", "abstract": "Of it."}
-    profile = [first, {**first, "id": "b", "date": "1"}, {**first, "id": "c", "abstract": "No."}]
-    entries = [_five("1", profile=profile), _five("2", profile=profile[:1])]
-    found = _load(tmp_path, entries, {"1": "G", "2": "G"})
-    assert [[d.id for d in query.pool] for query in found.queries] == [["a", "c"], ["a"]]
-    assert "Documents that are equal to an earlier one, left out: 1." in found.note
-    capped = _load(tmp_path, entries, {"1": "G", "2": "G"}, pool=2)
-    assert [document.id for document in capped.queries[0].pool] == ["a", "c"]
 
 
 def test_limits_are_those_of_the_front_and_no_part_of_the_fingerprint(tmp_path: Path) -> None:
