@@ -184,7 +184,6 @@ def load_lamp(
         task=RagTask(name, f"lamp{kind.number}", kind.utility, kind.hypothesis),
         queries=tuple(queries),
         fingerprint=hashlib.sha256(hashes.encode()).hexdigest(),
-        schema=None,
         left_out=dict(left_out),
     )
 

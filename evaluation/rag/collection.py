@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from fairqr.agents.attribution.attributor import RAW
@@ -95,19 +95,19 @@ class RagCollection:
     Attributes:
         name: As it stands in results.
         title: For people.
-        note: Advice for a reader of its numbers; may be empty.
         task: What is asked.
         queries: In the order of the files.
         fingerprint: A hash of what it was read from; labels of utility name it.
+        note: Advice for a reader of its numbers; may be empty.
         schema: The groups; None if documents have none.
         left_out: How many queries of the files are not here, by reason.
     """
 
     name: str
     title: str
-    note: str
     task: RagTask
     queries: tuple[RagQuery, ...]
     fingerprint: str
-    schema: Schema | None
-    left_out: Mapping[str, int]
+    note: str = ""
+    schema: Schema | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)

@@ -87,16 +87,10 @@ def load_notables(limit: int = 1000, pool: int | None = None) -> RagCollection:
             f"{size - size // 2} documents that are relevant and the first {size // 2} that are "
             "not, in its order; how good retrieval is in it cannot be compared with search."
         ),
-        task=RagTask(
-            name="notables",
-            prompt="names",
-            utility=NamesRelevant(),
-            hypothesis="The text is about {answer}.",
-        ),
+        task=RagTask("notables", "names", NamesRelevant(), "The text is about {answer}."),
         queries=tuple(queries),
         fingerprint=_digest(*collection.fingerprints().values()),
         schema=schema,
-        left_out={},
     )
 
 
@@ -147,9 +141,7 @@ def load_jsonl(
     stem = path.name.removesuffix(".gz").removesuffix(".jsonl")
     metric = metric or next(iter(METRICS))
     if metric not in METRICS:
-        raise InputError(
-            f"There is no metric '{one_line(metric)}'; choose one of {', '.join(METRICS)}."
-        )
+        raise InputError(f"There is no metric '{one_line(metric)}'; name {', '.join(METRICS)}.")
     beside = [path.with_name(name) for name in (f"{stem}.schema.yaml", "schema.yaml")]
     schemas = [*filter(Path.is_file, beside)][:1]
     schema = load_schema(schemas[0]) if schemas else None
@@ -166,12 +158,10 @@ def load_jsonl(
     return RagCollection(
         name=stem,
         title=stem,
-        note="",
         task=RagTask(stem, "answer", METRICS[metric]),
         queries=tuple(queries.values()),
         fingerprint=_digest(*map(sha256_of, [path, *schemas]), metric),
         schema=schema,
-        left_out={},
     )
 
 
@@ -220,6 +210,5 @@ def find_rag_collection(
         raise CorpusError(f"{one_line(path)} cannot be read: {error.strerror or error}.") from None
     raise CorpusError(
         f"There is no collection of questions '{one_line(name)}'; name notables, a folder with "
-        "LaMP's questions.json and outputs.json, or a file .jsonl; see "
-        "docs/how-to/measure-fair-rag.md."
+        "LaMP's questions.json and outputs.json, or a file .jsonl."
     )

@@ -203,10 +203,9 @@ def greatest_utilities(records: Iterable[PolicyRecord]) -> Greatest:
     greatest: dict[tuple[str, ...], float] = {}
     for record in records:
         query = (record.collection, record.generator, record.query)
-        keys = [query, (*query, record.retriever)][: 1 + (record.policy != "deterministic")]
-        for utility in (it.utility for it in record.answers if it.utility is not None):
-            for key in keys:
-                greatest[key] = max(utility, greatest.get(key, 0.0))
+        best = max((it.utility for it in record.answers if it.utility is not None), default=-1.0)
+        for key in [query, (*query, record.retriever)][: 1 + (record.policy != "deterministic")]:
+            greatest[key] = max(best, greatest.get(key, best))
     return greatest
 
 
@@ -233,13 +232,13 @@ def measure_record(
     answers = [it for it in record.answers if it.utility is not None]
     times = np.array([answer.times for answer in answers])
     verdicts = np.array([_verdicts(answer) for answer in answers], dtype=np.float64)
-    failed = (it for it in record.answers if it.utility is None)
+    generated = [it for it in record.answers for _ in range(it.times)]
     counts: dict[str, Any] = {
         "drawn": len(record.samples),
         "distinct": len(record.answers),
-        "generated": sum(answer.times for answer in record.answers),
-        "failed": Counter(it.status for it in failed for _ in range(it.times)),
-        "empty": sum(answer.times for answer in answers if answer.status == "empty"),
+        "generated": len(generated),
+        "failed": Counter(it.status for it in generated if it.utility is None),
+        "empty": sum(it.status == "empty" for it in generated),
         "pairs": verdicts.size,
         "unjudged": int(np.isnan(verdicts).sum()),
     }
@@ -416,10 +415,7 @@ def measure_fair_rag(
     labels = [record for record in records if record.policy == "labels"]
     drawn = [record for record in records if record.policy != "labels"]
     if not any(record.samples for record in drawn):
-        raise InputError(
-            "The experiment has no rankings yet; run it again, and look at how many queries its "
-            "labels kept."
-        )
+        raise InputError("The experiment has no rankings yet; its labels may keep no query.")
     greatest = greatest_utilities(drawn)
     gains = {(*(getattr(it, name) for name in PART), it.query): it.gains for it in labels}
     rows, groups = list[dict[str, Any]](), list[dict[str, Any]]()
@@ -492,14 +488,13 @@ def labels_of(labels: Iterable[PolicyRecord], min_useful: int) -> DataFrame:
     found = pd.DataFrame(rows, columns=[*PART, *COST, "why", *COUNTED])
     by_part = found.astype(dict.fromkeys((*COST, *COUNTED), float)).groupby(PART, sort=False)
     sums = by_part[[*COST, *COUNTED]].sum().astype(dict.fromkeys(COUNTED, int))
-    described = sums.assign(
+    return sums.assign(
         labelled=by_part.size(),
         kept=by_part.useful.count(),
         dropped=by_part.why.agg(lambda own: Counter(filter(None, own))),
         useful_mean=by_part.useful.mean(),
         useful_sd=by_part.useful.std(),
-    )
-    return described.reset_index()
+    ).reset_index()
 
 
 def means_of(found: DataFrame, keys: Sequence[str], names: Iterable[str]) -> DataFrame:
@@ -588,16 +583,16 @@ def curves_of(values: DataFrame) -> DataFrame:
     """
     import pandas as pd
 
+    lines = values[values.kind != "oracle"].groupby("retriever", observed=True)
     return pd.DataFrame(
-        {"retriever": retriever, "normalisation": name, **curve_of(points.x, points.y)}
-        for retriever, own in values[values.kind != "oracle"].groupby("retriever", observed=True)
+        {"retriever": it, "normalisation": name} | curve_of(points_of(own, ["policy"], x, y))
+        for it, own in lines
         for name, (x, y, _) in CONVENTIONS.items()
-        for points in [points_of(own, ["policy"], x, y)]
     )
 
 
-def curve_of(x: Sequence[float], y: Sequence[float]) -> dict[str, float]:
-    """Return slope and area of points, as in Table 1 of "Towards Fair RAG".
+def curve_of(points: DataFrame) -> dict[str, float]:
+    """Return slope and area of points (``x``, ``y``), as in Table 1 of "Towards Fair RAG".
 
     Points with the same x are averaged for the area. The paper says neither over which range its
     areas are nor how its lines are fitted (reconstructed).
@@ -608,17 +603,14 @@ def curve_of(x: Sequence[float], y: Sequence[float]) -> dict[str, float]:
         is the area by the width of that range, and the number of ``points``. Areas over different
         ranges cannot be compared, heights can. NaN if all x are the same, or there are no points.
     """
-    import pandas as pd
-    from scipy import integrate, stats
-
-    heights = pd.Series([*y], dtype=float).groupby([*x]).mean()
-    slope = area = np.nan
-    low, high = (heights.index[0], heights.index[-1]) if len(x) else (np.nan, np.nan)
+    heights = points.groupby("x").y.mean()
+    low, high, slope, area = heights.index.min(), heights.index.max(), np.nan, np.nan
     if high - low > FIXED:
-        slope = stats.linregress(x, y).slope
-        area = integrate.trapezoid(heights, heights.index)
-    ends = {"low": float(low), "high": float(high), "points": len(x)}
-    return {"slope": float(slope), "area": float(area), "height": area / (high - low), **ends}
+        spread = np.cov(points.x, points.y, bias=True)
+        slope = spread[0, 1] / spread[0, 0]
+        area = float(np.trapezoid(heights, heights.index))
+    ends = {"low": low, "high": high, "points": len(points)}
+    return {"slope": slope, "area": area, "height": area / (high - low), **ends}
 
 
 def intervals_of(values: DataFrame, disparity: Name, utility: Name) -> DataFrame:
@@ -643,37 +635,31 @@ def intervals_of(values: DataFrame, disparity: Name, utility: Name) -> DataFrame
     """
     import pandas as pd
 
-    keys, rows = POLICY[:3], list[dict[str, Any]]()
+    keys, rows, cells = POLICY[:3], list[dict[str, Any]](), len(EDGES) - 1
     for key, own in values[values.kind != "oracle"].groupby(keys, observed=True):
         fixed = own[own.kind == "deterministic"].groupby("query")[utility].mean().dropna()
-        pairs = own[own.kind == "plackett-luce"].copy()
-        pairs["less"] = pairs[utility] - pairs["query"].map(fixed).astype(float)
-        known = pairs.less.notna() & pairs[disparity].notna()
+        pairs = own[own.kind == "plackett-luce"]
+        less = pairs[utility] - pairs["query"].map(fixed).astype(float)
+        known = less.notna() & pairs[disparity].notna()
         is_one = known & (pairs[disparity] >= 1 - FIXED)
+        whole = dict(zip(keys, key, strict=True)) | {
+            "deterministic": fixed.mean(),
+            "deterministic_queries": len(fixed),
+            "fixed": is_one.sum(),
+            "left_out": (~known).sum(),
+        }
         # Rounding can leave −1e−17 for a uniform policy.
-        places = np.floor(pairs[disparity].round(12) * (len(EDGES) - 1)).clip(0, len(EDGES) - 2)
-        for place in range(len(EDGES) - 1):
-            inside = pairs[known & ~is_one & (places == place)]
-            sample = inside.groupby("query").less.mean()
+        places = np.floor(pairs[disparity].round(12) * cells).clip(0, cells - 1)
+        for place in range(cells):
+            inside = less[known & ~is_one & (places == place)]
+            sample = inside.groupby(pairs["query"]).mean()
+            found = {"interval": place, "difference": sample.mean(), "queries": len(sample)}
             # Rounding alone makes no difference.
             cleaned = np.where(np.abs(sample) > FIXED, sample, 0.0)
-            rows.append(
-                {
-                    **dict(zip(keys, key, strict=True)),
-                    "interval": place,
-                    "difference": sample.mean(),
-                    "queries": len(sample),
-                    "p": paired_randomisation(
-                        cleaned, stream(0, "\n".join(map(str, [*key, place])))
-                    ),
-                    "pairs": len(inside),
-                    "deterministic": fixed.mean(),
-                    "deterministic_queries": len(fixed),
-                    "fixed": is_one.sum(),
-                    "left_out": (~known).sum(),
-                }
-            )
-    found = pd.DataFrame(rows, columns=None if rows else [*keys, "p"])
-    found["p"] = np.array(corrected_by_holm([row["p"] for row in rows]), dtype=np.float64)
-    found["holds"] = found.p <= LEVEL
-    return found.astype({name: values[name].dtype for name in keys})
+            chance = stream(0, "\n".join(map(str, [*key, place])))
+            p = paired_randomisation(cleaned, chance)
+            rows.append(whole | found | {"p": p, "pairs": len(inside)})
+    table = pd.DataFrame(rows, columns=None if rows else [*keys, "p"])
+    table["p"] = np.array(corrected_by_holm([row["p"] for row in rows]), dtype=np.float64)
+    table["holds"] = table.p <= LEVEL
+    return table.astype({name: values[name].dtype for name in keys})

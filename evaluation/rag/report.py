@@ -49,7 +49,7 @@ def values_of(measured: MeasuredRag) -> dict[str, Any]:
         "edges": list(itertools.pairwise(measures.EDGES)),
         "has_use": bool(values[Name.EAR].notna().any()),
         "labels": measured.labels,
-        "unfinished": list(_unfinished(measured)),
+        "unfinished": _unfinished(measured),
         "failures": Counter(filter(None, values.failure)).most_common(),
         "costs": measures.counts_of(values, [*PART, "policy"]),
     }
@@ -84,18 +84,12 @@ def _part(measured: MeasuredRag, name: str) -> dict[str, Any]:
     }
 
 
-def _unfinished(measured: MeasuredRag) -> Iterator[tuple[str, str, int, int]]:
-    """Yield of each interrupted part how many queries have no labels, and what else is to do."""
-    each = len(measured.manifest.experiment.draws)
-    done = measured.values.groupby(PART, observed=True).size()
-    labels = measured.labels.set_index(PART)
-    generators = measured.manifest.experiment.generators
-    for collection, generator in itertools.product(measured.collections.values(), generators):
-        key = collection.name, generator
-        labelled, kept = labels.loc[key, ["labelled", "kept"]] if key in labels.index else (0, 0)
-        unlabelled, missing = len(collection.queries) - labelled, kept * each - done.get(key, 0)
-        if unlabelled or missing:
-            yield collection.title, generator, unlabelled, missing
+def _unfinished(measured: MeasuredRag) -> tuple[int, int]:
+    """Return how many queries of an interrupted run have no labels, and what else is to do."""
+    experiment, labels = measured.manifest.experiment, measured.labels
+    queries = sum(len(it.queries) for it in measured.collections.values())
+    unlabelled = queries * len(experiment.generators) - labels.labelled.sum()
+    return unlabelled, labels.kept.sum() * len(experiment.draws) - len(measured.values)
 
 
 def figures_of(measured: MeasuredRag) -> list[Figure]:

@@ -191,23 +191,21 @@ async def answer_query(
     known = {answer.ranking: answer for record in drawn for answer in record.answers}
     answerer = Answerer(part, query, generator, attributor, known)
     made, done = list[PolicyRecord](), {record.key: record for record in before}
-    notes = list[str]()
     try:
         if (label := done.get(part.key(LABELS, query))) is None:
             label = await answerer.label()
             made.append(label)
-        if why := label.why_dropped(part.experiment.min_useful):
-            notes.append(f"Queries are left out: {why}.")
+        is_dropped = label.why_dropped(part.experiment.min_useful)
         left = [draw for draw in part.experiment.draws if part.key(draw, query) not in done]
         scores = {"": np.zeros(len(query.pool))}  # the oracle has no retriever
-        for draw in left if not why else ():
+        for draw in left if not is_dropped else ():
             if (name := draw.retriever) not in scores:
                 texts = [document.text for document in query.pool]
                 scores[name] = await retrievers[name].scores(query.query, texts)
             made.append(await answerer.follow(draw, scores[name], label.useful))
     except ModelError as error:
-        return Done(made, notes, away=error)
-    return Done(made, notes, refusal=refusal_of(answerer.checked))
+        return Done(made, away=error)
+    return Done(made, refusal=refusal_of(answerer.checked))
 
 
 @dataclass(slots=True)
@@ -312,10 +310,7 @@ def open_collections(experiment: FairRagExperiment) -> dict[str, RagCollection]:
         CorpusError: One cannot be read.
     """
     if not experiment.collections:
-        raise InputError(
-            "The experiment names no collection; name one with --collection, such as notables or "
-            "a folder of LaMP."
-        )
+        raise InputError("The experiment names no collection; name one with --collection.")
     task, limit, pool = experiment.task, experiment.queries, experiment.pool
     found = [
         find_rag_collection(it, task=task, limit=limit, pool=pool) for it in experiment.collections
@@ -348,20 +343,12 @@ def make_rag_plan(
     """
     # Also those that these collections do not ask with: a name may be misspelt.
     chosen = {name: prompts.get(name, version) for name, version in experiment.prompts.items()}
-    asked, tasks, notes, mind = {}, list[Task](), [*notes], experiment.group_aware
+    asked, tasks, mind = {}, list[Task](), experiment.group_aware
     for name, collection in collections.items():
         kind = collection.task.prompt
         asked[name] = chosen.get(kind) or prompts.get(kind)
         if mind and mind not in (collection.schema.attributes if collection.schema else ()):
-            raise InputError(
-                f"The documents of '{name}' have no attribute '{one_line(mind)}'; name one of "
-                "theirs as group_aware, or leave it out."
-            )
-        if small := sum(len(query.pool) < experiment.k for query in collection.queries):
-            notes.append(
-                f"{small} of {len(collection.queries)} queries of '{name}' have fewer "
-                f"than {experiment.k} documents; their rankings are as long as the pool."
-            )
+            raise InputError(f"The documents of '{name}' have no attribute '{one_line(mind)}'.")
     for generator in experiment.generators:
         for name, collection in collections.items():
             groups = collection.schema.attributes[mind] if mind and collection.schema else None
@@ -403,8 +390,7 @@ def read_labels(path: Path, plan: RagPlan) -> list[PolicyRecord]:
             labels.append(record_of(part, LABELS, query, answers=answers))
     if not labels:
         raise InputError(
-            f"The labels in {path} are of another collection, generator or prompt, of other files "
-            "of the collection, or of smaller pools; leave them out."
+            f"The labels in {path} are of another collection, generator or prompt, or of less."
         )
     return labels
 
@@ -430,10 +416,7 @@ def _of_table(path: Path, plan: RagPlan) -> dict[Hashable, Worth]:
     try:
         table = pd.read_csv(path, sep="\t", usecols=[*kinds], dtype=kinds).set_index("pid")
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path} holds no labels ({one_line(error)}); name the folder of a run, or a table "
-            "with the columns qid, pid and relevance_label."
-        ) from None
+        raise InputError(f"{path} holds no labels: {one_line(error)}.") from None
     useful = {name: own.to_dict() for name, own in table.groupby("qid").relevance_label}
     tasks = plan.tasks if any(query.id in useful for _, query in plan.tasks) else []
     return {
@@ -466,11 +449,9 @@ def cost_of(plan: RagPlan, store: RagStore) -> Counter[str]:
         elif len(keys_of((part, query), there)) == 1:
             continue  # it is left out
         todo = [draw for draw in experiment.draws if part.key(draw, query) not in there]
-        # Deterministic rankings are the same under every seed.
-        fixed = {draw.retriever for draw in todo if draw.policy == "deterministic"}
-        drawn = sum(draw.policy != "deterministic" for draw in todo) * experiment.answered
+        drawn = [1 if it.policy == "deterministic" else experiment.answered for it in todo]
         places = min(experiment.k, len(query.pool))
-        answers = min(len(fixed) + drawn, math.perm(len(query.pool), places))
+        answers = min(sum(drawn), math.perm(len(query.pool), places))
         cost["rankings"] += answers
         cost["attributions"] += answers * places * bool(part.attributor)
     return cost
@@ -527,12 +508,10 @@ async def run(experiment: FairRagExperiment, options: RunOptions) -> None:
         open_pool_retriever(name)
     for name in experiment.generators:
         open_generator(name, cache=False)
-    unused = experiment.prompts.keys() - {it.task.prompt for it in collections.values()}
-    attributor, notes = "", [f"The prompt '{one_line(it)}' is not used." for it in sorted(unused)]
+    attributor, notes = "", list[str]()
     if experiment.attributor != "none":
         judge = open_attributor(experiment.attributor, cache=False, prompts=options.prompts)
-        attributor = judge.name
-        notes += filter(None, [unchecked_warning(judge)])
+        attributor, notes = judge.name, [*filter(None, [unchecked_warning(judge)])]
     plan = make_rag_plan(experiment, collections, options.prompts, attributor, notes)
     store = RagStore(options.folder)
     store.check(plan.manifest)
@@ -559,8 +538,5 @@ def measure(folder: Path) -> MeasuredRag:
     manifest = store.manifest()
     collections = open_collections(manifest.experiment)
     if {name: it.fingerprint for name, it in collections.items()} != manifest.collections:
-        raise InputError(
-            f"The collections of {folder} have changed since the experiment was run; "
-            "bring the old files back, or run it again into another folder."
-        )
+        raise InputError(f"The collections of {folder} have changed since the experiment was run.")
     return measure_fair_rag(manifest, store.lines.read(), collections)

@@ -39,17 +39,13 @@ class FairRagExperiment(Options):
         "for questions of your own, what judges answers: rouge-l, rouge-1 or names.",
     )
     queries: Count = Field(
-        1000,
-        description="The most queries of each collection, before those with too few useful "
-        "documents are dropped.",
+        1000, description="The most queries of each collection, those that are dropped included."
     )
     pool: Count | None = Field(
         None, description="The most documents of each query's pool; all by default."
     )
     retrievers: tuple[str, ...] = Field(
-        ("bm25",),
-        description="The retrievers: bm25, splade, contriever or dense; the last three also with "
-        ":MODEL.",
+        ("bm25",), description="The retrievers: bm25, or splade, contriever or dense with a :MODEL."
     )
     generators: tuple[str, ...] = Field(
         description="The models that answer, such as openai:gpt-4o or seq2seq:google/flan-t5-small."
@@ -59,8 +55,8 @@ class FairRagExperiment(Options):
     )
     hypothesis: Literal["raw", "task"] = Field(
         "raw",
-        description="The text that the attributor judges: the answer as it is (raw, as "
-        "in the paper), or the sentence that the task makes of it (task).",
+        description="What the attributor judges: the answer (raw, as in the paper), or the "
+        "sentence that the task makes of it (task).",
     )
     alphas: tuple[Annotated[float, Strict(), Field(ge=0, le=1000)], ...] = Field(
         (1.0, 2.0, 4.0, 8.0),
@@ -68,18 +64,14 @@ class FairRagExperiment(Options):
         "one comes closer to the deterministic ranking.",
     )
     group_aware: str | None = Field(
-        None,
-        description="An attribute. At each α, one more policy gives its groups their shares of the "
-        "population in expectation, or of the pool where none is stated.",
+        None, description="An attribute whose groups a policy at each α gives their shares."
     )
     form: Literal["logits", "worths"] = Field(
         "logits", description="How scores become a Plackett–Luce distribution: logits or worths."
     )
     samples: Count = Field(100, description="How many rankings to draw from each policy.")
     generated: Count | None = Field(
-        None,
-        description="At most how many samples get answers; all by default. Exposure is measured "
-        "on all samples.",
+        None, description="How many samples get answers; all by default. Exposure is of all."
     )
     k: Count = Field(5, description="How many documents the generator reads.")
     seeds: tuple[Seed, ...] = Field((0,), description="The seeds of the sampling; each repeats it.")

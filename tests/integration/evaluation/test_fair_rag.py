@@ -25,7 +25,6 @@ from tests.integration.model_server import (
     ModelServer,
     clean_environment,
     command,
-    failure,
     model_server,
     quick,
     says,
@@ -174,15 +173,11 @@ def test_what_a_run_keeps_and_reports(
     arguments = run_arguments(questions, seeds=[0, 1])
     run = quick(*arguments)
     assert run.code == 0, run
-    # Per query and seed two α and the oracle, 4 answers each, and the deterministic one of both; 2
+    # Per query and seed two α and the oracle, 4 answers each, and the deterministic one; 2
     # documents have 2 orders only.
-    answers, pairs = 3 * (2 * 3 * 4 + 1) + 2, 3 * 3 * (2 * 3 * 4 + 1) + 2 * 2
-    for said in (
-        f"at most {LABELS + answers} answers ({LABELS} of them for labels), {pairs} attributions",
-        "1 of 4 queries of 'people' have fewer than 3 documents",
-        "Queries are left out: fewer than 2 useful documents.",
-    ):
-        assert said in run.stderr
+    answers, pairs = 3 * 2 * (3 * 4 + 1) + 2, 3 * 3 * 2 * (3 * 4 + 1) + 2 * 2
+    cost = f"{LABELS + answers} answers ({LABELS} of them for labels), {pairs} attributions"
+    assert f"at most {cost}" in run.stderr
     found = RagStore(questions.parent / "run").lines.read()
     labels = {record.query: record for record in found if record.policy == "labels"}
     assert {query: len(it.useful) for query, it in labels.items()} == USEFUL
@@ -236,38 +231,15 @@ def test_labels_are_taken_where_they_fit(
     assert not (questions.parent / "wrong").exists()
 
 
-def test_a_model_that_is_not_there_stops_the_run(
-    quick: Main, questions: Path, model_server: ModelServer
-) -> None:
-    """Rather than writing down hundreds of failures; it goes on when the model is back."""
-    model_server.does(*[first_title] * (1 + POOLS["q0"]), failure(401, "Who are you?"))
-    arguments = run_arguments(questions, generated=20)
-    run = quick(*arguments)
-    assert run.code == 2
-    last = run.stderr.splitlines()[-1]
-    assert " queries are not done, the last time with: " in last
-    assert last.endswith("run again, the results so far are kept.")
-
-    model_server.does(first_title)
-    resumed = quick(*arguments)
-    assert resumed.code == 0, resumed
-    records = RagStore(questions.parent / "run").lines.read()
-    assert {answer.status for record in records for answer in record.answers} == {"ok"}
-
-
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
         ({"alphas": [-1]}, "at alphas.0: Input should be greater than or equal to 0."),
-        ({"alphas": []}, "the list of alphas is empty; name at least one."),
-        ({"samples": 0}, "at samples: Input should be greater than or equal to 1."),
         ({"retrievers": ["lucene"]}, "There is no retriever 'lucene' over pools; choose bm25, "),
-        ({"collections": []}, "The experiment names no collection; name one with --collection"),
+        ({"collections": []}, "The experiment names no collection; name one with --collection."),
         ({"collections": ["nowhere"]}, "There is no collection of questions 'nowhere'; name"),
         ({"attributor": "psychic"}, "There is no attributor 'psychic'; choose "),
-        ({"generators": ["fake"]}, "The model 'fake' names no provider; write provider:model"),
         ({"prompts": {"answer": "v9"}}, "There is no prompt answer/v9; choose one of "),
-        ({"alphas": [True]}, "at alphas.0: Input should be a valid number."),
     ],
 )
 def test_bad_input_has_its_sentence(
@@ -280,14 +252,7 @@ def test_bad_input_has_its_sentence(
     assert not (questions.parent / "run" / "experiment.json").exists()
 
 
-def test_wrong_options_of_the_command_are_refused(quick: Main, questions: Path) -> None:
-    """A version of a prompt is chosen before what the file says, and beside it."""
-    arguments = run_arguments(questions, prompts={"answer": "v1", "lamp5": "v2"})
-    for change, sentence in (
-        ("prompts.answer=v9", "There is no prompt answer/v9"),
-        ("attributes=gender", "There is no parameter 'attributes'"),
-    ):
-        assert sentence in quick(*arguments, "--set", change).complaint()
+def test_labels_are_for_fair_rag_alone(quick: Main) -> None:
     search = quick("experiment", "run", "prompts", "-o", "x", "--labels", "y")
     assert search.complaint() == "Only an experiment on Fair RAG takes --labels; leave it out."
 

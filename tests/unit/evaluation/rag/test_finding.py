@@ -118,7 +118,7 @@ def test_questions_of_ones_own(tmp_path: Path) -> None:
     by_name = find_rag_collection(path, task="names")
     assert by_name.task.utility("I think Ada.", ["ada"]) == 1
     assert by_name.fingerprint != found.fingerprint
-    with pytest.raises(InputError, match="no metric 'bleu'; choose one of rouge-l"):
+    with pytest.raises(InputError, match="no metric 'bleu'; name rouge-l"):
         find_rag_collection(path, task="bleu")
     (tmp_path / "schema.yaml").unlink()
     assert find_rag_collection(path).schema is None
