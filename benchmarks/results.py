@@ -55,6 +55,7 @@ class Command(Strict):
     """A command with what it is expected to give.
 
     Attributes:
+        first: A module, with its arguments, that makes the collection; empty if it is there.
         run: Its arguments after ``fairqr``, without the folder.
         takes: How long, in words.
         ran: The date and the versions it was run with last; empty if it was not.
@@ -62,6 +63,7 @@ class Command(Strict):
         tables: What it is expected to give.
     """
 
+    first: str = ""
     run: str
     takes: str
     ran: str = ""
@@ -123,6 +125,8 @@ def differences(folder: Path, command: Command) -> Iterator[str]:
 def ran(name: str, command: Command) -> bool:
     """Run a command, and say what differs; return whether all is as expected."""
     folder = FOLDER / name
+    if command.first:
+        subprocess.run([sys.executable, "-m", *shlex.split(command.first)], check=True)
     print(f"{name}: fairqr {command.run}   ({command.takes})", flush=True)
     arguments = [*shlex.split(command.run), "-o", str(folder), "--report"]
     subprocess.run([Path(sys.executable).parent / "fairqr", *arguments], check=True)
@@ -144,7 +148,8 @@ def page(found: Mapping[str, Result]) -> Iterator[str]:
                 continue
             state = command.ran or (f"not run: {one.missing}" if one.missing else "not run yet")
             report = f"; [report]({command.report})" if command.report else ""
-            yield f"`fairqr {command.run}` ({size}, {command.takes}; {state}{report})\n"
+            first = f"`python -m {command.first}`, then " if command.first else ""
+            yield f"{first}`fairqr {command.run}` ({size}, {command.takes}; {state}{report})\n"
             for table in command.tables:
                 yield from _table(table)
         if one.differs:
