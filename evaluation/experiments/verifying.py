@@ -1,4 +1,4 @@
-"""Checking a finished run without its engine: the hashes of its files, and what they say."""
+"""Checking a finished run without its engine: hashes of its files, what they say, and a signer."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from fairqr.base.errors import one_line
 from fairqr.evaluation.experiments.folder import THEN, Folder, shown_name, versions
+from fairqr.evaluation.experiments.signing import signature_of, signer_of
 
 ROUNDING = {".json": 1e-9, ".csv": 1e-5}
 """What numbers of two machines may differ by: figures have ten digits, tables of queries six."""
@@ -32,39 +33,50 @@ class Verification(NamedTuple):
         files: How many files the manifest lists; 0 if it is not that of the run.
         problems: One sentence each; none if the run is as it was made.
         unchecked: What could not be checked, one sentence each.
+        signed_by: The signer of the manifest, if that was checked.
     """
 
     digest: str
     files: int
     problems: tuple[str, ...]
     unchecked: tuple[str, ...] = ()
+    signed_by: str | None = None
 
 
 def verify(
     folder: Folder[Any],
     digest: str | None = None,
     make_again: Callable[[Path, Path], object] | None = None,
+    allowed_signers: Path | None = None,
 ) -> Verification:
     """Check that a finished run is as it was made: manifest, then files, then what these say.
 
     Hashes alone show what was damaged. Who changes a file on purpose can change its hash in the
-    manifest, too: then the digest, which the run printed, or the files that are made again show it.
+    manifest, too: then the digest, which the run printed, a signature, or the files that are made
+    again show it.
 
     Args:
         folder: The folder of the run.
         digest: What the run printed at its end.
         make_again: Writes all files that follow from ``raw/`` and the manifest in the folder into
             another one.
+        allowed_signers: A file of those who may have signed the manifest, as ssh-keygen(1) reads.
 
     Raises:
-        InputError: The folder holds no run, or a damaged one.
+        InputError: The folder holds no run, or a damaged one, or no signature can be checked.
     """
-    content = (folder.folder / folder.name).read_bytes() if folder.exists() else b""
+    path, signer = folder.folder / folder.name, None
+    content, signature = path.read_bytes() if folder.exists() else b"", signature_of(path)
     own = hashlib.sha256(content).hexdigest()
     unchecked = ["What was asked and answered: only another run can show that."]
-    if digest is None:
+    if content and allowed_signers and not (signer := signer_of(path, allowed_signers)):
+        why = f"no signature of this manifest by a signer in {allowed_signers}"
+        return Verification(own, 0, (f"{signature.name} is missing, or {why}.",), tuple(unchecked))
+    if not allowed_signers and signature.exists():
+        unchecked.append(f"The signature {signature.name}: name its signers by --signed-by.")
+    if digest is None and not signer:
         unchecked.append("When and how it was made: give the digest that it printed, by --digest.")
-    elif content and digest.strip().lower().removeprefix("sha256:") != own:
+    if content and digest is not None and digest.strip().lower().removeprefix("sha256:") != own:
         why = "the manifest was changed, or is that of another run"
         told = f"The digest of the {folder.what} is {own}, not {one_line(digest, 64)}: {why}."
         return Verification(own, 0, (told,), tuple(unchecked))
@@ -91,7 +103,7 @@ def verify(
         if problems and made_by.get("fairqr") != here["fairqr"]:
             version = made_by.get("fairqr")
             unchecked.append(f"Words and figures of fairqr {version}: verify with that version.")
-    return Verification(own, len(manifest.files), tuple(problems), tuple(unchecked))
+    return Verification(own, len(manifest.files), tuple(problems), tuple(unchecked), signer)
 
 
 def _unlike(folder: Folder[Any], made: Path, *, is_drawn_alike: bool) -> Iterator[str]:

@@ -74,6 +74,7 @@ def measure(
     fail_if: list[str] | None = None,
     sure: bool = False,
     output: Path | None = None,
+    sign: Path | None = None,
 ) -> Printed:
     """Audit a search engine: who gets seen in its results, and how sure that is.
 
@@ -86,16 +87,25 @@ def measure(
             4 if nobody can tell. Repeatable.
         sure: The whole interval must meet a condition.
         output: The folder; an interrupted audit resumes there.
+        sign: Sign it by this SSH key. Without --queries, a finished audit is only signed.
     """
     if ctx.invoked_subcommand is not None:
         return None  # type: ignore[return-value]
     from fairqr.auditing import audit
     from fairqr.cli.output import Progress
-    from fairqr.evaluation.audit import conditions, outcomes
+    from fairqr.evaluation.audit import bundle, conditions, outcomes
+    from fairqr.evaluation.experiments import signing
 
     if output is None:
         raise InputError("An audit needs a folder for its results; name one with -o.")
     library("pandas", "An audit")
+    kept = bundle.AuditFolder(output)
+    manifest = output / kept.name
+    if sign is not None:
+        signing.check_key(sign)
+        if queries is None and kept.exists() and kept.manifest().finished:
+            signature = str(signing.sign(manifest, sign))
+            return Printed({"signature": signature}, [f"signature: {signature}"])
     limits = [conditions.parse_condition(text) for text in fail_if or []]
 
     async def work() -> Audit:
@@ -112,6 +122,8 @@ def measure(
 
     with Progress() as progress:
         found = run(work(), "audit")
+    if sign is not None:
+        signing.sign(manifest, sign)
     broken, doubtful = conditions.check(limits, found.figures, sure=sure)
     return Printed(
         lambda: outcomes.audit_json(found).decode(),
@@ -134,19 +146,22 @@ def _of_run(engine: SearchEngine) -> list[dict[str, str]]:
 
 
 @command(app)
-def verify(folder: Path, *, digest: str | None = None) -> Printed:
+def verify(folder: Path, *, digest: str | None = None, signed_by: Path | None = None) -> Printed:
     """Check an audit without its engine: the hashes of all files, and every figure.
 
     Args:
         folder: The folder of an audit.
         digest: The digest that the audit printed at its end.
+        signed_by: Check the signature by this file of allowed signers.
     """
     from fairqr.evaluation.audit.bundle import AuditFolder
     from fairqr.evaluation.audit.finishing import make_again
     from fairqr.evaluation.experiments.verifying import verify as checked
 
-    found = checked(AuditFolder(folder), digest, make_again)
+    found = checked(AuditFolder(folder), digest, make_again, signed_by)
     lines = [f"Not checked: {sentence}" for sentence in found.unchecked]
+    if found.signed_by:
+        lines.insert(0, f"signed by: {found.signed_by}")
     if not found.problems:
         fits = ", and the manifest has the digest that you gave" if digest else ""
         told = f"All {found.files:,} files match the manifest{fits}."

@@ -1,0 +1,104 @@
+"""Audits are signed by keys of SSH, and whoever has the public key can check who published one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.integration.model_server import Main, clean_environment, quick
+
+__all__ = ["clean_environment", "quick"]
+
+SIGNATURE = Path("out/manifest.json.sig")
+
+
+def make_key(name: str, passphrase: str = "") -> None:
+    """Make a key in this folder, and the file of signers that allows it."""
+    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "", "-f", name]
+    subprocess.run(command, check=True)
+    Path(f"{name}.signers").write_text(f"{name}@example.org {Path(f'{name}.pub').read_text()}")
+
+
+@pytest.fixture
+def asked(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """The arguments of an audit of a run; two people have keys."""
+    monkeypatch.chdir(clean_environment)
+    Path("own.run").write_text("".join(f"q Q0 {d} {r} {9 - r} own\n" for r, d in enumerate("abcd")))
+    Path("labels.csv").write_text("id,gender\na,m\nb,m\nc,f\nd,f\n")
+    make_key("alice")
+    make_key("mallory")
+    Path("own.source.yaml").write_text(
+        "{name: own, engine: run, runs: own.run, attributes: {gender: {labels: labels.csv}}}"
+    )
+    return ("audit", "--corpus", "own.source.yaml", "--target", "uniform:1", "-k", "2", "-o", "out")
+
+
+def checked(quick: Main, *arguments: str, code: int = 0) -> str:
+    """Verify, and return all that is said."""
+    done = quick("audit", "verify", "out", *arguments)
+    assert done.code == code
+    return done.stdout + done.stderr
+
+
+def test_a_signature_says_who_published_an_audit(asked: tuple[str, ...], quick: Main) -> None:
+    assert quick(*asked, "--sign", "alice").code == 0
+    assert SIGNATURE.name not in json.loads(Path("out/manifest.json").read_text())["files"]
+    assert "Not checked: The signature manifest.json.sig" in checked(quick)
+    said = checked(quick, "--signed-by", "alice.signers")
+    assert "signed by: alice@example.org" in said
+    assert "The signature" not in said
+    checked(quick, "--signed-by", "mallory.signers", code=3)
+    # What a key signed for another purpose is no signature of an audit.
+    sign = ["ssh-keygen", "-q", "-Y", "sign", "-f", "alice", "-n", "file", "out/manifest.json"]
+    SIGNATURE.unlink()
+    subprocess.run(sign, check=True)
+    checked(quick, "--signed-by", "alice.signers", code=3)
+    SIGNATURE.unlink()
+    said = checked(quick, "--signed-by", "alice.signers", code=3)
+    assert "manifest.json.sig is missing" in said
+
+
+def test_a_changed_manifest_shows_by_the_signature_and_by_the_digest_alone(
+    asked: tuple[str, ...], quick: Main
+) -> None:
+    assert quick(*asked, "--sign", "alice").code == 0
+    path = Path("out/manifest.json")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    path.write_text(path.read_text().replace('"uniform:1"', '"uniform:9"'))
+    checked(quick)
+    checked(quick, "--signed-by", "alice.signers", code=3)
+    checked(quick, "--digest", digest, code=3)
+
+
+def test_a_finished_audit_is_signed_with_a_key_that_has_a_passphrase(
+    asked: tuple[str, ...], quick: Main, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert quick(*asked).code == 0
+    make_key("careful", "secret word")
+    # In place of a terminal, a program answers what ssh-keygen asks.
+    Path("answer").write_text("#!/bin/sh\necho secret word\n")
+    Path("answer").chmod(0o700)
+    monkeypatch.setenv("SSH_ASKPASS", str(Path("answer").resolve()))
+    monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")
+    for key in ("careful", "alice"):  # Signing again replaces the signature.
+        assert quick("audit", "-o", "out", "--sign", key).code == 0  # no engine is asked for
+        said = checked(quick, "--signed-by", f"{key}.signers")
+        assert f"signed by: {key}@example.org" in said
+
+
+def test_what_cannot_be_signed_or_checked_is_one_sentence(
+    asked: tuple[str, ...], quick: Main
+) -> None:
+    for key in ("nobody", "labels.csv"):
+        assert f"There is no SSH key {key}" in quick(*asked, "--sign", key).complaint()
+    assert not Path("out").exists()
+    assert quick(*asked).code == 0
+    verify = ("audit", "verify", "out", "--signed-by")
+    assert "There is no file nobody" in quick(*verify, "nobody").complaint()
+    for arguments in ((*asked, "--sign", "alice"), (*verify, "alice.signers")):
+        complaint = quick(*arguments, PATH="nowhere").complaint()
+        assert complaint.startswith("Signatures need ssh-keygen; install OpenSSH")
