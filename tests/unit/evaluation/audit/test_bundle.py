@@ -95,9 +95,10 @@ def test_an_audit_verifies(audit: tuple[AuditFolder, str]) -> None:
     for wrong in ("", "abc", "g" * 64, "0" * 65):
         (told,) = verify(folder, wrong).problems
         assert told.startswith(f"The digest of the audit is {digest}, not {wrong[:60]}")
-    (asked,) = found.unchecked
+    asked, signature = found.unchecked
     assert asked.startswith("What was asked and answered: ")
-    assert verify(folder).unchecked[1].startswith("When and how it was made: give the digest")
+    assert signature.startswith("The signature manifest.json.sig")
+    assert verify(folder).unchecked[2].startswith("When and how it was made: give the digest")
 
 
 def test_any_changed_missing_or_added_file_shows(audit: tuple[AuditFolder, str]) -> None:
