@@ -65,7 +65,6 @@ def _part(measured: MeasuredRag, name: str) -> dict[str, Any]:
     parts = {"rankings": BY_POLICY, "answers": BY_GENERATOR, "use": BY_GENERATOR}
     return {
         "collection": collection,
-        "title": collection.title,
         "figures": {it: file_name(it, collection.title) for it in ("disparity", *AGAINST)},
         "means": {
             name: (keys, names, measures.means_of(values, keys, names))

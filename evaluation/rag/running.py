@@ -389,9 +389,7 @@ def read_labels(path: Path, plan: RagPlan) -> list[PolicyRecord]:
             ]
             labels.append(record_of(part, LABELS, query, answers=answers))
     if not labels:
-        raise InputError(
-            f"The labels in {path} are of another collection, generator or prompt, or of less."
-        )
+        raise InputError(f"The labels in {path} are of another collection, generator or prompt.")
     return labels
 
 

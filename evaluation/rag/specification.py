@@ -60,8 +60,7 @@ class FairRagExperiment(Options):
     )
     alphas: tuple[Annotated[float, Strict(), Field(ge=0, le=1000)], ...] = Field(
         (1.0, 2.0, 4.0, 8.0),
-        description="The exponents of the stochastic policies: 0 draws uniformly, and a larger "
-        "one comes closer to the deterministic ranking.",
+        description="The exponents: 0 makes all rankings equally likely; more is less random.",
     )
     group_aware: str | None = Field(
         None, description="An attribute whose groups a policy at each α gives their shares."

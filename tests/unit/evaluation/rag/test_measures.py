@@ -309,17 +309,10 @@ def test_a_query_where_nothing_was_worth_anything_is_typed_and_perfect_by_the_pa
 ATTRIBUTE = Attribute(name="from", field="from", groups=("north", "south"))
 
 
-@pytest.mark.parametrize("unknown", ["exclude", "group"])
-def test_memberships_sum_to_one_with_the_unknown_apart(unknown: str) -> None:
-    labels: list[dict[str, float]] = [
-        {"north": 1.0},
-        {"north": 0.5, "south": 0.5},
-        {"north": 0.25, "unknown": 0.75},
-        {},
-    ]
-    attribute = ATTRIBUTE.model_copy(update={"unknown": unknown})
-    rows = memberships_of(attribute, [{"from": label} if label else {} for label in labels])
-    assert rows.tolist() == [[1, 0, 0], [0.5, 0.5, 0], [0.25, 0, 0.75], [0, 0, 1]]
+def test_memberships_sum_to_one_with_the_unknown_apart() -> None:
+    labels = [{"north": 0.5, "south": 0.5}, {"north": 0.25, "unknown": 0.75}, {}]
+    rows = memberships_of(ATTRIBUTE, [{"from": label} if label else {} for label in labels])
+    assert rows.tolist() == [[0.5, 0.5, 0], [0.25, 0, 0.75], [0, 0, 1]]
 
 
 GROUPS = {0: "female", 1: "male", 2: "male", 3: "female", 4: "male", 5: "unknown"}
@@ -386,8 +379,7 @@ def test_counts_and_costs_are_sums_over_records(run: Made) -> None:
     found = counts_of(run.measured().values, POLICY).set_index(["generator", "policy"])
     own = [r for r in run.records if (r.generator, r.policy) == ("small", "deterministic")]
     row = found.loc[("small", "deterministic")]
-    assert (row["rows"], row.undrawn, row.drawn) == (7, 1, 6)
-    assert row.generated == row.distinct == 6
+    assert (row["rows"], row.undrawn, row.drawn, row.generated, row.distinct) == (7, 1, 6, 6, 6)
     assert (row.pairs, row.tokens) == (6 * K, sum(record.tokens for record in own))
     random = [r for r in run.records if (r.generator, r.alpha) == ("large", 8.0)]
     row = found.loc[("large", "α = 8")]
@@ -405,15 +397,11 @@ def test_all_frames_are_given_by_name_and_in_order(run: Made) -> None:
     assert values.failure[missing].tolist() == ["no scores"]
     assert list(values.policy.unique()) == ["α = 2", "α = 8", "deterministic", "oracle"]
     assert list(values.generator.unique()) == ["small", "large"]
-    assert frames["labels"].iloc[0].to_dict() == {
-        **{"collection": "films", "generator": "small", "labelled": 9, "kept": 7},
-        **{"documents": 42, "unlabelled": 0, "useful": 21, "useful_mean": 3, "useful_sd": 0},
-        "dropped": {
-            "fewer than 2 useful documents": 1,
-            "the answer without documents failed": 1,
-        },
-        **{"model_calls": 49, "tokens": 0, "milliseconds": 0},
-    }
+    label = frames["labels"].iloc[0].to_dict()
+    numbers = {"documents": 42, "unlabelled": 0, "useful": 21, "useful_mean": 3, "useful_sd": 0}
+    numbers |= {"labelled": 9, "kept": 7, "model_calls": 49, "tokens": 0, "milliseconds": 0}
+    assert label.items() >= numbers.items()
+    assert sorted(label["dropped"].values()) == [1, 1]
 
 
 def _frame(*rows: dict[str, Any]) -> Any:
