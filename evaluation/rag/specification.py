@@ -45,7 +45,7 @@ class FairRagExperiment(Options):
         None, description="The most documents of each query's pool; all by default."
     )
     retrievers: tuple[str, ...] = Field(
-        ("bm25",), description="The retrievers: bm25, or splade, contriever or dense with a :MODEL."
+        ("bm25",), description="bm25, splade, contriever, dense; the last three also with :MODEL."
     )
     generators: tuple[str, ...] = Field(
         description="The models that answer, such as openai:gpt-4o or seq2seq:google/flan-t5-small."
@@ -63,14 +63,14 @@ class FairRagExperiment(Options):
         description="The exponents: 0 makes all rankings equally likely; more is less random.",
     )
     group_aware: str | None = Field(
-        None, description="An attribute whose groups a policy at each α gives their shares."
+        None, description="An attribute; one more policy at each α gives its groups their shares."
     )
     form: Literal["logits", "worths"] = Field(
         "logits", description="How scores become a Plackett–Luce distribution: logits or worths."
     )
     samples: Count = Field(100, description="How many rankings to draw from each policy.")
     generated: Count | None = Field(
-        None, description="How many samples get answers; all by default. Exposure is of all."
+        None, description="How many samples get answers (default: all); exposure counts all."
     )
     k: Count = Field(5, description="How many documents the generator reads.")
     seeds: tuple[Seed, ...] = Field((0,), description="The seeds of the sampling; each repeats it.")

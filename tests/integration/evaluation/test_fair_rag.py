@@ -78,11 +78,9 @@ def questions(
             {"id": f"{query}-{place}", "title": title, "text": f"{title} {'painter ' * place}"}
             for place, title in enumerate(names(query))
         ]
-        golds = names(query)[: USEFUL[query]]
-        lines.append(
-            {"id": query, "question": f"Who is a painter of {query}?", "golds": golds, "pool": pool}
-        )
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        line = {"id": query, "question": f"Who is a painter of {query}?", "pool": pool}
+        lines.append(json.dumps(line | {"golds": names(query)[: USEFUL[query]]}) + "\n")
+    path.write_text("".join(lines))
     return path
 
 

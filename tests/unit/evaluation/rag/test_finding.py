@@ -65,11 +65,9 @@ async def test_the_pools_of_notables_are_what_the_engine_finds_first_of_both_kin
     for query in notables.queries[::10]:
         ids = (await ranked(engine, query.query, 300)).ids
         relevant = set(collection.relevant(query.id))
-        first = [
-            *[id_ for id_ in ids if id_ in relevant][:13],
-            *[id_ for id_ in ids if id_ not in relevant][:12],
-        ]
-        assert [document.id for document in query.pool] == sorted(first, key=ids.index)
+        right, wrong = ([it for it in ids if (it in relevant) == kind] for kind in (True, False))
+        first = sorted([*right[:13], *wrong[:12]], key=ids.index)
+        assert [document.id for document in query.pool] == first
     await engine.aclose()
 
 
@@ -101,17 +99,11 @@ def test_questions_of_ones_own(tmp_path: Path) -> None:
     assert (found.name, found.task.prompt, found.task.utility.name) == ("own", "answer", "ROUGE-L")
     assert (first.id, first.query, first.golds) == ("1", "Who counted?", ("Ada",))
     assert second.query == "counted"
-    assert [document.text for document in first.pool] == [
-        "Ada\nShe counted.",
-        "He counted too.",
-        "Nobody did.",
-    ]
+    texts = ["Ada\nShe counted.", "He counted too.", "Nobody did."]
+    assert [document.text for document in first.pool] == texts
     assert first.pool[1].fields == {"title": "", "text": "He counted too."}
-    assert [[*document.groups["gender"].values()] for document in first.pool] == [
-        [1, 0],
-        [0.25, 0.75],
-        [0, 0],
-    ]
+    shares = [[*document.groups["gender"].values()] for document in first.pool]
+    assert shares == [[1, 0], [0.25, 0.75], [0, 0]]
     small = find_rag_collection(path, limit=1, pool=2)
     assert [len(query.pool) for query in small.queries] == [2]
     assert small.fingerprint == found.fingerprint

@@ -113,15 +113,13 @@ def test_expected_exposure_is_what_counting_gives(
         assert found[Name.EE_D_K] == pytest.approx(squares / k)
         assert -1e-9 <= found[Name.EE_D] <= 1 + 1e-9
     if m == 0 or m == n or k >= n:
-        expected = (
-            Reason.NO_RELEVANT if m == 0 else Reason.ALL_RELEVANT if m == n else Reason.NO_ROOM
-        )
+        by_useful = {0: Reason.NO_RELEVANT, n: Reason.ALL_RELEVANT}
+        expected = by_useful.get(m, Reason.NO_ROOM)
         for name in (Name.EE_R, Name.EE_R_FAIR_RAG, Name.EE_L):
             assert found[name] == expected
         return
-    every = [
-        _exposed([order[:k]], n) for order in itertools.permutations(range(n))
-    ]  # fixed rankings are the corners of all policies
+    # Fixed rankings are the corners of all policies.
+    every = [_exposed([order[:k]], n) for order in itertools.permutations(range(n))]
     reached = [_dot(one, target) for one in every]
     relevance = _dot(exposed, target)
     assert found[Name.EE_R] == pytest.approx(
@@ -163,12 +161,8 @@ def test_graded_exposure_is_in_proportion_to_gain_as_far_as_it_can_be(
 def test_graded_scores_are_by_what_fixed_rankings_can_reach(gains: list[float], k: int) -> None:
     worth, target = np.array(gains), graded_target(gains, k)
     places = min(k, len(gains))
-    every = np.array(
-        [
-            np.isin(np.arange(len(gains)), chosen)
-            for chosen in itertools.combinations(range(len(gains)), places)
-        ]
-    ).astype(float)
+    chosen = itertools.combinations(range(len(gains)), places)
+    every = np.array([np.isin(np.arange(len(gains)), it) for it in chosen]).astype(float)
     reached, lost = every @ target, ((every - target) ** 2).sum(axis=1)
     if not (worth > 0).any() or np.ptp(reached) < 1e-9:
         reason = Reason.NO_ROOM if (worth > 0).any() else Reason.NO_RELEVANT
@@ -479,10 +473,8 @@ def test_the_intervals_take_their_lower_end_in_and_the_baseline_stands_outside()
     # The two of the query a are averaged first, for the difference and for the test.
     assert found.difference[0] == pytest.approx((-0.2 + 0.75) / 2)
     # Up to 16 queries all assignments are counted, so any stream gives the same.
-    alone = [
-        paired_randomisation(sample, stream(0, "any"))
-        for sample in ([-0.2, 0.75], [0.4], [0.0], [0.0])
-    ]
+    samples = [-0.2, 0.75], [0.4], [0.0], [0.0]
+    alone = [paired_randomisation(sample, stream(0, "any")) for sample in samples]
     assert found.p.dropna().tolist() == pytest.approx(corrected_by_holm(alone))
     assert found[["difference", "p"]].isna().loc[2].all()
     for queries, holds in ((5, False), (6, True)):
