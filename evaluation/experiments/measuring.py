@@ -94,8 +94,14 @@ class MeasuredSearches(Measured):
     @cached_property
     def _names(self) -> dict[str, str]:
         """The texts of measures in tables, without the attribute, by their whole texts."""
-        each = [zip(it.results, self.measures, strict=True) for it in self.evaluations.values()]
-        return {whole: str(measure) for pairs in each for whole, measure in pairs}
+        names = dict[str, str]()
+        for (attribute, *_), evaluation in self.evaluations.items():
+            # One that is written in two ways, with the attribute and without it, is one measure.
+            own = dict[Measure, str]()
+            for measure in self.measures:
+                own.setdefault(measure.with_attribute(attribute), str(measure))
+            names |= dict(zip(evaluation.results, own.values(), strict=True))
+        return names
 
     @cached_property
     def table(self) -> DataFrame:

@@ -161,3 +161,15 @@ def test_an_experiment_without_relevance_or_with_one_system_still_has_a_report(
     assert "There is no plot of relevance against fairness" in text
     assert "Nothing is compared with the baseline 'BM25'" in text
     assert measured.frames["means"].best.all(), "the lower the better, and the only one"
+
+
+def test_a_measure_that_is_written_in_two_ways_is_one(
+    collection: Collection, tmp_path: Path
+) -> None:
+    group = "AWRF@5(attribute=gender,unit=bits)"
+    twice = ["AWRF@5(unit=bits)", "nDCG@5", group, "nDCG@5×AWRF@5(unit=bits)"]
+    measured = _measured(collection, tmp_path, measures=twice)
+    assert [*measured.means.measure.unique()] == [twice[0], twice[1], twice[3]]
+    once = _measured(collection, tmp_path / "once", measures=MEASURES).means
+    both = measured.means.set_index(["measure", "system"])["mean"].sort_index()
+    pd.testing.assert_series_equal(both, once.set_index(["measure", "system"])["mean"].sort_index())
