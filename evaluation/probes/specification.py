@@ -132,7 +132,7 @@ class ProbeExperiment(Options, Documented):
         shown: What language models read of an item: title, text or title_text.
     """
 
-    collection: str
+    collection: str = "notables"
     split: str | None = None
     queries: Count | None = None
     size: Annotated[int, Field(ge=4, multiple_of=4, strict=True)] = 200

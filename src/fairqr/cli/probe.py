@@ -15,7 +15,7 @@ from fairqr.base.errors import ModelError
 from fairqr.base.extras import library
 from fairqr.base.settings import cache_dir, default_model
 from fairqr.cli import output as out
-from fairqr.cli.common import NOTABLES, RUN, ModelSettings, RunSettings, agree, run
+from fairqr.cli.common import RUN, ModelSettings, RunSettings, agree, run
 from fairqr.cli.options import Fields, checked, command
 from fairqr.cli.output import Printed, Progress
 from fairqr.evaluation.probes import specification as specs
@@ -165,7 +165,7 @@ def _probe(
     from fairqr.prompts.library import PromptLibrary
 
     library("pandas", "A probe")
-    usual = {"title": "A probe", "collection": NOTABLES}
+    usual = {"title": "A probe"}
     experiment = checked(spec, {**usual, **values})
     output = running.output
     with Progress() as watcher:
