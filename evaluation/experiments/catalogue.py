@@ -26,7 +26,7 @@ SHIPPED = sorted(path.stem for path in FILES.glob("*.yaml"))
 
 SMALL = "small"
 """What a file may say beside the experiment: the values of its small form, which gives a first
-answer in about two minutes."""
+answer in minutes."""
 
 SEARCH = "search"
 FAIR_RAG = "fair_rag"

@@ -77,7 +77,7 @@ def run_experiment(
             [default: 2]
         workers: Where the work runs, if not in this process: ray://local or ray://HOST:PORT.
         prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
-        small: Run its small form: less of everything, for a first answer in about two minutes.
+        small: Run its small form: less of everything, for a first answer in minutes.
         report: Write the report when the run is done.
         yes: Run even if the model may be asked more than 2,000 times or read more than 1,000,000
             tokens; a tuning counts each training example as three questions.
