@@ -31,7 +31,7 @@ OPEN = ("/", "/healthz", "/readyz", "/openapi.json", "/docs")
 MCP_PATH = "/mcp"
 
 # The most values in a body, if audits need no more: each takes memory, and time to check.
-MOST_VALUES = 10_000
+MOST_VALUES = 5_000
 
 OF_A_QUERY = 4  # the most values that a query of an audit has: an object, with its weight
 

@@ -17,7 +17,7 @@ MOST = 0.05
 
 SIZE = 990_000
 
-_MANY = json.dumps({"query": "x", **{f"a{number}": 1 for number in range(9_000)}}).encode()
+_MANY = json.dumps({"query": "x", **{f"a{number}": 1 for number in range(4_900)}}).encode()
 BODIES = {
     "list": b'{"query":"x","attributes":[' + b"1," * 490_000 + b"1]}",
     "lists": b'{"query":"x","attributes":[' + b"[]," * 330_000 + b"1]}",
@@ -32,7 +32,7 @@ BODIES = {
     "name": b'{"query":"x","model":"' + b"x " * 490_000 + b'"}',
     "long member": b'{"' + b"x" * SIZE + b'":1}',
     "target": b'{"query":"x","target":"' + b"x:1," * 240_000 + b'"}',
-    "targets": json.dumps({"query": "x", "target": ["x:1"] * 9_000}).encode(),
+    "targets": json.dumps({"query": "x", "target": ["x:1"] * 4_900}).encode(),
     "discount": b'{"query":"x","discount":"rbp(' + b"1" * SIZE + b')"}',
     "number": b'{"query":"x","k":' + b"9" * SIZE + b"}",
     "queries": json.dumps({"queries": [{"weight": "x"}] * 3_000}).encode(),
@@ -40,7 +40,7 @@ BODIES = {
     "parts": json.dumps(
         {"model": "x", "messages": [{"role": "user", "content": [{"type": 1}] * 3_000}]}
     ).encode(),
-    "parameters": json.dumps({"model": "x", "messages": [], "fairqr": {"k": [1] * 9_000}}).encode(),
+    "parameters": json.dumps({"model": "x", "messages": [], "fairqr": {"k": [1] * 4_900}}).encode(),
     "call": json.dumps({**INITIALIZE, "params": {str(n): 1 for n in range(4_900)}}).encode(),
     "calls": json.dumps([INITIALIZE] * 900).encode(),
 }
@@ -67,7 +67,7 @@ async def test_a_wrong_body_lets_others_be_answered(
             if path == "/v1/runs":
                 body = b'{"kind":"search","request":' + body + b"}"
             # A collection of garbage may come between.
-            waits = [await _longest_wait(client, path, body, headers) for _ in range(3)]
+            waits = [await _longest_wait(client, path, body, headers) for _ in range(5)]
             assert min(waits) < MOST, name
     assert "validate" not in caplog.text, "what was asked is in no log"
 
