@@ -8,7 +8,6 @@ functions stand there as mkdocstrings takes them, which reads them by griffe.
 
 from __future__ import annotations
 
-import inspect
 import pkgutil
 import re
 import shutil
@@ -65,7 +64,6 @@ def main() -> int:
 
 def write_reference(folder: Path) -> None:
     """Write all pages into a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         text = DIRECTIVE.sub(lambda it: "\n".join(globals()[it[1]](*it[2].split())), text)
@@ -114,7 +112,7 @@ def entries(name: str, *columns: str) -> Iterator[str]:
 def public() -> Iterator[str]:
     """Write the public classes and functions of the package."""
     for value in (getattr(fairqr, name) for name in fairqr.__all__):
-        if not inspect.ismodule(value):
+        if hasattr(value, "__qualname__"):  # a module is no entry
             yield f"::: {value.__module__}.{value.__qualname__}\n"
 
 

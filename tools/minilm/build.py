@@ -15,7 +15,7 @@ from typing import Any
 from onnx import NodeProto, TensorProto, helper
 
 LAYERS, HEADS, WIDTH, INNER = 6, 12, 384, 1536
-EMBEDDINGS = {"word_embeddings": 30_522, "position_embeddings": 512, "token_type_embeddings": 2}
+EMBEDDINGS = ("word_embeddings", 30_522), ("position_embeddings", 512), ("token_type_embeddings", 2)
 EPSILON = 1e-12
 FUSED, EMBED = "com.microsoft", "EmbedLayerNormalization"
 """The operators of onnxruntime that do a whole part of a transformer."""
@@ -83,8 +83,7 @@ class Graph:
 def build() -> bytes:
     """Return the graph."""
     graph = Graph()
-    each = EMBEDDINGS.items()
-    tables = [graph.weight(f"embeddings.{name}.weight", size, WIDTH) for name, size in each]
+    tables = [graph.weight(f"embeddings.{name}.weight", size, WIDTH) for name, size in EMBEDDINGS]
     given = ["ids", "segments", *tables, *graph.scale("embeddings.LayerNorm", WIDTH)]
     text = graph.node(EMBED, given, "text_0", "unused", domain=FUSED, epsilon=EPSILON)
     for number in range(LAYERS):
