@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import json
 import os
 import secrets
 import shutil
@@ -25,7 +26,6 @@ from fairqr.base.errors import ModelError, WorkersError
 from fairqr.evaluation.experiments import workers as ray_workers
 from fairqr.evaluation.experiments.workers import RunOptions, Tools
 from tests.integration.evaluation.test_experiments import collection, write_experiment
-from tests.integration.evaluation.test_jobs import records
 from tests.integration.model_server import (
     KEY,
     Answer,
@@ -134,6 +134,12 @@ def _keywords(asked: Asked) -> Answer:
     return says({"keywords": [words[place % 7], words[place // 7 % 7]]})
 
 
+def _records(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file, in the order of their keys, without what is a time."""
+    lines = (json.loads(line) for line in path.read_text().splitlines())
+    return sorted(({**line, "milliseconds": 0} for line in lines), key=json.dumps)
+
+
 def _workers_of(pid: int) -> list[int]:
     """The processes of Ray that do jobs and descend from a process."""
     parents: dict[int, int] = {}
@@ -178,8 +184,8 @@ def test_searches_on_ray_are_those_of_one_process(
     out, err = child.communicate(timeout=PATIENCE)
     assert child.returncode == 0, out + err
     assert "Traceback" not in err
-    found = records(there / "results.jsonl")
-    assert found == records(here / "results.jsonl")
+    found = _records(there / "results.jsonl")
+    assert found == _records(here / "results.jsonl")
     assert len(found) == 4 * 4
     assert any(record["model_calls"] for record in found)
     assert (there / "measures.csv").read_bytes() == (here / "measures.csv").read_bytes()

@@ -1,12 +1,15 @@
-"""Documents that fit on a screen."""
+"""Documents that fit on a screen, and jobs that another process could do."""
 
 from __future__ import annotations
 
 import json
+import pickle
+from typing import Any
 
 import pytest
 
 from fairqr.evaluation.collections.labels import Groups, scan_corpus
+from fairqr.evaluation.experiments.workers import Tools
 from fairqr.retrieval.sources.corpus import Corpus, find_corpus
 
 SCHEMA = """attributes:
@@ -49,3 +52,14 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 @pytest.fixture(scope="session")
 def scan(people: Corpus) -> Groups:
     return scan_corpus(people, set(LABELS))
+
+
+@pytest.fixture
+def plain_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs, what they take and what they give are pickled, as on Ray."""
+    do = Tools.do
+
+    async def pickled(tools: Tools, *job: Any) -> Any:
+        return pickle.loads(pickle.dumps(await do(tools, *pickle.loads(pickle.dumps(job)))))
+
+    monkeypatch.setattr(Tools, "do", pickled)

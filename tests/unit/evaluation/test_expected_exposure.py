@@ -73,30 +73,6 @@ def test_the_bounds_are_reached_and_never_left_by_any_order(text: str) -> None:
         assert bounds.loss[0] == 0
 
 
-@settings(max_examples=60)
-@given(
-    text=st.sampled_from(DISCOUNTS),
-    n=st.integers(1, 5),
-    k=st.sampled_from([None, 1, 2, 4]),
-    data=st.data(),
-)
-def test_mixtures_of_orders_stay_within_the_bounds(
-    text: str, n: int, k: int | None, data: st.DataObject
-) -> None:
-    m = data.draw(st.integers(0, n))
-    discount = Discount.parse(text)
-    samples = data.draw(st.lists(st.permutations(range(n)), min_size=1, max_size=6))
-    useful = np.arange(n) < m
-    found = expected_exposure(samples, useful, discount, k)
-    slack = 1e-9
-    for value, (low, high) in (
-        (found.disparity, found.bounds.disparity),
-        (found.relevance, found.bounds.relevance),
-        (found.loss, found.bounds.loss),
-    ):
-        assert low - slack <= value <= high + slack
-
-
 @st.composite
 def cut_samples(draw: st.DrawFn) -> tuple[int, list[list[int]]]:
     """Rankings that may leave items out, as many as three."""
@@ -138,6 +114,12 @@ def test_it_is_what_counting_every_item_in_every_order_gives(
     assert found.useful_relevance == pytest.approx((system * useful) @ target)
     assert found.loss == pytest.approx(((system - target) ** 2).sum(), abs=1e-9)
     assert found.bounds.relevance[1] == pytest.approx(target @ target)
+    for value, (low, high) in (
+        (found.disparity, found.bounds.disparity),
+        (found.relevance, found.bounds.relevance),
+        (found.loss, found.bounds.loss),
+    ):
+        assert low - 1e-9 <= value <= high + 1e-9
     count = len(samples)
     if count == 1:
         assert found.unbiased_disparity is None
@@ -193,28 +175,6 @@ class TestThePaper:
         a = min(k, n - m)
         assert bounds.disparity == pytest.approx((k**2 / n, k))
         assert bounds.relevance == pytest.approx((a * other + (k - a) * useful, upper))
-
-    def test_a_fixed_ranking_has_the_highest_disparity(self) -> None:
-        found = expected_exposure([range(10)] * 100, np.arange(10) < 3, Discount("top_k", 5))
-        assert found.disparity == 5
-        assert found.unbiased_disparity == pytest.approx(5)
-
-    def test_the_oracle_has_the_highest_relevance_and_no_loss(self) -> None:
-        found = expected_exposure(optimal(6, 2), np.arange(6) < 2, Discount("top_k", 3))
-        assert found.relevance == pytest.approx(found.bounds.relevance[1])
-        assert found.loss == pytest.approx(0, abs=1e-12)
-
-    def test_uniform_orders_have_relevance_k_squared_over_n(self) -> None:
-        """After normalisation by the upper bound that is m/n where m ≥ k."""
-        found = expected_exposure(list(orders(6)), np.arange(6) < 4, Discount("top_k", 3))
-        assert found.disparity == pytest.approx(9 / 6)
-        assert found.relevance == pytest.approx(9 / 6)
-        assert found.relevance / found.bounds.relevance[1] == pytest.approx(4 / 6)
-
-    def test_relevance_of_the_useful_alone_stays_below_the_bound_where_m_is_below_k(self) -> None:
-        found = expected_exposure(optimal(6, 2), np.arange(6) < 2, Discount("top_k", 3))
-        assert found.useful_relevance == pytest.approx(2)
-        assert found.bounds.relevance[1] == pytest.approx(2 + 1 / 4)
 
     def test_few_samples_look_less_even_than_they_are(self) -> None:
         """n = 1000, 100 uniform samples of 5: .0148 by the plain estimate where .005 is true."""

@@ -28,6 +28,7 @@ from tests.unit.agents.ranking.fakes import WeighingModel
 from tests.unit.evaluation.probes.made import listwise, lora, pairwise, people, write_collection
 from tests.unit.evaluation.watching import Watcher
 
+pytestmark = pytest.mark.usefixtures("plain_jobs")
 PROMPTS = PromptLibrary()
 
 

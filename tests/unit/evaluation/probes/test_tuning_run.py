@@ -27,6 +27,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
+pytestmark = pytest.mark.usefixtures("plain_jobs")
+
 CELLS = [(relevant, protected) for relevant in (True, False) for protected in (True, False)]
 WORDS = 6
 QUERIES = 40

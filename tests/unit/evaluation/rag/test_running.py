@@ -41,6 +41,7 @@ from tests.unit.evaluation.rag.small_rag import (
 )
 from tests.unit.evaluation.watching import Watcher
 
+pytestmark = pytest.mark.usefixtures("plain_jobs")
 FIXED = Draw("bm25", "deterministic", None, 0)
 SCORES = np.array([1.0, 5.0, 3.0, 4.0, 2.0])
 
