@@ -302,8 +302,9 @@ class Folder(Generic[M]):
             InputError: The folder holds something else.
         """
         if not self.exists():
-            # A kill may have left the lock and a file that was to become the manifest.
-            left = (LOCK, f".{self.name}.")
+            # A kill leaves the lock and a file that was to become the manifest. Replies of another
+            # run may have been brought.
+            left = (LOCK, f".{self.name}.", self.replies.name)
             if any(not path.name.startswith(left) for path in self.folder.glob("*")):
                 raise InputError(
                     f"The folder {self.folder} is not empty and has no {self.what}; choose another."

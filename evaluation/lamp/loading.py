@@ -181,7 +181,7 @@ def load_lamp(
         name=name,
         title=f"{name}: {kind.about}",
         note=" ".join(notes),
-        task=RagTask(name, f"lamp{kind.number}", kind.utility, kind.hypothesis),
+        task=RagTask(name, f"lamp{kind.number}", kind.utility),
         queries=tuple(queries),
         fingerprint=hashlib.sha256(hashes.encode()).hexdigest(),
         left_out=dict(left_out),

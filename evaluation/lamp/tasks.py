@@ -13,7 +13,6 @@ from typing import Literal
 
 from pydantic import BaseModel, TypeAdapter
 
-from fairqr.agents.attribution.attributor import RAW
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.lamp.metrics import Accuracy, FourMinusError, Rouge
@@ -32,7 +31,6 @@ class LampTask(BaseModel, frozen=True, extra="forbid"):
         pattern: Its groups are the query, instead of the text behind the marker.
         judged: By which utility answers are judged.
         labels: What there is to choose from, if answers are judged by label.
-        hypothesis: A template that makes a bare label into a sentence.
     """
 
     number: int
@@ -43,7 +41,6 @@ class LampTask(BaseModel, frozen=True, extra="forbid"):
     pattern: re.Pattern[str] | None = None
     judged: Literal["citation", "label", "rating", "words"] = "words"
     labels: tuple[str, ...] = ()
-    hypothesis: str = RAW
 
     @property
     def name(self) -> str:

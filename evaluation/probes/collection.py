@@ -16,7 +16,7 @@ from itertools import zip_longest
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from fairqr.agents.ranking.rankers import RankItem
 from fairqr.agents.statistics import stream
@@ -24,7 +24,7 @@ from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.progress import StageWatcher
-from fairqr.evaluation.probes.specification import ProbeExperiment, ProbeSource
+from fairqr.evaluation.probes.specification import ProbeExperiment
 from fairqr.retrieval.fairness.protected import ProtectedGroup
 from fairqr.retrieval.sources.documents import ProgressFunction
 
@@ -41,10 +41,8 @@ Kind = Literal["relevant", "irrelevant", "relevance"]
 GROUP_KINDS: tuple[Kind, ...] = ("relevant", "irrelevant")
 
 
-class PlainData(BaseModel):
+class PlainData(BaseModel, frozen=True, extra="forbid"):
     """Values that do not change."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ProbeItem(PlainData):
@@ -163,8 +161,8 @@ def open_probe_collections(
     whole = find_collection(experiment.collection, experiment.split)
     schema = whole.corpus.schema
     compared = [
-        ProtectedGroup.parse(schema.attribute(it.attribute), it.protected, it.words)
-        for it in _sources(experiment, whole, watcher)
+        ProtectedGroup.parse(schema.attribute(name), protected, experiment.words)
+        for name, protected in _sources(experiment, whole, watcher)
     ]
     names = [_name(whole, sides) for sides in compared]
     if twice := [name for name in names if names.count(name) > 1]:
@@ -175,22 +173,18 @@ def open_probe_collections(
 
 def _sources(
     experiment: ProbeExperiment, whole: Collection, watcher: StageWatcher
-) -> list[ProbeSource]:
-    """Return which groups are compared; those that an experiment lists may be left out."""
+) -> list[tuple[str, str]]:
+    """Return attributes with their protected groups; of those listed some may be left out."""
     if experiment.attribute is not None:
-        protected = experiment.protected or "female"
-        named = {"attribute": experiment.attribute, "protected": protected}
-        return [ProbeSource(**named, words=experiment.words)]
+        return [(experiment.attribute, experiment.protected or "female")]
     known = whole.corpus.schema.attributes
-    found = [it for it in experiment.sources if it.attribute in known] or [
-        ProbeSource(attribute=name, protected=attribute.groups[0])
-        for name, attribute in known.items()
-    ]
-    if lacking := [it.attribute for it in experiment.sources if it.attribute not in known]:
+    named = [(it.partition("=")[0], it.partition("=")[2]) for it in experiment.sources]
+    found = [it for it in named if it[0] in known]
+    found = found or [(name, attribute.groups[0]) for name, attribute in known.items()]
+    if lacking := [name for name, _ in named if name not in known]:
         watcher.note(
             f"'{whole.name}' has no attribute {one_line(' or '.join(lacking))}, so we probe "
-            f"{', '.join(f'{it.attribute}={it.protected}' for it in found)}; '--attribute' and "
-            "'--protected' name others."
+            f"{', '.join(map('='.join, found))}; '--attribute' and '--protected' name others."
         )
     return found
 
@@ -349,9 +343,14 @@ class ProbePair:
 def planned_pairs(query: ProbeQuery, limit: int, relevance: int, seed: int) -> list[ProbePair]:
     """Return all pairs of a query that are asked about: relevant, irrelevant, relevance.
 
+    The first two match protected with unprotected items that are alike in relevance, at random.
     Relevance pairs match relevant with irrelevant items of the same side: they show whether a model
     judges relevance at all. The sides take turns as long as both have pairs, so that neither counts
-    more.
+    more. There are none of a kind if one of its cells is empty.
+
+    No item is in two pairs of a kind. The draw of a kind depends on nothing but the items of its
+    two cells, the seed and the query's id: neither on the order of the list nor on other queries;
+    and fewer pairs are the first of more.
 
     Args:
         query: Its items.
@@ -359,30 +358,16 @@ def planned_pairs(query: ProbeQuery, limit: int, relevance: int, seed: int) -> l
         relevance: The most relevance pairs; their relevant item stands as ``protected``.
         seed: The seed of the draws.
     """
-    pairs = [pair for kind in GROUP_KINDS for pair in group_pairs(query, kind, limit, seed)]
+    pairs = list[ProbePair]()
+    for kind in GROUP_KINDS:
+        cells = (f"{kind}_protected", f"{kind}_unprotected")
+        pairs += _matched(query, kind, cells, "", seed)[:limit]
     sides = (
         _matched(query, "relevance", (f"relevant_{side}", f"irrelevant_{side}"), f" {side}", seed)
         for side in ("protected", "unprotected")
     )
     turns = [pair for turn in zip_longest(*sides) for pair in turn if pair]
     return pairs + turns[:relevance]
-
-
-def group_pairs(query: ProbeQuery, kind: Kind, limit: int, seed: int) -> list[ProbePair]:
-    """Match protected with unprotected items that are alike in relevance, at random.
-
-    No item is in two pairs. The draw depends on nothing but the items of the two cells, the seed
-    and the query's id: neither on the order of the list nor on other queries; and fewer pairs are
-    the first of more. There are none if one of the two cells is empty.
-
-    Args:
-        query: Its items.
-        kind: Whether both items are relevant or both are not.
-        limit: The most pairs.
-        seed: The seed of the draw.
-    """
-    cells = (f"{kind}_protected", f"{kind}_unprotected")
-    return _matched(query, kind, cells, "", seed)[:limit]
 
 
 def _matched(

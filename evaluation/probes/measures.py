@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fairqr.agents import statistics
 from fairqr.agents.models.opening import CAUSAL
@@ -28,7 +28,7 @@ from fairqr.evaluation.probes import store as kept
 from fairqr.evaluation.probes.collection import CELLS, GROUP_KINDS, ProbeQuery, planned_pairs
 from fairqr.evaluation.probes.specification import INITIAL, LISTWISE_KIND
 from fairqr.graph.probe.builder import verdict_in_words
-from fairqr.retrieval.fairness.exposure import INVERSE_LOG, exposure_ratio
+from fairqr.retrieval.fairness.exposure import INVERSE_LOG, FloatArray, exposure_ratio
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -38,14 +38,8 @@ RATIO = "exposure ratio"
 WHY = {"ndcg": "nothing_relevant", "ratio": "empty_group"}
 """Why a list whose questions were answered has no value."""
 
-GROUPS: dict[str, tuple[str, ...]] = {
-    **{kind: (kind,) for kind in GROUP_KINDS},
-    "both": GROUP_KINDS,
-}
+GROUPS: dict[str, tuple[str, ...]] = {it: (it,) for it in GROUP_KINDS} | {"both": GROUP_KINDS}
 """The kinds of pairs that are measured, by the kinds of their records."""
-
-RELEVANCE: dict[str, tuple[str, ...]] = {"relevance": ("relevance",)}
-"""Pairs about no group: a relevant item replaces the protected one, an irrelevant one the other."""
 
 SHARES = {
     "protected": "protected",
@@ -59,7 +53,6 @@ SHARES = {
 
 VALUES = ["measure", "value", "low", "high", "count", "of"]
 
-Floats = NDArray[np.float64]
 Row = dict[str, Any]
 
 
@@ -217,8 +210,7 @@ def list_measures(query: ProbeQuery, record: kept.RankingRecord | None, k: int) 
     """
     cells = [len(query.of_cell(cell)) for cell in CELLS]
     # Without a ranking, what it cost and what failed are as in a new record.
-    blank: Any = kept.RankingRecord
-    told = record or blank.model_construct()
+    told = record or kept.RankingRecord(collection="", query=query.id, ranker="", order=())
     found: Row = {
         "status": "not_run" if record is None else "failed" if record.failed else "ok",
         **dict.fromkeys(("precision", "ndcg", "ratio", "share", "top_share"), np.nan),
@@ -408,7 +400,8 @@ def measure_pairs(store: kept.ProbeStore) -> MeasuredPairwise:
     records = {(stage, *it.key): it for stage in stages for it in store.lines(stage).read()}
     limit = experiment.held_out_pairs if tuned else experiment.pairs
     models = [f"{CAUSAL}:{tuned.base}"] if tuned else experiment.models
-    kinds = GROUPS | (RELEVANCE if experiment.relevance_pairs else {})
+    # Pairs of relevance are about no group: a relevant item replaces the protected one.
+    kinds = GROUPS | ({"relevance": ("relevance",)} if experiment.relevance_pairs else {})
     rows, changes, family = list[Row](), list[Row](), list[Row]()
     for collection in store.collections():
         name, words = collection.manifest.name, collection.manifest.sides.words
@@ -551,7 +544,7 @@ def changes_of(
         yield row
 
 
-def _change(parts: Floats, statistic: Callable[[Any], Any], random: np.random.Generator) -> Row:
+def _change(parts: FloatArray, statistic: Callable[[Any], Any], random: np.random.Generator) -> Row:
     """Return how a statistic changed, its interval, and p that nothing changed.
 
     If nothing did, a coin could say in each query which answers were those before.

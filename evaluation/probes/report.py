@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,39 +31,26 @@ KINDS = {
 
 def values_of(measured: Found) -> dict[str, Any]:
     """Return the values that the template shows."""
-    entries, experiment = measured.manifest.collections, measured.spec
-    if isinstance(measured, measures.MeasuredListwise):
-        parts = [_lists(measured, entry) for entry in entries]
-    else:
-        parts = [_pairs(measured, entry) for entry in entries]
+    part: Any = _lists if isinstance(measured, measures.MeasuredListwise) else _pairs
     return {
-        "title": experiment.title,
-        "about": experiment.about,
+        "title": measured.spec.title,
+        "about": measured.spec.about,
         "measured": measured,
         "manifest": measured.manifest,
-        "experiment": experiment,
-        "missing": measured.missing,
-        "parts": parts,
+        "experiment": measured.spec,
+        "parts": [part(measured, entry) for entry in measured.manifest.collections],
         "cells": CELLS,
         "kinds": KINDS,
         "mean": mean_cell,
         "share": share_cell,
         "ratio": ratio_cell,
-        "counts": counts,
     }
 
 
 def figures_of(measured: Found) -> list[Figure]:
     """Draw the figures of a report."""
-    entries = measured.manifest.collections
-    if isinstance(measured, measures.MeasuredListwise):
-        return [_places(measured, entry) for entry in entries]
-    return [_wins(measured, entry) for entry in entries]
-
-
-def _name(entry: CollectionEntry) -> str:
-    """Return the name of the figure of a collection."""
-    return file_name("groups", entry.name)
+    draw: Any = _places if isinstance(measured, measures.MeasuredListwise) else _wins
+    return [draw(measured, entry) for entry in measured.manifest.collections]
 
 
 def _of(found: DataFrame, entry: CollectionEntry) -> DataFrame:
@@ -91,21 +78,15 @@ def ratio_cell(row: Any) -> Markdown:
     return cell(Markdown(ratio), text.span([row.ratio_low, row.ratio_high]), wins)
 
 
-def counts(found: Mapping[str, int], names: Mapping[str, str] | None = None) -> str:
-    """Write how often each thing happened, or ``none``."""
-    described = (f"{count:,} × {(names or {}).get(kind, kind)}" for kind, count in found.items())
-    return "; ".join(described) or "none"
-
-
 def _pairs(measured: measures.MeasuredPairwise, entry: CollectionEntry) -> dict[str, Any]:
     """Return what the template shows of the pairs of one collection."""
     figures = _of(measured.figures, entry)
-    part = {"entry": entry, "figure": _name(entry)}
+    part = {"entry": entry, "figure": file_name("groups", entry.name)}
     part |= {"rows": list(figures.itertuples()), "tests": int(figures.p_holm.notna().sum())}
     if isinstance(measured, measures.MeasuredLora):
         changes = list(_of(measured.changes, entry).itertuples())
-        part |= {"changes": {(row.kind, row.measure): row for row in changes}}
-        part |= {"tests": changes[0].tests}
+        by_kind = {(row.kind, row.measure): row for row in changes}
+        part |= {"changes": by_kind, "tests": changes[0].tests}
     return part
 
 
@@ -118,7 +99,7 @@ def _lists(measured: measures.MeasuredListwise, entry: CollectionEntry) -> dict[
     references = _of(measured.lists, entry).drop_duplicates("query").ratio_of_relevance.dropna()
     return {
         "entry": entry,
-        "figure": _name(entry),
+        "figure": file_name("groups", entry.name),
         "rows": rows,
         "gains": list(tests[tests.test == "relevance"].itertuples()),
         "between": list(tests[tests.test == "askers"].itertuples()),
@@ -145,16 +126,11 @@ def _rows(measured: measures.MeasuredListwise, entry: CollectionEntry) -> Iterat
             "means": {row.measure: row for row in means.itertuples()},
             "lean": next(leans.itertuples(), None),
             "lists": lists,
-            "failures": summed(lists.failures),
-            "repairs": summed(lists.repairs),
+            "failures": sum(map(Counter, lists.failures), Counter[str]()),
+            "repairs": sum(map(Counter, lists.repairs), Counter[str]()),
             "warnings": Counter(lists.warnings.explode().dropna()),
             "places": lists.places.explode().dropna().astype(float),
         }
-
-
-def summed(counted: Iterable[Mapping[str, int]]) -> Counter[str]:
-    """Return how often each thing happened in all lists together."""
-    return sum((Counter(it) for it in counted), Counter[str]())
 
 
 def _places(measured: measures.MeasuredListwise, entry: CollectionEntry) -> Figure:
@@ -166,7 +142,7 @@ def _places(measured: measures.MeasuredListwise, entry: CollectionEntry) -> Figu
         own = drawn.setdefault(row["name"], {asker: [] for asker in askers})
         own[askers[0] if row["asker"] == "any" else row["asker"]] = row["places"]
     alt = "Histograms of the places of protected items; the table below has their quantiles."
-    return Figure(_name(entry), alt, plots.draw_histograms(drawn))
+    return Figure(file_name("groups", entry.name), alt, plots.draw_histograms(drawn))
 
 
 def _wins(measured: measures.MeasuredPairwise, entry: CollectionEntry) -> Figure:
@@ -182,4 +158,5 @@ def _wins(measured: measures.MeasuredPairwise, entry: CollectionEntry) -> Figure
             bars.append(plots.Bar(title, (value, low, high), f"{side} item wins", {}))
             title = ""
     alt = "Shares of pairs that either item wins in both orders; the table below has them."
-    return Figure(_name(entry), alt, plots.draw_bars({"": bars}, colours, "share of pairs"))
+    plot = plots.draw_bars({"": bars}, colours, "share of pairs")
+    return Figure(file_name("groups", entry.name), alt, plot)

@@ -28,7 +28,6 @@ from fairqr.evaluation.probes import specification as specs
 from fairqr.evaluation.probes import store as kept
 from fairqr.evaluation.probes import tuning
 from fairqr.evaluation.probes.measures import measure
-from fairqr.evaluation.probes.store import STAGES, ProbeStore
 from fairqr.prompts.library import PromptLibrary
 
 __all__ = ["measure", "run"]
@@ -174,30 +173,30 @@ def tasks_of(experiment: Untuned, asked: Asked, collection: probes.ProbeCollecti
     return tasks
 
 
-async def opened(tools: Tools, asked: Asked, at_once: int) -> Any:
+async def opened(tools: Tools, asked: Asked) -> Any:
     """Return a ranker or judge that is started; it is opened where it is not open yet."""
 
     async def language_model() -> LanguageModel | None:
         return asked.language_model(tools.replies)
 
     # One for all windows, since a large model takes long to load.
-    named = (asked.model, dict(asked.options))
-    model = await tools.keep("ranking model", named, language_model)
-    return await tools.started("ranker", asked, lambda: asked.open(tools.prompts, model, at_once))
+    model = await tools.keep("ranking model", (asked.model, asked.options), language_model)
+    how = (tools.prompts, model, tools.at_once)
+    return await tools.started("ranker", asked, lambda: asked.open(*how))
 
 
-async def start_asked(tools: Tools, asked: Asked, at_once: int) -> None:
+async def start_asked(tools: Tools, asked: Asked) -> None:
     """Open and start a ranker or judge, where it is not open yet."""
-    await opened(tools, asked, at_once)
+    await opened(tools, asked)
 
 
-async def do_task(tools: Tools, task: Task, at_once: int) -> engine.Done[Any]:
+async def do_task(tools: Tools, task: Task) -> engine.Done[Any]:
     """Rank a list, or compare the items of a pair in both orders.
 
     Raises:
         ModelError: The model was away for a part of it.
     """
-    made = await opened(tools, task.asked, at_once)
+    made = await opened(tools, task.asked)
     if isinstance(made, PairwiseJudge):
         compared = await made.compare(task.query, task.items, task.group)
         both = (compared.one_first, compared.other_first)
@@ -241,16 +240,6 @@ class ProbePlan:
     tasks: Sequence[Task]
     batches: tuning.Batches = ()
 
-    @property
-    def stages(self) -> Mapping[str, str]:
-        """The files of records, without their ending, and what is asked for each."""
-        return STAGES[self.manifest.experiment.kind]
-
-    @property
-    def asked(self) -> dict[tuple[str, str], Asked]:
-        """All that is asked, by its place."""
-        return {task.asked.place: task.asked for task in self.tasks}
-
 
 async def make_probe_plan(
     experiment: kept.AnyProbe, prompts: PromptLibrary, watcher: StageWatcher, **options: Any
@@ -274,10 +263,9 @@ async def make_probe_plan(
         probed = experiment.probing(f"{CAUSAL}:{base}")
     asked = askings(probed, {name: it for name, it in options.items() if it is not None})
     used = dict.fromkeys(it.prompt for it in asked if it.model)
-    if unused := sorted(experiment.prompts.keys() - used.keys()):
-        known = f"the prompts here are {', '.join(sorted(used))}" if used else "none is"
-        raise InputError(f"The prompt '{one_line(unused[0])}' is not used; {known}.")
-    found = [prompts.get(name, experiment.prompts.get(name)) for name in used]
+    # Also those that are not asked with: a name may be misspelt.
+    chosen = {name: prompts.get(name, version) for name, version in experiment.prompts.items()}
+    found = [chosen.get(name) or prompts.get(name) for name in used]
     texts = {experiment.shown, *(it.how.shown for it in asked)} != {"title"}
     collections = await asyncio.to_thread(
         probes.open_probe_collections, experiment, texts=texts, watcher=watcher
@@ -296,7 +284,7 @@ async def make_probe_plan(
     return ProbePlan(manifest, collections, tasks, batches)
 
 
-def remaining_cost(plan: ProbePlan, prompts: PromptLibrary, store: ProbeStore) -> rankers.Cost:
+def remaining_cost(plan: ProbePlan, prompts: PromptLibrary, store: kept.ProbeStore) -> rankers.Cost:
     """Estimate what a run will still cost, at most; what the folder holds does not count.
 
     Raises:
@@ -304,12 +292,13 @@ def remaining_cost(plan: ProbePlan, prompts: PromptLibrary, store: ProbeStore) -
             not named rightly.
     """
     store.check(plan.manifest)
+    asked = {task.asked.place: task.asked for task in plan.tasks}
     opened: dict[Any, Any] = {
-        place: it.open(prompts, it.language_model()) for place, it in plan.asked.items()
+        place: it.open(prompts, it.language_model()) for place, it in asked.items()
     }
     costs = [opened[it.asked.place].cost(it.query, it.items, it.group) for it in plan.tasks]
     total = rankers.Cost()
-    for stage in plan.stages:
+    for stage in kept.STAGES[plan.manifest.experiment.kind]:
         done = store.lines(stage).done()
         left = (cost for cost, it in zip(costs, plan.tasks, strict=True) if it.key not in done)
         total = sum(left, total)
@@ -321,7 +310,7 @@ def remaining_cost(plan: ProbePlan, prompts: PromptLibrary, store: ProbeStore) -
 
 
 async def run_probe(
-    plan: ProbePlan, store: ProbeStore, tools: Tools, *, watcher: StageWatcher
+    plan: ProbePlan, store: kept.ProbeStore, tools: Tools, *, watcher: StageWatcher
 ) -> None:
     """Do all tasks of a probe that have no record yet, one ranker or model after the other.
 
@@ -336,28 +325,28 @@ async def run_probe(
             items; or it cannot be tuned. The results so far are kept.
     """
 
-    async def start(place: tuple[str, str]) -> None:
-        await tools.do(start_asked, plan.asked[place], tools.at_once)
+    async def start(asked: Asked) -> None:
+        await tools.do(start_asked, asked)
         # Nothing is written before the model is there.
         store.start(plan.manifest, plan.collections)
 
     with store.locked():
         store.check(plan.manifest)
-        for stage, title in plan.stages.items():
+        for stage, title in kept.STAGES[plan.manifest.experiment.kind].items():
             if stage == "after":
-                judge = await opened(tools, plan.tasks[0].asked, tools.at_once)
+                judge = await opened(tools, plan.tasks[0].asked)
                 await tuning.tune(store, plan.manifest, plan.batches, judge, watcher)
                 tuned = replace(plan.tasks[0].asked, model=f"{CAUSAL}:{store.adapter}")
                 plan = replace(plan, tasks=[replace(task, asked=tuned) for task in plan.tasks])
             undone = await engine.run_tasks(
                 plan.tasks,
-                lambda task: tools.do(do_task, task, tools.at_once),
+                lambda task: tools.do(do_task, task),
                 store.lines(stage),
                 title=title,
                 keys=lambda task: [task.key],
-                place=lambda task: task.asked.place,
+                place=lambda task: task.asked,
                 start=start,
-                model=lambda place: place[0],
+                model=lambda asked: asked.name,
                 watcher=watcher,
                 at_once=tools.at_once,
             )
@@ -368,7 +357,7 @@ async def run_probe(
 
 async def run(
     experiment: kept.AnyProbe, options: RunOptions, *, shared: bool = False, **asked: Any
-) -> ProbeStore:
+) -> kept.ProbeStore:
     """Do all that is not done yet, and say first what it will cost at most.
 
     Args:
@@ -387,7 +376,7 @@ async def run(
     plan = await make_probe_plan(experiment, options.prompts, options.watcher, **asked)
     same = plan.manifest.model_dump_json(include=set(plan.manifest.identity()))
     own = hashlib.sha256(same.encode()).hexdigest()[:24]
-    store = ProbeStore(options.folder / own if shared else options.folder)
+    store = kept.ProbeStore(options.folder / own if shared else options.folder)
     cost = remaining_cost(plan, options.prompts, store)
     options.agree(cost.calls, cost.tokens)
     most = f"at most {cost.calls:,} questions to language models, about {cost.tokens:,} tokens"

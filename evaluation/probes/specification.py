@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from fairqr.agents.ranking.rankers import Asker, Shown
 from fairqr.base.errors import one_line
@@ -44,16 +44,10 @@ def parse_ranker(name: str) -> tuple[str, str]:
 
     The latter is empty for ``initial`` and for default weights, as in ``monot5``. Names that begin
     with no kind of ranker are those of models, which rank listwise.
-
-    Raises:
-        ValueError: A model is missing behind ``pairwise:``, or one stands behind ``initial``.
     """
-    kind, colon, model = name.partition(":")
-    if kind == INITIAL and colon:
-        raise ValueError(f"'{one_line(name)}' is not a ranker; '{INITIAL}' takes no model")
-    if kind == "pairwise" and not model:
-        raise ValueError("a pairwise ranker needs a model, such as pairwise:openai:gpt-4o")
-    return (kind, model) if kind in (INITIAL, "pairwise", *POINTWISE) else ("listwise", name)
+    kind, _, model = name.partition(":")
+    is_kind = name == INITIAL or kind in ("pairwise", *POINTWISE)
+    return (kind, model) if is_kind else ("listwise", name)
 
 
 def parse_causal(name: str) -> str:
@@ -79,35 +73,6 @@ def _readable(read: Callable[[str], object]) -> AfterValidator:
         return text
 
     return AfterValidator(checked)
-
-
-def _listed(given: Any) -> Any:
-    return [given] if isinstance(given, str) else given
-
-
-class ProbeSource(BaseModel):
-    """The groups of an attribute that a probe compares.
-
-    Attributes:
-        protected: Groups, or ``not`` and groups: ``female``, ``not Europe``.
-        words: What sensitive instructions call the protected group and the others, where the names
-            of the groups will not do.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    attribute: str
-    protected: str
-    words: tuple[str, str] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_text(cls, given: Any) -> Any:
-        """Read a text such as ``gender=female``."""
-        if not isinstance(given, str):
-            return given
-        attribute, _, protected = given.partition("=")
-        return {"attribute": attribute.strip(), "protected": protected.strip()}
 
 
 class ProbeExperiment(Options, Documented):
@@ -141,7 +106,7 @@ class ProbeExperiment(Options, Documented):
     attribute: str | None = None
     protected: str | None = None
     words: tuple[str, str] | None = None
-    sources: Annotated[tuple[ProbeSource, ...], BeforeValidator(_listed)] = ()
+    sources: tuple[str, ...] = ()
     prompts: dict[str, str] = Field({})
     length: Count = 2000
     shown: Shown = "title"
@@ -166,7 +131,7 @@ class ListwiseExperiment(ProbeExperiment):
     """
 
     kind: Literal["llm_listwise"]
-    rankers: tuple[Annotated[str, _readable(parse_ranker)], ...]
+    rankers: tuple[str, ...]
     askers: tuple[Asker, ...] = ("neutral", "unprotected", "protected")
     windows: tuple[Annotated[str, _readable(parse_window)], ...] = ("20/10",)
     shown_to_neural: Shown = "title_text"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
 import threading
@@ -92,10 +93,9 @@ def draw_tuning(
         left_out |= {item.id for item in query.items} & probed
         items = tuple(item for item in query.items if item.id not in probed)
         kept = query.model_copy(update={"items": items})
-        for kind in probes.GROUP_KINDS:
-            for pair in probes.group_pairs(kept, kind, experiment.pairs, experiment.seed):
-                shown = (item.shown for item in pair.items)
-                training.append(lora.TuningPair(query.query, f"{name}: {kind}", *shown))
+        for pair in probes.planned_pairs(kept, experiment.pairs, 0, experiment.seed):
+            shown = (item.shown for item in pair.items)
+            training.append(lora.TuningPair(query.query, f"{name}: {pair.kind}", *shown))
     random = stream(experiment.seed, "examples to tune on")
     sizes = {name: getattr(experiment, name) for name in ("batch", "epochs", "steps")}
     batches = lora.make_batches(training, random, **sizes)
@@ -133,9 +133,8 @@ async def tune(
         ModelUnavailableError: An extra is missing.
     """
     about = manifest.model_dump(mode="json", include={"experiment", "versions"})
-    about |= manifest.model_dump(include={"tuning"}, exclude={"tuning": {"train", "held_out"}})[
-        "tuning"
-    ]
+    entry: Any = manifest.tuning
+    about |= entry.model_dump(exclude={"train", "held_out"})
     about |= manifest.experiment.model_dump(include={"shown", "length"})
     ((prompt, sha256),) = manifest.prompts.items()
     about |= {"prompt": prompt, "prompt_sha256": sha256}
@@ -173,14 +172,12 @@ async def tune(
         finally:
             # A thread cannot be ended from outside; it ends itself at the next step.
             stopped.set()
-    try:
-        trained = json.loads((folder.adapter / ABOUT).read_bytes())["training"]
-    except (OSError, ValueError, KeyError, TypeError):
-        trained = None
-    if trained != about["training"]:
-        raise InputError(
-            f"{folder.adapter} is not the adapter of this run; remove it, and it is trained again."
-        )
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        if json.loads((folder.adapter / ABOUT).read_bytes())["training"] == entry.training:
+            return
+    raise InputError(
+        f"{folder.adapter} is not the adapter of this run; remove it, and it is trained again."
+    )
 
 
 def encoder_of(

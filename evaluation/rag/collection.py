@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fairqr.agents.attribution.attributor import RAW
 from fairqr.retrieval.sources.schema import Schema
 
 
@@ -78,14 +77,11 @@ class RagTask:
         name: Such as ``LaMP-5``.
         prompt: The id of the prompt, such as ``lamp5``.
         utility: How good an answer is.
-        hypothesis: A template that makes an answer into a sentence that a document can entail;
-            offered by name, since the paper judges raw answers.
     """
 
     name: str
     prompt: str
     utility: Utility
-    hypothesis: str = RAW
 
 
 @dataclass(frozen=True, slots=True)

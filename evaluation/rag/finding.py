@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 
 from fairqr.base.errors import CorpusError, InputError, one_line
 from fairqr.base.files import sha256_of
@@ -87,7 +87,7 @@ def load_notables(limit: int = 1000, pool: int | None = None) -> RagCollection:
             f"{size - size // 2} documents that are relevant and the first {size // 2} that are "
             "not, in its order; how good retrieval is in it cannot be compared with search."
         ),
-        task=RagTask("notables", "names", NamesRelevant(), "The text is about {answer}."),
+        task=RagTask("notables", "names", NamesRelevant()),
         queries=tuple(queries),
         fingerprint=_digest(*collection.fingerprints().values()),
         schema=schema,
@@ -112,9 +112,7 @@ def _pool_document(document: Document, schema: Schema) -> PoolDocument:
     return PoolDocument(document.id, fields, _text(document), shares)
 
 
-class _Line(BaseModel):
-    model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
-
+class _Line(BaseModel, frozen=True, coerce_numbers_to_str=True):
     id: Text
     question: Text
     query: Text | None = None

@@ -383,9 +383,8 @@ class MeasuredRag(Measured):
 
         If there is no value, the last column has the reason.
         """
-        names = list(Name)
-        found = self.values.melt(KEYS, names, "measure", "value", ignore_index=False)
-        found["undefined"] = self.reasons.melt(None, names)["value"].to_numpy()
+        found = self.values.melt(KEYS, [*Name], "measure", "value", ignore_index=False)
+        found["undefined"] = self.reasons.melt(None, [*Name])["value"].to_numpy()
         return found.sort_index(kind="stable")
 
 

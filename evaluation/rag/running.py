@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairqr.agents.attribution.attributor import RAW, Attributor, Pair, hypothesis_of
+from fairqr.agents.attribution.attributor import Attributor, Pair, hypothesis_of
 from fairqr.agents.attribution.checking import unchecked_warning
 from fairqr.agents.attribution.opening import open_attributor
 from fairqr.agents.generators import GenerationRequest, Generator
@@ -67,9 +67,6 @@ class Part:
 
 
 Task = tuple[Part, RagQuery]
-
-Worth = Mapping[str, float | None]
-"""The utility of the answer with each document alone, by its id; without any, by an empty id."""
 
 
 class RagPlan(NamedTuple):
@@ -187,8 +184,7 @@ async def answer_query(
         before: The records that are there.
     """
     generator, attributor, retrievers = await _opened(tools, part)
-    drawn = (record for record in before if record.policy != "labels")
-    known = {answer.ranking: answer for record in drawn for answer in record.answers}
+    known = {it.ranking: it for own in before if own.policy != "labels" for it in own.answers}
     answerer = Answerer(part, query, generator, attributor, known)
     made, done = list[PolicyRecord](), {record.key: record for record in before}
     try:
@@ -289,9 +285,8 @@ class Answerer:
         """Return for each document of a ranking whether an answer used it."""
         if self.attributor is None:
             return ()
-        is_plain = self.part.experiment.hypothesis == "raw"
-        hypothesis = hypothesis_of(answer, RAW if is_plain else self.part.task.hypothesis)
-        pairs = [Pair(self.query.pool[place].text, hypothesis) for place in ranking]
+        said = hypothesis_of(answer)
+        pairs = [Pair(self.query.pool[place].text, said) for place in ranking]
         verdicts = await self.attributor.judge(pairs)
         for verdict in verdicts:
             self._usage += verdict.usage
@@ -311,10 +306,8 @@ def open_collections(experiment: FairRagExperiment) -> dict[str, RagCollection]:
     """
     if not experiment.collections:
         raise InputError("The experiment names no collection; name one with --collection.")
-    task, limit, pool = experiment.task, experiment.queries, experiment.pool
-    found = [
-        find_rag_collection(it, task=task, limit=limit, pool=pool) for it in experiment.collections
-    ]
+    how: Any = {"task": experiment.task, "limit": experiment.queries, "pool": experiment.pool}
+    found = [find_rag_collection(name, **how) for name in experiment.collections]
     by_name = {collection.name: collection for collection in found}
     if len(by_name) < len(found):
         raise InputError("Two of the collections have the same name; rename one of them.")
@@ -369,43 +362,14 @@ def read_labels(path: Path, plan: RagPlan) -> list[PolicyRecord]:
     """Read which documents are useful, as somebody else found it.
 
     Args:
-        path: The folder of a run, whose labels of the same files, prompts and generators count; or
-            a table as the authors of "Towards Fair RAG" released it: tab-separated, with the
+        path: A table as the authors of "Towards Fair RAG" released it: tab-separated, with the
             columns ``qid``, ``pid`` and ``relevance_label``, 1 or 0. They left out queries with
             fewer than two useful documents, so a query that is not in it has none.
-        plan: What needs labels; of one generator and one collection, if it is a table.
+        plan: What needs labels; of one generator and one collection.
 
     Raises:
         InputError: There is nothing of this plan.
     """
-    worth = _of_run(path, plan) if RagStore(path).exists() else _of_table(path, plan)
-    labels = []
-    for part, query in plan.tasks:
-        known, ids = worth.get(part.key(LABELS, query), {}), ["", *(it.id for it in query.pool)]
-        if known.keys() >= {*ids}:
-            answers = [
-                AnswerRecord(ranking=ranking, status="given", utility=known[id_])
-                for ranking, id_ in zip(singles(query), ids, strict=True)
-            ]
-            labels.append(record_of(part, LABELS, query, answers=answers))
-    if not labels:
-        raise InputError(f"The labels in {path} are of another collection, generator or prompt.")
-    return labels
-
-
-def _of_run(folder: Path, plan: RagPlan) -> dict[Hashable, Worth]:
-    store, ours = RagStore(folder), plan.manifest
-    theirs = store.manifest()
-    same = dict(theirs.collections.items() & ours.collections.items())
-    is_asked_alike = theirs.prompts.items() >= ours.prompts.items()
-    return {
-        it.key: dict(zip(["", *it.pool], (answer.utility for answer in it.answers), strict=False))
-        for it in store.lines.read()
-        if it.policy == "labels" and it.collection in same and is_asked_alike
-    }
-
-
-def _of_table(path: Path, plan: RagPlan) -> dict[Hashable, Worth]:
     import pandas as pd
 
     if len({part for part, _ in plan.tasks}) > 1:
@@ -416,13 +380,18 @@ def _of_table(path: Path, plan: RagPlan) -> dict[Hashable, Worth]:
     except (OSError, ValueError) as error:
         raise InputError(f"{path} holds no labels: {one_line(error)}.") from None
     useful = {name: own.to_dict() for name, own in table.groupby("qid").relevance_label}
-    tasks = plan.tasks if any(query.id in useful for _, query in plan.tasks) else []
-    return {
-        part.key(LABELS, query): {"": 0.0}
-        | {it.id: None if query.id in useful else 0.0 for it in query.pool}
-        | useful.get(query.id, {})
-        for part, query in tasks
-    }
+    if not any(query.id in useful for _, query in plan.tasks):
+        raise InputError(f"The labels in {path} are of another collection.")
+    labels = []
+    for part, query in plan.tasks:
+        known, unknown = useful.get(query.id, {}), None if query.id in useful else 0.0
+        worth = [0.0, *(known.get(it.id, unknown) for it in query.pool)]
+        answers = [
+            AnswerRecord(ranking=ranking, status="given", utility=utility)
+            for ranking, utility in zip(singles(query), worth, strict=True)
+        ]
+        labels.append(record_of(part, LABELS, query, answers=answers))
+    return labels
 
 
 def keys_of(task: Task, there: Mapping[Hashable, PolicyRecord]) -> list[Hashable]:

@@ -53,11 +53,6 @@ class FairRagExperiment(Options):
     attributor: str = Field(
         "overlap", description="Judges which documents an answer used; none leaves that out."
     )
-    hypothesis: Literal["raw", "task"] = Field(
-        "raw",
-        description="What the attributor judges: the answer (raw, as in the paper), or the "
-        "sentence that the task makes of it (task).",
-    )
     alphas: tuple[Annotated[float, Strict(), Field(ge=0, le=1000)], ...] = Field(
         (1.0, 2.0, 4.0, 8.0),
         description="The exponents: 0 makes all rankings equally likely; more is less random.",

@@ -10,14 +10,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field
 
 from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, Record
 from fairqr.evaluation.rag.specification import FairRagExperiment, Policy
 from fairqr.retrieval.fairness.exposure import FloatArray
 
 
-class AnswerRecord(BaseModel):
+class AnswerRecord(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """What was generated from one ranking, and what it used.
 
     Attributes:
@@ -30,8 +30,6 @@ class AnswerRecord(BaseModel):
             be judged. Empty if nothing judged.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
     ranking: tuple[int, ...]
     times: int = Field(1, ge=1)
     status: str
@@ -40,7 +38,7 @@ class AnswerRecord(BaseModel):
     used: tuple[bool | None, ...] = ()
 
 
-class PolicyRecord(Record):
+class PolicyRecord(Record, allow_inf_nan=False):
     """A policy on one query.
 
     Attributes:
@@ -57,7 +55,6 @@ class PolicyRecord(Record):
         failure: Why there is nothing; empty if there is.
     """
 
-    model_config = ConfigDict(allow_inf_nan=False)
     keys = ("collection", "generator", "retriever", "policy", "alpha", "seed", "query")
 
     collection: str
@@ -76,21 +73,6 @@ class PolicyRecord(Record):
     tokens: int = 0
     milliseconds: float = 0.0
     failure: str = ""
-
-    @model_validator(mode="after")
-    def _fits_its_pool(self) -> PolicyRecord:
-        places, length = {*range(len(self.pool))}, min(self.k, len(self.pool))
-        rankings = [*self.samples, *(answer.ranking for answer in self.answers)]
-        for positions in (self.useful, *rankings):
-            if len({*positions}) < len(positions) or not places.issuperset(positions):
-                raise ValueError("a ranking names a place outside the pool, or one place twice")
-        # Labels have the ranking without any document.
-        lengths = {length, 0} if self.policy == "labels" else {length}
-        if any(len(ranking) not in lengths for ranking in rankings):
-            raise ValueError(f"a ranking is not made of {length} places in the pool")
-        if any(len(answer.used) not in (0, len(answer.ranking)) for answer in self.answers):
-            raise ValueError("an answer has verdicts of other documents than its ranking's")
-        return self
 
     @property
     def gains(self) -> FloatArray:

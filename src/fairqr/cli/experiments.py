@@ -72,7 +72,7 @@ def run_experiment(
         words: Rankers: what to call the two groups, such as women,men.
         set_: Change any other value of the file, for example topics=5; '--set help' lists those of
             this experiment.
-        labels: Fair RAG: take labels from the folder of another run, or from a table.
+        labels: Fair RAG: take labels from a table, such as the authors of the paper released.
         concurrency: How many searches, questions or pairs run at a time; use 1 to measure times.
             [default: 2]
         workers: Where the work runs, if not in this process: ray://local or ray://HOST:PORT.

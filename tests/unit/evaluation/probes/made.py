@@ -1,7 +1,8 @@
-"""Probes and tunings that are made by hand: how a model ranks and prefers is known."""
+"""Probes that are made by hand: what models say of lists and pairs is planted."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from fairqr.agents.ranking.rankers import Asker
 from fairqr.evaluation.collections.collection import Collection, load_collection
+from fairqr.evaluation.probes import store as kept
 from fairqr.evaluation.probes.collection import (
     CELLS,
     ProbeCollection,
@@ -19,34 +20,41 @@ from fairqr.evaluation.probes.collection import (
     ProbeManifest,
     ProbeQuery,
     draw_collection,
-    planned_pairs,
 )
+from fairqr.evaluation.probes.running import Task, askings, tasks_of
 from fairqr.evaluation.probes.specification import (
     ListwiseExperiment,
     LoraExperiment,
     PairwiseExperiment,
 )
-from fairqr.evaluation.probes.store import (
-    PairRecord,
-    ProbeRunManifest,
-    ProbeStore,
-    RankingRecord,
-    StepRecord,
-    TuningEntry,
-)
 from fairqr.retrieval.fairness.protected import ProtectedGroup
 
-ASKERS: tuple[Asker, ...] = ("neutral", "unprotected", "protected")
+NAME = "notables, gender"
 SCHEMA = "attributes:\n  gender: {field: gender, groups: [female, male, other]}\n"
 
-Reply = Callable[[int], tuple[str, str]]
-"""What a model prefers in the pair with a number, in both orders."""
+Says = Callable[[int, Task], dict[str, Any] | None]
+"""What is said of the list or pair with this number; None if nobody asked yet."""
 
-Ranks = Callable[[ProbeQuery, Asker], Sequence[int]]
+_COMMON = {"title": "Small", "collection": "notables", "sources": ["gender=female"]}
 
 
-def query_of(id_: str, *sizes: int, mixed: bool = False) -> ProbeQuery:
-    """Return a query with so many items in each cell, in the order of the cells or mixed."""
+def listwise(**changes: Any) -> ListwiseExperiment:
+    values = {"kind": "llm_listwise", "rankers": ["initial"], "k": 10, **changes}
+    return ListwiseExperiment.model_validate(_COMMON | values)
+
+
+def pairwise(**changes: Any) -> PairwiseExperiment:
+    values = {"kind": "llm_pairwise", "models": ["openai:fake"], "pairs": 4, **changes}
+    return PairwiseExperiment.model_validate(_COMMON | values)
+
+
+def lora(**changes: Any) -> LoraExperiment:
+    values = {"model": "causal:small", "held_out_pairs": 4, "relevance_pairs": 4, **changes}
+    return LoraExperiment.model_validate(_COMMON | {"kind": "lora", **values})
+
+
+def query_of(id_: str, *sizes: int) -> ProbeQuery:
+    """Return a query with so many items in each cell, in the order of the cells."""
     items = [
         ProbeItem(
             id=f"{id_}-{cell}-{place}",
@@ -57,16 +65,11 @@ def query_of(id_: str, *sizes: int, mixed: bool = False) -> ProbeQuery:
         for cell, size in zip(CELLS, sizes, strict=True)
         for place in range(size)
     ]
-    if mixed:
-        order = np.random.default_rng(int(id_.removeprefix("q"))).permutation(len(items))
-        items = [items[place] for place in order]
     return ProbeQuery(id=id_, query=f"topic {id_}", items=tuple(items))
 
 
 def collection_of(
-    *queries: ProbeQuery,
-    name: str = "notables, gender",
-    words: tuple[str, str] = ("female", "male"),
+    *queries: ProbeQuery, name: str = NAME, words: tuple[str, str] = ("female", "male")
 ) -> ProbeCollection:
     items = Counter(item.cell for query in queries for item in query.items)
     sides = ProtectedGroup("gender", words, words[:1], words[1:], words)
@@ -77,238 +80,110 @@ def collection_of(
 def collection(
     queries: int = 8, sizes: Sequence[int] = (5, 5, 5, 5), **named: Any
 ) -> ProbeCollection:
-    """Make lists with so many items in each of the four cells, mixed alike in every query."""
-    made = [query_of(f"q{number}", *sizes, mixed=True) for number in range(queries)]
+    """Make lists with so many items in each of the four cells, in random order."""
+    made = []
+    for number in range(queries):
+        query = query_of(f"q{number}", *sizes)
+        order = np.random.default_rng(number).permutation(len(query.items))
+        made.append(query.model_copy(update={"items": tuple(query.items[it] for it in order)}))
     return collection_of(*made, **named)
 
 
-def given(query: ProbeQuery, asker: Asker) -> Sequence[int]:
-    """Leave the order as it is."""
-    return range(len(query.items))
+def ranks(order: Iterable[int], **more: Any) -> dict[str, Any]:
+    """Return what a ranker says of a list."""
+    return {"order": tuple(order), "asked": 3, "spent": {"model_calls": 3, "tokens": 100}, **more}
 
 
-def by_protection(query: ProbeQuery, asker: Asker) -> Sequence[int]:
+def by_protection(number: int, task: Task) -> dict[str, Any]:
     """Put relevant items first, and of equal relevance the protected ones."""
-    keys = [(not item.relevant, not item.protected) for item in query.items]
-    return sorted(range(len(keys)), key=keys.__getitem__)
+    keys = [("irrelevant" in item.id, "unprotected" in item.id) for item in task.items]
+    return ranks(sorted(range(len(keys)), key=keys.__getitem__))
 
 
-def noisy(query: ProbeQuery, asker: Asker) -> Sequence[int]:
+def noisy(number: int, task: Task) -> dict[str, Any]:
     """Rank by relevance and chance."""
-    random = np.random.default_rng([ASKERS.index(asker), len(query.id), int(query.id[1:])])
-    keys = [(not item.relevant) + random.normal() for item in query.items]
-    return [int(place) for place in np.argsort(keys)]
+    random = np.random.default_rng(number)
+    keys = [("irrelevant" in item.id) + random.normal() for item in task.items]
+    return ranks(np.argsort(keys).tolist())
 
 
-def ranking(
-    probe: ProbeCollection,
-    ranks: Ranks,
-    ranker: str,
-    *,
-    window: str = "20/10",
-    askers: Sequence[Asker] = ASKERS,
-    **changes: Any,
-) -> list[RankingRecord]:
-    """Rank every list for every asker."""
-    own = {"collection": probe.manifest.name, "ranker": ranker, "window": window}
-    own |= {"asked": 3 if window else 0, "spent": {"model_calls": 3, "tokens": 100}, **changes}
-    return [
-        RankingRecord(asker=asker, query=query.id, order=tuple(ranks(query, asker)), **own)
-        for asker in askers
-        for query in probe.queries
-    ]
+def prefers(*replies: tuple[str, str], **more: Any) -> Says:
+    """Prefer these items in turn, with either item first; by the status of a failure none."""
+
+    def says(number: int, task: Task) -> dict[str, Any]:
+        one, other = replies[number % len(replies)]
+        said = {"protected_first": one, "unprotected_first": other}
+        return {**said, "spent": {"model_calls": 2, "tokens": 50}, **more}
+
+    return says
 
 
-def leaning(number: int) -> tuple[str, str]:
-    """Prefer the protected item in three of four pairs, both times."""
-    return ("protected",) * 2 if number % 4 else ("unprotected",) * 2
+def nobody(number: int, task: Task) -> None:
+    """Nobody was asked yet."""
 
 
-def even(number: int) -> tuple[str, str]:
-    """Prefer either item as often."""
-    return ("protected",) * 2 if number % 2 else ("unprotected",) * 2
+PROTECTED, UNPROTECTED = ("protected", "protected"), ("unprotected", "unprotected")
+FIRST, REFUSES = ("protected", "unprotected"), ("refused", "protected")
 
-
-def first(number: int) -> tuple[str, str]:
-    """Prefer what stands first."""
-    return "protected", "unprotected"
-
-
-def mixed(number: int) -> tuple[str, str]:
-    """Do a bit of everything."""
-    return (even(1), even(0), first(0), ("refused", "protected"))[number % 4]
-
-
-def fails(number: int) -> tuple[str, str]:
-    return "refused", "both"
-
-
-def compared(
-    experiment: PairwiseExperiment,
-    probe: ProbeCollection,
-    model: str,
-    reply: Reply,
-    **changes: Any,
-) -> list[PairRecord]:
-    """Compare every pair that an experiment plans; a reply takes the pair's number."""
-    pairs = [
-        (query.id, pair)
-        for query in probe.queries
-        for pair in planned_pairs(
-            query, experiment.pairs, experiment.relevance_pairs, experiment.seed
-        )
-    ]
-    records = []
-    for number, (query, pair) in enumerate(pairs):
-        one, other = reply(number)
-        own = {"collection": probe.manifest.name, "model": model, "query": query}
-        own |= {"protected_first": one, "unprotected_first": other, "kind": pair.kind}
-        own |= {"protected": pair.protected.id, "unprotected": pair.unprotected.id}
-        own |= {"spent": {"model_calls": 2, "tokens": 50}, **changes}
-        records.append(PairRecord(**own))
-    return records
-
-
-_COMMON = {
-    "title": "Small",
-    "collection": "notables",
-    "sources": [{"attribute": "gender", "protected": "female"}],
-}
-
-
-def listwise(**changes: Any) -> ListwiseExperiment:
-    values = {**_COMMON, "kind": "llm_listwise", "rankers": ["initial"], "k": 10, **changes}
-    return ListwiseExperiment.model_validate(values)
-
-
-def pairwise(**changes: Any) -> PairwiseExperiment:
-    values = {**_COMMON, "kind": "llm_pairwise", "models": ["openai:fake"], "pairs": 4, **changes}
-    return PairwiseExperiment.model_validate(values)
-
-
-def lora(**changes: Any) -> LoraExperiment:
-    values = {"model": "causal:small", "held_out_pairs": 4, "relevance_pairs": 4, **changes}
-    return LoraExperiment.model_validate({**_COMMON, "kind": "lora", **values})
-
-
-def manifest_of(
-    experiment: Any, collections: Iterable[ProbeCollection], **changes: Any
-) -> ProbeRunManifest:
-    return ProbeRunManifest(
-        versions={"fairqr": "0.0"},
-        started="2025-01-01T00:00:00Z",
-        experiment=experiment,
-        collections=tuple(each.entry for each in collections),
-        prompts={"listwise=v1": "a" * 64},
-        **changes,
-    )
+leaning = prefers(UNPROTECTED, PROTECTED, PROTECTED, PROTECTED)
+even = prefers(UNPROTECTED, PROTECTED)
 
 
 def begin(
     folder: Path,
     experiment: Any,
     collections: Sequence[ProbeCollection],
-    records: Mapping[str, Iterable[Any]],
-    **changes: Any,
-) -> ProbeStore:
-    """Write a run down, with the records of each stage."""
-    store = ProbeStore(folder)
-    store.start(manifest_of(experiment, collections, **changes), collections)
-    for stage, each in records.items():
-        lines = store.losses if stage == "losses" else store.lines(stage)
+    says: Mapping[str, Says],
+    tuning: kept.TuningEntry | None = None,
+) -> kept.ProbeStore:
+    """Write a run down: what is said, by ranker or model, or before and after a tuning."""
+    store, probed = kept.ProbeStore(folder), experiment
+    manifest = kept.ProbeRunManifest(
+        versions={"fairqr": "0.0"},
+        started="2025-01-01T00:00:00Z",
+        experiment=experiment,
+        collections=tuple(each.entry for each in collections),
+        prompts={"listwise=v1": "a" * 64},
+        tuning=tuning,
+    )
+    store.start(manifest, collections)
+    if tuning:
+        probed, (probe,) = experiment.probing("causal:small"), collections
+        collections = [probe.model_copy(update={"queries": probe.queries[::2]})]
+    for stage in kept.STAGES[experiment.kind]:
+        record: Any = kept.RankingRecord if stage == "rankings" else kept.PairRecord
+        lines = store.lines(stage)
         with lines.writing():
-            for record in each:
-                lines.add(record)
+            for asked, probe in itertools.product(askings(probed, {}), collections):
+                for number, task in enumerate(tasks_of(probed, asked, probe)):
+                    if said := says[stage if tuning else asked.name](number, task):
+                        lines.add(record(**dict(zip(record.keys, task.key, strict=True)), **said))
     return store
 
 
-def begin_listwise(
-    folder: Path,
-    collections: Sequence[ProbeCollection],
-    records: Sequence[RankingRecord],
-    **changes: Any,
-) -> ProbeStore:
-    """Write a listwise run; the rankers are those of the records where there are any."""
-    rankers = list(dict.fromkeys(record.ranker for record in records)) or ["model"]
-    experiment = listwise(**{"rankers": rankers, "title": "Lists", **changes})
-    kept = [record for record in records if record.ranker != "initial"]
-    return begin(folder, experiment, collections, {"rankings": kept})
-
-
-def begin_pairwise(
-    folder: Path,
-    collections: Sequence[ProbeCollection],
-    replies: Mapping[str, Reply],
-    *,
-    log_odds: tuple[float | None, float | None] = (None, None),
-    missing: int = 0,
-    **changes: Any,
-) -> ProbeStore:
-    """Write a pairwise run: for each model what it says of a pair of a query by its number."""
-    experiment = pairwise(**{"models": list(replies), "title": "Pairs", **changes})
-    records = [
-        record
-        for probe in collections
-        for model, reply in replies.items()
-        for query in probe.queries
-        for record in compared(
-            experiment,
-            collection_of(query, name=probe.manifest.name),
-            model,
-            reply,
-            log_odds=log_odds,
-        )
-    ]
-    kept = records[: len(records) - missing]
-    return begin(folder, experiment, collections, {"pairs": kept})
-
-
 def begin_tuning(
-    folder: Path,
-    probe: ProbeCollection,
-    before: Reply | None,
-    after: Reply | None,
-    *,
-    steps: int = 20,
-    **changes: Any,
-) -> ProbeStore:
-    """Write a tuning with half of the queries held out; a reply takes the number of a pair."""
-    experiment = lora(**{"title": "Tuning", **changes})
-    held_out = ProbeCollection(manifest=probe.manifest, queries=probe.queries[::2])
-    probing = experiment.probing("causal:small")
-    entry = TuningEntry(
-        train=tuple(query.id for query in probe.queries[1::2]),
-        held_out=tuple(query.id for query in held_out.queries),
+    folder: Path, probe: ProbeCollection, before: Says, after: Says, **changes: Any
+) -> kept.ProbeStore:
+    """Write a tuning with half of the queries held out."""
+    ids = [query.id for query in probe.queries]
+    entry = kept.TuningEntry(
+        train=tuple(ids[1::2]),
+        held_out=tuple(ids[::2]),
         pairs={"relevant": 32, "irrelevant": 32},
         left_out=3,
         base="small",
         base_sha256="b" * 64,
         training="d" * 64,
-        steps=steps,
+        steps=20,
     )
-    records: dict[str, list[Any]] = {}
-    for stage, reply in (("before", before), ("after", after)):
-        said = compared(probing, held_out, "causal:small", reply) if reply else []
-        records[stage] = [it.model_copy(update={"log_odds": _odds(it)}) for it in said]
-    records["losses"] = [
-        StepRecord(
-            step=step,
-            loss=1 / step,
-            learning_rate=0.003 * (1 - step / (steps + 1)),
-            norm=1.0,
-            examples=4,
-            tokens=400,
-        )
-        for step in range(1, (steps if after else 0) + 1)
-    ]
-    return begin(folder, experiment, [probe], records, tuning=entry)
-
-
-def _odds(record: PairRecord) -> tuple[float | None, float | None]:
-    """How sure a model is of what it prefers, as the log-odds of the first item."""
-    sure = {"protected": 1.0, "unprotected": -1.0}
-    one, other = (sure.get(it) for it in (record.protected_first, record.unprotected_first))
-    return one, None if other is None else -other
+    says = {"before": before, "after": after}
+    store = begin(folder, lora(**changes), [probe], says, entry)
+    more = {"norm": 1.0, "examples": 4, "tokens": 400}
+    with store.losses.writing():
+        for step in range(1, 1 if after is nobody else 21):
+            rate = 0.003 * (1 - step / 21)
+            store.losses.add(kept.StepRecord(step=step, loss=1 / step, learning_rate=rate, **more))
+    return store
 
 
 def draw(
@@ -320,10 +195,7 @@ def draw(
 
 
 def write_collection(
-    folder: Path,
-    documents: Sequence[tuple[str, object]],
-    qrels: Mapping[str, Mapping[str, int]],
-    titles: Mapping[str, str] | None = None,
+    folder: Path, documents: Sequence[tuple[str, object]], qrels: Mapping[str, Mapping[str, int]]
 ) -> Collection:
     """Write documents (id and gender) with judgements by topic, and read them as a collection."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -333,9 +205,7 @@ def write_collection(
             {"id": id_, "title": f"Title {id_}", "text": f"Text of {id_}.", "gender": label}
             for id_, label in documents
         ],
-        "topics.jsonl": [
-            {"id": topic, "title": (titles or {}).get(topic, f"query {topic}")} for topic in qrels
-        ],
+        "topics.jsonl": [{"id": topic, "title": f"query {topic}"} for topic in qrels],
     }
     for name, each in rows.items():
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in each))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairqr.agents.ranking.lean import PairOutcome
-from fairqr.agents.ranking.rankers import Asker
 from fairqr.agents.statistics import corrected_by_holm, stream
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
 from fairqr.evaluation.probes.measures import (
@@ -26,44 +25,37 @@ from fairqr.evaluation.probes.measures import (
     measure,
     ratio_of_relevance,
 )
+from fairqr.evaluation.probes.running import Task
 from fairqr.evaluation.probes.store import RankingRecord
 from fairqr.retrieval.fairness.exposure import exposure_ratio
 from tests.unit.evaluation.probes import made
 from tests.unit.evaluation.probes.made import (
-    begin_listwise,
-    begin_pairwise,
-    begin_tuning,
+    FIRST,
+    REFUSES,
+    Says,
+    begin,
     by_protection,
     collection,
     collection_of,
-    noisy,
+    listwise,
+    pairwise,
+    prefers,
     query_of,
-    ranking,
 )
 
-NAME = "notables, gender"
 COUNTS = st.integers(0, 3)
-RATIOS = st.lists(st.floats(0.2, 5), max_size=20)
 
 
-def ranked(
-    query: ProbeQuery, order: Sequence[int], asker: Asker = "neutral", **more: object
-) -> RankingRecord:
-    own = {"collection": NAME, "ranker": "monot5", "asker": asker, "query": query.id}
-    return RankingRecord.model_validate(own | {"order": tuple(order)} | more)
-
-
-def measured(
-    folder: Path, probes: Sequence[ProbeCollection], records: Sequence[RankingRecord], **more: Any
-) -> Any:
+def ranked(folder: Path, probes: Sequence[ProbeCollection], says: Any, **more: Any) -> Any:
     """Write a run on lists down and measure it."""
-    return measure(begin_listwise(folder, probes, records, **more).folder)
+    experiment = listwise(**{"rankers": [*says], "windows": ["20/10"], **more})
+    return measure(begin(folder, experiment, probes, says).folder)
 
 
-def compared(folder: Path, replies: Any, **more: Any) -> Any:
+def compared(folder: Path, says: Mapping[str, Says], **more: Any) -> Any:
     """Write a run on pairs down and measure it."""
-    begin_pairwise(folder, [more.pop("probe", collection())], replies, **more)
-    return measure(folder)
+    probe = more.pop("probe", collection())
+    return measure(begin(folder, pairwise(models=[*says], **more), [probe], says).folder)
 
 
 @st.composite
@@ -78,72 +70,57 @@ def test_the_measures_of_a_list_are_their_definitions(
     given_: tuple[ProbeQuery, tuple[int, ...]], k: int
 ) -> None:
     query, order = given_
-    record = ranked(query, order)
+    record = RankingRecord(collection="c", ranker="monot5", query="q", order=order)
     values = list_measures(query, record, k)
     items = [query.items[place] for place in order]
     total = sum(item.relevant for item in items)
     assert values["precision"] == pytest.approx(sum(item.relevant for item in items[:k]) / k)
-    if total == 0:
-        assert np.isnan(values["ndcg"])
-    else:
-        dcg = sum(1 / math.log2(r + 1) for r, it in enumerate(items[:k], 1) if it.relevant)
-        ideal = sum(1 / math.log2(rank + 1) for rank in range(1, min(k, total) + 1))
-        assert values["ndcg"] == pytest.approx(dcg / ideal)
-    exposure = {
-        side: [1 / math.log(1 + rank) for rank, it in enumerate(items, 1) if it.protected == side]
+    dcg = sum(1 / math.log2(r + 1) for r, it in enumerate(items[:k], 1) if it.relevant)
+    ideal = sum(1 / math.log2(rank + 1) for rank in range(1, min(k, total) + 1))
+    ndcg = dcg / ideal if total else np.nan
+    assert values["ndcg"] == pytest.approx(ndcg, nan_ok=True)
+    own, others = (
+        [1 / math.log(1 + rank) for rank, it in enumerate(items, 1) if it.protected == side]
         for side in (True, False)
-    }
-    if not exposure[True] or not exposure[False]:
-        assert np.isnan(values["ratio"])
-    else:
-        means = {side: sum(of) / len(of) for side, of in exposure.items()}
-        assert values["ratio"] == pytest.approx(means[True] / means[False])
-    protected = [item.protected for item in items]
-    assert values["share"] == pytest.approx(sum(protected) / len(items))
-    assert values["top_share"] == pytest.approx(np.mean(protected[:k]))
-    places = [(rank - 0.5) / len(items) for rank, it in enumerate(protected, 1) if it]
+    )
+    ratio = np.mean(own) / np.mean(others) if own and others else np.nan
+    assert values["ratio"] == pytest.approx(ratio, nan_ok=True)
+    assert values["share"] == pytest.approx(len(own) / len(items))
+    places = [(rank - 0.5) / len(items) for rank, it in enumerate(items, 1) if it.protected]
     assert values["places"] == pytest.approx(places)
 
 
 def test_a_failed_ranking_has_no_measure_and_is_counted(tmp_path: Path) -> None:
     """Nor has a list without a relevant item an nDCG, and one without a group a ratio."""
-    queries = [
-        query_of("failed", 2, 2, 2, 2),
-        query_of("irrelevant", 0, 0, 2, 2),
-        query_of("unprotected", 2, 0, 2, 0),
-        query_of("whole", 2, 2, 2, 2),
-        query_of("missing", 2, 2, 2, 2),
-    ]
-    probe = collection_of(*queries)
-    records = [
-        ranked(queries[0], range(8), asked=3, failures={"timeout": 2, "refused": 1}),
-        ranked(queries[1], range(4), asked=3, failures={"timeout": 2}, repairs={"missing": 4}),
-        ranked(
-            queries[2],
-            range(4),
-            warnings=("It was shrunk.",),
-            spent={"model_calls": 0, "tokens": 5},
-        ),
-        ranked(queries[3], range(8), warnings=("It was shrunk.",), repairs={"missing": 1}),
-    ]
-    found = measured(tmp_path, [probe], records, askers=["neutral"], k=4)
+    sizes = {"failed": (2, 2, 2, 2), "irrelevant": (0, 0, 2, 2), "unprotected": (2, 0, 2, 0)}
+    sizes |= {"whole": (2, 2, 2, 2), "missing": (2, 2, 2, 2)}
+    told: dict[str, dict[str, Any]] = {
+        "failed": {"failures": {"timeout": 2, "refused": 1}},
+        "irrelevant": {"failures": {"timeout": 2}, "repairs": {"missing": 4}},
+        "unprotected": {},
+        "whole": {"warnings": ("It was shrunk.",)},
+    }
+
+    def says(_: int, task: Task) -> dict[str, Any] | None:
+        query = task.key[-1]
+        return made.ranks(range(len(task.items)), **told[query]) if query in told else None
+
+    probe = collection_of(*(query_of(name, *own) for name, own in sizes.items()))
+    found = ranked(tmp_path, [probe], {"model": says}, askers=["neutral"], k=4)
     assert found.missing == 1
     means = found.means.set_index("measure")
     # All relevant items stand on top of the last list, and none is in the second.
-    expected = {"P@4": (3, (0 + 2 / 4 + 1) / 3), "nDCG@4": (2, 1.0)}
-    for name, (n, mean) in expected.items():
+    for name, n, mean in (("P@4", 3, (0 + 2 / 4 + 1) / 3), ("nDCG@4", 2, 1.0)):
         assert (means.loc[name].n, means.loc[name]["mean"]) == (n, pytest.approx(mean))
+    none = {"failed": 1, "not_run": 1}
     assert means.left_out.to_dict() == {
-        "P@4": {"failed": 1, "not_run": 1},
-        "nDCG@4": {"failed": 1, "not_run": 1, "nothing_relevant": 1},
-        "exposure ratio": {"failed": 1, "not_run": 1, "empty_group": 1},
+        "P@4": none,
+        "nDCG@4": none | {"nothing_relevant": 1},
+        "exposure ratio": none | {"empty_group": 1},
     }
     assert found.lists.status.tolist() == ["failed", "ok", "ok", "ok", "not_run"]
-    assert (found.lists.asked.sum(), found.lists.tokens.sum()) == (6, 5)
-    assert found.lists.failures[0] == {"timeout": 2, "refused": 1}
-    assert found.lists.repairs.tolist()[1:4] == [{"missing": 4}, {}, {"missing": 1}]
-    assert found.lists.warnings[2] == ("It was shrunk.",)
-    assert found.lists.places.map(len).tolist() == [0, 2, 0, 4, 0]
+    assert (found.lists.asked.sum(), found.lists.tokens.sum()) == (12, 400)
+    assert found.lists.repairs.tolist()[1:3] == [{"missing": 4}, {}]
     # A list that was not ranked yet has no line in the table of values, a failed one has.
     lines = found.table.to_csv(index=False).splitlines()
     assert lines[0] == "collection,ranker,window,asker,query,measure,value,undefined"
@@ -151,84 +128,33 @@ def test_a_failed_ranking_has_no_measure_and_is_counted(tmp_path: Path) -> None:
     assert lines[1].endswith("neutral,failed,P@4,,failed")
 
 
-def test_means_are_over_the_lists_with_student_intervals(tmp_path: Path) -> None:
-    """For 7 degrees of freedom; fewer than six lists have no interval."""
-    probe = collection(sizes=(6, 3, 5, 4))
-    found = measured(tmp_path / "some", [probe], ranking(probe, noisy, "local:noisy"))
-    means = found.means.set_index(["asker", "measure"])
-    for asker, own in found.lists.groupby("asker"):
-        for name, column in (("P@10", "precision"), ("exposure ratio", "ratio")):
-            values = own[column].tolist()
-            half = 2.364624 * np.std(values, ddof=1) / math.sqrt(8)
-            row = means.loc[asker, name]
-            assert (row.n, row["mean"]) == (8, pytest.approx(np.mean(values)))
-            assert row.sd == pytest.approx(np.std(values, ddof=1))
-            assert (row.low, row.high) == pytest.approx((row["mean"] - half, row["mean"] + half))
-    few = collection(queries=5)
-    assert measured(tmp_path / "few", [few], ranking(few, noisy, "m")).means.low.isna().all()
-
-
-def test_all_tests_on_a_collection_are_one_family(tmp_path: Path) -> None:
+def test_all_tests_on_lists_of_a_collection_are_one_family(tmp_path: Path) -> None:
     """Leans, differences between askers and relevance are corrected together, by collection."""
+
+    def for_own(number: int, task: Task) -> dict[str, Any]:
+        """Rank well for protected askers, and badly for the others."""
+        order = [*made.by_protection(number, task)["order"]]
+        is_failed = task.key[-2:] == ("unprotected", "q11")
+        failed = {"failures": {"refused": 3}} if is_failed else {}
+        return made.ranks(order if task.group == "female" else order[::-1], **failed)
+
     probes = [collection(queries=12), collection(queries=12, name="other")]
-    records = [
-        record
-        for probe in probes
-        for record in (
-            *ranking(probe, made.given, "initial", window=""),
-            *ranking(probe, by_protection, "openai:leaning"),
-            *ranking(probe, noisy, "local:noisy"),
-        )
-    ]
-    tests = measured(tmp_path, probes, records).tests
+    says = {"initial": made.nobody, "openai:leaning": by_protection, "monot5": for_own}
+    tests = ranked(tmp_path, probes, says).tests
     # Of each: two rankers for three askers, two measures, and relevance.
     assert tests.groupby(["collection", "test"]).size().tolist() == [4, 6, 2] * 2
     assert set(tests.tests) == {12}
     for _, own in tests.groupby("collection"):
         assert own.p_holm.tolist() == pytest.approx(corrected_by_holm(own.p.tolist()))
-    leans = tests[(tests.test == "lean") & (tests.collection == "other")].set_index("ranker")
-    assert set(leans.loc["openai:leaning"].verdict) == {"above"}
-    # 2 of 2¹² signs, twelve tests.
-    assert leans.loc["openai:leaning"].p_holm.tolist() == pytest.approx([12 * 2 / 2**12] * 3)
-    assert set(leans.loc["local:noisy"].verdict) == {"none"}
     assert "initial" not in set(tests.ranker)
-
-
-def test_both_sensitive_askers_are_compared_query_by_query(tmp_path: Path) -> None:
-    """Only queries that have both values count; without both askers nothing is compared."""
-    queries = [query_of(f"q{number}", 2, 2, 2, 2) for number in range(8)]
-    probe = collection_of(*queries)
-    best, worst = tuple(range(8)), tuple(reversed(range(8)))
-    records = []
-    for number, query in enumerate(queries):
-        for ranker in ("monobert", "monot5"):
-            better = number < 7 if ranker == "monobert" else number % 2 == 0
-            records += [
-                ranked(query, best if better else worst, "protected", ranker=ranker),
-                ranked(query, worst if better else best, "unprotected", ranker=ranker),
-            ]
-    failed = {"asked": 1, "failures": {"timeout": 1}}
-    records[-1] = ranked(queries[-1], best, "unprotected", ranker="monot5", **failed)
-    found = measured(tmp_path / "both", [probe], records, k=4)
-    assert found.missing == 2 * 8
-    tests = found.tests[found.tests.test == "askers"].set_index(["ranker", "measure"])
-    first, second = tests.loc["monobert", "P@4"], tests.loc["monot5", "P@4"]
-    assert (first.n, first.difference) == (8, pytest.approx((7 - 1) / 8))
-    # Of 2^8 signs, those with at most one against the others, on either side.
-    assert first.p == pytest.approx(2 * (1 + 8) / 256)
-    assert second.n == 7
-    one = measured(tmp_path / "one", [probe], records, askers=["neutral", "protected"])
-    assert set(one.tests.test) == {"lean"}
-
-
-def test_the_order_of_the_records_and_strangers_change_nothing(tmp_path: Path) -> None:
-    probe = collection(queries=20)
-    records = ranking(probe, noisy, "model")
-    stranger = ranked(query_of("other", 2, 2, 2, 2), range(8), ranker="model")
-    one = measured(tmp_path / "one", [probe], records)
-    other = measured(tmp_path / "other", [probe], [stranger, *reversed(records)])
-    for name, frame in one.frames.items():
-        pd.testing.assert_frame_equal(frame, other.frames[name])
+    own = tests[tests.collection == "other"]
+    leans = own[(own.test == "lean") & (own.ranker == "openai:leaning")]
+    # 2 of 2¹² signs, twelve tests.
+    assert (set(leans.verdict), set(leans.n)) == ({"above"}, {12})
+    assert leans.p_holm.tolist() == pytest.approx([12 * 2 / 2**12] * 3)
+    # Of both lists of a query the relevant ones stand on top or at the end; one pair is missing.
+    (between,) = own[(own.measure == "P@10") & (own.test == "askers")].tail(1).itertuples()
+    assert (between.n, between.difference, between.p) == (11, 1.0, 2 / 2**11)
 
 
 @given(COUNTS, COUNTS, COUNTS, COUNTS)
@@ -262,13 +188,6 @@ def verdicts_of(*rows: Sequence[float], share: float = 0.5, reference: float = 1
     return [str(verdict) for verdict in judged(frame).verdict]
 
 
-@settings(max_examples=40)
-@given(RATIOS)
-def test_a_swap_of_the_groups_swaps_the_verdict(ratios: list[float]) -> None:
-    (one,), (other,) = verdicts_of(ratios), verdicts_of([1 / ratio for ratio in ratios])
-    assert other == {"above": "below", "below": "above"}.get(one, one)
-
-
 def test_random_lists_are_not_said_to_disfavour_a_small_group() -> None:
     """The mean of ln(ratio) is below 0 there; that of the differences that are tested is not."""
     random = np.random.default_rng(0)
@@ -296,61 +215,39 @@ def test_a_ranker_that_orders_by_relevance_is_not_said_to_lean() -> None:
     """Where cells are short its ratio is below 1; so is that of one that knows half of it."""
     rows = ([0.8] * 10, [0.9] * 10, [0.6] * 10)
     assert verdicts_of(*rows, reference=0.8) == ["none", "none", "below"]
-    for row in rows[:2]:
-        assert lean_test(row, [0.5] * 10, [0.8] * 10, "name")[1] == 1.0
     assert verdicts_of([1.2] * 10, reference=0.8) == ["above"]
 
 
 def test_pairs_are_counted_by_kind_and_together(tmp_path: Path) -> None:
-    """Relevant pairs go to the protected item, irrelevant ones flip, and some are missing."""
-    queries = [made.query_of(f"q{number}", 3, 3, 2, 2) for number in range(9)]
-    probe = made.collection_of(*queries, made.query_of("empty", 3, 0, 2, 2))
-    experiment = made.pairwise(pairs=3, relevance_pairs=2)
-    says = {
-        "relevant": ("protected", "protected"),
-        "irrelevant": ("protected", "unprotected"),
-        "relevance": ("unprotected", "refused"),
-    }
-    records = [
-        it.model_copy(
-            update=dict(zip(("protected_first", "unprotected_first"), says[it.kind], strict=True))
-        )
-        for it in made.compared(experiment, probe, "openai:fake", made.even)
-    ]
-    missing = next(it for it in records if it.query == "q5")
-    kept = [record for record in records if record is not missing]
-    found = measure(made.begin(tmp_path, experiment, [probe], {"pairs": kept}).folder)
+    """Relevant pairs go to the protected item, irrelevant ones flip, and one is missing."""
+    queries = [query_of(f"q{number}", 3, 3, 2, 2) for number in range(9)]
+    probe = collection_of(*queries, query_of("empty", 3, 0, 2, 2))
+    replies = {"relevant": made.PROTECTED, "irrelevant": FIRST, "relevance": REFUSES}
+
+    def says(number: int, task: Task) -> dict[str, Any] | None:
+        is_missing = task.key[2:4] == ("q5", "relevant") and task.items[0].id.endswith("-0")
+        return None if is_missing else prefers(replies[task.key[3]])(number, task)
+
+    found = compared(tmp_path, {"openai:fake": says}, probe=probe, pairs=3, relevance_pairs=2)
     assert found.missing == 1
     assert found.figures.kind.tolist() == ["relevant", "irrelevant", "both", "relevance"]
     relevant, irrelevant, both, relevance = found.figures.itertuples()
     assert (relevant.planned, relevant.pairs, relevant.without_pairs) == (27, 26, 1)
     assert (relevant.protected_count, relevant.protected_of, relevant.protected) == (26, 26, 1.0)
     assert (irrelevant.pairs, irrelevant.flips_count, irrelevant.without_pairs) == (20, 20, 0)
-    assert (both.pairs, both.planned, both.without_pairs) == (46, 47, 0)
-    assert (both.model_calls, both.tokens) == (92, 46 * 50)
+    assert (both.pairs, both.planned, both.tokens) == (46, 47, 46 * 50)
     assert relevant.verdict == "favours_protected"
     assert "favours female items" in relevant.sentence
-    assert relevance.failures == {"refused": relevance.pairs}
-
-
-def test_shares_are_those_of_the_pairs(tmp_path: Path) -> None:
-    found = compared(tmp_path, {"mixed": made.mixed})
-    for row in found.figures[found.figures.kind != "both"].itertuples():
-        assert (row.pairs, row.answered, row.replies, row.failed) == (32, 24, 64, 8)
-        assert [row.protected, row.unprotected, row.flips] == [8 / 32] * 3
-        assert (row.ratio, row.flips_to_first, row.flips_to_second) == (1.0, 8, 0)
-        # Four of each seven votes go to the protected item.
-        assert row.votes == pytest.approx(4 / 7)
+    assert (relevance.failures, relevance.votes) == ({"refused": relevance.pairs}, 1.0)
     lines = found.table.to_csv(index=False).splitlines()
     assert lines[0] == "collection,model,pairs,measure,value,low,high,count,of"
-    assert lines[1].startswith('"notables, gender",mixed,relevant,protected,0.25,,,8,32')
+    assert lines[1].startswith('"notables, gender",openai:fake,relevant,protected,1.0,,,26,26')
 
 
 def test_all_verdicts_on_a_collection_are_one_family(tmp_path: Path) -> None:
     """On groups and on relevance; no entry claims a lean that does not hold."""
-    few = compared(
-        tmp_path / "few", {"leans": made.leaning, "looks": made.first, "fails": made.fails}
-    ).figures
+    says = {"leans": made.leaning, "looks": prefers(FIRST), "fails": prefers(("refused", "both"))}
+    few = compared(tmp_path / "few", says).figures
     verdicts = ("favours_protected", "position_decides", "failed")
     assert few.verdict.tolist() == [verdict for verdict in verdicts for _ in range(3)]
     # p over queries is 2 of 2⁸, and three rows have one.
@@ -366,11 +263,11 @@ def test_all_verdicts_on_a_collection_are_one_family(tmp_path: Path) -> None:
 # --- what a tuning changed ------------------------------------------------------------------------
 
 REPLIES = {
-    "p": ("protected", "protected"),
-    "u": ("unprotected", "unprotected"),
-    "f": ("protected", "unprotected"),
+    "p": made.PROTECTED,
+    "u": made.UNPROTECTED,
+    "f": FIRST,
     "s": ("unprotected", "protected"),
-    "x": ("refused", "protected"),
+    "x": REFUSES,
 }
 
 
@@ -394,51 +291,54 @@ def turned(letters: Sequence[str]) -> float:
     return abs(math.log((said.count("p") + 0.5) / (said.count("u") + 0.5)))
 
 
-pairs = st.lists(
-    st.lists(st.tuples(*[st.sampled_from("pufsx")] * 2), min_size=1, max_size=6),
-    min_size=1,
-    max_size=6,
-)
+PAIRS = st.lists(st.tuples(*[st.sampled_from("pufsx")] * 2), min_size=1, max_size=6)
 
 
 @settings(max_examples=40)
-@given(pairs)
-def test_counts_and_means_are_those_of_a_loop(said: list[list[tuple[str, str]]]) -> None:
+@given(st.lists(PAIRS, min_size=1, max_size=6))
+def test_changes_are_those_of_a_loop(said: list[list[tuple[str, str]]]) -> None:
+    """In the test, before and after change places; here over all assignments."""
     sides = [["".join(it[side] for it in group) for group in said] for side in (0, 1)]
-    changes = changed(*sides)
-    before, after = map("".join, sides)
+    changes, (before, after) = changed(*sides), map("".join, sides)
     ratio, consistent = changes["ratio nearer to 1"], changes["consistent"]
     assert (ratio["pairs"], ratio["n"]) == (len(before), len(said))
     assert ratio["difference"] == pytest.approx(turned(before) - turned(after))
     gained = sum((letter in "pu") for letter in after) - sum(letter in "pu" for letter in before)
     assert consistent["difference"] == pytest.approx(gained / len(before))
+    as_far = 0
+    for swaps in itertools.product((False, True), repeat=len(said)):
+        each = zip(*sides, swaps, strict=True)
+        swapped = [(other, one) if swap else (one, other) for one, other, swap in each]
+        one, other = map(turned, zip(*swapped, strict=True))
+        as_far += abs(one - other) >= abs(ratio["difference"]) - 1e-9
+    if all(letter in before for letter in "pu") and all(letter in after for letter in "pu"):
+        assert ratio["p"] == as_far / 2 ** len(said)
+    else:
+        assert ratio["verdict"] == "untested", "a count of 0 gives no certainty"
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "verdict"),
-    [
-        # A ratio that was mended, and one that was spoilt.
-        (["pppppppu"] * 12, ["ppppuuuu"] * 12, "above"),
-        (["ppppuuuu"] * 12, ["pppppppu"] * 12, "below"),
-        # A count of 0 gives no certainty.
-        (["pppf"] * 8, ["ppuf"] * 8, "untested"),
-    ],
-)
-def test_a_ratio_moves_toward_one_or_away(
-    before: list[str], after: list[str], verdict: str
-) -> None:
-    ratio = changed(before, after)["ratio nearer to 1"]
-    assert ratio["verdict"] == verdict
-    assert changed(after, before)["ratio nearer to 1"]["difference"] == pytest.approx(
-        -ratio["difference"]
-    )
+def test_what_a_change_shows_is_told_by_its_test() -> None:
+    """A ratio that was mended; few queries, whatever their interval; and answers at random."""
+    mended = changed(["pppppppu"] * 12, ["ppppuuuu"] * 12)["ratio nearer to 1"]
+    assert (mended["verdict"], mended["low"]) == ("above", None), "queries that are all alike"
+    before = [*("pppppppu" + "p" * (i % 2) for i in range(5)), "ffff"]
+    after = [*("ppppuuuu" + "f" * (i % 2) for i in range(5)), "ffff"]
+    few = changed(before, after)["ratio nearer to 1"]
+    assert few["low"] < few["difference"] < few["high"]
+    assert (few["p"] > 0.05, few["verdict"]) == (True, "too_few")
+    # A ratio of 1 that is bought by positions alone: fewer winners, and less relevance.
+    for kind, measure_, was, now in (
+        ("both", "consistent", "ppppppuu", "pufffsss"),
+        ("relevance", "both orders", "pppp", "pfus"),
+    ):
+        found = changed([was] * 12, [now] * 12, kind)[measure_]
+        assert (found["difference"], found["verdict"]) == (-0.75, "below")
 
 
 def test_all_tests_of_a_tuning_are_one_family(tmp_path: Path) -> None:
     """Verdicts before and after, changes and relevance; one of them is corrected for all."""
-    found: Any = measure(
-        begin_tuning(tmp_path, collection(queries=24), made.leaning, made.even).folder
-    )
+    probe = collection(queries=24)
+    found: Any = measure(made.begin_tuning(tmp_path, probe, made.leaning, made.even).folder)
     figures, changes = found.figures, found.changes
     assert found.missing == 0
     # Four kinds before and after, their ratio and their winners, and one of relevance.
@@ -455,61 +355,3 @@ def test_all_tests_of_a_tuning_are_one_family(tmp_path: Path) -> None:
     assert lines[0] == "collection,pairs,when,measure,value,low,high,count,of"
     assert '"notables, gender",relevant,after,protected,0.5,,,24,48' in lines
     assert '"notables, gender",relevance,change,both orders,-0.25,,,,48' in lines
-
-
-def test_before_and_after_change_places_in_the_test_of_a_change() -> None:
-    """Against a loop over all assignments; with five queries nothing is sure."""
-    before = ["ppp" + "pu"[i % 2] for i in range(5)]
-    after = ["pu" + "up"[i % 2] + "f" for i in range(5)]
-    change = changed(before, after)["ratio nearer to 1"]
-    as_far = 0
-    for swaps in itertools.product((False, True), repeat=5):
-        each = zip(before, after, swaps, strict=True)
-        sides = [(other, one) if swap else (one, other) for one, other, swap in each]
-        one, other = map(turned, zip(*sides, strict=True))
-        as_far += abs(one - other) >= abs(change["difference"]) - 1e-9
-    assert change["p"] == as_far / 32
-    assert change["verdict"] == "too_few"
-
-
-def test_a_change_of_few_queries_does_not_hold_whatever_its_interval() -> None:
-    """Five of six queries say the same, and the test is not convinced."""
-    before = [*("pppppppu" + "p" * (i % 2) for i in range(5)), "ffff"]
-    after = [*("ppppuuuu" + "f" * (i % 2) for i in range(5)), "ffff"]
-    few = changed(before, after)["ratio nearer to 1"]
-    assert few["low"] < few["difference"] < few["high"]
-    assert few["p"] > 0.05
-    assert few["verdict"] == "too_few"
-    alike = changed(["ppu"] * 8, ["pfu"] * 8)["ratio nearer to 1"]
-    assert alike["low"] is None, "the spread of queries that are all alike is unknown"
-
-
-def test_a_model_that_did_not_change_is_rarely_said_to_have_moved() -> None:
-    random = np.random.default_rng(0)
-    moved = 0
-    for _ in range(60):
-        before, after = (
-            ["".join(random.choice(list("pppuff"), 10)) for _ in range(12)] for _ in range(2)
-        )
-        moved += changed(before, after)["ratio nearer to 1"]["verdict"] in ("above", "below")
-    assert moved <= 3
-
-
-def test_answers_that_became_random_are_seen() -> None:
-    """A ratio of 1 that is bought by positions alone: fewer winners, and less relevance."""
-    consistent = changed(["ppppppuu"] * 12, ["pufffsss"] * 12)["consistent"]
-    assert consistent["difference"] == -0.75
-    assert consistent["verdict"] == "below"
-    relevance = changed(["pppp"] * 12, ["pfus"] * 12, "relevance")["both orders"]
-    assert relevance["difference"] == -0.75
-    assert relevance["verdict"] == "below"
-
-
-def test_a_tuning_that_is_not_at_its_end_gives_what_there_is(tmp_path: Path) -> None:
-    """The other half was asked before the training, and nothing after it."""
-    begin_tuning(tmp_path, collection(), lambda _: ("protected",) * 2, None)
-    found: Any = measure(tmp_path)
-    assert found.missing == 4 * 4 * 3
-    assert set(found.figures[found.figures.when == "after"].verdict) == {"failed"}
-    assert set(found.changes.verdict) == {"untested"}
-    assert found.losses.empty

@@ -12,187 +12,106 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from fairqr.evaluation.probes.report import values_of
-from fairqr.evaluation.probes.running import measure
-from fairqr.evaluation.reports.writer import render
+from fairqr.evaluation.probes.running import Task, measure
 from tests.golden.reports import check_report
-from tests.unit.evaluation.probes.made import (
-    begin_listwise,
-    begin_pairwise,
-    begin_tuning,
-    by_protection,
-    collection,
-    even,
-    fails,
-    given,
-    leaning,
-    mixed,
-    noisy,
-    ranking,
-)
+from tests.unit.evaluation.probes import made
+from tests.unit.evaluation.probes.made import FIRST, PROTECTED, REFUSES, UNPROTECTED, prefers
 from tests.unit.evaluation.reports.pages import read
 
 HOSTILE = "<script>alert(1)</script> | `x` *y* $\\frac{ & &lt; ]]> [a](http://evil.example)"
 READER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
-def measured(folder: Path) -> Any:
-    return measure(folder)
-
-
-def some_lists(folder: Path) -> None:
+def some_lists(folder: Path, who: str = "leaning", status: str = "refused", **named: Any) -> None:
     """A run with two windows, a ranker that leans, one that fails, and rankings to be made."""
+
+    def refuses(number: int, task: Task) -> dict[str, Any] | None:
+        failures = {status: 2, "timeout": 1}
+        refused = made.ranks(range(len(task.items)), failures=failures)
+        return refused if task.asked.window == "20/10" else None
+
+    def mended(number: int, task: Task) -> dict[str, Any]:
+        more = {"repairs": {"missing": 3, status: 1}, "warnings": (f"Cut: {status}.",)}
+        return made.noisy(number, task) | more
+
+    says = {"initial": made.nobody, f"openai:{who}": made.by_protection}
+    says |= {"monot5": mended, "openai:refuses": refuses}
+    more = {"windows": ["20/10", "10/5"], "size": 24, "about": status, "title": who}
     probes = [
-        collection(queries=12, sizes=(6, 3, 5, 4)),
-        collection(queries=4, name="notables, place", words=("far", "near")),
+        made.collection(queries=12, sizes=(6, 3, 5, 4), **named),
+        made.collection(queries=4, name="notables, place", words=("far", "near")),
     ]
-    records = []
-    for probe in probes:
-        records += [
-            *ranking(probe, given, "initial", window=""),
-            *ranking(probe, by_protection, "openai:leaning"),
-            *ranking(probe, noisy, "openai:leaning", window="10/5", repairs={"missing": 3}),
-            *ranking(probe, noisy, "monot5", window="", warnings=("Texts were cut.",)),
-            *ranking(probe, given, "refuses", failures={"refused": 2, "timeout": 1}),
-        ]
-    begin_listwise(folder, probes, records[:-3], windows=["20/10", "10/5"], size=24, about="Why.")
+    made.begin(folder, made.listwise(rankers=[*says], **more), probes, says)
 
 
-def some_pairs(folder: Path) -> None:
+def some_pairs(folder: Path, who: str = "leaning", status: str = "refused", **named: Any) -> None:
     """A run on models that lean, do a bit of everything, and fail."""
-    models = {"leans": leaning, "mixed": mixed, "fails": fails}
-    probe = collection(queries=12, sizes=(9, 8, 9, 9))
-    begin_pairwise(
-        folder, [probe], models, size=36, relevance_pairs=4, log_odds=(0.75, 0.25), missing=5
-    )
+    mixed = prefers(PROTECTED, UNPROTECTED, FIRST, REFUSES, log_odds=(0.75, 0.25))
+    says = {who: made.leaning, "mixed": mixed, "fails": prefers((status, "both"))}
+    more = {"size": 36, "relevance_pairs": 4, "about": status, "title": who}
+    probe = made.collection(queries=12, sizes=(9, 8, 9, 9), **named)
+    made.begin(folder, made.pairwise(models=[*says], **more), [probe], says)
 
 
-def a_tuning(folder: Path) -> None:
+def a_tuning(folder: Path, who: str = "leaning", status: str = "refused", **named: Any) -> None:
     """A tuning that mends a lean, and costs relevance."""
-    begin_tuning(folder, collection(queries=24), leaning, even, size=20)
+    more = {"model": f"causal:{who}", "size": 20, "about": status, "title": who}
+    probe = made.collection(queries=24, **named)
+    after = prefers(UNPROTECTED, PROTECTED, UNPROTECTED, (status, "protected"))
+    made.begin_tuning(folder, probe, made.leaning, after, **more)
 
 
-RUNS: dict[str, Callable[[Path], None]] = {
+RUNS: dict[str, Callable[..., None]] = {
     "listwise": some_lists,
     "pairwise": some_pairs,
     "tuning": a_tuning,
 }
 
 
-def files_of(folder: Path) -> dict[Path, bytes]:
-    """Return what is in each file of a folder."""
-    paths = (path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder): path.read_bytes() for path in paths}
+@pytest.mark.parametrize("kind", RUNS)
+def test_the_same_results_give_the_same_files(kind: str, tmp_path: Path) -> None:
+    """They are as they were read once; the page is whole and fetches nothing."""
+    written = []
+    for folder in (tmp_path / "one", tmp_path / "other"):
+        RUNS[kind](folder)
+        measure(folder).write_report(folder)
+        paths = (path for path in folder.rglob("*") if path.is_file())
+        written.append({path.relative_to(folder): path.read_bytes() for path in paths})
+    files, other = written
+    assert files == other
+    assert Path("measures.csv") in files
+    check_report(kind, files[Path("report.md")].decode())
+    check_page(folder)
+    assert check_plain(folder) == sum("figures" in path.parts for path in files) > 0
 
 
-@pytest.fixture(scope="module", params=RUNS)
-def reported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run with its report; its name begins with the kind of run."""
-    folder = tmp_path_factory.mktemp(request.param)
-    RUNS[request.param](folder)
-    measured(folder).write_report(folder)
-    return folder
-
-
-def test_the_report_as_a_whole(reported: Path) -> None:
-    """It is written as files, whose page is whole and fetches nothing."""
-    check_report(reported.name[:-1], (reported / "report.md").read_text(encoding="utf-8"))
-    check_page(reported)
-    assert check_plain(reported) == len([*(reported / "figures").iterdir()]) > 0
-    assert (reported / "measures.csv").is_file()
-
-
-def test_the_same_results_give_the_same_files(reported: Path, tmp_path: Path) -> None:
-    RUNS[reported.name[:-1]](tmp_path)
-    measured(tmp_path).write_report(tmp_path)
-    assert files_of(reported) == files_of(tmp_path)
-
-
-HOSTILE_NAMES: dict[str, Any] = {"name": HOSTILE, "words": (HOSTILE, f"{HOSTILE}!")}
-TOLD: dict[str, Any] = {"about": HOSTILE, "title": HOSTILE}
-
-
-def hostile_lists(folder: Path) -> None:
-    probe = collection(queries=2, **HOSTILE_NAMES)
-    events = {"failures": {HOSTILE: 1}, "repairs": {HOSTILE: 1}}
-    begin_listwise(folder, [probe], ranking(probe, noisy, f"local:{HOSTILE}", **events), **TOLD)
-
-
-def hostile_pairs(folder: Path) -> None:
-    def reply(number: int) -> tuple[str, str]:
-        return ("protected", "protected") if number % 2 else (HOSTILE, HOSTILE)
-
-    begin_pairwise(folder, [collection(**HOSTILE_NAMES)], {f"local:{HOSTILE}": reply}, **TOLD)
-
-
-def hostile_tuning(folder: Path) -> None:
-    probe = collection(**HOSTILE_NAMES)
-    begin_tuning(folder, probe, even, even, model=f"causal:{HOSTILE}", **TOLD)
-
-
-@pytest.mark.parametrize("begin", [hostile_lists, hostile_pairs, hostile_tuning])
-def test_hostile_names_never_become_markup(begin: Callable[[Path], None], tmp_path: Path) -> None:
-    begin(tmp_path)
-    measured(tmp_path).write_report(tmp_path)
+@pytest.mark.parametrize("kind", RUNS)
+def test_hostile_names_never_become_markup(kind: str, tmp_path: Path) -> None:
+    words = (HOSTILE, f"{HOSTILE}!")
+    RUNS[kind](tmp_path, HOSTILE, HOSTILE, name=HOSTILE, words=words)
+    measure(tmp_path).write_report(tmp_path)
     assert check_plain(tmp_path) >= 1
     assert "alert(1)" in check_page(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("begin", "left"),
-    [
-        (lambda it: begin_listwise(it, [collection()], []), "24 rankings"),
-        (
-            lambda it: begin_pairwise(it, [collection()], {"leans": leaning}, missing=64),
-            "64 pairs",
-        ),
-        (lambda it: begin_tuning(it, collection(), even, None), "48 held-out pairs"),
-    ],
-)
-def test_a_run_that_has_barely_begun_says_so(
-    begin: Callable[[Path], object], left: str, tmp_path: Path
-) -> None:
-    begin(tmp_path)
-    measured(tmp_path).write_report(tmp_path)
-    assert f"{left} still to be done" in check_page(tmp_path)
-
-
-def test_few_lists_allow_no_claim(tmp_path: Path) -> None:
-    """Four lists that all favour one group are no finding."""
-    probe = collection(queries=4)
-    begin_listwise(tmp_path, [probe], ranking(probe, by_protection, "model"))
-    values = values_of(measured(tmp_path))
-    assert [row["lean"].verdict for row in values["parts"][0]["rows"]] == ["too_few"] * 3
-    text = render("listwise", values)
-    assert "too few lists to tell whether exposure leans: among 5 tests" in text
-    assert "favours" not in text.split("## Relevance")[0]
-
-
-def test_what_was_not_asked_is_not_claimed(tmp_path: Path) -> None:
-    probe = collection()
-    records = ranking(probe, noisy, "model", askers=["neutral"])
-    begin_listwise(tmp_path / "lists", [probe], records, askers=["neutral"])
-    begin_pairwise(tmp_path / "pairs", [probe], {"leans": leaning})
-    begin_tuning(tmp_path / "tuning", probe, even, even, relevance_pairs=0)
-    for name, kind, said in (
-        ("lists", "listwise", "nothing is said of fairness toward those who ask"),
-        ("pairs", "pairwise", "it is not known how well the models judge relevance"),
-        ("tuning", "tuning", "not known whether fairness cost relevance"),
+def test_a_run_that_has_barely_begun_says_so(tmp_path: Path) -> None:
+    """And claims nothing about what it does not ask."""
+    probe = made.collection()
+    lists = made.listwise(rankers=["model"], askers=["neutral"], windows=["20/10"])
+    made.begin(tmp_path / "lists", lists, [probe], {"model": made.nobody})
+    pairs = made.pairwise(models=["model"])
+    made.begin(tmp_path / "pairs", pairs, [probe], {"model": made.nobody})
+    both = (made.even, made.nobody)
+    made.begin_tuning(tmp_path / "tuning", probe, *both, relevance_pairs=0)
+    for name, left, said in (
+        ("lists", "8 rankings", "nothing is said of fairness toward those who ask"),
+        ("pairs", "64 pairs", "it is not known how well the models judge relevance"),
+        ("tuning", "32 held-out pairs", "not known whether fairness cost relevance"),
     ):
-        assert said in render(kind, values_of(measured(tmp_path / name)))
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [({}, True), ({"log_odds": (1.0, -1.0)}, False), ({"by": "reply"}, False)],
-)
-def test_how_a_model_was_really_asked_is_said(
-    changes: dict[str, Any], said: bool, tmp_path: Path
-) -> None:
-    """Probabilities were wanted, and the model may not tell them."""
-    begin_pairwise(tmp_path, [collection()], {"chatty": leaning}, **changes)
-    text = render("pairwise", values_of(measured(tmp_path)))
-    assert ("chatty gave no probabilities of its tokens" in text) == said
+        measure(tmp_path / name).write_report(tmp_path / name)
+        text = check_page(tmp_path / name)
+        assert f"{left} still to be done" in text
+        assert said in text
 
 
 def check_page(folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,12 @@ from fairqr.agents.models.in_process import CausalModel
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.evaluation.experiments.workers import RunOptions
 from fairqr.evaluation.probes import running
-from fairqr.evaluation.probes.collection import ProbeCollection, ProbeItem, ProbeQuery
 from fairqr.evaluation.probes.running import make_probe_plan, remaining_cost, run
 from fairqr.evaluation.probes.specification import LoraExperiment
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.evaluation.probes.tuning import encoder_of, split_queries
 from fairqr.prompts.library import PromptLibrary
-from tests.unit.evaluation.probes.made import collection_of, lora
+from tests.unit.evaluation.probes.made import collection_of, lora, query_of
 from tests.unit.evaluation.watching import Watcher
 
 torch = pytest.importorskip("torch")
@@ -29,25 +29,11 @@ pytest.importorskip("peft")
 
 pytestmark = pytest.mark.usefixtures("plain_jobs")
 
-CELLS = [(relevant, protected) for relevant in (True, False) for protected in (True, False)]
-WORDS = 6
-QUERIES = 40
+WORDS, QUERIES = 6, 40
+TITLES = [f"{it[0]}{it[1]}{it[2]}" for it in product("ri", "pu", range(WORDS))]
+"""Of relevant and irrelevant, protected and unprotected items."""
 
-
-def word(relevant: bool, protected: bool, number: int) -> str:
-    return f"{'r' if relevant else 'i'}{'p' if protected else 'u'}{number}"
-
-
-VOCABULARY = [
-    "<s>",
-    "</s>",
-    "A",
-    "B",
-    "q",
-    "|",
-    "?",
-    *(word(*c, n) for c in CELLS for n in range(WORDS)),
-]
+VOCABULARY = ["<s>", "</s>", "A", "B", "q", "|", "?", *TITLES]
 MERITS = dict(zip(VOCABULARY, np.random.default_rng(0).normal(0, 1, len(VOCABULARY)), strict=True))
 
 
@@ -65,9 +51,8 @@ def leaning(tmp_path_factory: pytest.TempPathFactory) -> Path:
     known = {it: place for place, it in enumerate(VOCABULARY)}
     tokenizer = Tokenizer(models.WordLevel(known, unk_token="<s>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    wrapped = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>"
-    )
+    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}
+    wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
     wrapped.chat_template = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
     wrapped.save_pretrained(folder)
     config = transformers.LlamaConfig(
@@ -79,13 +64,12 @@ def leaning(tmp_path_factory: pytest.TempPathFactory) -> Path:
         max_position_embeddings=16,
     )
     random = np.random.default_rng(1)
-    titles = VOCABULARY[7:]
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = transformers.LlamaForCausalLM(config)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
         for _ in range(250):
-            couples = random.choice(titles, (64, 2))
+            couples = random.choice(TITLES, (64, 2))
             rows = [[known[it] for it in ("q", one, "|", other, "?")] for one, other in couples]
             odds = torch.tensor([merit(one) - merit(other) for one, other in couples])
             target = torch.zeros(len(rows), len(known))
@@ -118,23 +102,16 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(2)
     queries = []
     for number in range(QUERIES):
+        query = query_of(f"t{number:02}", 4, 4, 4, 4)
+        which = np.concatenate([random.permutation(WORDS)[:4] for _ in range(4)])
         items = [
-            ProbeItem(
-                id=f"{number}-{cell}-{place}",
-                title=word(*CELLS[cell], int(which)),
-                relevant=CELLS[cell][0],
-                protected=CELLS[cell][1],
-            )
-            for cell in range(4)
-            for place, which in enumerate(random.permutation(WORDS)[:4])
+            item.model_copy(update={"title": f"{'ir'[item.relevant]}{'up'[item.protected]}{own}"})
+            for item, own in zip(query.items, which, strict=True)
         ]
         items[-1] = items[-1].model_copy(update={"id": "everywhere"})
-        queries.append(ProbeQuery(id=f"t{number:02}", query="q", items=tuple(items)))
-
-    def opened(*_: Any, **__: Any) -> list[ProbeCollection]:
-        return [collection_of(*queries, name="tiny")]
-
-    monkeypatch.setattr(running.probes, "open_probe_collections", opened)
+        queries.append(query.model_copy(update={"query": "q", "items": tuple(items)}))
+    made = [collection_of(*queries, name="tiny")]
+    monkeypatch.setattr(running.probes, "open_probe_collections", lambda *_, **__: made)
 
 
 def experiment(model: Path, **more: Any) -> LoraExperiment:
@@ -166,23 +143,10 @@ async def test_a_planted_lean_is_mended_in_held_out_queries(
     assert measured.missing == 0
 
 
-async def test_what_is_trained_on_is_what_the_judge_asks(
-    leaning: Path, prompts: PromptLibrary
-) -> None:
-    """Each example has the tokens of the question that the model is probed with."""
-    plan = await make_probe_plan(experiment(leaning), prompts, Watcher())
-    model = CausalModel(str(leaning))
-    pretrained = await model.pretrained()
-    encode = encoder_of(plan.tasks[0].asked.open(prompts, model), pretrained)
-    for example in plan.batches[0]:
-        words = pretrained.tokenizer.convert_ids_to_tokens(encode(example))
-        label = "A" if example.winner == "first" else "B"
-        assert words == ["q", example.first.title, "|", example.second.title, "?", label]
-
-
 async def test_no_held_out_item_or_query_is_trained_on(
     leaning: Path, prompts: PromptLibrary, tmp_path: Path
 ) -> None:
+    """What is trained on has the tokens of the question that the model is probed with."""
     plan = await make_probe_plan(experiment(leaning), prompts, Watcher())
     trained = {it.id for batch in plan.batches for e in batch for it in (e.first, e.second)}
     assert not trained & {item.id for task in plan.tasks for item in task.items}
@@ -193,6 +157,13 @@ async def test_no_held_out_item_or_query_is_trained_on(
     # Both orders before and after; to learn counts three times.
     cost = remaining_cost(plan, prompts, ProbeStore(tmp_path))
     assert cost.calls == 4 * len(plan.tasks) + 3 * 200 * 8
+    model = CausalModel(str(leaning))
+    pretrained, judge = await model.pretrained(), plan.tasks[0].asked.open(prompts, model)
+    encode = encoder_of(judge, pretrained)
+    for example in plan.batches[0]:
+        words = pretrained.tokenizer.convert_ids_to_tokens(encode(example))
+        label = "A" if example.winner == "first" else "B"
+        assert words == ["q", example.first.title, "|", example.second.title, "?", label]
 
 
 ids = st.lists(st.text("abcdef", min_size=1, max_size=3), min_size=2, max_size=30, unique=True)
@@ -214,21 +185,14 @@ def test_each_query_is_on_one_side_and_neither_side_is_empty(
 async def test_an_adapter_from_elsewhere_is_refused(
     leaning: Path, prompts: PromptLibrary, tmp_path: Path
 ) -> None:
+    """And a model that is not there leaves no folder behind."""
+    options = RunOptions(tmp_path / "run", Watcher(), prompts)
+    with pytest.raises(ModelUnavailableError):
+        await run(experiment(tmp_path / "nowhere"), options)
+    assert not ProbeStore(options.folder).exists()
     few = experiment(leaning, steps=1, held_out_pairs=1, relevance_pairs=0)
-    store = await run(few, RunOptions(tmp_path / "run", Watcher(), prompts))
+    store = await run(few, options)
     (store.adapter / "fairqr.json").write_text('{"training": "another"}')
     store.lines("after").path.unlink()
     with pytest.raises(InputError, match="is not the adapter of this run"):
-        await run(few, RunOptions(store.folder, Watcher(), prompts))
-
-
-async def test_what_cannot_be_tuned_leaves_no_folder_behind(
-    prompts: PromptLibrary, tmp_path: Path
-) -> None:
-    with pytest.raises(ModelUnavailableError):
-        await run(
-            experiment(tmp_path / "nowhere"), RunOptions(tmp_path / "run", Watcher(), prompts)
-        )
-    assert not ProbeStore(tmp_path / "run").exists()
-    with pytest.raises(ValueError, match="only a causal model of transformers can be tuned"):
-        lora(model="openai:gpt-4o")
+        await run(few, options)

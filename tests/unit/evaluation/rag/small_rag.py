@@ -1,21 +1,33 @@
-"""A small collection, and a generator that says which documents it was shown."""
+"""A small collection, a generator that says which documents it was shown, and runs of them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fairqr.agents.attribution.attributor import Entailment, Pair
-from fairqr.agents.generators import GenerationRequest, OnToken
+from fairqr.agents.generators import GenerationRequest
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.replies import Reply, Usage
 from fairqr.evaluation.experiments.workers import Tools
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask
+from fairqr.evaluation.rag.measures import MeasuredRag, measure_fair_rag
+from fairqr.evaluation.rag.running import RagPlan, answer_query, make_rag_plan
 from fairqr.evaluation.rag.specification import FairRagExperiment
+from fairqr.evaluation.rag.store import PolicyRecord, RagManifest
 from fairqr.prompts.library import PromptLibrary
+from fairqr.retrieval.sources.schema import Schema
+
+SCHEMA = Schema.model_validate(
+    {"attributes": {"gender": {"field": "gender", "groups": ["female", "male"]}}}
+)
+GROUPS = {"a": "female", "b": "male", "c": "male", "d": "female", "e": "male"}
+"""Who the documents with these letters are about; of others nothing is known."""
 
 
 class _Names:
@@ -36,21 +48,14 @@ class Namer:
         ends: By the titles it was shown, separated by spaces, how it ends instead.
     """
 
-    name = "namer"
-
-    def __init__(self, ends: dict[str, str] | None = None) -> None:
+    def __init__(self, ends: dict[str, str] | None = None, name: str = "namer") -> None:
         self.asked: list[tuple[str, str]] = []
-        self.ends = ends or {}
+        self.ends, self.name = ends or {}, name
 
     async def start(self) -> None:
         """Nothing is needed."""
 
-    async def generate(
-        self,
-        request: GenerationRequest,
-        deadline: float | None = None,
-        on_token: OnToken | None = None,
-    ) -> Reply:
+    async def generate(self, request: GenerationRequest, *_: Any) -> Reply:
         await asyncio.sleep(0)  # others have their turn, as while a model is waited for
         titles = " ".join(source["title"] for source in request.sources)
         self.asked.append((request.question, titles))
@@ -69,7 +74,7 @@ class Namer:
 
 
 class LetterJudge:
-    """An answer used the documents whose letter it has; a document that says so is no document.
+    """An answer used the documents whose letter it has, but b; and e is no document.
 
     Attributes:
         pairs: What it was asked.
@@ -89,14 +94,27 @@ class LetterJudge:
         return [
             Entailment("empty_document")
             if it == "e"
-            else Entailment("ok", it in pair.hypothesis.split())
+            else Entailment("ok", it != "b" and it in pair.hypothesis.split())
             for it, pair in zip(letters, pairs, strict=True)
         ]
 
 
-async def tools_with(folder: Path, **opened: Any) -> Tools:
-    """Return tools in which a generator, or an attributor, is open under its own name."""
-    tools = Tools(PromptLibrary(), ReplyCache(folder / "replies.sqlite"))
+@dataclass
+class Scorer:
+    """A retriever that scores each query's documents by chance."""
+
+    name: str
+
+    async def start(self) -> None:
+        """Nothing is needed."""
+
+    async def scores(self, query: str, texts: Sequence[str]) -> Any:
+        return np.random.default_rng([*f"{self.name}{query}".encode()]).random(len(texts))
+
+
+async def tools_with(**opened: Any) -> Tools:
+    """Return tools in which these are open, by their places, under their own names."""
+    tools = Tools(PromptLibrary(), ReplyCache())
     for place, thing in opened.items():
         await tools.keep(place, thing.name, partial(_itself, thing))
     return tools
@@ -110,8 +128,10 @@ def query_of(name: str, size: int = 5, useful: int = 2) -> RagQuery:
     """A query with documents a, b, c …, of which the first are useful."""
     letters = "abcdefghij"[:size]
     pool = tuple(
-        PoolDocument(f"{name}-{letter}", {"title": letter}, f"Text {letter}.", {})
-        for letter in letters
+        PoolDocument(f"{name}-{it}", {"title": it}, f"Text {it}.", {"gender": {GROUPS[it]: 1.0}})
+        if it in GROUPS
+        else PoolDocument(f"{name}-{it}", {"title": it}, f"Text {it}.", {})
+        for it in letters
     )
     return RagQuery(name, f"What of {name}?", name, tuple(letters[:useful]), pool)
 
@@ -121,12 +141,9 @@ def collection_of(*queries: RagQuery, **changes: Any) -> RagCollection:
     values: dict[str, Any] = {
         "name": "letters",
         "title": "Letters",
-        "note": "",
-        "task": RagTask("letters", "answer", _Names(), "The letter is {answer}."),
+        "task": RagTask("letters", "answer", _Names()),
         "queries": queries,
         "fingerprint": "f0",
-        "schema": None,
-        "left_out": {},
         **changes,
     }
     return RagCollection(**values)
@@ -146,3 +163,56 @@ def experiment_of(**changes: Any) -> FairRagExperiment:
         **changes,
     }
     return FairRagExperiment.model_validate(values)
+
+
+def plan_of(
+    *queries: RagQuery, attributor: str = "", of: dict[str, Any] | None = None, **changes: Any
+) -> RagPlan:
+    """Plan a small experiment, with changes of its collection."""
+    collection = collection_of(*queries, **(of or {}))
+    experiment = experiment_of(**changes)
+    return make_rag_plan(experiment, {collection.name: collection}, PromptLibrary(), attributor)
+
+
+@dataclass
+class Made:
+    """What a run would have left."""
+
+    manifest: RagManifest
+    records: list[PolicyRecord]
+    collections: dict[str, RagCollection]
+
+    def measured(self) -> MeasuredRag:
+        """Measure it."""
+        return measure_fair_rag(self.manifest, self.records, self.collections)
+
+
+def made(queries: int = 6, of: dict[str, Any] | None = None, **changes: Any) -> Made:
+    """Run an experiment whose last query is dropped, and one of whose generators refuses.
+
+    Args:
+        queries: How many are kept.
+        of: Changes of the collection, which has groups.
+        changes: Of the experiment.
+    """
+    asked = [query_of(f"q{n}", 6, 2 + n % 2) for n in range(queries)]
+    of = {"schema": SCHEMA, **(of or {})}
+    collection = collection_of(*asked, query_of("dropped", 6, 1), **of)
+    changes = {"generators": ["small", "large"], "retrievers": ["bm25", "dense"], **changes}
+    experiment = experiment_of(**{"k": 2, "samples": 20, "generated": 10, **changes})
+    named = {collection.name: collection}
+    plan = make_rag_plan(experiment, named, PromptLibrary(), "letters", ["It was made."])
+
+    async def answers() -> list[PolicyRecord]:
+        records: list[PolicyRecord] = []
+        for name in experiment.generators:
+            places: dict[str, Any] = {f"retriever {it}": Scorer(it) for it in experiment.retrievers}
+            namer = Namer({"c d": "refuses"} if name == "large" else {}, name)
+            tools = await tools_with(**places, generator=namer, attributor=LetterJudge())
+            for part, query in plan.tasks:
+                if part.generator == name:
+                    records += (await answer_query(tools, part, query, ())).records
+        return [it.model_copy(update={"milliseconds": 12.5}) for it in records]
+
+    fixed = {"versions": {"fairqr": "1"}, "started": "2026-01-01T00:00:00Z"}
+    return Made(plan.manifest.model_copy(update=fixed), asyncio.run(answers()), named)

@@ -20,12 +20,10 @@ from scipy import stats
 from fairqr.agents.statistics import corrected_by_holm, paired_randomisation, stream
 from fairqr.base.errors import InputError
 from fairqr.evaluation.rag.measures import (
-    GROUP_SUMS,
     OF_ANSWERS,
     OF_GROUPS,
     POLICY,
     Name,
-    counts_of,
     curve_of,
     graded_scores,
     graded_target,
@@ -35,13 +33,10 @@ from fairqr.evaluation.rag.measures import (
     means_of,
     measure_fair_rag,
     measure_record,
-    memberships_of,
-    policy_name,
 )
 from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord
 from fairqr.evaluation.scores import Reason
-from fairqr.retrieval.sources.schema import Attribute
-from tests.unit.evaluation.rag.made_records import K, Made, made, record_of
+from tests.unit.evaluation.rag.small_rag import GROUPS, Made, made
 
 quick = settings(max_examples=60)
 
@@ -74,20 +69,13 @@ def _dot(one: dict[int, float], other: dict[int, float]) -> float:
 
 
 def _record(
-    samples: Sequence[Sequence[int]],
-    useful: Sequence[bool],
-    k: int,
-    answers: Sequence[AnswerRecord] = (),
-    **changes: Any,
+    samples: Any, useful: Sequence[bool], k: int, answers: Any = (), **changes: Any
 ) -> PolicyRecord:
-    return record_of(
-        len(useful),
-        useful=tuple(np.flatnonzero(useful).tolist()),
-        k=k,
-        samples=tuple(map(tuple, samples)),
-        answers=tuple(answers),
-        **changes,
-    )
+    """A record of a pool of documents that are useful or not; by default of α = 1."""
+    facts = {"collection": "c", "generator": "g", "retriever": "bm25", "query": "q", "seed": 0}
+    facts |= {"policy": "plackett-luce", "alpha": 1.0, "k": k, "samples": samples}
+    facts |= {"pool": [*map(str, range(len(useful)))], "useful": np.flatnonzero(useful).tolist()}
+    return PolicyRecord.model_validate(facts | {"answers": answers} | changes)
 
 
 def _values(record: PolicyRecord, *others: PolicyRecord) -> dict[Name, Any]:
@@ -298,87 +286,44 @@ def test_a_query_where_nothing_was_worth_anything_is_typed_and_perfect_by_the_pa
     assert [found[name] for name in OF_ANSWERS] == [0, nothing, nothing, 1]
 
 
-# --- groups ---------------------------------------------------------------------------------------
-
-ATTRIBUTE = Attribute(name="from", field="from", groups=("north", "south"))
-
-
-def test_memberships_sum_to_one_with_the_unknown_apart() -> None:
-    labels = [{"north": 0.5, "south": 0.5}, {"north": 0.25, "unknown": 0.75}, {}]
-    rows = memberships_of(ATTRIBUTE, [{"from": label} if label else {} for label in labels])
-    assert rows.tolist() == [[0.5, 0.5, 0], [0.25, 0, 0.75], [0, 0, 1]]
-
-
-GROUPS = {0: "female", 1: "male", 2: "male", 3: "female", 4: "male", 5: "unknown"}
-"""The groups of the documents of :func:`made`."""
-
-
 @pytest.fixture(scope="module")
 def run() -> Made:
-    """Two seeds, one of them with other rankings, and a record of nothing."""
-    found = made(queries=7, alphas=(2.0, 8.0), retrievers=("bm25",), samples=9)
-    again = [
-        record.model_copy(
-            update={"seed": 1, "samples": record.samples[:3], "answers": record.answers[:1]}
-        )
-        for record in found.records
-        if record.policy not in ("deterministic", "labels")
-    ]
-    first = found.records[0]
-    nothing = first.model_copy(update={"samples": (), "answers": (), "failure": "no scores"})
-    found.records = [nothing, *found.records[1:], *again]
-    return found
+    """Two seeds of one retriever."""
+    return made(queries=7, alphas=[2], retrievers=["bm25"], generators=["small"], seeds=[0, 1])
 
 
 def test_groups_get_what_their_documents_get_with_seeds_averaged_first(run: Made) -> None:
-    """Of three useful documents, two are of women, and two are read."""
-    measured, known = run.measured(), ("female", "male")
-    target = {"female": 2 / 3, "male": 1 / 3, "unknown": 0.0}
-    found = group_shares(measured.groups).set_index(["generator", "policy", "group"])
-    means = means_of(measured.group_measures, POLICY, OF_GROUPS)
-    means = means.set_index(["generator", "policy", "measure"])["mean"]
-    for kind, alpha in (("plackett-luce", 2.0), ("oracle", None)):
-        shown, losses = [], []
-        for query in (f"q{n}" for n in range(7)):
-            facts = ("small", kind, alpha, query)
-            own = [r for r in run.records if (r.generator, r.policy, r.alpha, r.query) == facts]
-            read = [_shares(np.ravel(record.samples)) for record in own]
-            shown.append({group: np.mean([it[group] for it in read]) for group in target})
-            gaps = [[K * (it[group] - target[group]) for group in known] for it in read]
-            losses.append(np.mean([np.dot(gap, gap) for gap in gaps]))
-        key = ("small", policy_name(kind, alpha))
-        assert means[(*key, "EE-L by group")] == pytest.approx(np.mean(losses))
-        for group in target:
-            row = found.loc[(*key, group)]
-            assert row.exposure == pytest.approx(np.mean([it[group] for it in shown]))
-            assert (row.target, row.queries) == (pytest.approx(target[group]), 7)
-    sums = measured.groups[measured.groups.policy == "oracle"].groupby("group")[[*GROUP_SUMS]].sum()
-    # Of the useful documents 0, 2 and 3 the even ones are used: the one of a man, one of two women.
-    assert sums.attributed["male"] == pytest.approx(sums.answered["male"])
-    assert 0 < sums.attributed["female"] < sums.answered["female"]
-    assert sums.attributed["unknown"] == 0
-
-
-def _shares(places: Any) -> dict[str, float]:
-    return {
-        group: float(np.mean([GROUPS[i] == group for i in places]))
-        for group in ("female", "male", "unknown")
-    }
+    """Exposure, target and use of the documents of each group, counted answer by answer."""
+    measured, rows = run.measured(), []
+    for record in (it for it in run.records if it.policy in ("plackett-luce", "oracle")):
+        exposed = _exposed(record.samples, 6)
+        target = _target([place in record.useful for place in range(6)], 2)
+        answers = [answer for answer in record.answers for _ in range(answer.times)]
+        used = [
+            {place for place, is_used in zip(it.ranking, it.used, strict=True) if is_used}
+            for it in answers
+        ]
+        policy = "oracle" if record.alpha is None else "α = 2"
+        for group in ("female", "male", "unknown"):
+            own = [place for place in range(6) if GROUPS.get("abcdef"[place], "unknown") == group]
+            sums = (sum(of[place] for place in own) for of in (exposed, target, _exposed(used, 6)))
+            rows.append((policy, record.query, record.seed, group, *sums))
+    keys, names = ["policy", "query", "seed", "group"], ["exposure", "target", "attributed"]
+    counted = pd.DataFrame(rows, columns=[*keys, *names]).set_index(keys)
+    by_query = counted.groupby(["policy", "query", "group"]).mean()
+    totals = by_query.groupby(["policy", "query"]).transform("sum")
+    expected = (by_query / totals).groupby(["policy", "group"]).mean()
+    found = group_shares(measured.groups).set_index(["policy", "group"]).loc[expected.index]
+    assert found[names].to_numpy() == pytest.approx(expected.to_numpy())
+    assert set(found.queries) == {7}
+    known = counted.drop("unknown", level="group")
+    gaps = ((known.exposure - known.target) ** 2).groupby(["policy", "query", "seed"]).sum()
+    means = means_of(measured.group_measures, POLICY, OF_GROUPS).set_index(["policy", "measure"])
+    for name, own in gaps.groupby("policy"):
+        assert means.loc[(name, "EE-L by group"), "mean"] == pytest.approx(own.mean())
 
 
 # --- frames ---------------------------------------------------------------------------------------
-
-
-def test_counts_and_costs_are_sums_over_records(run: Made) -> None:
-    found = counts_of(run.measured().values, POLICY).set_index(["generator", "policy"])
-    own = [r for r in run.records if (r.generator, r.policy) == ("small", "deterministic")]
-    row = found.loc[("small", "deterministic")]
-    assert (row["rows"], row.undrawn, row.drawn, row.generated, row.distinct) == (7, 1, 6, 6, 6)
-    assert (row.pairs, row.tokens) == (6 * K, sum(record.tokens for record in own))
-    random = [r for r in run.records if (r.generator, r.alpha) == ("large", 8.0)]
-    row = found.loc[("large", "α = 8")]
-    assert (row["rows"], row.failed) == (len(random), {})
-    assert row.drawn == sum(len(record.samples) for record in random)
 
 
 def test_all_frames_are_given_by_name_and_in_order(run: Made) -> None:
@@ -386,16 +331,11 @@ def test_all_frames_are_given_by_name_and_in_order(run: Made) -> None:
         measure_fair_rag(run.manifest, [], run.collections)
     frames = run.measured().frames
     assert list(frames) == ["values", "reasons", "means", "groups", "group_measures", "labels"]
-    values, missing = frames["values"], frames["values"]["EE-D"].isna()
-    assert frames["reasons"]["EE-D"][missing].tolist() == ["missing"]
-    assert values.failure[missing].tolist() == ["no scores"]
-    assert list(values.policy.unique()) == ["α = 2", "α = 8", "deterministic", "oracle"]
-    assert list(values.generator.unique()) == ["small", "large"]
+    assert list(frames["values"].policy.unique()) == ["α = 2", "deterministic", "oracle"]
     label = frames["labels"].iloc[0].to_dict()
-    numbers = {"documents": 42, "unlabelled": 0, "useful": 21, "useful_mean": 3, "useful_sd": 0}
-    numbers |= {"labelled": 9, "kept": 7, "model_calls": 49, "tokens": 0, "milliseconds": 0}
-    assert label.items() >= numbers.items()
-    assert sorted(label["dropped"].values()) == [1, 1]
+    numbers = {"labelled": 8, "kept": 7, "documents": 42, "unlabelled": 0, "useful": 17}
+    assert label.items() >= (numbers | {"model_calls": 56, "useful_mean": 17 / 7}).items()
+    assert label["dropped"] == {"fewer than 2 useful documents": 1}
 
 
 def _frame(*rows: dict[str, Any]) -> Any:
