@@ -19,7 +19,6 @@ from fairqr.evaluation.probes.store import PairRecord, ProbeStore
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.probes.made import listwise, lora, pairwise, people, write_collection
 
-pytestmark = pytest.mark.usefixtures("plain_jobs")
 PROMPTS = PromptLibrary()
 
 
