@@ -64,7 +64,7 @@ def fair_measures(measures: Any, groups: Any, **options: Any) -> list[_FairMeasu
     The means are over the queries that have a value, as ours are; the others have NaN.
 
     Args:
-        measures: Each of one attribute, such as ``AWRF@20,ExposureRatio(group=female)``.
+        measures: Each of one attribute, such as ``AWRF@20,Exposure@20(group=female)``.
         groups: As :func:`fairqr.evaluate` takes them.
         options: Further options of :func:`fairqr.evaluate`, such as ``target``.
 

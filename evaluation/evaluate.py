@@ -13,7 +13,7 @@ from fairqr.evaluation import results
 from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.collections import query_targets
 from fairqr.evaluation.collections.labels import Groups
-from fairqr.evaluation.estimates import ratio_interval
+from fairqr.evaluation.estimates import as_data, ratios
 from fairqr.evaluation.inputs import as_groups, as_qrels, as_run
 from fairqr.evaluation.measures.kinds import QRELS, TARGET
 from fairqr.evaluation.measures.measure import Measure, parse_measures
@@ -161,17 +161,14 @@ def _group_shares(
         parts: Of `exposed_and_relevant`, for batches of the queries.
     """
     exposures, relevant = map(np.concatenate, zip(*parts, strict=True))
-    found = []
-    for group, seen, due in zip(dimension.groups, exposures.T, relevant.T, strict=True):
-        if not len(seen):
-            continue
-        share, mean, interval = float(due.mean()), float(seen.mean()), ratio_interval(seen, due)
-        ratio = mean / share if share else None
-        low, high = (interval.low, interval.high) if interval else (None, None)
-        found.append(
-            results.GroupShare(dimension.name, group, mean, share, ratio, low, high, len(seen))
-        )
-    return found
+    if not len(exposures):
+        return []
+    seen, due = ([float(own.mean()) for own in it.T] for it in (exposures, relevant))
+    found = ratios(exposures, relevant, np.ones(len(exposures)))
+    return [
+        results.GroupShare(dimension.name, *own, *as_data((it.value, it.low, it.high)), it.queries)
+        for *own, it in zip(dimension.groups, seen, due, found, strict=True)
+    ]
 
 
 def ids_of(runs: Iterable[SystemRun], qrels: Qrels | None) -> set[str]:

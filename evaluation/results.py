@@ -14,7 +14,6 @@ import numpy as np
 from fairqr.agents import statistics
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.extras import library
-from fairqr.evaluation.estimates import paired_t
 from fairqr.evaluation.measures.measure import Measure, parse_measures
 from fairqr.evaluation.notes import Note
 from fairqr.evaluation.scores import Reason, Score
@@ -235,11 +234,9 @@ class Comparison:
         difference: The mean of run − baseline; None if no query has a value in both.
         count: The number of queries with a value in both.
         interval: Student's interval of the difference; None for too few queries.
-        t: The p value of the paired t test; optional.
         randomisation: The p value of the paired randomisation test.
         exact: Whether the randomisation test counted all assignments.
-        t_corrected: ``t``, corrected by Holm for all comparisons made.
-        randomisation_corrected: ``randomisation``, corrected likewise.
+        randomisation_corrected: It, corrected by Holm for all comparisons made.
     """
 
     measure: Measure
@@ -248,10 +245,8 @@ class Comparison:
     difference: float | None
     count: int
     interval: statistics.Interval | None
-    t: float | None
     randomisation: float | None
     exact: bool
-    t_corrected: float | None = None
     randomisation_corrected: float | None = None
 
     def holds(self, alpha: float) -> bool:
@@ -308,8 +303,7 @@ class Comparisons:
         return (
             f"{of} is {abs(row.difference):.4f} {'above' if above else 'below'} "
             f"{row.baseline}{better} over {over}; {verdict} at {self.alpha:g} (randomisation "
-            f"{_p(row.randomisation_corrected)}, t test {_p(row.t_corrected)}, Holm-corrected for "
-            f"{self.tests})."
+            f"{_p(row.randomisation_corrected)}, Holm-corrected for {self.tests})."
         )
 
 
@@ -334,9 +328,8 @@ def compare(
 ) -> Comparisons:
     """Compare runs with one, by all measures that were computed for both.
 
-    Both tests are two-sided and paired by query. Each is corrected for all comparisons made here,
-    across measures. The randomisation test decides whether a difference holds, because it assumes
-    nothing about the distribution of values; the t test is for reference.
+    A difference holds by the paired randomisation test, which is two-sided and assumes nothing
+    about the distribution of values, corrected for all comparisons made here, across measures.
 
     Args:
         baseline: The run that the others are compared with.
@@ -367,23 +360,15 @@ def compare(
                 difference=float(differences.mean()) if differences.size else None,
                 count=differences.size,
                 interval=statistics.mean_interval(differences, level=1 - alpha),
-                t=paired_t(differences),
                 randomisation=statistics.paired_randomisation(differences, random),
                 exact=0 < differences.size <= statistics.EXACT_UP_TO,
             )
             rows.append(row)
-    corrected = [
-        statistics.corrected_by_holm([getattr(row, name) for row in rows])
-        for name in ("t", "randomisation")
-    ]
-    return Comparisons(
-        tuple(
-            replace(row, t_corrected=t, randomisation_corrected=p)
-            for row, t, p in zip(rows, *corrected, strict=True)
-        ),
-        alpha,
-        tests=sum(it is not None for it in corrected[1]),
+    corrected = statistics.corrected_by_holm([row.randomisation for row in rows])
+    found = (
+        replace(row, randomisation_corrected=p) for row, p in zip(rows, corrected, strict=True)
     )
+    return Comparisons(tuple(found), alpha, tests=sum(p is not None for p in corrected))
 
 
 def _p(value: float | None) -> str:

@@ -165,8 +165,6 @@ class Collection:
             documents that no system finds.
         about: Its title, source and target.
         split: The name of the judgements, if there are several sets.
-        ignored_judgements: How many judgements were left out because their topic is not among the
-            topics.
     """
 
     name: str
@@ -176,7 +174,6 @@ class Collection:
     qrels: Qrels
     about: About
     split: str | None = None
-    ignored_judgements: int = 0
 
     @property
     def title(self) -> str:
@@ -264,6 +261,5 @@ def load_collection(folder: Path, name: str | None = None, split: str | None = N
         )
     if shared and split is not None:
         topics = tuple(topic for topic in topics if topic.id in qrels)
-    ignored = sum(len(documents) for topic, documents in judged.items() if topic not in ids)
     corpus, about = find_corpus(folder), read_about(folder)
-    return Collection(name, folder, corpus, topics, qrels, about, split, ignored)
+    return Collection(name, folder, corpus, topics, qrels, about, split)

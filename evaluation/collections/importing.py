@@ -2,13 +2,12 @@
 
 Files are told apart by their names. Articles of TREC Fair and their metadata are joined by page id
 through a table on disk, so that memory does not grow with their number. ``schemas`` has the groups
-by the rules of the track's published evaluation code (github.com/fair-trec,
-trec2021-fair-public/Alignments.py and trec2022-fair-public/PageAlignments.py), with one difference:
-a page of several genders, or in 2021 of several regions, is shared equally among them, where the
-track's code counts it in full for each.
+by the rules of the track's published evaluation code (github.com/fair-trec/trec2022-fair-public,
+PageAlignments.py), with one difference: a page of several genders is shared equally among them,
+where the track's code counts it in full for each.
 
-ir_datasets knows where the files are, and fetches them. We read them ourselves, since it holds all
-metadata in memory and has no topics for the evaluation of 2022.
+We read the files ourselves, since ir_datasets holds all metadata in memory and has no topics for
+the evaluation.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AliasChoices, BaseModel, Field, NonNegativeFloat
 
-from fairqr.base.errors import CorpusError, InputError, one_line
-from fairqr.base.extras import library
+from fairqr.base.errors import CorpusError
 from fairqr.base.files import open_beside, write_beside
 from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.collections import collection as standard
@@ -53,16 +51,14 @@ OWN = {
 }
 TREC = {
     "articles": f"corpus{_JSON}",
-    "metadata": f"(metadata|articles){_JSON}",
+    "metadata": f"articles{_JSON}",
     "topics": f"(topics|reldocs){_JSON}",
 }
 """What the name of a file has in it, by the kind of the file; the first that matches counts."""
 
 TEXTS = ("plain", "text", "html")
 """The fields that an article's text stands in, the first one being preferred."""
-# An erroneous gender in the metadata of 2021, which the track's code drops by name.
-NO_GENDERS = ("Taira no Kiyomori", UNKNOWN)
-_RENAMED = {"qual_cat": "quality", "quality_score_disc": "quality", "pred_qual": "quality_score"}
+_RENAMED = {"qual_cat": "quality", "pred_qual": "quality_score"}
 
 
 @dataclass(slots=True)
@@ -169,7 +165,6 @@ class _Metadata(BaseModel, extra="allow"):
     page_id: int
     gender: list[str] | None = None
     occupations: list[str] | None = None
-    geographic_locations: list[str] | None = None
     page_subcont_regions: list[str] | None = None
     source_subcont_regions: dict[str, NonNegativeFloat] | None = None
 
@@ -179,7 +174,7 @@ class _Metadata(BaseModel, extra="allow"):
         Transgender and cisgender women are women and men likewise, and all other genders are one
         group, as in the track.
         """
-        genders = [name for name in self.gender or () if name not in NO_GENDERS]
+        genders = [name for name in self.gender or () if name != UNKNOWN]
         plain = [re.sub(r"(?:trans|cis)gender\s+((?:fe)?male)", r"\1", name) for name in genders]
         groups = [name if name in ("female", "male") else "non-binary" for name in plain]
         # The article has its own id, title, text and address.
@@ -188,10 +183,8 @@ class _Metadata(BaseModel, extra="allow"):
         return fields | {"gender": list(dict.fromkeys(groups)) or None}
 
 
-def read_trec_fair(
-    paths: Sequence[Path], work: Path, *, year: int, everything: bool = False
-) -> Parts:
-    """Read the official files.
+def read_trec_fair(paths: Sequence[Path], work: Path, *, everything: bool = False) -> Parts:
+    """Read the official files of 2022.
 
     Of several corpora the one with plain text is taken, and of several files of metadata the last
     by name, which is the one that assessors have seen. Of articles with the same id the first is
@@ -201,19 +194,15 @@ def read_trec_fair(
     Args:
         paths: The files, or folders with them.
         work: A folder for the table of the metadata.
-        year: The year of the track, 2021 or 2022.
-        everything: Whether the schema has the attributes without a population too: in 2022
-            occupation, alphabet, age, popularity and languages.
+        everything: Whether the schema has the attributes without a population too: occupation,
+            alphabet, age, popularity and languages.
 
     Raises:
-        CorpusError: A file is missing or of the other year, or a line is wrong; the line is named.
+        CorpusError: A file is missing, or a line is wrong; the line is named.
     """
     files = sort_files(paths, TREC)
     corpus = min(files["articles"], key=lambda path: [text not in path.name for text in TEXTS])
     metadata = max(files["metadata"])
-    found = 2022 if "articles" in metadata.name else 2021
-    if found != year:
-        raise CorpusError(f"{metadata} is of {found}; import it with trec-fair-{found}.")
     unused = {*files["articles"], *files["metadata"], *files[""]} - {corpus, metadata}
     notes = [f"{path.name} was left out" for path in sorted(unused)]
     topics, qrels = _read_trec_topics(files["topics"])
@@ -222,7 +211,7 @@ def read_trec_fair(
         del topics[split], qrels[split]
     if not topics:
         raise CorpusError("The topics have no relevant documents; add the file with rel_docs.")
-    home = SCHEMAS / f"trec-fair-{year}"
+    home = SCHEMAS / "trec-fair-2022"
     attributes = load_yaml(home / SCHEMA, "schema")["attributes"]
     kept = {name: it for name, it in attributes.items() if everything or "population" in it}
     return Parts(
@@ -298,39 +287,10 @@ def _articles(
         notes.append(f"{unlabelled:,} without metadata: all their labels are unknown")
 
 
-def read_ir_dataset(paths: Sequence[Path], work: Path) -> Parts:
-    """Read the files of a dataset of ir_datasets, which fetches those that it does not have.
-
-    Args:
-        paths: The id of the dataset alone: ``trec-fair/2021`` or ``trec-fair/2022``.
-        work: As in :func:`read_trec_fair`.
-
-    Raises:
-        InputError: It is another dataset, or ir_datasets is not installed.
-        CorpusError: A file cannot be had, or is wrong; the library's own message says why.
-    """
-    name = " ".join(path.as_posix() for path in paths)
-    track, _, year = name.partition("/")
-    if track != "trec-fair" or year not in ("2021", "2022"):
-        raise InputError(f"'{one_line(name)}' is neither trec-fair/2021 nor trec-fair/2022.")
-    known = library("ir_datasets.util", "This import")
-    files = known.DownloadConfig.context(track, known.home_path() / track)
-    try:
-        found = [Path(files[key].path()) for key in files.contents() if key.startswith(year)]
-    except (OSError, RuntimeError, LookupError, ValueError) as error:
-        raise CorpusError(
-            f"ir_datasets cannot give {name}: {one_line(error) or type(error).__name__}; see "
-            "ir-datasets.com, or import the official files."
-        ) from None
-    return read_trec_fair(found, work, year=int(year))
-
-
 LOADERS: dict[str, Callable[[Sequence[Path], Path], Parts]] = {
-    "trec-fair-2021": partial(read_trec_fair, year=2021),
-    "trec-fair-2022": partial(read_trec_fair, year=2022),
-    "trec-fair-2022-all": partial(read_trec_fair, year=2022, everything=True),
+    "trec-fair-2022": read_trec_fair,
+    "trec-fair-2022-all": partial(read_trec_fair, everything=True),
     SUBSET: read_subset,
-    "ir-datasets": read_ir_dataset,
     "jsonl": read_own,
 }
 """By the name that the command has for it, what reads files; it may write into the folder given."""

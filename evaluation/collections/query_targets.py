@@ -13,20 +13,20 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fairqr.base.errors import InputError, TargetError
 from fairqr.evaluation.collections.collection import Collection
-from fairqr.evaluation.collections.labels import Groups, UnknownPolicy
+from fairqr.evaluation.collections.labels import Groups
 from fairqr.evaluation.scores import Reason
-from fairqr.retrieval.fairness.dimension import TIMES, Dimension, factors_of
+from fairqr.retrieval.fairness.dimension import TIMES, Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, intersection, normalise
 from fairqr.retrieval.fairness.target import Part, Target
 
-TrecRule = Literal["trec2021", "trec2022"]
+TrecRule = Literal["trec2022"]
 TargetRule = Target | TrecRule
 
 DEFAULT_TARGET = Target(parts={"relevance": 0.5, "population": 0.5})
@@ -40,7 +40,7 @@ def as_target(
     """Read the target of an evaluation.
 
     Args:
-        target: ``trec2022`` or ``trec2021`` for the track's own; or what
+        target: ``trec2022`` for the track's own; or what
             :meth:`fairqr.retrieval.fairness.target.Target.parse` reads, of the parts ``relevance``,
             ``population``, ``uniform`` and ``corpus``.
         default: The mixture for attributes that the target does not name.
@@ -50,8 +50,8 @@ def as_target(
     """
     if not isinstance(target, Target):
         texts = [target] if isinstance(target, str) else [*target]
-        if len(texts) == 1 and texts[0].strip() in get_args(TrecRule):
-            return cast(TrecRule, texts[0].strip())
+        if [text.strip() for text in texts] == ["trec2022"]:
+            return "trec2022"
         target = Target.parse(texts)
     if "parts" not in target.model_fields_set:
         target = Target(parts=default.parts, shares=target.shares)
@@ -85,7 +85,7 @@ def query_targets(
     """Return the target of each topic, from the labels of its relevant documents.
 
     Relevant documents that the collection lacks do not count. The unknown is a group with
-    ``trec2022``, with ``trec2021`` in products only, and otherwise as the schema says.
+    ``trec2022``, and otherwise as the schema says.
 
     Args:
         collection: With topics and judgements.
@@ -98,11 +98,7 @@ def query_targets(
         UnknownAttributeError: The schema lacks the attribute.
     """
     rule = as_target(collection.about.target if target is None else target)
-    unknown: UnknownPolicy | None = None
-    if not isinstance(rule, Target):
-        is_group = rule == "trec2022" or len(factors_of(attribute)) > 1
-        unknown = "group" if is_group else "exclude"
-    dimension = groups.dimension(attribute, unknown)
+    dimension = groups.dimension(attribute, None if isinstance(rule, Target) else "group")
     check_target(rule, [dimension])
     targets = {}
     for topic in collection.topics:
@@ -160,7 +156,7 @@ def resolve_target(
             return Reason.NO_RELEVANT
         ids = groups.known(relevant)
         if not isinstance(rule, Target):
-            found = _trec_target(dimension, rule, groups, ids)
+            found = _trec_target(dimension, groups, ids)
             return found if found.any() else Reason.NO_TARGET
         members = [groups.memberships(a.name, ids, a.unknown) for a in dimension.factors]
         estimates["relevance"] = mean_membership(members)
@@ -171,15 +167,13 @@ def resolve_target(
     return cast(Target, rule).resolve(dimension.attribute, estimates)
 
 
-def _trec_target(
-    dimension: Dimension, rule: TrecRule, groups: Groups, ids: Sequence[str]
-) -> FloatArray:
+def _trec_target(dimension: Dimension, groups: Groups, ids: Sequence[str]) -> FloatArray:
     populations = [
         normalise([it.population.get(group, 0.0) for group in it.groups]) if it.population else None
         for it in dimension.factors
     ]
     memberships = [groups.memberships(a.name, ids, "group") for a in dimension.factors]
-    whole = trec_target(memberships, populations, fully_unknown=rule == "trec2022")
+    whole = trec_target(memberships, populations)
     if len(dimension.groups) == whole.size:
         return whole.ravel()
     if any(attribute.unknown == "group" for attribute in dimension.factors):
@@ -205,10 +199,7 @@ def mean_membership(memberships: Sequence[ArrayLike]) -> FloatArray:
 
 
 def trec_target(
-    memberships: Sequence[ArrayLike],
-    populations: Sequence[ArrayLike | None],
-    *,
-    fully_unknown: bool = True,
+    memberships: Sequence[ArrayLike], populations: Sequence[ArrayLike | None]
 ) -> FloatArray:
     """Return the target of TREC's Fair Ranking Track for one topic.
 
@@ -229,12 +220,9 @@ def trec_target(
             unknown is last.
         populations: The shares of the known groups, for each attribute, shape (G_a,), summing to 1;
             or None.
-        fully_unknown: Whether the cell that is unknown in all attributes keeps its mass, as in
-            2022. In 2021 that mass was taken out and the rest normalised.
 
     Returns:
-        Shape (G_1 + 1, G_2 + 1, …), sums to 1; all zeros where there are no documents, or nothing
-        is left.
+        Shape (G_1 + 1, G_2 + 1, …), sums to 1; all zeros where there are no documents.
     """
     shape = [np.asarray(members).shape[1] for members in memberships]
     mean = mean_membership(memberships).reshape(shape)
@@ -257,7 +245,4 @@ def trec_target(
         cells = tuple(block)
         background = functools.reduce(np.multiply.outer, factors) * spread[cells]
         target[cells] = (mean[cells] + mean[cells].sum() * background) / 2
-    if not fully_unknown:
-        target[(-1,) * len(shape)] = 0
-        return normalise(target.ravel()).reshape(shape)
     return target

@@ -22,9 +22,9 @@ def describe_collection(
 
     Returns:
         Its ``name``, ``title``, ``split`` and ``target``; how many ``documents``, ``topics``,
-        ``judgements``, ``relevant_documents``, ``missing_documents`` (judged ones that the corpus
-        lacks) and ``ignored_judgements`` (of no topic) there are; ``topics_without_relevant``; and
-        as ``relevant`` the minimum, median and maximum of a topic's relevant documents. By name
+        ``judgements``, ``relevant_documents`` and ``missing_documents`` (judged ones that the
+        corpus lacks) there are; ``topics_without_relevant``; and as ``relevant`` the minimum,
+        median and maximum of a topic's relevant documents. By name
         ``attributes``, with shares in [0, 1] by group: ``corpus`` (the mean membership of all
         documents), ``relevant`` (of those relevant for any topic, each counted once),
         ``population`` and ``target`` (the mean over ``target_topics`` topics, or None for the
@@ -75,7 +75,6 @@ def describe_collection(
         "relevant": (min(each), statistics.median(each), max(each)),
         "relevant_documents": len(relevant),
         "missing_documents": len(judged) - len(scan.rows),
-        "ignored_judgements": collection.ignored_judgements,
         "target": collection.about.target,
         "attributes": attributes,
     }

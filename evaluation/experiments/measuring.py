@@ -39,8 +39,8 @@ PLACE = ["attribute", "queries"]
 """The columns of all frames that say what a table of the report is about."""
 
 DIFFERENCES = (
-    "baseline system measure difference low high count t_corrected randomisation_corrected holds "
-    "too_few tests sentence"
+    "baseline system measure difference low high count randomisation_corrected holds too_few "
+    "tests sentence"
 )
 RENAMED = {"run": "system", "interval.low": "low", "interval.high": "high"}
 

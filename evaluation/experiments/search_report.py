@@ -87,7 +87,7 @@ def _part(measured: MeasuredSearches, place: tuple[str, str]) -> dict[str, Any]:
 
     def difference_of(row: Any) -> str:
         change = percent(row.difference / base[row.measure], signed=True)
-        p = f"p {p_value(row.randomisation_corrected)} / {p_value(row.t_corrected)}, n={row.count}"
+        p = f"p {p_value(row.randomisation_corrected)}, n={row.count}"
         notes = (change, span([row.low, row.high]), Markdown(p))
         return cell(difference(row.difference), *notes, best=row.holds)
 

@@ -33,13 +33,12 @@ from fairqr.retrieval.fairness.exposure import LOG2, TREC, Discount, FloatArray,
 QRELS, GROUPS, TARGET = "qrels", "groups", "target"
 """What a measure can need besides a run."""
 
-FAIR_RAG = "fair-rag"
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "unknown": ("group", "exclude"),
     "gains": ("graded", "binary"),
     "unit": ("nats", "bits"),
     "direction": ("target_exposure", "exposure_target"),
-    "normalization": ("bounds", "none", FAIR_RAG),
+    "normalization": ("bounds", "none"),
     "convention": ("trec2022",),
     "estimator": ("plain", "unbiased"),
 }
@@ -189,7 +188,7 @@ def ndcg(
     Args:
         gains: Shape (…, n): the gain of the document at each rank.
         ideal: Shape (…, m): the gains of all judged documents, highest first.
-        discount: ``log2`` is usual; TREC Fair 2021 and 2022 take ``trec``.
+        discount: ``log2`` is usual; TREC Fair takes ``trec``.
         k: The cut-off.
 
     Returns:
@@ -330,39 +329,6 @@ def _ndkl(at: View) -> FloatArray:
 def _exposure(at: View) -> FloatArray:
     """The share of exposure that a group gets."""
     return at.exposures[:, position(at.dimension, at["group"])]
-
-
-@kind(
-    "ExposureRatio(attribute=gender,group=female)",
-    GROUPS,
-    best="1 is fair",
-    range="0 upwards, a ratio",
-    takes={"group": None, "discount": exposure.INVERSE_LOG},
-    higher_is_better=None,
-    by_query=True,
-)
-def _exposure_ratio(at: View, query: int) -> Score:
-    """Mean exposure of a group's members, divided by the other documents'.
-
-    Exposure(G1)/Exposure(G0) with Exposure(G) = (1/|G|) Σ_{i∈G} v(rank_i), v(r) = 1/ln(1+r), over
-    the whole list (Singh & Joachims 2018; Zehlike & Castillo 2020). Over several rankings of a
-    query v is averaged first, and the ratio taken then; the members are those of any ranking.
-    Above 1 the group is favoured. G0 are all other known groups together.
-    """
-    shown, place = at.members, position(at.dimension, at["group"])
-    others = np.arange(shown.shape[2]) != place
-    gained, weights = np.zeros(shown.shape[2]), at["discount"].weights(shown.shape[1])
-    members: dict[str, FloatArray] = {}
-    for ranking in at.batch.of_query(query):
-        gained += weights @ shown[ranking]
-        members.update(zip(at.batch.rankings[ranking][: at.k], shown[ranking], strict=False))
-    sizes = np.sum(list(members.values()), axis=0)
-    size, other_size = sizes[place], sizes[others].sum()
-    if not size or not other_size:
-        return Reason.EMPTY_GROUP if sizes.any() else Reason.NO_KNOWN_GROUP
-    other = gained[others].sum() / other_size
-    # The discount rbp or top_k can leave a group without any.
-    return float(gained[place] / size / other) if other else Reason.INFINITE
 
 
 def _expected(what: What, name: str, best: str, higher_is_better: bool, summary: str) -> None:

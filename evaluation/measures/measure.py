@@ -19,7 +19,7 @@ from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.collections.labels import Groups
 from fairqr.evaluation.collections.query_targets import TargetRule
 from fairqr.evaluation.measures import kinds
-from fairqr.evaluation.measures.kinds import CHOICES, FAIR_RAG, GROUPS, KINDS, QRELS, TARGET, Kind
+from fairqr.evaluation.measures.kinds import CHOICES, GROUPS, KINDS, QRELS, TARGET, Kind
 from fairqr.evaluation.scores import Reason, Score
 from fairqr.retrieval.fairness.dimension import TIMES, Dimension, factors_of
 from fairqr.retrieval.fairness.exposure import Discount, FloatArray
@@ -71,14 +71,11 @@ class Measure:
 
     def _problems(self) -> Iterator[str]:
         name, k, values = self.name, self.k, self.values
-        is_rag = values.get("normalization") == FAIR_RAG
-        if k is None and (self.kind.needs_cutoff or is_rag):
+        if k is None and self.kind.needs_cutoff:
             yield f"{self} needs a cut-off; write {name}@20{str(self).removeprefix(name)}."
         if k is not None and not (isinstance(k, int | np.integer) and 1 <= k <= DEEPEST):
             deepest = f"a whole number from 1 to {DEEPEST:,}"
             yield f"The cut-off of {name} must be {deepest}, not {one_line(k, 60)}."
-        if is_rag and name == "EE-L":
-            yield "'Towards Fair RAG' normalises EE-D and EE-R only; choose bounds or none."
         for parameter, value in self.given:
             if value not in (choices := CHOICES.get(parameter, (value,))):
                 yield f"{name} has no {parameter} '{value}'; choose {' or '.join(choices)}."
@@ -97,10 +94,7 @@ class Measure:
 
     def _set(self) -> dict[str, Any]:
         """Return the parameters that a convention sets."""
-        if self.values.get("convention"):
-            return kinds.TREC_2022
-        is_rag = self.values.get("normalization") == FAIR_RAG
-        return {"discount": Discount("top_k", self.k)} if is_rag else {}
+        return kinds.TREC_2022 if self.values.get("convention") else {}
 
     @property
     def kind(self) -> Kind:
@@ -155,16 +149,14 @@ class Measure:
     def for_target(self, rule: TargetRule) -> Measure:
         """Return the measure with the policy for the unknown of a track, if the target is its own.
 
-        In 2022 the unknown is a group; in 2021 only in products. A policy or convention that the
-        measure names stays.
+        It makes the unknown a group. A policy or convention that the measure names stays.
         """
 
         def change(it: Measure) -> Measure:
             is_named = it.values.get("unknown") or it.values.get("convention")
             if TARGET not in it.needs or not it.attribute or is_named:
                 return it
-            is_group = rule == "trec2022" or TIMES in it.attribute
-            return it.with_values(unknown="group" if is_group else "exclude")
+            return it.with_values(unknown="group")
 
         return self if isinstance(rule, Target) else self.changed(change)
 

@@ -21,7 +21,7 @@ from fairqr.agents import statistics
 from fairqr.agents.models.opening import CAUSAL
 from fairqr.agents.ranking import lean
 from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED, PairFigures, PairOutcome
-from fairqr.evaluation.estimates import estimate, mean_with_ends, paired_t
+from fairqr.evaluation.estimates import estimate, mean_with_ends
 from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.measures.kinds import ndcg, precision
 from fairqr.evaluation.probes import store as kept
@@ -151,7 +151,7 @@ class MeasuredListwise(MeasuredProbe):
             there = found.dropna(subset="ratio")
             name = "\n".join(("exposure", *key))
             shift, p = lean_test(there.ratio, there.share, there.ratio_of_relevance.fillna(1), name)
-            rows.append((*key, "lean", RATIO, len(there), shift, *[np.nan] * 3, p))
+            rows.append((*key, "lean", RATIO, len(there), shift, np.nan, np.nan, p))
             if key[3] == self.spec.askers[0] and len(given):
                 random = statistics.stream(0, f"{key[0]}\n{ranker_name(*key[1:3])}")
                 tested = _tested(found.precision - given[key[0]], random)
@@ -164,7 +164,7 @@ class MeasuredListwise(MeasuredProbe):
                     random = statistics.stream(self.spec.seed, name)
                     tested = _tested(own[PROTECTED] - own[UNPROTECTED], random)
                     rows.append((*key, "", "askers", self.names[measure], *tested))
-        columns = [*KEYS, "test", "measure", "n", "difference", "low", "high", "p_t", "p"]
+        columns = [*KEYS, "test", "measure", "n", "difference", "low", "high", "p"]
         return judged(pd.DataFrame(rows, columns=columns))
 
 
@@ -333,11 +333,11 @@ def judged(tests: DataFrame) -> DataFrame:
 
 
 def _tested(differences: Any, random: np.random.Generator) -> tuple[object, ...]:
-    """Return n, mean, interval and p values of paired differences; missing ones do not count."""
+    """Return n, mean, interval and p value of paired differences; missing ones do not count."""
     known = differences.dropna()
     mean, low, high, n = mean_with_ends(known)
-    tests = (paired_t(known), statistics.paired_randomisation(known, random))
-    return n, mean, low, high, *(np.nan if p is None else p for p in tests)
+    p = statistics.paired_randomisation(known, random)
+    return n, mean, low, high, np.nan if p is None else p
 
 
 @dataclass(frozen=True)

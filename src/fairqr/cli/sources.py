@@ -392,9 +392,9 @@ def import_(loader: str, paths: list[Path], *, name: str, replace: bool = False)
     """Import files as a collection.
 
     Args:
-        loader: trec-fair-2021, trec-fair-2022, trec-fair-2022-all (with the track's other
-            dimensions), trec2022-subset, ir-datasets or jsonl.
-        paths: The files, or the folder with them; for ir-datasets the id of the dataset.
+        loader: trec-fair-2022, trec-fair-2022-all (with the track's other dimensions),
+            trec2022-subset or jsonl.
+        paths: The files, or the folder with them.
         name: The name of the collection.
         replace: Replace a collection of that name.
     """

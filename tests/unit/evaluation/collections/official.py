@@ -1,9 +1,8 @@
-"""Small files in the shapes of TREC Fair 2021 and 2022, as the track's code reads them.
+"""Small files in the shapes of TREC Fair 2022, as the track's code reads them.
 
-They stand in ``official.json``. Those of 2021 have the metadata of before and of after the
-evaluation; those of 2022 have the training topics in two shapes, a page whose id stands twice as
-the real corpus does, metadata in another order than the articles, and the list that the topics
-were chosen from, which is no file of topics.
+They stand in ``official.json``: training topics in two shapes, a page whose id stands twice as the
+real corpus does, metadata in another order than the articles, and the list that the topics were
+chosen from, which is no file of topics.
 """
 
 from __future__ import annotations
@@ -25,13 +24,8 @@ def lines(path: Path, records: Iterable[Mapping[str, Any]]) -> Path:
     return path
 
 
-def write_2021(folder: Path, year: str = "2021") -> Path:
-    """Write the files of a year, by default of 2021."""
-    for name, records in FILES[year].items():
-        lines(folder / name, records)
-    return folder
-
-
 def write_2022(folder: Path) -> Path:
     """Write the files of 2022."""
-    return write_2021(folder, "2022")
+    for name, records in FILES.items():
+        lines(folder / name, records)
+    return folder
