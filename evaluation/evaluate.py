@@ -163,11 +163,18 @@ def _group_shares(
     exposures, relevant = map(np.concatenate, zip(*parts, strict=True))
     if not len(exposures):
         return []
-    seen, due = ([float(own.mean()) for own in it.T] for it in (exposures, relevant))
     found = ratios(exposures, relevant, np.ones(len(exposures)))
+    columns = zip(dimension.groups, exposures.T, relevant.T, found, strict=True)
     return [
-        results.GroupShare(dimension.name, *own, *as_data((it.value, it.low, it.high)), it.queries)
-        for *own, it in zip(dimension.groups, seen, due, found, strict=True)
+        results.GroupShare(
+            dimension.name,
+            group,
+            float(seen.mean()),
+            float(due.mean()),
+            *as_data((ratio.value, ratio.low, ratio.high)),
+            len(seen),
+        )
+        for group, seen, due, ratio in columns
     ]
 
 

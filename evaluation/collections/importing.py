@@ -231,9 +231,7 @@ def _read_trec_topics(
     topics: dict[str | None, dict[str, standard.Topic]] = {}
     qrels: dict[str | None, dict[str, Qrel]] = {}
     for path in paths:
-        # ir_datasets has a folder for each set of topics.
-        is_eval = re.search(r"(?<![a-z])eval", path.name.lower()) or path.parent.name == "eval"
-        split = "eval" if is_eval else "train"
+        split = "eval" if re.search(r"(?<![a-z])eval", path.name.lower()) else "train"
         for number, line in lines.numbered_lines(path):
             try:
                 for topic, relevant in map(_topic, _records(lines.parse_object(line))):
