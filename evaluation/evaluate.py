@@ -164,17 +164,11 @@ def _group_shares(
     if not len(exposures):
         return []
     found = ratios(exposures, relevant, np.ones(len(exposures)))
-    columns = zip(dimension.groups, exposures.T, relevant.T, found, strict=True)
+    shares = ([float(own.mean()) for own in it.T] for it in (exposures, relevant))
     return [
-        results.GroupShare(
-            dimension.name,
-            group,
-            float(seen.mean()),
-            float(due.mean()),
-            *as_data((ratio.value, ratio.low, ratio.high)),
-            len(seen),
-        )
-        for group, seen, due, ratio in columns
+        results.GroupShare(dimension.name, group, seen, due, **as_data(ends), queries=it.queries)
+        for group, seen, due, it in zip(dimension.groups, *shares, found, strict=True)
+        for ends in [{"ratio": it.value, "low": it.low, "high": it.high}]
     ]
 
 
