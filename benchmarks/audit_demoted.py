@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measuring import table
-from fairqr.evaluation.audit.asking import Asker
 from fairqr.evaluation.audit.measuring import measure
 from fairqr.evaluation.audit.queries import AuditQuery
+from fairqr.evaluation.audit.running import Asker
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
@@ -76,7 +76,8 @@ async def audits(name: str, collection: Collection) -> AsyncIterator[dict[str, s
             "judged": replace(plain, qrels=collection.qrels),
             "estimated": replace(plain, texts=texts, widened=groups),
         }.items():
-            await asker.look_up([*queries.values()], lambda done, total=None, /: None)
+            ids = asker.to_look_up(queries.values())
+            await asker.look_up(ids, lambda done, total=None, /: None)
             seen = {id_: (await asker.observe(it)).records[0] for id_, it in queries.items()}
             records = functools.partial(map, seen.__getitem__)
             found = measure(SPEC, engine.schema, queries, records, relevance=relevance)

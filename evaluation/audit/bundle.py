@@ -1,28 +1,31 @@
 """The folder of an audit: evidence that somebody else can check without the engine.
 
-``raw/`` holds what the engine answered as plain lines, so that a run that was killed goes on where
-it was. Once all is asked, :meth:`AuditFolder.settle` puts them into the order of the queries, and
-the figures are computed from that. In the end ``manifest.json`` has the hashes of all files. The
-digest of an audit is the SHA-256 of that file.
+``raw/`` holds what the engine answered as plain lines, one record a query, so that a run that was
+killed goes on where it was: a record that failed is made again, and all others stay. Once all is
+asked, :meth:`AuditFolder.settle` puts them into the order of the queries, and the figures are
+computed from that. In the end ``manifest.json`` has the hashes of all files. The digest of an audit
+is the SHA-256 of that file.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, FiniteFloat, JsonValue, model_validator
 from pydantic_core import to_json
 
-from fairqr.base.errors import InputError, one_line
+from fairqr.base import errors
+from fairqr.base.errors import FairqrError, InputError, one_line
 from fairqr.base.files import open_beside
 from fairqr.base.secrets import WITHHELD
 from fairqr.evaluation.audit.queries import Queries
-from fairqr.evaluation.audit.records import AuditRecord, Observation, PairScores
-from fairqr.evaluation.experiments.folder import Folder, Lines, SealedManifest
+from fairqr.evaluation.experiments.engine import Done
+from fairqr.evaluation.experiments.folder import Folder, Lines, Record, SealedManifest
+from fairqr.retrieval.fairness.table import CodedMemberships
 from fairqr.retrieval.sources.schema import Attribute
 
 QUERIES, TITLES = "raw/queries.json", "raw/titles.json"
@@ -40,12 +43,137 @@ REDACTED: Mapping[str, Any] = {
 """What the manifest of a redacted audit says in place of values that may quote a query, or that
 somebody who guesses one could compare."""
 
-
-A = TypeVar("A", bound=AuditRecord)
-T = TypeVar("T")
+A = TypeVar("A", bound="AuditRecord")
 
 Relevance = Literal["judged", "estimated", "unknown"]
 """What says which documents are relevant: judgements, their texts, or nothing."""
+
+
+class AuditRecord(Record, allow_inf_nan=False):
+    """What became of one query in a part of an audit.
+
+    Attributes:
+        query: The id of the query.
+        status: ``failed`` if nothing is known.
+        message: Why it failed.
+    """
+
+    keys = ("query",)
+
+    query: str | int
+    status: str
+    message: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether asking again would be no use."""
+        return self.status != "failed"
+
+    @classmethod
+    def failed(cls, query: str | int, error: FairqrError) -> Done[Self]:
+        """Return what is kept of a query for which an engine failed; that it refuses it is known.
+
+        Raises:
+            ModelError: The error says nothing of one query, so the run decides what it means.
+            ModelUnavailableError: So does this.
+        """
+        if isinstance(error, errors.ModelError | errors.ModelUnavailableError):
+            raise error
+        record = cls(query=query, status="failed", message=one_line(error))
+        is_away = isinstance(error, errors.IndexUnavailableError)
+        return Done((record,), away=error if is_away else None)
+
+
+class Observation(AuditRecord):
+    """What the engine answered to a query, and what is known of that.
+
+    Attributes:
+        query: The id of the query.
+        status: ``ok``, ``empty`` if the engine found nothing, or ``failed``.
+        ids: What the engine answered, best first.
+        others: Further documents that may be relevant: judged, or found by wider searches.
+        relevance: For each document of the pool, how likely it is relevant: judged (0 or 1), or
+            estimated from texts alone; None if neither is known.
+        by_words: The same by the words alone that query and text share, where it is estimated.
+        by_similarity: The same by the similarity of query and text alone.
+        groups: By attribute, the memberships of the pool.
+        levels: By attribute, the estimate from which the pool has what there is of each group
+            alike (:func:`fairqr.retrieval.engines.hybrid.texts.end_of`); 0 where
+            missing.
+        judged: By attribute, the memberships of the documents that were judged relevant, where
+            relevance is estimated all the same.
+        absent: How many judged relevant documents the engine does not hold.
+        hidden: How many judged relevant documents are left out, since the engine gives only what it
+            answers, so that their groups are not known.
+    """
+
+    query: str = Field(min_length=1)
+    status: Literal["ok", "empty", "failed"]
+    ids: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    relevance: tuple[float, ...] | None = None
+    by_words: tuple[float, ...] | None = None
+    by_similarity: tuple[float, ...] | None = None
+    groups: dict[str, CodedMemberships] = Field({})
+    levels: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field({})
+    judged: dict[str, CodedMemberships] = Field({})
+    absent: int = Field(0, ge=0)
+    hidden: int = Field(0, ge=0)
+
+    @property
+    def pool(self) -> tuple[str, ...]:
+        """All documents that are looked at: ``ids`` first, then ``others``."""
+        return self.ids + self.others
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if (self.status == "ok") != bool(self.ids):
+            raise ValueError(f"the status is '{self.status}' with {len(self.ids)} ids")
+        size = len(self.pool)
+        if len(set(self.pool)) != size:
+            raise ValueError("the pool has an id twice")
+        for found in filter(None, (self.relevance, self.by_words, self.by_similarity)):
+            if len(found) != size or not _are_shares(found):
+                raise ValueError("'relevance' is not one number from 0 to 1 for each of the pool")
+        for groups, count in (self.groups, size), (self.judged, None):
+            for name, coded in groups.items():
+                patterns, rows = coded["patterns"], coded["rows"]
+                fits = set(range(len(patterns))).issuperset(rows)
+                if count not in (None, len(rows)) or not fits:
+                    raise ValueError(f"the groups of '{name}' are not those of the pool")
+                if len(set(map(len, patterns))) > 1 or not all(map(_are_shares, patterns)):
+                    raise ValueError(f"the memberships in '{name}' are not shares from 0 to 1")
+        return self
+
+
+class VersionScores(BaseModel, frozen=True, extra="forbid"):
+    """The scores of a document in several versions.
+
+    Attributes:
+        segment: What the pair is about; may be empty.
+        scores: By version; None if the engine does not have it.
+    """
+
+    segment: str = ""
+    scores: dict[str, FiniteFloat | None]
+
+
+class PairScores(AuditRecord):
+    """The scores of a query's documents; it names neither the query nor the documents.
+
+    Attributes:
+        query: The number of the query in the file of pairs.
+        status: ``ok`` or ``failed``.
+        pairs: The scores of each pair.
+    """
+
+    query: int = Field(ge=1)
+    status: Literal["ok", "failed"]
+    pairs: tuple[VersionScores, ...] = ()
+
+
+def _are_shares(numbers: Iterable[float]) -> bool:
+    return all(0 <= number <= 1 for number in set(numbers))
 
 
 class AuditManifest(SealedManifest):
@@ -174,7 +302,8 @@ class AuditFolder(Folder[AuditManifest]):
             query = names.get(record.query, record.query)
             return record.model_copy(update={"query": query, "message": message})
 
-        self._write(QUERIES, kept)
+        self.write(QUERIES, kept)
+        self.write(TITLES, {})
         if pairs := sorted(self.pairs.read(), key=lambda record: record.key):
             self.pairs.rewrite(map(shown, pairs))
         # This comes last: once no observation has the id of a query, pseudonyms stand everywhere.
@@ -196,36 +325,7 @@ class AuditFolder(Folder[AuditManifest]):
                 "it again to go on with it."
             )
 
-    def queries(self) -> Queries:
-        """Return the queries that were kept.
-
-        Raises:
-            InputError: They are missing or damaged.
-        """
-        return self._read(QUERIES, Queries)
-
-    def titles(self) -> dict[str, str]:
-        """Return the titles of documents by id, once they were kept.
-
-        Raises:
-            InputError: The file is damaged.
-        """
-        return self._read(TITLES, dict[str, str]) if (self.folder / TITLES).exists() else {}
-
-    def keep_titles(self, titles: Mapping[str, str]) -> None:
-        """Write the titles of documents, by id."""
-        self._write(TITLES, titles)
-
-    def _write(self, name: str, content: object) -> None:
+    def write(self, name: str, content: object) -> None:
+        """Write a file of ``raw/``."""
         with open_beside(self.folder / name, PRIVATE) as stream:
             stream.write(to_json(content))
-
-    def _read(self, name: str, kind: type[T]) -> T:
-        path = self.folder / name
-        try:
-            return TypeAdapter(kind).validate_json(path.read_bytes())
-        except (OSError, ValidationError) as error:
-            raise InputError(
-                f"{path} is missing, damaged or of another version ({one_line(error)}); fetch the "
-                "audit again, or make it again."
-            ) from None

@@ -1,26 +1,35 @@
 """What one answer of an engine shows of each group, what it should show, and what it could show.
 
 Pure arithmetic over the documents of one query's pool: first those that the engine answered, in
-order of rank, then further ones that may be relevant.
+order of rank, then further ones that may be relevant. Then what a fair re-ranking would show
+instead, and what it would cost in relevance.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from fairqr.retrieval.fairness.best_ranking import attainable
+from fairqr.evaluation.estimates import Estimate, ratios, shares
+from fairqr.retrieval.fairness.best_ranking import attainable, best_ranking
 from fairqr.retrieval.fairness.best_ranking import supply as supply_of
 from fairqr.retrieval.fairness.confusion import by_group
 from fairqr.retrieval.fairness.dimension import Dimension
-from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray, normalise
-from fairqr.retrieval.fairness.relevance import LIKELY
+from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray, exposure, normalise
+from fairqr.retrieval.fairness.objective import Positions, RankingObjective
+from fairqr.retrieval.fairness.relevance import LIKELY, relevance_by_rank
 from fairqr.retrieval.fairness.target import Part, Target
 
 ROUNDING = 1e-9
+FAIRNESS = 1.0
+"""The weight of fairness of the re-rankings, which is the default of a search."""
+
+Weighted = tuple[float, FloatArray]
+"""The weight of a query, and figures of groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,12 @@ class Choices:
     target: Target = field(default_factory=lambda: Target(parts={"relevance": 1.0}))
     corpus_shares: dict[str, FloatArray] = field(default_factory=dict)
     by_relevance: bool = False
+
+    def weight_of_relevance(self, dimension: Dimension) -> float:
+        """Return the weight of relevance in the target of a dimension, in [0, 1]."""
+        if dimension.name in self.target.shares:
+            return 0.0
+        return self.target.parts.get("relevance", 0.0)
 
 
 @dataclass(frozen=True)
@@ -172,7 +187,7 @@ def measure_answer(answer: Answer, dimension: Dimension, choices: Choices) -> An
         target = undefined
     else:
         low = high = target
-        weight = weight_of_relevance(dimension, choices)
+        weight = choices.weight_of_relevance(dimension)
         if counted is not None and share is not None and weight:
             low = target + weight * (candidates / counted.sum() - share)
             high = target + weight * ((candidates + unlabelled) / counted.sum() - share)
@@ -207,16 +222,9 @@ def measure_answer(answer: Answer, dimension: Dimension, choices: Choices) -> An
     )
 
 
-def weight_of_relevance(dimension: Dimension, choices: Choices) -> float:
-    """Return the weight of relevance in the target of a dimension, in [0, 1]."""
-    if dimension.name in choices.target.shares:
-        return 0.0
-    return choices.target.parts.get("relevance", 0.0)
-
-
 def _target(dimension: Dimension, choices: Choices, share: FloatArray | None) -> FloatArray | None:
     """Return ε*; None if it needs the groups of relevant documents and none is known."""
-    weight = weight_of_relevance(dimension, choices)
+    weight = choices.weight_of_relevance(dimension)
     if weight and (share is None or len(choices.target.parts) == 1):
         return share
     corpus, confusion = choices.corpus_shares.get(dimension.name), dimension.confusion
@@ -225,3 +233,65 @@ def _target(dimension: Dimension, choices: Choices, share: FloatArray | None) ->
     due = choices.target.resolve(dimension.attribute, estimates)
     # All figures of an answer are by label, and populations are by group.
     return due if confusion is None else due @ confusion
+
+
+@dataclass(frozen=True, slots=True)
+class Mending:
+    """What fair re-rankings would give, over the queries that were re-ranked.
+
+    Attributes:
+        relevance: Their relevance, as a share of today's.
+        today: The mean share of the exposure that each group has today, by its name.
+        exposure: The same after re-ranking.
+    """
+
+    relevance: Estimate
+    today: Mapping[str, Estimate]
+    exposure: Mapping[str, Estimate]
+
+
+def rerank(answer: Answer, target: FloatArray, choices: Choices) -> Positions:
+    """Return the places in the pool of a fair ranking of as many documents as are shown today.
+
+    By estimated relevance, the whole pool is re-ranked. Judgements only measure the result: a
+    re-ranking cannot know them, so it goes by the engine's ranks
+    (:func:`fairqr.retrieval.fairness.relevance.relevance_by_rank`).
+
+    Args:
+        answer: With known relevance.
+        target: ε*, shape (G,).
+        choices: What to measure by.
+    """
+    worth = relevance_by_rank(answer.answered) if answer.is_judged else np.asarray(answer.relevance)
+    length = min(choices.k, answer.answered)
+    members = answer.members[: len(worth)]
+    objective = RankingObjective(worth, [members], [target], length, FAIRNESS, choices.discount)
+    return best_ranking(objective)
+
+
+def effect_of(answer: Answer, target: FloatArray, choices: Choices) -> FloatArray | None:
+    """Return relevance and exposure of each group, today and after re-ranking, shape (2, 1 + G).
+
+    None if the answer shows nothing relevant, or nothing with a known group.
+    """
+    weights = choices.discount.weights(min(choices.k, answer.answered))
+
+    def row(ranking: Positions) -> FloatArray:
+        relevance = weights @ np.asarray(answer.relevance)[ranking]
+        return np.array([relevance, *exposure(answer.members[ranking], choices.discount)])
+
+    today = row(np.arange(len(weights), dtype=np.intp))
+    if not today[0] > 0 or not today[1:].any():
+        return None
+    return np.stack([today, row(rerank(answer, target, choices))])
+
+
+def mending_of(effects: Sequence[Weighted], groups: Sequence[str]) -> Mending:
+    """Return the effects over queries, as :func:`effect_of` returns them."""
+    weights, held = (np.array(it) for it in zip(*effects, strict=True))
+    (relevance,) = ratios(held[:, 1, :1], held[:, 0, :1], weights)
+    today, mended = (
+        dict(zip(groups, shares(it, np.ones_like(it), weights), strict=True))
+        for it in (held[:, 0, 1:], held[:, 1, 1:])
+    )
+    return Mending(relevance, today, mended)

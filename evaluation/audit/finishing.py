@@ -1,39 +1,105 @@
-"""A finished audit: its figures, computed from what its folder keeps."""
+"""A finished audit: its figures, computed from what its folder keeps, its files and its report.
+
+``audit_findings.txt.j2`` has the words of the sentences; what is chosen here is who is spoken of.
+The queries are people's words. Those that were asked rarely may tell who asked, so that they are
+printed nowhere: neither their text nor their id, which a default makes from the text.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain, count, groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fairqr.agents.statistics import too_few
 from fairqr.base.errors import FairqrError, InputError, one_line
-from fairqr.evaluation.audit.bundle import AuditFolder, AuditManifest
-from fairqr.evaluation.audit.measuring import measure
-from fairqr.evaluation.audit.outcomes import AuditOutcome, frames_of
-from fairqr.evaluation.audit.pairs import compare_versions
-from fairqr.evaluation.audit.report import draw_exposure, findings_of, write_audit
+from fairqr.base.files import write_beside
+from fairqr.base.yaml_file import load_yaml
+from fairqr.evaluation.audit.bundle import QUERIES, REDACTED, TITLES, AuditFolder, AuditManifest
+from fairqr.evaluation.audit.figures import ALPHA, FEW_CANDIDATES, REASONS, GroupFigures
+from fairqr.evaluation.audit.measuring import AuditFigures, Contribution, measure
+from fairqr.evaluation.audit.pairs import PairwiseAudit, VersionComparison, compare_versions
+from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.audit.specification import AuditSpec
+from fairqr.evaluation.estimates import DIGITS, Estimate, as_data
 from fairqr.evaluation.experiments.folder import LOCK
-from fairqr.evaluation.reports.writer import Figure
+from fairqr.evaluation.reports import text
+from fairqr.evaluation.reports.plots import BLUE, GREY, VERMILION, Bar, draw_bars
+from fairqr.evaluation.reports.writer import Figure, paragraphs, write_report
+from fairqr.retrieval.fairness.dimension import TIMES
 from fairqr.retrieval.sources.schema import Schema
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+FORMAT = 1
+"""Of ``audit.json``; it changes when a name or the meaning of a figure does."""
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
-class Audit(AuditOutcome):
+DIGITS_BY_QUERY = 6
+
+QUERY_COLUMNS = (
+    *("number", "query", "text", "segment", "weight", "status", "attribute", "group"),
+    *("exposure", "target", "lean", "unlabelled"),
+)
+
+
+MOST_GROUPS, MOST_BARS = 40, 12
+"""So many groups of one attribute stand in a table, and are drawn; ``results.csv`` has all."""
+
+MOST_LISTS, MOST_QUERIES, MOST_DOCUMENTS = 12, 5, 5
+"""So many groups with their queries, queries of a group, and documents of a query are shown."""
+
+VERDICTS = {"less": "gets less", "more": "gets more"}
+VERDICTS |= {name: f"cannot tell: {why}" for name, why in REASONS.items()}
+"""How the verdict on a group is told; the verdict that leads a report stands first."""
+
+COLOURS = {"less": VERMILION, "more": BLUE}
+"""The colours of the bars of groups that surely get less or more."""
+
+
+LAYOUTS = ("plain", "ll144", "dsa", "ai-act")
+"""The orders in which a report can stand: its own, and those that legal texts ask for. A layout is
+a YAML file in ``files``. It changes no figure, names the articles that its parts go with, and says
+what of the text an audit does not cover. None says that a law is met."""
+
+Layout = dict[str, Any]
+"""The ``title`` of the legal text and what the layout is ``about``, empty if there is none; its
+``parts``; what of the text is ``not_covered``; and ``small_category``, the share of the candidates
+below which groups are marked. A part has its ``heading``, with the article that it goes with; the
+``text`` on what the article asks for and what stands here; the ``sections`` of figures; and is
+``folded`` if the page shows its heading alone at first."""
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Audit:
     """A finished audit: what came out of it, and the folder that keeps it.
 
     Attributes:
         folder: Where its files are. If the audit was given none, they are removed together with
             this object, and :meth:`write` keeps them.
+        manifest: What it was made with. Its date is only in the report, so that the figures of
+            equal audits are equal.
+        spec: What was asked and measured.
+        queries: All that were to be asked. Where they are redacted, ids are pseudonyms.
+        figures: Of these.
+        titles: Of documents, by id, as far as they are known and may be shown.
+        pairs: What the versions of documents say; None if none were given.
     """
 
     folder: Path
+    manifest: AuditManifest
+    spec: AuditSpec
+    queries: Queries
+    figures: AuditFigures
+    titles: Mapping[str, str] = field(default_factory=dict)
+    pairs: PairwiseAudit | None = None
 
     @property
     def digest(self) -> str:
@@ -48,8 +114,23 @@ class Audit(AuditOutcome):
 
     @property
     def frames(self) -> dict[str, DataFrame]:
-        """All figures as DataFrames; see :func:`fairqr.evaluation.audit.outcomes.frames_of`."""
-        return frames_of(self)
+        """All figures as DataFrames; what has no value is NaN.
+
+        ``results``, ``queries`` and ``pairs``, if there are any, are the tables in the files of
+        these names.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        figures, pairs = self.figures, self.pairs
+        of_queries = [dict(zip(QUERY_COLUMNS, row, strict=True)) for row in _query_rows(self)]
+        frames = {
+            "results": text.frame((), [_flat(it) for it in (*figures.groups, *figures.segments)]),
+            "queries": text.frame(QUERY_COLUMNS, of_queries),
+        }
+        return frames | (
+            {"pairs": text.frame((), [*map(_flat, pairs.comparisons)])} if pairs else {}
+        )
 
     def to_frame(self) -> DataFrame:
         """Return the figures as a DataFrame with one row for each attribute, group and segment."""
@@ -75,6 +156,138 @@ class Audit(AuditOutcome):
         without = shutil.ignore_patterns(LOCK)
         shutil.copytree(self.folder, folder, ignore=without, dirs_exist_ok=True)
         return folder
+
+    def printed(self) -> dict[str, dict[str, Any]]:
+        """Return what may be printed of each query, by its id.
+
+        That is its place in the list as ``number``, from 1 on; its id as ``query``, None if it was
+        asked rarely; and its ``text``, None also if texts are withheld.
+        """
+        # It looks at all queries, so it is asked once.
+        rare = self.spec.rare if self.queries.say_how_often else 0
+        return {
+            it.id: {
+                "number": number,
+                "query": None if it.asks < rare else it.id,
+                "text": None if it.asks < rare or self.manifest.redacted else it.text,
+            }
+            for number, it in enumerate(self.queries.queries, start=1)
+        }
+
+    def attributes(self) -> dict[str, list[GroupFigures]]:
+        """Return the figures of the groups of each attribute, and of each combination."""
+        by_attribute = groupby(self.figures.groups, lambda it: it.attribute)
+        return {name: list(groups) for name, groups in by_attribute}
+
+
+def audit_json(audit: Audit) -> bytes:
+    """Return ``audit.json``; equal outcomes give equal bytes.
+
+    Names are sorted, numbers have 12 significant digits, and what has no value is null.
+    """
+    figures, queries, printed = audit.figures, audit.queries, audit.printed()
+    counts, pairs = as_data(figures.counts), as_data(audit.pairs)
+    if pairs:
+        ps = [it["difference"]["p"] for it in pairs["comparisons"]]
+        pairs["tests"] = _tests(len(ps) - ps.count(None))
+    found = {
+        "format": FORMAT,
+        "kind": "fairqr audit",
+        "spec": audit.spec.model_dump(mode="json")
+        | {"discount": str(audit.spec.discount), "target": str(audit.spec.target)},
+        "engine": audit.manifest.engine,
+        "relevance": counts.pop("relevance"),
+        "queries": {it: getattr(queries, it) for it in ("design", "lines", "weight")}
+        | {"too_many_failed": figures.too_many_failed}
+        | counts,
+        "tests": _tests(figures.tests),
+        "attributes": [
+            {
+                "attribute": attribute,
+                "unlabelled_exposure": figures.unknown[attribute],
+                "unlabelled_candidates": figures.unlabelled[attribute],
+            }
+            for attribute in audit.attributes()
+        ],
+        "groups": figures.groups,
+        "segments": figures.segments,
+        "costs": [{"attribute": name} | as_data(it) for name, it in figures.costs.items()],
+        "contributions": [as_data(it) | printed[it.query] for it in figures.contributions],
+        "pairs": pairs,
+    }
+    data = json.dumps(as_data(found), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    # Half of a pair of surrogates, as a JSON of documents may hold, becomes an escape of JSON.
+    return f"{data}\n".encode(errors="backslashreplace")
+
+
+def _tests(family: int) -> dict[str, Any]:
+    return {"family": family, "correction": "Holm", "alpha": ALPHA}
+
+
+def files_of(audit: Audit) -> dict[str, bytes]:
+    """Return the files of figures: ``audit.json``, and the tables.
+
+    ``results.csv`` has a row for each attribute, group and segment, and ``queries.csv`` one for
+    each query, attribute and group; a query that found nothing or failed has one without an
+    attribute.
+
+    Raises:
+        InputError: pandas is not installed.
+    """
+    tables = {
+        f"{name}.csv": text.csv_of(table, DIGITS_BY_QUERY if name == "queries" else DIGITS)
+        for name, table in audit.frames.items()
+    }
+    return {"audit.json": audit_json(audit)} | tables
+
+
+def _flat(figures: GroupFigures | VersionComparison) -> dict[str, Any]:
+    """Return figures as the row of a table, with a column for each end of an estimate."""
+    row: dict[str, Any] = {}
+    for name, held in asdict(figures).items():
+        parts = held if isinstance(held, dict) else {"value": held}
+        columns = {f"{name}_{part}".removesuffix("_value"): it for part, it in parts.items()}
+        columns.pop(f"{name}_p", None)  # There is one test a row.
+        row |= columns
+    if isinstance(figures, VersionComparison):
+        return row | {"p": figures.difference.p}
+    row["lean_least"], row["lean_greatest"] = row.pop("lean_bounds")
+    return row | {"p": figures.test.p}
+
+
+def _query_rows(audit: Audit) -> Iterator[tuple[object, ...]]:
+    printed = audit.printed()
+    asked = {
+        it.id: (*printed[it.id].values(), it.segment, it.weight) for it in audit.queries.queries
+    }
+    for part in audit.figures.by_query:
+        arrays = [*map(part.array, ("exposure", "target")), part.leans()[0]]
+        table = np.stack([*arrays, part.by_label("unknown")], axis=2).tolist()
+        for query, rows in zip(part.queries, table, strict=True):
+            for group, values in zip(part.dimension.groups, rows, strict=True):
+                yield (*asked[query], "ok", part.dimension.name, group, *values)
+    for query, status in audit.figures.unanswered.items():
+        yield (*asked[query], status, *[None] * 6)
+
+
+def write_audit(folder: Path, audit: Audit, layout: str = LAYOUTS[0]) -> None:
+    """Write ``audit.json``, the tables as CSV, and the report.
+
+    Args:
+        folder: Of the audit.
+        audit: What came out.
+        layout: The order of the report, one of :data:`fairqr.evaluation.audit.LAYOUTS`.
+
+    Raises:
+        InputError: There is no such layout; or the report needs an extra that is not installed.
+            All other files are written by then.
+    """
+    arranged = load_layout(layout)
+    for name, content in files_of(audit).items():
+        write_beside(folder / name, content)
+    drawn = [draw_exposure(audit)] if audit.figures.counts.answered else []
+    folded = {part["heading"] for part in arranged["parts"] if part["folded"]}
+    write_report(folder, "audit", values_of(audit, arranged), drawn, folded)
 
 
 def read_audit(folder: AuditFolder) -> Audit:
@@ -115,7 +328,7 @@ def make_again(folder: Path, into: Path) -> None:
 def measured(folder: AuditFolder, manifest: AuditManifest) -> Audit:
     """Compute all figures of what was observed, by the settings of a manifest; this blocks."""
     spec = AuditSpec.model_validate(manifest.spec)
-    queries, scores = folder.queries(), folder.pairs.read()
+    queries, scores = folder.read(QUERIES, Queries), folder.pairs.read()
     figures = measure(
         spec,
         Schema(attributes=manifest.attributes),
@@ -124,12 +337,194 @@ def measured(folder: AuditFolder, manifest: AuditManifest) -> Audit:
         corpus_shares={name: np.array(held) for name, held in manifest.corpus_shares.items()},
         relevance=manifest.relevance,
     )
-    return Audit(
-        folder=folder.folder,
-        manifest=manifest,
-        spec=spec,
-        queries=queries,
-        figures=figures,
-        titles=folder.titles(),
-        pairs=compare_versions(manifest.pairs_by, scores, spec.seed) if scores else None,
+    titles = folder.read(TITLES, dict[str, str])
+    pairs = compare_versions(manifest.pairs_by, scores, spec.seed) if scores else None
+    return Audit(folder.folder, manifest, spec, queries, figures, titles, pairs)
+
+
+def finish(audit: Audit, folder: AuditFolder, layout: str) -> Audit:
+    """Write all files of an audit, and seal its folder; this blocks."""
+    folder.write(TITLES, audit.titles)
+    write_audit(folder.folder, audit, layout)
+    sealed = folder.seal(layout=layout, **(REDACTED if audit.manifest.redacted else {}))
+    return replace(audit, manifest=sealed)
+
+
+def least_queries(tests: int = 1) -> int:
+    """Return the fewest queries of equal weight for an interval, or for one of so many tests."""
+    return next(number for number in count(1) if not too_few(number, ALPHA / max(tests, 1)))
+
+
+def findings_of(audit: Audit) -> dict[str, list[str]]:
+    """Return the ``verdict`` with its threshold, up to three ``sentences``, and ``notes``.
+
+    The sentences say who is affected and by how much, how sure that is, and what mending would
+    cost; the notes what else a reader has to know.
+
+    Raises:
+        InputError: Jinja is not installed.
+    """
+    # Attributes come before their combinations, and then the greatest differences.
+    ordered = sorted(
+        audit.figures.groups,
+        key=lambda it: (TIMES in it.attribute, -np.nan_to_num(difference_of(it)[0].value)),
     )
+    plain = [it for it in ordered if TIMES not in it.attribute] or ordered
+    sure = [it for it in plain if it.is_sure] or ordered
+    values = {
+        "audit": audit,
+        "ordered": ordered,
+        "plain": plain,
+        "foremost": next(name for name in VERDICTS if any(it.verdict == name for it in sure)),
+        "difference": difference_of,
+        "in_points": _points,
+        "listing": _listed,
+        "alpha": ALPHA,
+        "least_queries": least_queries(audit.figures.tests),
+        # Of so many, nearly all audits would show a group that other queries show alone.
+        "queries_that_show": lambda due: math.ceil(math.log(ALPHA / 2) / math.log1p(-due)),
+    }
+    return {
+        part: paragraphs("audit_findings", {**values, "part": part})
+        for part in ("verdict", "sentences", "notes")
+    }
+
+
+def difference_of(it: GroupFigures) -> tuple[Estimate, str]:
+    """Return how much ``less`` or ``more`` exposure than due a group gets, as it was tested.
+
+    The difference is not above 0 where the group gets something between its supply and its target.
+    """
+    test = it.test
+    if not test.value < 0:
+        return test, "less"
+    if it.tested == "lean":
+        return replace(it.excess, p=test.p), "more"
+    return replace(test, value=-test.value, low=-test.high, high=-test.low), "more"
+
+
+def _listed(texts: Sequence[str], most: int = 5) -> str:
+    """Return the first texts as a sentence lists them, and how many others there are."""
+    rest = len(texts) - most
+    named = [*texts[:most], f"{rest:,} other{'s' * (rest > 1)}"] if rest > 0 else texts
+    return " and ".join(filter(None, [", ".join(named[:-1]), named[-1]]))
+
+
+def load_layout(name: str) -> Layout:
+    """Return a layout.
+
+    Raises:
+        InputError: There is none of this name.
+    """
+    if name not in LAYOUTS:
+        raise InputError(f"There is no layout '{one_line(name)}'; choose {', '.join(LAYOUTS)}.")
+    path = Path(__file__).parent / "files" / f"{name.replace('-', '_')}.yaml"
+    held: Layout = load_yaml(path, "layout")
+    parts = [{"text": "", "sections": [], "folded": False} | part for part in held["parts"]]
+    defaults = {"title": "", "about": "", "not_covered": [], "small_category": 0}
+    return defaults | held | {"parts": parts}
+
+
+def values_of(audit: Audit, layout: Layout) -> dict[str, Any]:
+    """Return what the template shows."""
+    notes: list[str] = []
+
+    def noted(said: str, it: Estimate, interval: text.Markdown) -> text.Markdown:
+        """Write a figure with its interval, and keep that for the count of too few queries."""
+        lacks = said != text.NOTHING and math.isnan(it.low)
+        notes.append("too few" if lacks else interval)
+        return text.cell(said, notes[-1])
+
+    def ratio(it: Estimate) -> text.Markdown:
+        said = text.NOTHING if math.isnan(it.value) else f"{it.value:.2f}"
+        return noted(said, it, text.span(it))
+
+    return {
+        "title": f"Who gets seen in the results of {audit.manifest.engine['name']}",
+        "about": "",
+        "layout": layout,
+        "audit": audit,
+        "findings": findings_of(audit),
+        "attributes": {name: _first(groups) for name, groups in audit.attributes().items()},
+        "examples": _examples(audit),
+        "rankings": _rankings,
+        "verdicts": VERDICTS,
+        "difference": difference_of,
+        "least_queries": least_queries(),
+        "few_candidates": FEW_CANDIDATES,
+        "most_groups": MOST_GROUPS,
+        "most_documents": MOST_DOCUMENTS,
+        "notes": notes,
+        "share": lambda it: noted(text.percent(it.value), it, text.percent_span(it)),
+        "ratio": ratio,
+        "points_of": lambda it, side: noted(_points(it.value, side), it, text.points_span(it)),
+        "in_points": _points,
+        "number": lambda it: f"{it:,.0f}" if it == round(it) else f"{it:,.1f}",
+    }
+
+
+def _first(groups: Sequence[GroupFigures], most: int = MOST_GROUPS) -> list[GroupFigures]:
+    """Return the groups to show: all, or those with the greatest leans, in the order given."""
+    ranked = sorted(groups, key=lambda it: (not it.is_sure, -abs(np.nan_to_num(it.test.value))))
+    kept = {it.group for it in ranked[:most]}
+    return [it for it in groups if it.group in kept]
+
+
+def _points(amount: float, side: str = "") -> text.Markdown:
+    """Write how many points, and whether it is less or more than is due."""
+    if side and not amount > 0:
+        return text.Markdown(text.NOTHING)
+    return text.Markdown(f"{text.points(amount).lstrip('+')} {side}".strip())
+
+
+def _examples(audit: Audit) -> dict[tuple[str, str], list[Contribution]]:
+    """Return the queries that add most by attribute and group, those of attributes first."""
+    ordered = sorted(audit.figures.contributions, key=lambda it: TIMES in it.attribute)
+    by_group = groupby(ordered, lambda it: (it.attribute, it.group))
+    return {key: list(islice(found, MOST_QUERIES)) for key, found in islice(by_group, MOST_LISTS)}
+
+
+def _rankings(it: Contribution) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+    """Return what a query shows today, and what would come in, as ranks and ids."""
+    today = list(enumerate(it.shown, start=1))
+    return today, [held for held in enumerate(it.fair, start=1) if held[1] not in it.shown]
+
+
+def documents_to_name(audit: Audit) -> list[str]:
+    """Return the ids of the documents whose titles the report would show.
+
+    They stand beside queries that may be printed: the titles of what a query finds tell what was
+    asked.
+    """
+    printed = audit.printed()
+    rankings = [
+        ranked[:MOST_DOCUMENTS]
+        for it in chain.from_iterable(_examples(audit).values())
+        if printed[it.query]["text"] is not None
+        for ranked in _rankings(it)
+    ]
+    return list(dict.fromkeys(id_ for _, id_ in chain.from_iterable(rankings)))
+
+
+def draw_exposure(audit: Audit) -> Figure:
+    """Draw who gets seen, by the groups of each attribute.
+
+    Raises:
+        InputError: matplotlib is not installed.
+    """
+    panels, told = {}, []
+    attributes = audit.attributes()
+    for attribute in [name for name in attributes if TIMES not in name] or attributes:
+        groups, bars = attributes[attribute], []
+        for it in _first(groups, MOST_BARS):
+            words, target = VERDICTS[it.verdict], it.target.value
+            dot = (it.exposure.value, it.exposure.low, it.exposure.high)
+            marks = {"target": target, "supply": it.supply.value, "if mended": it.if_mended}
+            bars.append(Bar(it.group, dot, words.split(":")[0], marks))  # the table has the reason
+            seen, due = text.percent(it.exposure.value), text.percent(target)
+            told.append(f"{attribute}, {it.group}: {seen} of the exposure, target {due}, {words}")
+        cut = f", the {MOST_BARS} groups of {len(groups):,} with the greatest leans"
+        panels[attribute + cut * (len(groups) > MOST_BARS)] = bars
+    colours = {it.split(":")[0]: COLOURS.get(name, GREY) for name, it in VERDICTS.items()}
+    drawn = draw_bars(panels, colours, "share of the exposure")
+    return Figure("exposure", f"Bars of exposure by group. {'; '.join(told)}.", drawn)

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairqr.agents.statistics import corrected_by_holm, stream
-from fairqr.base.errors import FairqrError, IndexUnavailableError, InputError, SourceError, one_line
-from fairqr.evaluation.audit.asking import RUN_ENDING
-from fairqr.evaluation.audit.records import PairScores
+from fairqr.base.errors import FairqrError, InputError, SourceError, one_line
+from fairqr.evaluation.audit.bundle import PairScores
 from fairqr.evaluation.estimates import Estimate, divided, estimate, p_of_means, shares
 from fairqr.evaluation.experiments.engine import Done
 from fairqr.evaluation.reports.text import counted
@@ -156,11 +155,8 @@ class ScoredPairs:
         """
         try:
             scores = await self.scores(task)
-        except RUN_ENDING:
-            raise
         except FairqrError as error:
-            failed = PairScores(query=task.id, status="failed", message=one_line(error))
-            return Done((failed,), away=error if isinstance(error, IndexUnavailableError) else None)
+            return PairScores.failed(task.id, error)
         pairs: dict[str, dict[str, Any]] = {}
         for it, score in zip(task.documents, scores, strict=True):
             pair = pairs.setdefault(it.pair, {"segment": it.segment, "scores": {}})

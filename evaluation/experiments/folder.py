@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, OtherRunError, first_problem, one_line
@@ -135,7 +135,7 @@ class SealedManifest(FolderManifest):
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-B = TypeVar("B", bound=BaseModel)
+T = TypeVar("T")
 M = TypeVar("M", bound=FolderManifest)
 
 
@@ -216,29 +216,6 @@ class Lines(Generic[R]):
         self._open.flush()
 
 
-def read_settings(path: Path, kind: type[B], what: str) -> B:
-    """Read the settings of a folder.
-
-    Args:
-        path: The file in the folder.
-        kind: The class of the settings.
-        what: The word for what the folder should hold.
-
-    Raises:
-        InputError: There are none, or they are damaged or of another version.
-    """
-    try:
-        return kind.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path.parent} holds no {what} ({error.strerror}).") from None
-    except ValidationError as error:
-        where = one_line(first_problem(error)[0])
-        raise InputError(
-            f"{path} is damaged or of another version{f' (at {where})' if where else ''}; make "
-            f"the {what} again in another folder."
-        ) from None
-
-
 class Folder(Generic[M]):
     """A folder with the settings of a run.
 
@@ -273,7 +250,29 @@ class Folder(Generic[M]):
         Raises:
             InputError: There is no run, or one of another version.
         """
-        return read_settings(self._manifest, self.manifest_type, self.what)
+        return self.read(self.name, self.manifest_type)
+
+    def read(self, name: str, kind: type[T]) -> T:
+        """Return what a file of the folder holds.
+
+        Args:
+            name: Of the file.
+            kind: The class of its content.
+
+        Raises:
+            InputError: There is none, or it is damaged or of another version.
+        """
+        path = self.folder / name
+        try:
+            return TypeAdapter(kind).validate_json(path.read_bytes())
+        except OSError as error:
+            raise InputError(f"{self.folder} holds no {self.what} ({error.strerror}).") from None
+        except ValidationError as error:
+            where = one_line(first_problem(error)[0])
+            raise InputError(
+                f"{path} is damaged or of another version{f' (at {where})' if where else ''}; make "
+                f"the {self.what} again in another folder."
+            ) from None
 
     def begin(self, manifest: M) -> M:
         """Write the settings, or check that they are those that the folder has.

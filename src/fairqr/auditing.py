@@ -15,10 +15,9 @@ from pydantic import ValidationError
 from fairqr.api import Named, check_source, open_engine
 from fairqr.base.errors import InputError, one_line, parameter_error
 from fairqr.evaluation.audit.bundle import AuditFolder
-from fairqr.evaluation.audit.finishing import Audit
+from fairqr.evaluation.audit.finishing import LAYOUTS, Audit
 from fairqr.evaluation.audit.pairs import read_pairs
 from fairqr.evaluation.audit.queries import collect_queries
-from fairqr.evaluation.audit.report import LAYOUTS
 from fairqr.evaluation.audit.running import audit_engine
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.progress import StageWatcher

@@ -93,7 +93,7 @@ def measure(
         return None  # type: ignore[return-value]
     from fairqr.auditing import audit
     from fairqr.cli.output import Progress
-    from fairqr.evaluation.audit import bundle, conditions, outcomes
+    from fairqr.evaluation.audit import bundle, finishing, measuring
     from fairqr.evaluation.experiments import signing
 
     if output is None:
@@ -106,7 +106,7 @@ def measure(
         if queries is None and kept.exists() and kept.manifest().finished:
             signature = str(signing.sign(manifest, sign))
             return Printed({"signature": signature}, [f"signature: {signature}"])
-    limits = [conditions.parse_condition(text) for text in fail_if or []]
+    limits = [measuring.parse_condition(text) for text in fail_if or []]
 
     async def work() -> Audit:
         async with settings.opened() as engine:
@@ -124,9 +124,9 @@ def measure(
         found = run(work(), "audit")
     if sign is not None:
         signing.sign(manifest, sign)
-    broken, doubtful = conditions.check(limits, found.figures, sure=sure)
+    broken, doubtful = measuring.check(limits, found.figures, sure=sure)
     return Printed(
-        lambda: outcomes.audit_json(found).decode(),
+        lambda: finishing.audit_json(found).decode(),
         [*found.findings, f"report: {output / 'report.html'}", f"digest: {found.digest}"],
         FAILED if broken else DOUBTFUL if doubtful else 0,
         [*broken, *doubtful],

@@ -13,7 +13,7 @@ from tests.integration.model_server import Main, clean_environment, quick
 
 __all__ = ["clean_environment", "quick"]
 
-SIGNATURE = Path("out/manifest.json.sig")
+MANIFEST, SIGNATURE = Path("out/manifest.json"), Path("out/manifest.json.sig")
 
 
 def make_key(name: str, passphrase: str = "") -> None:
@@ -44,34 +44,31 @@ def checked(quick: Main, *arguments: str, code: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-def test_a_signature_says_who_published_an_audit(asked: tuple[str, ...], quick: Main) -> None:
+def test_a_signature_says_who_published_an_audit_and_shows_a_changed_manifest(
+    asked: tuple[str, ...], quick: Main
+) -> None:
+    by_alice = ("--signed-by", "alice.signers")
     assert quick(*asked, "--sign", "alice").code == 0
-    assert SIGNATURE.name not in json.loads(Path("out/manifest.json").read_text())["files"]
+    whole = MANIFEST.read_bytes()
+    assert SIGNATURE.name not in json.loads(whole)["files"]
     assert "Not checked: The signature manifest.json.sig" in checked(quick)
-    said = checked(quick, "--signed-by", "alice.signers")
+    said = checked(quick, *by_alice)
     assert "signed by: alice@example.org" in said
     assert "The signature" not in said
     checked(quick, "--signed-by", "mallory.signers", code=3)
-    # What a key signed for another purpose is no signature of an audit.
-    sign = ["ssh-keygen", "-q", "-Y", "sign", "-f", "alice", "-n", "file", "out/manifest.json"]
-    SIGNATURE.unlink()
-    subprocess.run(sign, check=True)
-    checked(quick, "--signed-by", "alice.signers", code=3)
-    SIGNATURE.unlink()
-    said = checked(quick, "--signed-by", "alice.signers", code=3)
-    assert "manifest.json.sig is missing" in said
-
-
-def test_a_changed_manifest_shows_by_the_signature_and_by_the_digest_alone(
-    asked: tuple[str, ...], quick: Main
-) -> None:
-    assert quick(*asked, "--sign", "alice").code == 0
-    path = Path("out/manifest.json")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    path.write_text(path.read_text().replace('"uniform:1"', '"uniform:9"'))
+    # A changed manifest shows by the signature, and by the digest alone.
+    MANIFEST.write_bytes(whole.replace(b'"uniform:1"', b'"uniform:9"'))
     checked(quick)
-    checked(quick, "--signed-by", "alice.signers", code=3)
-    checked(quick, "--digest", digest, code=3)
+    for how in (by_alice, ("--digest", hashlib.sha256(whole).hexdigest())):
+        checked(quick, *how, code=3)
+    MANIFEST.write_bytes(whole)
+    # What a key signed for another purpose is no signature of an audit.
+    SIGNATURE.unlink()
+    sign = ["ssh-keygen", "-q", "-Y", "sign", "-f", "alice", "-n", "file", str(MANIFEST)]
+    subprocess.run(sign, check=True)
+    checked(quick, *by_alice, code=3)
+    SIGNATURE.unlink()
+    assert "manifest.json.sig is missing" in checked(quick, *by_alice, code=3)
 
 
 def test_a_finished_audit_is_signed_with_a_key_that_has_a_passphrase(
@@ -86,8 +83,7 @@ def test_a_finished_audit_is_signed_with_a_key_that_has_a_passphrase(
     monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")
     for key in ("careful", "alice"):  # Signing again replaces the signature.
         assert quick("audit", "-o", "out", "--sign", key).code == 0  # no engine is asked for
-        said = checked(quick, "--signed-by", f"{key}.signers")
-        assert f"signed by: {key}@example.org" in said
+        assert f"signed by: {key}@example.org" in checked(quick, "--signed-by", f"{key}.signers")
 
 
 def test_what_cannot_be_signed_or_checked_is_one_sentence(

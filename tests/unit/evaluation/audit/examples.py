@@ -12,12 +12,9 @@ import numpy as np
 
 from fairqr.base.errors import IndexUnavailableError, QueryError
 from fairqr.evaluation.audit import finishing
-from fairqr.evaluation.audit.bundle import REDACTED, AuditFolder, AuditManifest
+from fairqr.evaluation.audit.bundle import REDACTED, TITLES, AuditFolder, AuditManifest, Observation
 from fairqr.evaluation.audit.measuring import AuditFigures, measure
-from fairqr.evaluation.audit.outcomes import AuditOutcome
 from fairqr.evaluation.audit.queries import AuditQuery, Queries, collect_queries
-from fairqr.evaluation.audit.records import Observation
-from fairqr.evaluation.audit.report import write_audit
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.retrieval.engines.engine import Hits, Query
 from fairqr.retrieval.engines.hybrid.texts import Estimates
@@ -190,7 +187,7 @@ def outcome_of(
     relevance: str = "estimated",
     spec: AuditSpec | None = None,
     **observed: Any,
-) -> AuditOutcome:
+) -> finishing.Audit:
     """Return what comes out of a made-up audit.
 
     Args:
@@ -207,10 +204,10 @@ def outcome_of(
         observations = observations_of(queries, **observed)
         _MEASURED[key] = measured(queries, observations, relevance=relevance, **dict(spec))
     manifest = manifest_of(queries, spec, relevance=relevance)
-    return AuditOutcome(manifest, spec, queries, _MEASURED[key], titles or {})
+    return finishing.Audit(Path(), manifest, spec, queries, _MEASURED[key], titles or {})
 
 
-def made(outcome: AuditOutcome, **changes: object) -> AuditOutcome:
+def made(outcome: finishing.Audit, **changes: object) -> finishing.Audit:
     """Return what comes out of an audit whose manifest has other values."""
     return replace(outcome, manifest=outcome.manifest.model_copy(update=changes))
 
@@ -237,9 +234,9 @@ def sealed(
             for it in observed:
                 kept.observations.add(it)
         kept.settle(queries, redact=redact)
-        kept.keep_titles(titles or {})
+        kept.write(TITLES, titles or {})
         if reported:
             said = begun.model_copy(update={"redacted": redact})
-            write_audit(folder, finishing.measured(kept, said))
+            finishing.write_audit(folder, finishing.measured(kept, said))
         kept.seal(**(REDACTED if redact else {}))
     return finishing.read_audit(kept)

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fairqr.evaluation.audit.bundle import Observation
 from fairqr.evaluation.audit.exposures import Answer, AnswerFigures, Choices, measure_answer
 from fairqr.evaluation.audit.figures import ESTIMATES, GroupFigures, QueryFigures, corrected
 from fairqr.evaluation.audit.measuring import measure
 from fairqr.evaluation.audit.queries import AuditQuery
-from fairqr.evaluation.audit.records import Observation
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.retrieval.engines.hybrid.texts import end_of
 from fairqr.retrieval.fairness.dimension import Dimension

@@ -13,9 +13,9 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from pydantic import ValidationError
 
 from fairqr.base.errors import QueryError
-from fairqr.evaluation.audit.asking import LOOKED_UP, WIDENED_BY, Asker
+from fairqr.evaluation.audit.bundle import Observation
 from fairqr.evaluation.audit.queries import AuditQuery
-from fairqr.evaluation.audit.records import Observation
+from fairqr.evaluation.audit.running import LOOKED_UP, WIDENED_BY, Asker
 from fairqr.retrieval.engines.engine import EngineOverWords, Hits, Query
 from fairqr.retrieval.engines.langchain import from_langchain
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
@@ -63,7 +63,7 @@ class Limited(EngineOverWords):
 
 async def observed(asker: Asker, *queries: AuditQuery) -> list[Observation]:
     """What is observed of queries, once their relevant documents were looked up."""
-    await asker.look_up(queries, lambda done, total=None, /: None)
+    await asker.look_up(asker.to_look_up(queries), lambda done, total=None, /: None)
     return [(await asker.observe(query)).records[0] for query in queries or [QUERY]]
 
 
@@ -184,28 +184,33 @@ WHOLE: dict[str, Any] = {
 }
 
 
+NONE = float("nan")
+
+
+def labelled(patterns: Any, *rows: int) -> Any:
+    return {"gender": {"patterns": patterns, "rows": [*rows]}}
+
+
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("name", "values", "words"),
     [
-        ({"query": ""}, "at least 1 character"),
-        ({"status": "lost"}, "'ok', 'empty' or 'failed'"),
-        ({"status": "empty"}, "the status is 'empty' with 2 ids"),
-        ({"ids": ()}, "the status is 'ok' with 0 ids"),
-        ({"levels": {"g": float("nan")}}, "finite number"),
-        ({"others": ("a",)}, "has an id twice"),
-        ({"others": ("c", "c")}, "has an id twice"),
-        ({"relevance": (0.5, 0.5)}, "one number from 0 to 1"),
-        ({"relevance": (0.5, 0.5, 1.5)}, "one number from 0 to 1"),
-        ({"groups": {"g": {"patterns": [[1.0]], "rows": [0, 0]}}}, "not those of the pool"),
-        ({"groups": {"g": {"patterns": [[1.0]], "rows": [0, 0, 1]}}}, "not those of the pool"),
-        ({"groups": {"g": {"patterns": [[1.0]], "rows": [0, 0, -1]}}}, "not those of the pool"),
-        ({"groups": {"g": {"patterns": [[2.0]], "rows": [0, 0, 0]}}}, "not shares"),
-        ({"groups": {"g": {"patterns": [[1.0, float("nan")]], "rows": [0] * 3}}}, "finite number"),
-        ({"groups": {"g": {"patterns": [[1.0], [0.0, 1.0]], "rows": [0, 0, 1]}}}, "not shares"),
-        ({"hidden": -1}, "greater than or equal to 0"),
-        ({"strange": 1}, "not permitted"),
+        ("query", [""], "at least 1 character"),
+        ("status", ["lost"], "'ok', 'empty' or 'failed'"),
+        ("status", ["empty"], "the status is 'empty' with 2 ids"),
+        ("ids", [()], "the status is 'ok' with 0 ids"),
+        ("levels", [{"g": NONE}], "finite number"),
+        ("others", [("a",), ("c", "c")], "has an id twice"),
+        ("relevance", [(0.5, 0.5), (0.5, 0.5, 1.5)], "one number from 0 to 1"),
+        ("groups", [labelled([[1]], *it) for it in ((0, 0), (0, 0, 1), (0, 0, -1))], "of the pool"),
+        ("groups", [labelled([[2]], 0, 0, 0), labelled([[1], [0, 1]], 0, 0, 1)], "not shares"),
+        ("groups", [labelled([[1, NONE]], 0, 0, 0)], "finite number"),
+        ("hidden", [-1], "greater than or equal to 0"),
+        ("strange", [1], "not permitted"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValidationError, match=words):
-        Observation.model_validate({**WHOLE, **changes})
+def test_what_does_not_fit_together_is_refused(
+    name: str, values: Sequence[Any], words: str
+) -> None:
+    for value in values:
+        with pytest.raises(ValidationError, match=words):
+            Observation.model_validate({**WHOLE, name: value})

@@ -21,18 +21,13 @@ from fairqr.evaluation.audit.queries import Queries, collect_queries
 from fairqr.evaluation.experiments.folder import versions
 from fairqr.evaluation.experiments.verifying import verify
 from fairqr.retrieval.sources.query_files import QueryRow
-from tests.unit.evaluation.audit.examples import (
-    manifest_of,
-    observations_of,
-    queries_of,
-    sealed,
-    spec_of,
-)
+from tests.unit.evaluation.audit import examples
+from tests.unit.evaluation.audit.examples import observations_of, queries_of, sealed
 
 TEXTS = ("hepatitis nearby", "Jane Doe divorce", "cheap zebra saddle", 'naïve 物理 "quoted"')
 OBSERVATIONS, MANIFEST = "raw/observations.jsonl", "manifest.json"
 QUERIES = queries_of(12, alike=True)
-SPEC = spec_of(attributes=("gender",), mend=3)
+SPEC = examples.spec_of(attributes=("gender",), mend=3)
 
 Forge = Callable[[Path], object]
 
@@ -65,6 +60,10 @@ def rewrite(name: str, old: str, new: str) -> Forge:
 
 def replaced(name: str, changed: Callable[[bytes], bytes]) -> Forge:
     return lambda folder: (folder / name).write_bytes(changed((folder / name).read_bytes()))
+
+
+def removed(name: str) -> Forge:
+    return lambda folder: (folder / name).unlink()
 
 
 def added(name: str) -> Forge:
@@ -128,43 +127,36 @@ def test_any_changed_missing_or_added_file_shows(audit: tuple[AuditFolder, str])
 
 
 AGAIN = "The figures cannot be computed again: "
-
-
-@pytest.mark.parametrize(
-    ("forge", "told"),
-    [
-        (rewrite(OBSERVATIONS, r'("relevance":\[)[\d.]+', r"\g<1>0.0"), "audit.json, line "),
-        (rewrite("raw/queries.json", r'"weight":1\.0', '"weight":2.5'), f"{AGAIN}raw/queries.json"),
-        (rewrite("raw/queries.json", "town 1", "town 9"), f"{AGAIN}raw/queries.json has other"),
-        (
-            replaced(
-                OBSERVATIONS, lambda it: it.splitlines(True)[0].replace(b'"q1"', b'"q0"') + it
-            ),
-            f"{AGAIN}raw/ has an answer to a query that was not asked",
-        ),
-        (
-            replaced("raw/titles.json", lambda it: it.replace(b"Title", b"Name")),
-            "report.html, line ",
-        ),
-        (rewrite("audit.json", r'"value": 0\.[1-8]', '"value": 0.9'), "audit.json, line "),
-        (rewrite("results.csv", r",0\.[1-8]", ",0.9"), "results.csv, line "),
-        (rewrite("queries.csv", "people of town 8", "people of town 9"), "queries.csv, line "),
-        (rewrite("report.md", "of the exposure", "of all the exposure"), "report.md, line "),
-        (rewrite("report.html", "of the exposure", "of all of it"), "report.html, line "),
-        (rewrite("figures/exposure.svg", "width", "height"), "figures/exposure.svg, line "),
-        (lambda it: mend(it, lambda data: data["spec"].update(k=5)), "audit.json, line "),
-        (lambda it: mend(it, lambda data: data.update(layout="dsa")), "report.html, line "),
+EXTRA = ("notes.html", "raw/more.jsonl", ".hidden")
+FORGERIES: dict[str, list[Forge]] = {
+    "audit.json, line ": [
+        rewrite(OBSERVATIONS, r'("relevance":\[)[\d.]+', r"\g<1>0.0"),
+        rewrite("audit.json", r'"value": 0\.[1-8]', '"value": 0.9'),
+        lambda it: mend(it, lambda data: data["spec"].update(k=5)),
+    ],
+    "results.csv, line ": [rewrite("results.csv", r",0\.[1-8]", ",0.9")],
+    "queries.csv, line ": [rewrite("queries.csv", "people of town 8", "people of town 9")],
+    "report.md, line ": [rewrite("report.md", "of the exposure", "of all the exposure")],
+    "report.html, line ": [
+        rewrite("report.html", "of the exposure", "of all of it"),
+        replaced("raw/titles.json", lambda it: it.replace(b"Title", b"Name")),
+        lambda it: mend(it, lambda data: data.update(layout="dsa")),
+    ],
+    "figures/exposure.svg, line ": [rewrite("figures/exposure.svg", "width", "height")],
+    "The file audit.json is missing.": [removed("audit.json")],
+    "The file report.html is missing.": [removed("report.html")],
+    **{f"The file {name} is none that follows from raw/.": [added(name)] for name in EXTRA},
+    f"{AGAIN}raw/queries.json has other": [
+        rewrite("raw/queries.json", r'"weight":1\.0', '"weight":2.5'),
+        rewrite("raw/queries.json", "town 1", "town 9"),
+    ],
+    f"{AGAIN}raw/ has an answer to a query that was not asked": [
+        replaced(OBSERVATIONS, lambda it: it.splitlines(True)[0].replace(b'"q1"', b'"q0"') + it)
+    ],
+    AGAIN: [
+        removed("raw/queries.json"),
         *(
-            (lambda it, name=name: (it / name).unlink(), f"The file {name} is missing.")
-            for name in ("audit.json", "report.html")
-        ),
-        (lambda it: (it / "raw/queries.json").unlink(), AGAIN),
-        *(
-            (added(name), f"The file {name} is none that follows from raw/.")
-            for name in ("notes.html", "raw/more.jsonl", ".hidden")
-        ),
-        *(
-            (replaced(OBSERVATIONS, changed), AGAIN)
+            replaced(OBSERVATIONS, changed)
             for changed in (
                 lambda it: b"\x1f\x8b packed",
                 lambda it: it[:-9],
@@ -175,9 +167,14 @@ AGAIN = "The figures cannot be computed again: "
             )
         ),
     ],
+}
+
+
+@pytest.mark.parametrize(
+    ("told", "forge"), [(told, forge) for told, of in FORGERIES.items() for forge in of]
 )
 def test_a_forgery_shows_although_its_hashes_fit(
-    audit: tuple[AuditFolder, str], forge: Forge, told: str
+    audit: tuple[AuditFolder, str], told: str, forge: Forge
 ) -> None:
     folder, digest = audit
     forge(folder.folder)
@@ -266,10 +263,8 @@ def test_a_manifest_that_was_written_by_somebody_else(
     audit: tuple[AuditFolder, str], change: dict[str, Any], told: str
 ) -> None:
     folder, digest = audit
-    data = json.loads((folder.folder / MANIFEST).read_text())
-    (folder.folder / MANIFEST).write_text(json.dumps({**data, **change}))
-    (changed,) = verify(folder, digest, make_again).problems
-    assert changed.startswith("The digest of the audit is ")
+    replaced(MANIFEST, lambda it: json.dumps(json.loads(it) | change).encode())(folder.folder)
+    assert verify(folder, digest, make_again).problems[0].startswith("The digest of the audit is ")
     try:
         problems = verify(folder, make_again=make_again).problems
     except InputError as error:
@@ -282,7 +277,7 @@ def test_raw_files_are_for_their_owner_alone_and_only_a_whole_audit_is_sealed(
 ) -> None:
     folder, old = AuditFolder(tmp_path / "audit"), os.umask(0o002)
     try:
-        folder.begin(manifest_of(QUERIES, SPEC))
+        folder.begin(examples.manifest_of(QUERIES, SPEC))
         with folder.observations.writing():
             folder.observations.add(observations_of(QUERIES)[0])
         paths = (folder.raw, *folder.raw.iterdir())
@@ -326,7 +321,7 @@ def test_a_redacted_audit_holds_no_query(tmp_path: Path) -> None:
     wanted = {it.weight: found.ids for it, found in zip(queries.queries, observed, strict=True)}
     assert wanted == {it.weight: found.ids for it, found in zip(named, seen, strict=True)}
     with pytest.raises(InputError, match="holds a run with another inputs"):
-        folder.begin(manifest_of(queries, **quoting))
+        folder.begin(examples.manifest_of(queries, **quoting))
     # Pseudonyms follow from nothing, and are no ids of queries.
     plain = Queries(queries_of(50).queries, lines=50, weight=50.0, design="")
     (first, ids), (_, others) = pseudonymous(plain), pseudonymous(plain)

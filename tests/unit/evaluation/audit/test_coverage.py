@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from fairqr.agents import statistics
+from fairqr.evaluation.audit.bundle import Observation
 from fairqr.evaluation.audit.comparing import changes_of
 from fairqr.evaluation.audit.figures import ESTIMATES, GroupFigures, QueryFigures
-from fairqr.evaluation.audit.records import Observation
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.table import coded
 from fairqr.retrieval.sources.schema import Schema

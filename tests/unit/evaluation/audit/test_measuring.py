@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairqr.evaluation.audit.conditions import check, parse_condition
-from fairqr.evaluation.audit.measuring import ESTIMATE_ERROR, AuditFigures
-from fairqr.evaluation.audit.records import Observation
+from fairqr.evaluation.audit.bundle import Observation
+from fairqr.evaluation.audit.measuring import ESTIMATE_ERROR, AuditFigures, check, parse_condition
 from fairqr.retrieval.fairness.table import CodedMemberships, coded, decoded
 from fairqr.retrieval.sources.schema import Attribute, Schema
 from tests.unit.evaluation.audit.examples import measured, observations_of, queries_of

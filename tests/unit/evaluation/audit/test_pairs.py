@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import ArrayLike
 
 from fairqr.base.errors import FairqrError, InputError
+from fairqr.evaluation.audit.bundle import PairScores, VersionScores
 from fairqr.evaluation.audit.pairs import Pairs, compare_versions, open_pairs, read_pairs
-from fairqr.evaluation.audit.records import PairScores, VersionScores
 from fairqr.retrieval.sources.documents import Document
 from tests.integration.local_model import minilm_cache, pulled_minilm
 from tests.unit.retrieval.embedded import built
@@ -104,27 +104,23 @@ def test_a_planted_difference_is_found_in_its_size() -> None:
     assert (it.pairs, it.difference.p, np.isnan(it.difference.low)) == (300, None, True)
 
 
-def test_each_two_versions_are_compared_and_tests_corrected() -> None:
-    values = np.random.default_rng(7).normal(scale=0.1, size=(10, 1, 3)) + np.array([1, 0, 0])
-    found = compare_versions("s", scores_of(values, "a", "b", "c"), seed=0)
-    by_pair = {(it.first, it.second): it.difference.p for it in found.comparisons}
-    # All 10 differences are above 0, so that the exact p is 2/1024, for each of two of three tests.
-    assert by_pair["a", "b"] == by_pair["a", "c"] == pytest.approx(3 * 2 / 1024)
-    assert (by_pair["b", "c"] or 0) > 0.05
-
-
-def test_a_difference_in_one_segment_is_found_there_alone() -> None:
-    """Each query has a pair of either segment; tests are corrected for both and for all pairs."""
-    values = np.random.default_rng(7).normal(scale=0.1, size=(12, 2, 2))
+def test_a_difference_in_one_segment_is_found_there_alone_and_tests_are_corrected() -> None:
+    """Each query has a pair of either segment, in three versions; 'a' is higher in one of them."""
+    values = np.random.default_rng(7).normal(scale=0.1, size=(12, 2, 3))
     values[:, 0, 0] += 1
-    records = scores_of(values, "a", "b", segments=("love", "work"))
-    both, love, work = compare_versions("s", records, seed=0).comparisons
-    assert [it.segment for it in (both, love, work)] == ["", "love", "work"]
-    assert (both.pairs, love.pairs, work.pairs) == (24, 12, 12)
-    # All 12 differences are above 0, in "love" and in the means of both pairs of a query.
-    assert love.difference.p == both.difference.p == pytest.approx(3 * 2 / 4096)
-    assert (work.difference.p or 0) > 0.05
-    assert work.difference.low < 0 < both.difference.low < love.difference.low
+    records = scores_of(values, "a", "b", "c", segments=("love", "work"))
+    comparisons = compare_versions("s", records, seed=0).comparisons
+    found = {(it.segment, it.first + it.second): it for it in comparisons}
+    segments = ("", "love", "work")
+    assert [*found] == [(it, versions) for it in segments for versions in ("ab", "ac", "bc")]
+    for versions in ("ab", "ac"):
+        both, love, work = (found[it, versions] for it in segments)
+        assert (both.pairs, love.pairs, work.pairs) == (24, 12, 12)
+        # All 12 differences are above 0, in "love" and in the means of both pairs of a query.
+        assert love.difference.p == both.difference.p == pytest.approx(9 * 2 / 4096)
+        assert (work.difference.p or 0) > 0.05
+        assert work.difference.low < 0 < both.difference.low < love.difference.low
+    assert (found["", "bc"].difference.p or 0) > 0.05
 
 
 def test_missing_documents_and_failed_queries_are_counted() -> None:
@@ -160,7 +156,6 @@ async def test_the_engine_and_readers_of_texts_score(tmp_path: Path, minilm_cach
     for name, pairs, said in (
         ("engine", texts, "The pairs are texts, which 'engine' does not score; choose .* bm25"),
         ("bm25", ids, "ids of documents, which 'bm25' does not score; choose --pairs-by engine"),
-        ("monot5", texts, "which 'monot5' does not score"),
         ("splade", texts, "which 'splade' does not score"),
     ):
         with pytest.raises(InputError, match=said):

@@ -13,10 +13,10 @@ import pytest
 
 from fairqr.base.errors import IndexUnavailableError, InputError, SourceError
 from fairqr.evaluation.audit import running
-from fairqr.evaluation.audit.asking import LOOKED_UP
 from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.finishing import Audit, make_again
 from fairqr.evaluation.audit.queries import Queries
+from fairqr.evaluation.audit.running import LOOKED_UP
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.verifying import verify
 from fairqr.retrieval.engines.engine import Query
@@ -51,21 +51,6 @@ async def audited(
         concurrency=concurrency,
         **how,
     )
-
-
-async def test_labels_of_an_earlier_run_are_labels(tmp_path: Path) -> None:
-    """The last queries alone may show none; the audit goes on where it stopped."""
-    documents = [Document(f"{word}-1", "", word, {"gender": "male"}) for word in WORDS[:1]]
-    documents += [Document(f"{word}-1", "", word) for word in WORDS[1:3]]
-    engine = Breaking(built(tmp_path / "v3", documents))
-    engine.refused = frozenset(WORDS[1:3])
-    half = {"words": WORDS[:3], "spec": SPEC.model_copy(update={"attributes": ("gender",)})}
-    folder = AuditFolder(tmp_path / "out")
-    await audited(engine, folder.folder, **half)
-    manifest = folder.manifest().model_copy(update={"finished": "", "files": {}})
-    (folder.folder / folder.name).write_text(manifest.text)
-    engine.refused = frozenset()
-    assert (await audited(engine, folder.folder, **half)).figures.counts.answered == 3
 
 
 @pytest.mark.usefixtures("by_rank")
@@ -188,10 +173,19 @@ async def test_an_audit_that_is_killed_at_any_file_goes_on_and_asks_nothing_twic
 async def test_an_attribute_without_labels_ends_the_audit_early_and_each_time(
     tmp_path: Path,
 ) -> None:
-    bare = built(tmp_path / "v2", [Document(f"{word}-1", "", word) for word in WORDS])
+    """The last queries alone may show none: labels of an earlier run are labels, too."""
+    documents = [Document(f"{word}-1", "", word) for word in WORDS]
+    bare = built(tmp_path / "v2", documents)
     for words, answered in ((WORDS, 20), (WORDS[:3], 3), (WORDS[:3], 3)):
         with pytest.raises(SourceError, match=f"to {answered} queries has a label of 'gender'"):
             await audited(Breaking(bare), tmp_path / str(answered), words, concurrency=1)
+    labelled = Document(f"{WORDS[0]}-1", "", WORDS[0], {"gender": "male"})
+    engine = Breaking(built(tmp_path / "v3", [labelled, *documents[1:]]))
+    engine.away = frozenset(WORDS[1:])
+    with pytest.raises(IndexUnavailableError):
+        await audited(engine, tmp_path / "out", concurrency=1)
+    engine.away = frozenset()
+    assert (await audited(engine, tmp_path / "out")).figures.counts.answered == 30
 
 
 @pytest.mark.parametrize(
@@ -203,7 +197,6 @@ async def test_an_attribute_without_labels_ends_the_audit_early_and_each_time(
             "no population for 'gender×kind'; add one, measure no combinations",
         ),
         ({"target": "sex=f:0.5,m:0.5"}, "the group 'f' of 'sex', which is not measured"),
-        ({"target": "kind=a:0.5,c:0.5"}, "the group 'c' of 'kind', which is not measured"),
         ({"reference": {"gender": "nothing"}}, "'gender=nothing' is no group of this audit"),
         ({"reference": {"nothing": "female"}}, "'nothing=female' is no group of this audit"),
     ],
@@ -221,14 +214,10 @@ async def test_what_cannot_be_computed_is_refused_before_anything_is_asked(
 
 
 async def test_many_queries_at_once_keep_to_the_rate(engine: Breaking) -> None:
-    asked = [Query(word, 3) for word in WORDS[:21]]
-    together = await at_rate(engine, None).search(asked)
-    assert [len(batch) for batch in engine.searches] == [21]
     begun = time.monotonic()
-    apart = await at_rate(engine, 200).search(asked)
+    await at_rate(engine, 200).search([Query(word, 3) for word in WORDS[:21]])
     assert time.monotonic() - begun >= 0.1
-    assert [len(batch) for batch in engine.searches] == [21, *[1] * 21]
-    assert [hits.ids for hits in apart] == [hits.ids for hits in together]
+    assert [len(batch) for batch in engine.searches] == [1] * 21
 
 
 @pytest.mark.usefixtures("by_rank")
@@ -245,7 +234,7 @@ async def test_the_order_of_answers_changes_no_file(engine: Breaking, tmp_path: 
 
 
 async def test_the_report_names_its_examples_by_their_titles(
-    engine: Breaking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Breaking, tmp_path: Path
 ) -> None:
     """But where they would tell what was asked: a redacted query, or one that was asked rarely."""
 
@@ -271,11 +260,3 @@ async def test_the_report_names_its_examples_by_their_titles(
     titles, text = await titled("rare", words_of(asks=[200, 200]), rare=150)
     assert {id_[:6] for id_ in titles} == {"word00", "word01"}
     assert "asked fewer than 150 times" in text
-
-    async def away(_: Sequence[str]) -> list[Document]:
-        raise IndexUnavailableError("The server does not answer; start it.")
-
-    monkeypatch.setattr(engine, "documents", away)
-    watcher, said = Watcher(), "The report shows ids in place of titles: The s"
-    assert (await titled("away", watcher=watcher))[0] == {}
-    assert any(note.startswith(said) for note in watcher.notes)
