@@ -1,8 +1,9 @@
 """Whether an audit finds women held down in real collections, by judgements and by estimates.
 
 ``python -m benchmarks.audit_demoted --trec FOLDER`` searches notables and the joined subset of TREC
-Fair 2022 in FOLDER by BM25, and multiplies the scores of all women by a factor. Estimates of
-relevance are fitted on the other collection. What it prints stands in docs/results/audits.md.
+Fair 2022, imported into FOLDER, by BM25, and multiplies the scores of all women by a factor.
+Estimates of relevance are fitted on the other collection. What it prints stands in
+docs/results/audits.md.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """What retrieval and the fair step each bring, on two collections: ``make quality``.
 
 ``python -m benchmarks.quality [--trec FOLDER] [--attached] [--topics N]`` searches for all topics
-of notables, and of the joined subset of TREC Fair 2022 in FOLDER, and prints for each attribute and
-form of the query how far each system of ``quality.yaml`` is from BM25. The product is the mean over
-topics of nDCG@20 × AWRF@20 in bits. Estimates of relevance use the fit on the other collection
-(docs/explanation/relevance.md). With ``--attached`` the systems stand in front of a real
+of notables, and of the joined subset of TREC Fair 2022, imported into FOLDER, and prints for each
+attribute and form of the query how far each system of ``quality.yaml`` is from BM25. The product is
+the mean over topics of nDCG@20 × AWRF@20 in bits. Estimates of relevance use the fit on the other
+collection (docs/explanation/relevance.md). With ``--attached`` the systems stand in front of a real
 Elasticsearch with the same documents. Run ``fairqr models pull`` first.
 """
 

@@ -1,9 +1,9 @@
 """Fits the estimates of relevance, and shows how a fit holds on the other collection, and by group.
 
 ``python -m benchmarks.relevance --trec FOLDER [--topics N]`` reads notables and the joined subset
-of TREC Fair 2022 in FOLDER, and encodes them by MiniLM first. Of each form of each topic, the 200
-documents with the most evidence of ``words`` are fitted; for evidence of ``rank`` and ``texts``,
-the 200 best by BM25. No weight is below 0. What it prints stands in
+of TREC Fair 2022, imported into FOLDER, and encodes them by MiniLM first. Of each form of each
+topic, the 200 documents with the most evidence of ``words`` are fitted; for evidence of ``rank``
+and ``texts``, the 200 best by BM25. No weight is below 0. What it prints stands in
 :mod:`fairqr.retrieval.fairness.relevance`, and in quality.md and audits.md of docs/results.
 """
 

@@ -164,11 +164,11 @@ def _group_shares(
     if not len(exposures):
         return []
     found = ratios(exposures, relevant, np.ones(len(exposures)))
+    ends = as_data([{"ratio": it.value, "low": it.low, "high": it.high} for it in found])
     shares = ([float(own.mean()) for own in it.T] for it in (exposures, relevant))
     return [
-        results.GroupShare(dimension.name, group, seen, due, **as_data(ends), queries=it.queries)
-        for group, seen, due, it in zip(dimension.groups, *shares, found, strict=True)
-        for ends in [{"ratio": it.value, "low": it.low, "high": it.high}]
+        results.GroupShare(dimension.name, group, seen, due, **own, queries=len(exposures))
+        for group, seen, due, own in zip(dimension.groups, *shares, ends, strict=True)
     ]
 
 

@@ -5,7 +5,6 @@ Imported collections are folders ``<data>/collections/<name>``.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import tempfile
@@ -16,10 +15,9 @@ from typing import Any
 from filelock import FileLock
 
 from fairqr.base.errors import CorpusError, FairqrError, InputError, one_line
-from fairqr.base.files import sha256_of
 from fairqr.base.settings import data_dir
 from fairqr.evaluation.collections import collection as standard
-from fairqr.evaluation.collections.importing import LOADERS, SUBSET, is_subset, write_collection
+from fairqr.evaluation.collections.importing import LOADERS, write_collection
 from fairqr.retrieval.sources.catalog import NAME
 from fairqr.retrieval.sources.corpus import BUILT_IN
 from fairqr.retrieval.sources.documents import ProgressFunction
@@ -41,9 +39,9 @@ def find_collection(
         CorpusError: There is no such collection, or a file of it is missing or wrong.
         SchemaError: Its schema is wrong.
     """
-    text, root = str(name), _root(data)
+    text = str(name)
     if isinstance(name, str) and NAME.fullmatch(name):
-        named = BUILT_IN.get(text, root / text)
+        named = BUILT_IN.get(text, _root(data) / text)
         if named.is_dir():
             return standard.load_collection(named, text, split)
     if not text or not os.path.isdir(text):
@@ -52,15 +50,7 @@ def find_collection(
             f"There is no collection '{one_line(text)}'; there are {known}. A collection is a "
             "folder, and 'fairqr dataset import' makes one of files."
         )
-    folder = Path(name)
-    if is_subset(folder):
-        # It comes without a schema, so that it is imported when it is first named.
-        hashes = "".join(map(sha256_of, sorted(folder.iterdir())))
-        folder = root / f"trec2022-{hashlib.sha256(hashes.encode()).hexdigest()[:8]}"
-        with _lock(folder):
-            if not folder.is_dir():
-                _import(SUBSET, [Path(name)], folder, None)
-    return standard.load_collection(folder, split=split)
+    return standard.load_collection(Path(name), split=split)
 
 
 def import_collection(

@@ -145,15 +145,6 @@ def read_subset(paths: Sequence[Path], work: Path) -> Parts:
     return parts
 
 
-def is_subset(folder: Path) -> bool:
-    """Return whether a folder looks like the joined subset of TREC Fair 2022."""
-    if standard.missing_files(folder) != [SCHEMA]:
-        return False
-    with lines.open_text(next(folder.glob("documents.jsonl*"))) as stream:
-        first = stream.readline()
-    return b'"gender":' in first and b'"continent":' in first
-
-
 class _Article(BaseModel):
     id: int
     title: Annotated[str, Field(pattern=r"\S")]

@@ -24,7 +24,6 @@ from fairqr.evaluation.measures.measure import Measure, parse_measures
 from fairqr.evaluation.qrels import Qrels
 from fairqr.evaluation.results import Evaluation, compare
 from fairqr.evaluation.scores import Reason
-from fairqr.retrieval.fairness.dimension import TIMES
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import by_rank
 from fairqr.retrieval.sources.runs import SystemRun, write_run
@@ -85,11 +84,6 @@ class MeasuredSearches(Measured):
         """The first measure that looks at groups and is no product."""
         of_groups = (it for it in self.measures if GROUPS in it.needs and not it.factors)
         return next(of_groups, None)
-
-    @property
-    def is_their_product(self) -> bool:
-        """Whether systems are compared by the product of these two."""
-        return str(self.main) == f"{self.relevance}{TIMES}{self.fairness}"
 
     @cached_property
     def _names(self) -> dict[str, str]:

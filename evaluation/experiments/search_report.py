@@ -171,7 +171,6 @@ def _trade_off(measured: MeasuredSearches, place: tuple[str, str]) -> Iterator[F
         str(x),
         str(y),
         styles={it.line: STYLES.get(methods[it.Index], OTHERS) for it in points.itertuples()},
-        products=measured.is_their_product,
         y_up=y.kind.higher_is_better is not False,
     )
     yield Figure(file_name("trade_off", *place), f"Scatter plot of {x} and {y}: {listed}.", drawn)

@@ -196,7 +196,6 @@ def draw_lines(
     *,
     styles: Mapping[str, Style] | None = None,
     diagonal: bool = False,
-    products: bool = False,
     y_up: bool = True,
 ) -> str:
     """Draw panels of lines, with one scale of values for all.
@@ -213,7 +212,6 @@ def draw_lines(
         y_label: What y is.
         styles: The styles of some lines; the others have those of :data:`LINES`.
         diagonal: Whether to draw y = x.
-        products: Whether to draw curves on which the product of x and y is the same.
         y_up: Whether more of y is better; the axis is turned round if not.
 
     Returns:
@@ -238,13 +236,6 @@ def draw_lines(
                 axes.set_ylim(bottom=0)
             if diagonal:
                 axes.axline((0, 0), slope=1, color=GREY, linestyle=":", zorder=1)
-            if products:
-                ends = (axes.get_xlim(), axes.get_ylim())
-                x, y = (np.linspace(low, high, 100) for low, high in ends)
-                curves = axes.contour(
-                    x, y, np.outer(y, x), 6, colors=INK, linestyles=":", linewidths=0.7
-                )
-                axes.clabel(curves, fontsize=7, fmt="%.2f")
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
         if not y_up:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fairqr.evaluation.collections.finding import import_collection
 from fairqr.evaluation.experiments.measuring import measure
 from fairqr.evaluation.experiments.running import run
 from fairqr.evaluation.experiments.specification import Experiment
@@ -28,10 +29,11 @@ async def test_ours_is_above_plain_retrieval_and_keeps_its_relevance(
     """Over 23 topics, titles, gender: the product at least 8 % above, and nDCG above."""
     linked(ENCODER, pulled_minilm, model_cache)
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
+    import_collection("trec2022-subset", [SUBSET], "trec2022")
     experiment = Experiment.model_validate(
         {
             "title": "Quality",
-            "collection": str(SUBSET),
+            "collection": "trec2022",
             "attributes": ["gender"],
             "baseline": "BM25",
             "systems": [

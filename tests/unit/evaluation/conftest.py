@@ -13,15 +13,9 @@ from fairqr.evaluation.experiments.workers import Tools
 from fairqr.retrieval.sources.corpus import Corpus, find_corpus
 
 SCHEMA = """attributes:
-  gender:
-    field: gender
-    groups: [female, male]
-    population: {female: 0.5, male: 0.5}
+  gender: {field: gender, groups: [female, male], population: {female: 0.5, male: 0.5}}
   place:
-    field: place
-    groups: [north, south]
-    population: {north: 0.25, south: 0.75}
-    unknown: group
+    {field: place, groups: [north, south], population: {north: 0.25, south: 0.75}, unknown: group}
 """
 LABELS = {
     "f1": ("female", "north"),

@@ -166,7 +166,6 @@ GRADE = "'q' must be a whole number of at most"
 TWICE = [["q1", "f1", 4.0], ["q1", "f1", 4.0]]
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"run": 3}, "The run cannot be of type int; help(fairqr.evaluate) lists"),
-    ({"run": [1, 2]}, "the run needs the column query_id, once; it has 0"),
     ({"run": {"q": 5}}, "The ranking for 'q' cannot be of type int"),
     ({"run": {"q": ["a", "a"]}}, "The ranking for 'q' has a document twice"),
     *(({"run": {"q": {"a": odd, "b": 1.0}}}, NUMBER) for odd in ("1_0", float("nan"), None, [1])),
@@ -182,7 +181,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"groups": 3}, "The groups cannot be of type int"),
     ({"groups": {"d1": None}}, "an attribute needs at least two groups"),
     ({"groups": {"d1": {"a": -1}, "d2": "b"}}, "The groups of 'group' are wrong"),
-    ({"groups": {"d1": "a", "d2": pd.NA}}, "a label must be text, a list or a mapping"),
     ({"groups": frame([["a", 1], ["a", 2]], "docno x")}, "'a' in several rows"),
     ({"level": "high"}, "The level of an interval is between 0 and 1, such as 0.95, not high"),
     ({"missing": "none"}, "Missing queries count as zero or undefined"),

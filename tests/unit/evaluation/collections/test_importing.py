@@ -22,7 +22,6 @@ from tests.golden.reports import check_text
 from tests.patience import PATIENCE
 from tests.unit.evaluation.collections.official import lines, write_2022
 
-SUBSET = Path(__file__).parents[5] / "shared" / "data" / "trec2022"
 TREC = "trec-fair-2022"
 
 
@@ -84,10 +83,8 @@ def test_a_bad_file_is_one_sentence_and_nothing_is_left(
     assert sorted(path.name for path in (tmp_path / "collections").iterdir()) == [".x.lock"]
 
 
-def test_missing_files_are_said(tmp_path: Path) -> None:
+def test_topics_without_judgements_are_no_collection(tmp_path: Path) -> None:
     raw = write_2022(tmp_path / "raw")
-    with pytest.raises(CorpusError, match="have no metadata and no topics; files are told"):
-        import_collection(TREC, [raw / CORPUS], "x", data=tmp_path)
     for topics in raw.glob("*.jsonl"):
         topics.unlink()
     lines(raw / "eval-topics.jsonl", [{"id": 1, "title": "x", "keywords": []}])
@@ -156,13 +153,3 @@ def test_memory_does_not_grow_with_the_documents(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert told[0] == "4,000 documents"
     assert peak < 2_000_000
-
-
-@pytest.mark.skipif(not SUBSET.is_dir(), reason=f"{SUBSET} is absent")
-def test_the_joined_subset_of_2022(tmp_path: Path) -> None:
-    """The real folder, which lacks a schema: 23 topics."""
-    collection = find_collection(SUBSET, data=tmp_path)
-    assert find_collection(SUBSET, data=tmp_path) == collection
-    assert list(collection.corpus.schema.attributes) == ["gender", "continent"]
-    assert len(collection.topics) == 23
-    assert sum(map(len, collection.qrels.values())) == 13_371

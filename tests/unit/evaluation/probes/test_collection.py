@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import Collection
-from fairqr.evaluation.collections.finding import find_collection
+from fairqr.evaluation.collections.finding import find_collection, import_collection
 from fairqr.evaluation.probes.collection import (
     CELLS,
     GROUP_KINDS,
@@ -143,7 +143,8 @@ def test_each_document_is_drawn_equally_often(tmp_path: Path) -> None:
 @pytest.mark.skipif(not SUBSET.is_dir(), reason=f"{SUBSET} is absent")
 def test_the_joined_subset_of_2022(tmp_path: Path) -> None:
     """Human judgements: 23 topics, each with women and men that are relevant."""
-    told = draw(find_collection(SUBSET, data=tmp_path)).manifest
+    folder, _ = import_collection("trec2022-subset", [SUBSET], "trec2022", data=tmp_path)
+    told = draw(find_collection(folder)).manifest
     assert (told.queries, told.dropped, sum(told.items.values())) == (23, 0, 4481)
 
 
