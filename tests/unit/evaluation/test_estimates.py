@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import special, stats
 
-from fairqr.agents.statistics import mean_interval
 from fairqr.evaluation.estimates import (
     Estimate,
     differences,
@@ -33,9 +32,6 @@ def parts_of(values: FloatArray) -> FloatArray:
     return np.stack([np.ones(len(values)), values], axis=1)
 
 
-VALUES = arrays(np.float64, st.integers(6, 30), elements=st.floats(-1, 1, width=16))
-
-
 def half_width(changes: FloatArray, telling: float) -> float:
     """Return it term by term: Student's quantile at what the changes tell, times their spread."""
     square, fourth = (changes**2).sum(), (changes**4).sum()
@@ -43,22 +39,10 @@ def half_width(changes: FloatArray, telling: float) -> float:
     return float(stats.t.ppf(0.975, freedom) * np.sqrt(square))
 
 
-@given(VALUES)
-def test_intervals_of_means_are_students_or_wider(values: FloatArray) -> None:
-    """Wider by n/(n − 1), and where few queries make most of the spread."""
-    (found,) = estimate(parts_of(values), np.ones(len(values)), mean)
-    wanted = mean_interval(values)
-    if wanted is None or wanted.high - wanted.low < 0.01:  # figures have ten decimals
-        return
-    ratio = (found.high - found.low) / (wanted.high - wanted.low)
-    assert ratio >= np.sqrt(len(values) / (len(values) - 1)) - 1e-6
-    if stats.kurtosis(values, fisher=False) <= 3:
-        assert ratio == pytest.approx(np.sqrt(len(values) / (len(values) - 1)))
-
-
-def test_the_interval_of_a_weighted_mean_is_hc3() -> None:
+@pytest.mark.parametrize("seed", range(5))
+def test_the_interval_of_a_weighted_mean_is_hc3(seed: int) -> None:
     """MacKinnon & White (1985): Σ h²r²/(1 − h)², with the leverage h of each query."""
-    random = np.random.default_rng(1)
+    random = np.random.default_rng(seed)
     values, weights = random.normal(size=40), random.lognormal(size=40)
     (found,) = estimate(parts_of(values), weights, mean)
     leverage = weights / weights.sum()

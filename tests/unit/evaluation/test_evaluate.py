@@ -10,26 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import entropy
 
 from fairqr.base.errors import InputError
-from fairqr.evaluation.collections.labels import (
-    Groups,
-    UnknownPolicy,
-    scan_corpus,
-    scan_engine,
-    schema_with_unknown,
-)
-from fairqr.evaluation.evaluate import evaluate, ids_of
+from fairqr.evaluation.collections.labels import Groups, UnknownPolicy, schema_with_unknown
+from fairqr.evaluation.evaluate import evaluate
 from fairqr.evaluation.measures.kinds import KINDS
 from fairqr.evaluation.measures.measure import parse_measures
 from fairqr.evaluation.results import Evaluation
 from fairqr.evaluation.scores import Reason
 from fairqr.retrieval.rerankers.base import by_rank
-from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.corpus import Corpus
 from fairqr.retrieval.sources.runs import SystemRun
+from fairqr.retrieval.sources.source import Source
 from tests.golden.reports import check_text
 
 
@@ -52,23 +47,22 @@ TARGETED = [
 ITEMS = ["EE-D@3", "EE-R@3", "EE-L@3"]
 ALL = [*RELEVANCE, *TARGETED, "Exposure@3(group=female)", *ITEMS, "nDCG@3×AWRF@3"]
 
-QRELS: dict[str, dict[str, int]] = {
-    "plain": {"f1": 1, "m1": 1, "f2": 0, "m2": 0},
-    "bare": {"f1": 0, "m1": 0},
-    "full": {"f1": 1, "m1": 1, "m2": 1, "f2": 1},
-    "gone": {"f1": 1, "m1": 0},
-    "hidden": {"f1": 1, "m1": 1},
-    "short": {"f1": 1, "m1": 1, "m2": 0, "f2": 0},
-    "unlabelled": {"u1": 1, "u2": 1},
+ODD = {
+    "plain": ("f1 m2 m1 f2", "f1 m1", "f2 m2"),
+    "bare": ("f1 m1 f2 m2", "", "f1 m1"),
+    "full": ("f1 m1 m2 f2", "f1 m1 m2 f2", ""),
+    "gone": ("", "f1", "m1"),
+    "hidden": ("u1 u2 nobody", "f1 m1", ""),
+    "short": ("m1", "f1 m1", "m2 f2"),
+    "unlabelled": ("f1 m1 m2 f2", "u1 u2", ""),
 }
-RUN = run_of(
-    plain=[["f1", "m2", "m1", "f2"]],
-    bare=[["f1", "m1", "f2", "m2"]],
-    full=[["f1", "m1", "m2", "f2"]],
-    hidden=[["u1", "u2", "nobody"]],
-    short=[["m1"]],
-    unlabelled=[["f1", "m1", "m2", "f2"]],
-)
+"""By query what is ranked, what is relevant, and what is judged and not relevant."""
+
+QRELS = {
+    query: dict.fromkeys(good.split(), 1) | dict.fromkeys(bad.split(), 0)
+    for query, (_, good, bad) in ODD.items()
+}
+RUN = run_of(**{query: [ranked.split()] for query, (ranked, *_) in ODD.items() if ranked})
 
 
 @pytest.fixture(scope="module")
@@ -274,25 +268,22 @@ def test_the_product_of_attributes(scan: Groups) -> None:
 
 
 @pytest.mark.parametrize("policy", ["exclude", "group"])
-async def test_an_engine_knows_what_the_file_does(
-    people: Corpus, tmp_path: Path, policy: UnknownPolicy
+def test_an_engine_knows_what_the_file_does(
+    people: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: UnknownPolicy
 ) -> None:
-    """Documents without a label are told from those that the engine lacks."""
+    """A source is asked for the groups of these documents, by its file or as an object.
+
+    Documents without a label are told from those that the engine lacks.
+    """
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
     corpus = Corpus(people.path, schema_with_unknown(people.schema, policy))
-    ids = ids_of([RUN], QRELS)
-    engine = await Catalog(tmp_path).create("people", corpus)
-    try:
-        asked = await scan_engine(engine, ids)
-    finally:
-        await engine.aclose()
-    ours, theirs = (
-        evaluate(
-            RUN,
-            QRELS,
-            [*TARGETED, *ITEMS],
-            groups=groups,
-            attributes=["gender", "place", "gender×place"],
-        )
-        for groups in (asked, scan_corpus(corpus, ids))
+    data = {"name": "people", "engine": "tantivy", "documents": str(people.path)}
+    data |= corpus.schema.model_dump(mode="json")
+    path = tmp_path / "people.source.yaml"
+    path.write_text(yaml.safe_dump(data))
+    options: Any = {"attributes": ["gender", "place", "gender×place"]}
+    by_object, by_file, read = (
+        evaluate(RUN, QRELS, [*TARGETED, *ITEMS], groups=groups, **options).as_json(by_query=True)
+        for groups in (Source.model_validate(data), path, corpus)
     )
-    assert ours.as_json(by_query=True) == theirs.as_json(by_query=True)
+    assert by_object == by_file == read

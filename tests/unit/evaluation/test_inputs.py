@@ -14,13 +14,11 @@ import ir_measures
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 
 import fairqr
 from fairqr.base.errors import InputError
 from fairqr.evaluation.qrels import write_qrels
 from fairqr.retrieval.sources.corpus import Corpus
-from tests.unit.evaluation.experiments.small import write_collection, write_source
 
 RUN: Mapping[str, Mapping[str, float]] = {
     "q1": {"f1": 4.0, "m1": 3.0, "m2": 2.5, "f2": 1.0},
@@ -193,18 +191,3 @@ def test_what_does_not_fit_gets_a_sentence(options: dict[str, Any], words: str) 
     given = {"run": RUN, "qrels": QRELS, "measures": "nDCG@10", **options}
     with pytest.raises(InputError, match=re.escape(words)):
         fairqr.evaluate(given.pop("run"), given.pop("qrels"), given.pop("measures"), **given)
-
-
-def test_groups_may_come_from_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A source is asked for the groups of these documents, by its file or as an object."""
-    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
-    collection = write_collection(tmp_path / "people")
-    path = write_source(tmp_path, "people", documents=str(tmp_path / "people/documents.jsonl"))
-    run = {topic: sorted(judged)[:6] for topic, judged in collection.qrels.items()}
-    source = fairqr.Source.model_validate(yaml.safe_load(path.read_text()))
-    known, by_file, by_source = (
-        fairqr.evaluate(run, collection.qrels, "AWRF@5", groups=groups, attributes="gender")
-        for groups in (collection.corpus, path, source)
-    )
-    assert by_file.mean == by_source.mean == known.mean
-    assert by_file.by_group == by_source.by_group == known.by_group

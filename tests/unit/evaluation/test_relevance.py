@@ -9,18 +9,10 @@ from hypothesis import strategies as st
 
 from fairqr.evaluation.evaluate import evaluate
 
-THEIRS = {
-    "nDCG@10(gains=graded)": ir_measures.nDCG @ 10,
-    "nDCG(gains=graded)": ir_measures.nDCG,
-    "P@5": ir_measures.P @ 5,
-    "P@40": ir_measures.P @ 40,
-    "R@10": ir_measures.R @ 10,
-    "AP": ir_measures.AP,
-    "AP@10": ir_measures.AP @ 10,
-    "RR": ir_measures.RR,
-}
-"""A kept library's measures, by the text of ours that has to give the same."""
-
+AT_10 = [measure @ 10 for measure in (ir_measures.nDCG, ir_measures.R, ir_measures.AP)]
+MEASURES = [*AT_10, ir_measures.nDCG, ir_measures.AP, ir_measures.RR]
+MEASURES += [ir_measures.P @ 5, ir_measures.P @ 40]
+"""A kept library's measures, which ours are read from."""
 
 Case = tuple[dict[str, dict[str, float]], dict[str, dict[str, int]]]
 
@@ -45,11 +37,8 @@ def judged_runs(draw: st.DrawFn) -> Case:
 def test_they_agree_with_ir_measures(case: Case) -> None:
     """For each query, on runs without ties and judgements with a relevant document."""
     run, qrels = case
-    ours = evaluate(run, qrels, list(THEIRS))
-    theirs = {
-        (metric.query_id, str(metric.measure)): metric.value
-        for metric in ir_measures.iter_calc(list(THEIRS.values()), qrels, run)
-    }
-    for text, measure in THEIRS.items():
-        for query, value in ours[text].values.items():
-            assert value == pytest.approx(theirs[query, str(measure)], abs=1e-9), (text, query)
+    ours = evaluate(run, qrels, MEASURES)
+    theirs = list(ir_measures.iter_calc(MEASURES, qrels, run))
+    assert len(theirs) == len(MEASURES) * len(qrels)
+    for query, measure, value in theirs:
+        assert ours[str(measure)].values[query] == pytest.approx(value, abs=1e-9), measure

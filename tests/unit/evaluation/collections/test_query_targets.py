@@ -10,7 +10,6 @@ from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection, import_collection
 from fairqr.evaluation.collections.labels import Groups, scan_corpus
 from fairqr.evaluation.collections.query_targets import query_targets
-from fairqr.evaluation.collections.statistics import describe_collection
 from tests.unit.evaluation.collections.official import write_2022
 
 
@@ -94,15 +93,3 @@ def test_the_other_dimensions_have_no_population(fair22: Collection, labels: Gro
         query_targets(fair22, labels, "occupation", "relevance:0.5,population:0.5")
     with pytest.raises(UnknownAttributeError):
         query_targets(fair22, labels, "gender×colour")
-
-
-def test_what_a_collection_holds(fair22: Collection) -> None:
-    """Counted by hand over the small files."""
-    found = describe_collection(fair22)
-    assert (found["documents"], found["topics"], found["judgements"]) == (4, 2, 5)
-    assert (found["relevant_documents"], found["missing_documents"]) == (4, 1)
-    gender = found["attributes"]["gender"]
-    assert (gender["labelled"], gender["target_topics"]) == (3, 2)
-    shares = {"female": 0.375, "male": 0.125, "non-binary": 0.25, "unknown": 0.25}
-    assert gender["relevant"] == pytest.approx(shares)
-    assert gender["target"]["unknown"] == pytest.approx(0.25)

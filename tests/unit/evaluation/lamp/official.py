@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 Data = dict[str, Any]
-OFFICIAL: dict[int, Data] = {
-    int(number): task
-    for number, task in json.loads(Path(__file__).with_suffix(".json").read_text()).items()
-}
+_READ = json.loads(Path(__file__).with_suffix(".json").read_text())
+OFFICIAL: dict[int, Data] = {int(number): task for number, task in _READ.items()}
 """By task an entry of it (``input`` and ``profile``), and its gold, query and document's text."""
 
 ENTRIES = {n: {"input": it["input"], "profile": it["profile"]} for n, it in OFFICIAL.items()}
@@ -24,10 +22,8 @@ def write_set(
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in (("questions", questions), ("outputs", outputs)):
         content = data if isinstance(data, bytes) else json.dumps(data).encode()
-        if packed:
-            (folder / f"{prefix}{name}.json.gz").write_bytes(gzip.compress(content))
-        else:
-            (folder / f"{prefix}{name}.json").write_bytes(content)
+        path = folder / f"{prefix}{name}.json{'.gz' * packed}"
+        path.write_bytes(gzip.compress(content) if packed else content)
     return folder
 
 
