@@ -13,7 +13,7 @@ TORCH ?= 2.13.0
 # the many processes that tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check docs quality bench load results lock notables clean
+.PHONY: demo test check docs bench load results lock notables clean
 
 demo: $(DEMO)
 	@$(BIN)/fairqr demo
@@ -43,13 +43,6 @@ check: $(NEURAL)
 # anchors and pictures end it.
 docs: $(READY)
 	PYTHONPATH=tools $(BIN)/python -m docs_site
-
-# What retrieval, the fair step and the model each bring, on notables and on the subset of TREC Fair 2022
-# in TREC; encodes both collections first, which takes some minutes.
-TREC := ../shared/data/trec2022
-quality: $(READY)
-	$(BIN)/fairqr models pull
-	$(BIN)/python -m benchmarks.quality --trec $(TREC)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.bench --json bench.json

@@ -532,7 +532,7 @@ async def _ask(
         note(known)
 
     async def run(title: str, tasks: Any, do: Any, lines: Lines[Any], by: str) -> None:
-        undone = await run_tasks(
+        await run_tasks(
             tasks,
             do,
             lines,
@@ -542,10 +542,8 @@ async def _ask(
             model=lambda _: by,
             watcher=watcher,
             at_once=concurrency,
+            tolerated=IndexUnavailableError,  # the report tells which queries failed
         )
-        # The report tells which queries failed, but not by an encoder that is away.
-        if isinstance(undone, errors.ModelError):
-            raise undone
 
     asked = _cost(asker, left, len(every), rate) if left else ""
     if cost := "; then ".join(filter(None, (asked, then))):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Generic, TypeVar
 
@@ -38,7 +38,7 @@ class Done(Generic[R]):
         notes: Sentences for the user; each is shown once.
         away: Why a part of it is not done, after these records; only for what is away.
         refusal: Why the model refused everything that was asked. That may be so for each task, as
-            with a wrong option, so the records are kept once anything is answered.
+            with a wrong option, so it is a result only of a model that ever answered.
     """
 
     records: Sequence[R]
@@ -78,21 +78,6 @@ def refusal_of(checked: Sequence[ModelError | None]) -> ModelError | None:
     return checked[0] if checked and all(checked) else None
 
 
-@dataclass(slots=True)
-class _Answers:
-    """What came of all tasks that one model answers.
-
-    Attributes:
-        has_answered: Whether it ever answered, now or in an earlier run.
-        held: Records to write once it is known that the model is there.
-        failed: Why the tasks since the last answer failed.
-    """
-
-    has_answered: bool = False
-    held: list[Any] = field(default_factory=list)
-    failed: list[FairqrError] = field(default_factory=list)
-
-
 async def run_tasks(
     tasks: Sequence[T],
     do: Callable[[T], Awaitable[Done[R]]],
@@ -105,7 +90,8 @@ async def run_tasks(
     watcher: StageWatcher,
     at_once: int,
     place: Callable[[T], Any] = lambda _: None,
-) -> FairqrError | None:
+    tolerated: type[FairqrError] | tuple[()] = (),
+) -> None:
     """Do the tasks that lack a record, one place after the other.
 
     Args:
@@ -119,24 +105,21 @@ async def run_tasks(
         watcher: Receives the progress.
         at_once: How many tasks may run at the same time.
         place: Returns what a task needs, such as a model; large ones do not fit side by side.
-
-    Returns:
-        The error that tells what is not done, with which a run should end; None if all is done.
+        tolerated: What may be away for some of the tasks without an error.
 
     Raises:
-        ModelError: A model is away all the time.
-        IndexUnavailableError: So is an engine.
+        ModelError: A model was away, for some tasks or all the time.
+        IndexUnavailableError: So was an engine.
         FairqrError: An error stopped a task; the records so far are kept.
     """
-    there, answers = lines.done(), defaultdict[str, _Answers](_Answers)
+    there = lines.done()
     left = [task for task in tasks if not there >= {*keys(task)}]
-    for task in tasks:
-        answers[model(place(task))].has_answered |= there >= {*keys(task)}
+    heard = {model(place(task)) for task in tasks if there >= {*keys(task)}}
+    failed = defaultdict[str, list[FairqrError]](list)  # since the last answer of each model
     undone, shown = list[FairqrError](), set[str]()
 
     async def work(task: T) -> None:
         who = model(place(task))
-        own = answers[who]
         try:
             found = await do(task)
         except (IndexUnavailableError, ModelError) as error:
@@ -146,16 +129,18 @@ async def run_tasks(
         for sentence in [it for it in found.notes if it not in shown]:
             shown.add(sentence)
             watcher.note(sentence)
-        own.held.extend(found.records)
-        answered = any(record.is_final or not found.away for record in found.records)
-        own.has_answered |= answered and not found.refusal
-        while own.has_answered and own.held:
-            lines.add(own.held.pop(0))
-        undone.extend([found.away] if found.away else [])
+        if not found.refusal and any(it.is_final or not found.away for it in found.records):
+            heard.add(who)
         failure = found.away or found.refusal
-        own.failed = [*own.failed, failure] if failure else []
-        if len(own.failed) >= GIVE_UP:
-            raise _ended(f"{who} failed {GIVE_UP} times in a row", own.failed[-1])
+        failed[who] = [*failed[who], failure] if failure else []
+        if found.refusal and who not in heard:
+            undone.append(found.refusal)
+        else:
+            undone.extend([found.away] if found.away else [])
+            for record in found.records:
+                lines.add(record)
+        if len(failed[who]) >= GIVE_UP:
+            raise _ended(f"{who} failed {GIVE_UP} times in a row", failed[who][-1])
         watcher.advance()
 
     async def work_through(queue: Iterator[T]) -> None:
@@ -168,11 +153,11 @@ async def run_tasks(
         await start(at)
         with lines.writing():
             await run_together(work_through(group) for _ in range(at_once))
-    for who, own in answers.items():
-        if own.failed and not own.has_answered:
-            raise _ended(f"{who} did not answer any question", own.failed[-1])
-    what = f"{len(undone)} of {len(tasks)} {title} are not done"
-    return _ended(what, undone[-1], "run again") if undone else None
+    for who, failures in failed.items():
+        if failures and who not in heard:
+            raise _ended(f"{who} did not answer any question", failures[-1])
+    if undone and not isinstance(undone[-1], tolerated):
+        raise _ended(f"{len(undone)} of {len(tasks)} {title} are not done", undone[-1], "run again")
 
 
 def _ended(what: str, error: FairqrError, then: str = "fix this and run again") -> FairqrError:

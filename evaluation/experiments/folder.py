@@ -248,7 +248,7 @@ class Folder(Generic[M]):
         """Return the settings of the run.
 
         Raises:
-            InputError: There is no run, or one of another version.
+            InputError: There is no run, or a damaged one, or one of another version.
         """
         return self.read(self.name, self.manifest_type)
 
@@ -268,10 +268,10 @@ class Folder(Generic[M]):
         except OSError as error:
             raise InputError(f"{self.folder} holds no {self.what} ({error.strerror}).") from None
         except ValidationError as error:
-            where = one_line(first_problem(error)[0])
+            where = one_line(first_problem(error)[0]) or "its first line"
             raise InputError(
-                f"{path} is damaged or of another version{f' (at {where})' if where else ''}; make "
-                f"the {self.what} again in another folder."
+                f"{path} is damaged or of another version (at {where}); make the {self.what} "
+                "again in another folder."
             ) from None
 
     def begin(self, manifest: M) -> M:
@@ -303,7 +303,7 @@ class Folder(Generic[M]):
         if not self.exists():
             # A kill leaves the lock and a file that was to become the manifest. Replies of another
             # run may have been brought.
-            left = (LOCK, f".{self.name}.", self.replies.name)
+            left = (".", self.replies.name)
             if any(not path.name.startswith(left) for path in self.folder.glob("*")):
                 raise InputError(
                     f"The folder {self.folder} is not empty and has no {self.what}; choose another."
@@ -341,18 +341,10 @@ class Folder(Generic[M]):
 
         Args:
             changes: More values of the manifest.
-
-        Raises:
-            InputError: The folder holds a link, a device or the like.
         """
         for left in self.folder.rglob(".*." + "[0-9a-f]" * 16):  # what a kill left of a file
             left.unlink()
         hashes = hashes_of(self.folder)
-        if others := [name for name, digest in hashes.items() if not digest]:
-            raise InputError(
-                f"The folder {self.folder} holds '{shown_name(others[0])}', which is no file; "
-                f"remove it, and run the {self.what} again to go on with it."
-            )
         del hashes[self.name]
         held = self.manifest().model_dump() | changes | {"files": hashes, "finished": _now()}
         sealed = self.manifest_type.model_validate(held)

@@ -16,7 +16,6 @@ from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.collections.labels import scan_corpus
 from fairqr.evaluation.estimates import mean_with_ends
 from fairqr.evaluation.evaluate import evaluate, ids_of
-from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.measured import Measured
 from fairqr.evaluation.experiments.store import Manifest, SearchRecord, Store
 from fairqr.evaluation.measures.kinds import GROUPS
@@ -26,10 +25,10 @@ from fairqr.evaluation.results import Evaluation, compare
 from fairqr.evaluation.scores import Reason
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import by_rank
-from fairqr.retrieval.sources.runs import SystemRun, write_run
+from fairqr.retrieval.sources.runs import SystemRun
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 Key = tuple[str, str, str]
 """An attribute, a form of query and a system."""
@@ -37,6 +36,7 @@ Key = tuple[str, str, str]
 PLACE = ["attribute", "queries"]
 """The columns of all frames that say what a table of the report is about."""
 
+SYSTEM = [*PLACE, "system"]
 DIFFERENCES = (
     "baseline system measure difference low high count randomisation_corrected holds too_few "
     "tests sentence"
@@ -104,8 +104,8 @@ class MeasuredSearches(Measured):
 
         columns = {"query_id": "topic", "reason": "undefined"}
         own = {key: it.to_frame().astype({"value": float}) for key, it in self.evaluations.items()}
-        found = pd.concat(own, names=[*PLACE, "system"]).rename(columns=columns).reset_index()
-        return found[[*PLACE, "system", "topic", "measure", "value", "undefined"]]
+        found = pd.concat(own, names=SYSTEM).rename(columns=columns).reset_index()
+        return found[[*SYSTEM, "topic", "measure", "value", "undefined"]]
 
     @cached_property
     def scores(self) -> DataFrame:
@@ -119,14 +119,7 @@ class MeasuredSearches(Measured):
         The column ``best`` marks the best of each measure, if all systems have values for as many
         topics.
         """
-        import pandas as pd
-
-        rows = [
-            (*key, *mean_with_ends(values))
-            for key, values in self.scores.groupby([*PLACE, "system", "measure"], sort=False).value
-        ]
-        columns = [*PLACE, "system", "measure", "mean", "low", "high", "topics"]
-        means = pd.DataFrame(rows, columns=columns)
+        means = _with_ends(self.scores.set_index([*SYSTEM, "measure"]).value).reset_index()
         up = means.measure.map({str(it): it.kind.higher_is_better for it in self.measures})
         means["best"] = means["mean"] * up.map({True: 1.0, False: -1.0})
         table = means.groupby([*PLACE, "measure"])
@@ -175,7 +168,7 @@ class MeasuredSearches(Measured):
         done = [it for key, own in self.records.items() if key[2] in refining for it in own]
         rows = [
             {
-                **record.model_dump(include={*PLACE, "system", "topic", "target"}),
+                **record.model_dump(include={*SYSTEM, "topic", "target"}),
                 "round": number,
                 "divergence": found.divergence,
                 "relevance": self._relevance_of(record.topic, found.ids),
@@ -184,7 +177,7 @@ class MeasuredSearches(Measured):
             for record in done
             for number, found in enumerate(record.rounds)
         ]
-        keys = [*PLACE, "system", "topic", "round"]
+        keys = [*SYSTEM, "topic", "round"]
         whole = pd.json_normalize(rows, sep=" of ")
         if not rows:
             whole = pd.DataFrame(columns=[*keys, "divergence", "relevance"])
@@ -200,30 +193,23 @@ class MeasuredSearches(Measured):
     @cached_property
     def drift(self) -> DataFrame:
         """The relevance of each later round beside round 0's for the same topics."""
-        import pandas as pd
+        rounds = self.rounds.set_index([*SYSTEM, "topic"])
+        first = rounds[rounds["round"] == 0].relevance.rename("before")
+        later = rounds[rounds["round"] > 0].dropna(subset="relevance")
+        both = later[["round", "relevance"]].join(first).set_index("round", append=True)
+        both = both.droplevel("topic")
+        means = both.groupby(level=both.index.names, sort=False).mean()
+        ends = _with_ends(both.relevance - both.before)
+        return means.join(ends.rename(columns={"mean": "difference"})).reset_index()
 
-        first = self.rounds[self.rounds["round"] == 0]
-        later = self.rounds[self.rounds["round"] > 0].dropna(subset="relevance")
-        both = later.merge(first, on=[*PLACE, "system", "topic"], suffixes=("", "_before"))
-        both["difference"] = both.relevance - both.relevance_before
-        rows = [
-            (
-                *key,
-                own.relevance.mean(),
-                own.relevance_before.mean(),
-                *mean_with_ends(own.difference),
-            )
-            for key, own in both.groupby([*PLACE, "system", "round"], sort=False)
-        ]
-        columns = "attribute queries system round relevance before difference low high topics"
-        return pd.DataFrame(rows, columns=columns.split())
 
-    def write(self, folder: Path) -> Path:
-        """Write the table, and the runs in TREC's format."""
-        for key, records in self.records.items():
-            run = run_of(file_name(key[2]), records)
-            write_run(folder / "runs" / f"{file_name(*key)}.txt", run)
-        return Measured.write(self, folder)
+def _with_ends(values: Series) -> DataFrame:
+    """Return the mean of the values of each key, the ends of its interval, and their number."""
+    import pandas as pd
+
+    keys = values.index.names
+    rows = [(*key, *mean_with_ends(own)) for key, own in values.groupby(level=keys, sort=False)]
+    return pd.DataFrame(rows, columns=[*keys, "mean", "low", "high", "topics"]).set_index(keys)
 
 
 def run_of(name: str, records: Iterable[SearchRecord]) -> SystemRun:
@@ -255,14 +241,14 @@ def measure(folder: Path) -> MeasuredSearches:
     found = defaultdict[Key, list[SearchRecord]](list)
     for record in sorted(store.lines.read(), key=lambda it: (order[it.topic], it.seed)):
         found[record.attribute, record.queries, record.system].append(record)
-    wanted = {
-        (attribute, form, system.name): len(experiment.seeds_of(system)) * len(order)
-        for attribute, form, system in product(
-            manifest.attributes, manifest.query_forms, experiment.systems
-        )
-    }
-    unfinished = {key: number - len(found[key]) for key, number in wanted.items()}
-    records = {key: found[key] for key, number in unfinished.items() if not number}
+    records, unfinished = dict[Key, list[SearchRecord]](), dict[Key, int]()
+    each = product(manifest.attributes, manifest.query_forms, experiment.systems)
+    for attribute, form, system in each:
+        key = (attribute, form, system.name)
+        if left := len(experiment.seeds_of(system)) * len(order) - len(found[key]):
+            unfinished[key] = left
+        else:
+            records[key] = found[key]
     if not records:
         raise InputError(
             f"No system in {store.folder} has searched for all topics yet; "
@@ -275,5 +261,4 @@ def measure(folder: Path) -> MeasuredSearches:
         key: evaluate(run, qrels, experiment.measures, attributes=key[0], **common)
         for key, run in runs.items()
     }
-    left = {key: number for key, number in unfinished.items() if number}
-    return MeasuredSearches(manifest, records, evaluations, left, qrels)
+    return MeasuredSearches(manifest, records, evaluations, unfinished, qrels)

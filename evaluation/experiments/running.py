@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from fairqr.agents.models.opening import open_model
 from fairqr.agents.refiner import FeedbackRefiner
-from fairqr.base.errors import IndexNotFoundError, InputError, QueryError, UnsupportedError
+from fairqr.base.errors import IndexNotFoundError, QueryError, UnsupportedError
 from fairqr.evaluation.collections.collection import Collection, Topic
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.collections.query_targets import as_target, check_target
@@ -25,7 +23,7 @@ from fairqr.evaluation.experiments.training import folds_of, gather, train
 from fairqr.evaluation.experiments.workers import RunOptions, Tools
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import METHODS, Context
-from fairqr.graph.search.rankers import ASKED, Rankers
+from fairqr.graph.search.rankers import ASKED
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.steps import usage_of
 from fairqr.prompts.library import PromptLibrary
@@ -34,6 +32,7 @@ from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.dimension import TIMES, Dimension, factors_of
 from fairqr.retrieval.fairness.relevance import FITTED, held_out
 from fairqr.retrieval.fairness.target import Target
+from fairqr.retrieval.rerankers.learning import TrainedModel
 from fairqr.retrieval.sources.catalog import Catalog
 
 
@@ -45,7 +44,6 @@ class Cell:
         collection: The name of the collection; estimates of relevance never learnt from it.
         corpus: As :meth:`fairqr.retrieval.sources.catalog.Catalog.resolve` takes it.
         context: What its searches are asked to do.
-        fingerprint: That of the documents, once they are open.
     """
 
     attribute: str
@@ -55,7 +53,6 @@ class Cell:
     collection: str
     corpus: str
     context: Context
-    fingerprint: str = ""
 
     def key(self, topic: Topic) -> tuple[str, str, str, int, str]:
         """Return the key of the record of a topic."""
@@ -87,8 +84,8 @@ def manifest_of(experiment: Experiment, collection: Collection, prompts: PromptL
     systems, used = list[System](), dict[str, str]()
     for system in experiment.systems:
         context = system.context(k=experiment.k)
-        ranks = [it for it in ASKED if it == context.strategy.ranker]
-        for kind in [*["refine"] * system.asks_a_model, *ranks]:
+        refines = ["refine"] * system.asks_a_model
+        for kind in [*refines, *(it for it in ASKED if it == context.strategy.ranker)]:
             template = prompts.get(kind, context.prompts.get(kind))
             used[f"{kind}={template.version}"] = template.sha256
         # What auto stands for changes once an encoder is pulled. A corpus that is named may be an
@@ -149,42 +146,33 @@ async def open_engine(
 
 
 async def open_graph(tools: Tools, cell: Cell) -> Any:
-    """Return the graph that searches for a cell, with its model started, and its rankers.
+    """Return the graph that searches for a cell, with its model started.
 
     Raises:
-        InputError: There are other documents here than the experiment began with.
         ModelUnavailableError: A model is not there.
     """
     name, own = cell.model, f"{cell.corpus} {cell.system.retriever}"
 
-    async def opened() -> tuple[Any, Rankers]:
+    async def opened() -> Any:
         engine, model = await open_engine(tools, cell), None
-        if (await engine.info()).fingerprint != cell.fingerprint:
-            raise InputError(
-                f"The documents of '{cell.corpus}' differ from those that the experiment began "
-                "with; copy those documents, or the file of the source, to this machine."
-            )
         if name is not None:
             # Feedback reads its words from the engine, so each engine has one of its own.
             place = f"model {name} {own if name == FeedbackRefiner.name else ''}"
             model = await tools.started(
                 place, name, lambda: open_model(name, engine=engine, cache=tools.replies)
             )
-        rankers = Rankers(None, model, tools.prompts)
-        return build_search_graph(engine, model, ranker=rankers, prompts=tools.prompts), rankers
+        return build_search_graph(engine, model, prompts=tools.prompts)
 
     return await tools.keep(f"graph {own} {name}", name, opened)
 
 
 async def prepare(tools: Tools, cell: Cell) -> None:
-    """Start everything that the searches of a cell use."""
-    _, rankers = await open_graph(tools, cell)
-    if (ranker := rankers.ranker_for(cell.context)) is not None:
-        await ranker.start()
+    """Open what the searches of a cell use."""
+    await open_graph(tools, cell)
 
 
 async def search(
-    tools: Tools, cell: Cell, topic: Topic, weights: bytes | None
+    tools: Tools, cell: Cell, topic: Topic, weights: TrainedModel | None
 ) -> Done[SearchRecord]:
     """Do a search; a query that finds nothing is a result too.
 
@@ -192,26 +180,22 @@ async def search(
         tools: What is open here.
         cell: How to search.
         topic: What to search for.
-        weights: The content of the file of weights that the final step reads, if any.
+        weights: What the final step ranks by, if it was trained.
 
     Raises:
-        InputError: There are other documents here.
         ModelError: The model was away for a part of it.
     """
-    graph, _ = await open_graph(tools, cell)
+    graph = await open_graph(tools, cell)
     facts = dict(zip(SearchRecord.keys, cell.key(topic), strict=True))
     context = cell.context
-    with tempfile.TemporaryDirectory(prefix="fairqr-") as folder:
-        if weights is not None:
-            path = Path(folder) / "weights.json"
-            path.write_bytes(weights)
-            options = {**context.options, "weights": str(path)}
-            context = context.model_copy(update={"options": options})
-        try:
-            query = topic.text(keywords_of(cell.form))
-            state = await graph.ainvoke({"query": query}, context=context)
-        except QueryError as error:
-            return Done((SearchRecord(**facts, error=str(error)),))
+    if weights is not None:
+        options = {**context.options, "weights": weights}
+        context = context.model_copy(update={"options": options})
+    try:
+        query = topic.text(keywords_of(cell.form))
+        state = await graph.ainvoke({"query": query}, context=context)
+    except QueryError as error:
+        return Done((SearchRecord(**facts, error=str(error)),))
     result, usage = SearchResult.model_validate(state["result"]), usage_of(state["result"])
     name = next(iter(result.target))
     record = SearchRecord(
@@ -258,23 +242,22 @@ async def run(experiment: Experiment, options: RunOptions) -> None:
     topics = [topic for topic in collection.topics if topic.id in manifest.topics]
     cells = cells_of(manifest, collection)
     left = [cell for cell in cells if not done >= {cell.key(topic) for topic in topics}]
-    weights = dict[str, bytes]()
+    weights = dict[str, TrainedModel]()
     async with options.tools(store.replies) as tools:
         by_system = {cell.system.name: cell for cell in left}
-        there = {name: await fingerprint_of(tools, it, watcher) for name, it in by_system.items()}
-        left = [replace(cell, fingerprint=there[cell.system.name]) for cell in left]
+        here = [name for name, cell in by_system.items() if await is_here(tools, cell, watcher)]
 
         async def start(cell: Cell) -> None:
             weights.clear()
-            weights.update(await weights_of(cell, topics, collection, tools, options))
+            weights.update(await weights_of(cell, topics, collection, tools, watcher))
 
         async def do(task: tuple[Cell, Topic]) -> Done[SearchRecord]:
             return await tools.do(search, *task, weights.get(task[1].id))
 
         with store.locked():
             store.begin(manifest)
-            undone = await run_tasks(
-                [*product([cell for cell in left if cell.fingerprint], topics)],
+            await run_tasks(
+                [*product([cell for cell in left if cell.system.name in here], topics)],
                 do,
                 store.lines,
                 title="searches",
@@ -285,43 +268,35 @@ async def run(experiment: Experiment, options: RunOptions) -> None:
                 watcher=watcher,
                 at_once=tools.at_once,
             )
-    if undone is not None:
-        raise undone
 
 
-async def fingerprint_of(tools: Tools, cell: Cell, watcher: StageWatcher) -> str:
-    """Open what a cell uses; return its documents' fingerprint, empty if they are not here."""
+async def is_here(tools: Tools, cell: Cell, watcher: StageWatcher) -> bool:
+    """Open what a cell uses; return whether its documents are here."""
     try:
-        engine = await open_engine(tools, cell, watcher)
+        await open_engine(tools, cell, watcher)
+        await tools.do(prepare, cell)
     except (IndexNotFoundError, UnsupportedError) as error:
         if cell.system.corpus is None:
             raise
         watcher.note(f"'{cell.system.name}' was left out: {error}")
-        return ""
-    found = (await engine.info()).fingerprint
-    await tools.do(prepare, replace(cell, fingerprint=found))
-    return found
+        return False
+    return True
 
 
 async def weights_of(
-    cell: Cell, topics: Sequence[Topic], collection: Collection, tools: Tools, options: RunOptions
-) -> dict[str, bytes]:
+    cell: Cell, topics: Sequence[Topic], collection: Collection, tools: Tools, watcher: StageWatcher
+) -> dict[str, TrainedModel]:
     """Return the weights that rank each topic; those of a fold learn from the other folds."""
     if (training := cell.system.train) is None:
         return {}
-    queries, found = {it.id: it.text(keywords_of(cell.form)) for it in topics}, dict[str, bytes]()
-    folds, examples = folds_of([*queries], min(training.folds, len(queries))), None
-    progress = options.watcher.count(f"training {cell.system.name}")
-    for number, fold in enumerate(folds):
-        parts = (cell.system.name, cell.attribute, cell.form, number)
-        path = Store(options.folder).weights(*parts)
-        if not path.exists():
-            engine, depth = await open_engine(tools, cell), training.depth
-            examples = examples or await gather(
-                engine, queries, collection.qrels, cell.context, depth=depth
-            )
-            step, others = cell.context.strategy.final_step, queries.keys() - {*fold}
-            (await train(step, examples, others, training.options)).save(path)
-            progress(number + 1, len(folds))
-        found |= dict.fromkeys(fold, path.read_bytes())
+    queries = {it.id: it.text(keywords_of(cell.form)) for it in topics}
+    found = dict[str, TrainedModel]()
+    folds = folds_of([*queries], min(training.folds, len(queries)))
+    engine, progress = await open_engine(tools, cell), watcher.count(f"training {cell.system.name}")
+    examples = await gather(engine, queries, collection.qrels, cell.context, depth=training.depth)
+    for number, fold in enumerate(folds, 1):
+        step, others = cell.context.strategy.final_step, queries.keys() - {*fold}
+        model = await train(step, examples, others, training.options)
+        found |= dict.fromkeys(fold, model)
+        progress(number, len(folds))
     return found

@@ -6,21 +6,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.measuring import PLACE, MeasuredSearches
-from fairqr.evaluation.reports.plots import BLUE, INK, PURPLE, VERMILION, draw_lines
-from fairqr.evaluation.reports.text import (
-    Markdown,
-    amounts,
-    cell,
-    difference,
-    p_value,
-    percent,
-    span,
-    value,
-)
+from fairqr.evaluation.reports import text
+from fairqr.evaluation.reports.plots import draw_lines
 from fairqr.evaluation.reports.writer import Figure
 from fairqr.graph.search.context import METHODS
 from fairqr.retrieval.fairness.target import DEFAULT_TARGET
@@ -28,14 +17,7 @@ from fairqr.retrieval.fairness.target import DEFAULT_TARGET
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-STYLES = {"plain": (INK, "s"), "fair-qr": (VERMILION, "^"), "fairqr": (BLUE, "o")}
-"""Colour and marker of methods in the trade-off; those that only re-rank have the others'."""
-
-OTHERS = (PURPLE, "D")
-NEAR = 0.04
-"""Points that differ by about this share of each axis have one label."""
-
-FIGURES = ("trade_off", "exposure", "divergence", "drift")
+FIGURES = ("trade_off", "exposure", "divergence")
 MOST_GROUPS = 7
 MOST_WARNINGS = 20
 _NUMBERS = re.compile(r"(?<!\w)[0-9]+(?:[.,][0-9]+)*(?!\w)")
@@ -83,13 +65,14 @@ def _part(measured: MeasuredSearches, place: tuple[str, str]) -> dict[str, Any]:
     costs = answered[["model_calls", "tokens", "milliseconds"]].agg(_spread)
 
     def mean_of(row: Any) -> str:
-        return cell(value(row.mean), span([row.low, row.high]), f"n={row.topics}", best=row.best)
+        notes = (text.span([row.low, row.high]), f"n={row.topics}")
+        return text.cell(text.value(row.mean), *notes, best=row.best)
 
     def difference_of(row: Any) -> str:
-        change = percent(row.difference / base[row.measure], signed=True)
-        p = f"p {p_value(row.randomisation_corrected)}, n={row.count}"
-        notes = (change, span([row.low, row.high]), Markdown(p))
-        return cell(difference(row.difference), *notes, best=row.holds)
+        change = text.percent(row.difference / base[row.measure], signed=True)
+        p = text.Markdown(f"p {text.p_value(row.randomisation_corrected)}, n={row.count}")
+        notes = (change, text.span([row.low, row.high]), p)
+        return text.cell(text.difference(row.difference), *notes, best=row.holds)
 
     return {
         "title": ", queries: ".join(place),
@@ -107,7 +90,7 @@ def _part(measured: MeasuredSearches, place: tuple[str, str]) -> dict[str, Any]:
 
 
 def _spread(amount: Any) -> str:
-    return amounts([amount.mean(), amount.median(), amount.quantile(0.95)])
+    return text.amounts([amount.mean(), amount.median(), amount.quantile(0.95)])
 
 
 def _named(found: DataFrame, *columns: str) -> DataFrame:
@@ -143,9 +126,6 @@ def figures_of(measured: MeasuredSearches) -> list[Figure]:
             found += _by_round(rounds, place, "exposure", "share of exposure", exposure)
             label = "divergence (nats)"
             found += _by_round(rounds, place, "divergence", label, {"mean": "divergence"})
-        if "drift" in sections and measured.relevance is not None:
-            relevance = {"mean": "relevance"}
-            found += _by_round(rounds, place, "drift", str(measured.relevance), relevance)
     return found
 
 
@@ -162,17 +142,9 @@ def _trade_off(measured: MeasuredSearches, place: tuple[str, str]) -> Iterator[F
     listed = "; ".join(f"{it.Index} {it.x:.4f}, {it.y:.4f}" for it in points.itertuples())
     points["number"] = [str(number) for number in range(1, len(points) + 1)]
     points["line"] = points.number + "  " + points.index
-    cells = [(points[axis] / (NEAR * np.ptp(points[axis]) or 1)).round() for axis in ("x", "y")]
-    near = points.groupby(cells).number
-    points["label"] = near.transform(", ".join).where(near.cumcount() == 0, "")
-    methods = {it.name: it.method for it in measured.manifest.experiment.systems}
-    drawn = draw_lines(
-        {"": points},
-        str(x),
-        str(y),
-        styles={it.line: STYLES.get(methods[it.Index], OTHERS) for it in points.itertuples()},
-        y_up=y.kind.higher_is_better is not False,
-    )
+    points["label"] = points.groupby(["x", "y"]).number.transform(", ".join)
+    y_up = y.kind.higher_is_better is not False
+    drawn = draw_lines({"": points}, str(x), str(y), y_up=y_up)
     yield Figure(file_name("trade_off", *place), f"Scatter plot of {x} and {y}: {listed}.", drawn)
 
 
@@ -206,7 +178,7 @@ def _by_round(
     panels = {str(system): own for system, own in pd.concat(lines).groupby("system", sort=False)}
     first = next(iter(columns))
     told = [
-        f"{system}: {', '.join(map(value, own.y[own.line == first].dropna()))}"
+        f"{system}: {', '.join(map(text.value, own.y[own.line == first].dropna()))}"
         for system, own in panels.items()
     ]
     yield Figure(

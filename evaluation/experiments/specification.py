@@ -6,14 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    Field,
-    StringConstraints,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.collections.query_targets import as_target
@@ -24,8 +17,8 @@ from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.rerankers.registry import TRAINED
 
 Section = Literal["table", "trade_off", "rounds", "drift", "cost", "published"]
-Form = Annotated[str, StringConstraints(pattern=r"^title(\+[1-9][0-9]{0,2})?$")]
-Retriever = Annotated[str, StringConstraints(pattern=r"^(auto|bm25|(dense|hybrid)(:.+)?)$")]
+Form = Annotated[str, Field(pattern=r"^title(\+[1-9][0-9]{0,2})?$")]
+Retriever = Annotated[str, Field(pattern=r"^(auto|bm25|(dense|hybrid)(:.+)?)$")]
 
 OF_THE_EXPERIMENT = {"attributes", "method", "k", "seed", "intersect"}
 
@@ -110,34 +103,20 @@ class Experiment(Options):
     """An experiment."""
 
     kind: Literal["search"] = "search"
-    collection: str = Field(
-        "notables",
-        description="The collection with documents, topics and judgements: a name or a folder.",
-    )
-    split: str | None = Field(
-        None,
-        description="Which judgements to use, if the collection has several sets, such as train "
-        "or eval.",
-    )
+    collection: str = Field("notables", description="The collection: a name or a folder.")
+    split: str | None = Field(None, description="Which judgements, if there are several sets.")
     attributes: tuple[str, ...] = Field(
-        (),
-        description="The attributes to measure, or products such as gender×continent, each alone. "
-        "Defaults to all of the schema.",
+        (), description="What to measure by, or products such as gender×continent; all by default."
     )
     queries: tuple[Form, ...] = Field(
-        ("title",),
-        description="How topics become queries: title, or title+10 with the first 10 keywords.",
+        ("title",), description="What topics are asked by: title, or title+10 with 10 keywords."
     )
     topics: int | None = Field(None, ge=1, description="The most topics; all by default.")
     k: int = Field(20, ge=1, le=1000, description="How many documents each system returns.")
-    target: str | None = Field(
-        None,
-        description="The target of the searches, which see no judgements; defaults to a search's "
-        "own.",
-    )
+    target: str | None = Field(None, description="The target of the searches; their own if empty.")
     judge: str | None = Field(
         None,
-        description="The target that rankings are measured against; defaults to the collection's.",
+        description="The target that rankings are measured against; the collection's if empty.",
     )
     measures: tuple[str, ...] = Field(
         ("nDCG@20", "AWRF@20(unit=bits)", "nDCG@20×AWRF@20(unit=bits)"),
@@ -146,21 +125,14 @@ class Experiment(Options):
     seeds: tuple[Seed, ...] = Field(
         (0,), description="The seeds of the models; systems that ask no model run once."
     )
-    model: str = Field(
-        "local:smollm2-135m",
-        description="The model that refines queries, and that re-ranks where a system says so.",
-    )
+    model: str = Field("local:smollm2-135m", description="The model that refines, and re-ranks.")
     retriever: Retriever = Field(
-        AUTO,
-        description="The retriever of systems that name none: bm25, dense, hybrid, or "
-        "auto, which is hybrid once MiniLM is pulled.",
+        AUTO, description="bm25, dense, hybrid, or auto: hybrid once MiniLM is pulled."
     )
     corpus: str | None = Field(
         None,
         min_length=1,
-        description="The documents to search: a source, an index or a source file with those of "
-        "the collection under the same ids. By default the documents of the "
-        "collection, indexed here.",
+        description="A source or an index with the collection's documents; indexed here if empty.",
     )
     baseline: str = Field(description="The system that the others are compared with.")
     systems: tuple[System, ...] = Field(description="The systems.")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, Field
 
-from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, Record, file_name
+from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, Record
 from fairqr.evaluation.experiments.specification import Experiment
 
 
@@ -101,7 +100,3 @@ class Store(Folder[Manifest]):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.lines = Lines(folder / "results.jsonl", SearchRecord)
-
-    def weights(self, *parts: Any) -> Path:
-        """Return where the weights of a system are kept."""
-        return self.folder / "weights" / f"{file_name(*parts)}.json"

@@ -1,4 +1,7 @@
-"""Checking a finished run without its engine: hashes of its files, what they say, and a signer."""
+"""Checking a finished run without its engine: hashes of its files, what they say, and a signer.
+
+Signatures of the manifest are made and checked by the installed ``ssh-keygen``.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,16 @@ import contextlib
 import hashlib
 import math
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from fairqr.base.errors import one_line
+from fairqr.base.errors import InputError, one_line
+from fairqr.base.files import write_beside
 from fairqr.evaluation.experiments.folder import THEN, Folder, shown_name, versions
-from fairqr.evaluation.experiments.signing import signature_of, signer_of
 
 ROUNDING = {".json": 1e-9, ".csv": 1e-5}
 """What numbers of two machines may differ by: figures have ten digits, tables of queries six."""
@@ -23,6 +27,9 @@ PARTS = re.compile(r'[^\s,"<>{}\[\]]+|.', re.DOTALL)
 """What is compared one by one: words, numbers, and all that stands between them."""
 
 PICTURE = re.compile(r"(<svg[^>]*>)(.*?)</svg>", re.DOTALL)
+
+NAMESPACE = "fairqr"
+"""Keeps what the key signed for other purposes from passing as the signature of a run."""
 
 
 class Verification(NamedTuple):
@@ -146,3 +153,56 @@ def _are_alike(said: str, given: str, rounding: float) -> bool:
         if rounding and said != given and not (said + given).isdigit():
             return math.isclose(float(said), float(given), rel_tol=rounding, abs_tol=rounding)
     return said == given
+
+
+def signature_of(manifest: Path) -> Path:
+    """Return the file that signs a manifest; it is made after it, and not listed in it."""
+    return manifest.with_name(f"{manifest.name}.sig")
+
+
+def sign(manifest: Path, key: Path) -> Path:
+    """Sign the manifest of a finished run, and return the signature.
+
+    ssh-keygen asks for a passphrase on the terminal, or uses the agent; with the agent, the key may
+    be the public one.
+
+    Raises:
+        InputError: The key cannot sign.
+    """
+    content, signature = manifest.read_bytes(), signature_of(manifest)
+    done = _ssh_keygen("-q", "-Y", "sign", "-f", key, "-n", NAMESPACE, given=content, stderr=None)
+    if done.returncode:
+        raise InputError(f"ssh-keygen could not sign with {key}; it says why above.")
+    write_beside(signature, done.stdout)
+    return signature
+
+
+def signer_of(manifest: Path, allowed: Path) -> str | None:
+    """Return who signed a manifest; None if no signer that is allowed did.
+
+    Args:
+        manifest: The file.
+        allowed: The file of allowed signers, in the format of ssh-keygen(1).
+
+    Raises:
+        InputError: ssh-keygen is not installed.
+    """
+    files = ("-f", allowed, "-s", signature_of(manifest))
+    content = manifest.read_bytes()
+    for name in _ssh_keygen("-Y", "find-principals", *files).stdout.decode().splitlines():
+        checked = _ssh_keygen("-Y", "verify", *files, "-n", NAMESPACE, "-I", name, given=content)
+        if not checked.returncode:
+            return name
+    return None
+
+
+def _ssh_keygen(
+    *arguments: str | Path, given: bytes = b"", stderr: int | None = subprocess.DEVNULL
+) -> subprocess.CompletedProcess[bytes]:
+    command = ["ssh-keygen", *arguments]
+    try:
+        return subprocess.run(command, input=given, stdout=subprocess.PIPE, stderr=stderr)  # noqa: S603
+    except FileNotFoundError:
+        raise InputError(
+            "Signatures need ssh-keygen; install OpenSSH, such as Debian's openssh-client."
+        ) from None

@@ -338,7 +338,7 @@ async def run_probe(
                 await tuning.tune(store, plan.manifest, plan.batches, judge, watcher)
                 tuned = replace(plan.tasks[0].asked, model=f"{CAUSAL}:{store.adapter}")
                 plan = replace(plan, tasks=[replace(task, asked=tuned) for task in plan.tasks])
-            undone = await engine.run_tasks(
+            await engine.run_tasks(
                 plan.tasks,
                 lambda task: tools.do(do_task, task),
                 store.lines(stage),
@@ -351,8 +351,6 @@ async def run_probe(
                 at_once=tools.at_once,
             )
             store.start(plan.manifest, plan.collections)
-            if undone is not None:
-                raise undone
 
 
 async def run(

@@ -451,7 +451,7 @@ async def run_fair_rag(plan: RagPlan, store: RagStore, tools: Tools, watcher: St
     with store.locked():
         store.check(plan.manifest)
         there, kept = plan.there(store), store.lines.done()
-        undone = await run_tasks(
+        await run_tasks(
             plan.tasks,
             do,
             store.lines,
@@ -463,8 +463,6 @@ async def run_fair_rag(plan: RagPlan, store: RagStore, tools: Tools, watcher: St
             watcher=watcher,
             at_once=tools.at_once,
         )
-    if undone is not None:
-        raise undone
 
 
 async def run(experiment: FairRagExperiment, options: RunOptions) -> None:

@@ -27,8 +27,8 @@ INK, PAPER, RULE = "#1b1b1f", "#ffffff", "#d5d5dc"
 GREY = "#a6a6b0"
 """What stands behind."""
 
-BLUE, VERMILION, PURPLE = "#0072b2", "#d55e00", "#cc79a7"
-PALETTE = (BLUE, VERMILION, "#009e73", PURPLE, "#e69f00", "#56b4e9")
+BLUE, VERMILION = "#0072b2", "#d55e00"
+PALETTE = (BLUE, VERMILION, "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """The palette of Okabe & Ito, without its yellow."""
 
 Style = tuple[str, str]

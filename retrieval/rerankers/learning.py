@@ -333,12 +333,15 @@ class TrainedReranker(Reranker):
 
     model_type: ClassVar[type[TrainedModel]]
 
-    weights: Path = Field(description="The file of weights that 'fairqr train' wrote.")
+    weights: Path | TrainedModel = Field(
+        description="The file of weights that 'fairqr train' wrote."
+    )
     _model: Any = None
 
     def model_post_init(self, context: Any, /) -> None:
         """Read the weights."""
-        self._model = self.model_type.load(self.weights)
+        is_read = isinstance(self.weights, TrainedModel)
+        self._model = self.weights if is_read else self.model_type.load(self.weights)
 
     async def rerank(
         self, engine: SearchEngine, query: str, candidates: Candidates, k: int

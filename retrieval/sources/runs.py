@@ -15,7 +15,6 @@ from typing import Literal, NoReturn
 import numpy as np
 
 from fairqr.base.errors import CorpusError, InputError, one_line
-from fairqr.base.files import write_beside
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.sources.documents import text_lines, wrong_line
 
@@ -143,17 +142,6 @@ def _ranked(places: Places, ties: Ties) -> tuple[Ranking, int]:
         ids.sort(key=lambda id_: -places[id_][0])
         scores = np.array([places[id_][0] for id_ in ids])
     return Ranking(ids, scores.tolist()), int((np.diff(scores) == 0).sum())
-
-
-def write_run(path: Path, run: SystemRun) -> None:
-    """Write a run, whole or not at all."""
-    lines = []
-    for query, rankings in run.rankings.items():
-        for sample, ranking in enumerate(rankings, start=1):
-            tag = run.name if len(rankings) == 1 else f"{run.name}#{sample}"
-            places = enumerate(zip(ranking.ids, ranking.scores, strict=True), start=1)
-            lines += [f"{query} Q0 {id_} {rank} {score!r} {tag}\n" for rank, (id_, score) in places]
-    write_beside(path, "".join(lines))
 
 
 def trec_fields(path: Path, count: int, shape: str) -> Iterator[tuple[int, list[str]]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -15,11 +14,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from fairqr.base.errors import ModelError, WorkersError
@@ -37,7 +36,7 @@ from tests.integration.model_server import (
     people,
     says,
 )
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 from tests.ports import free_port
 
 __all__ = ["clean_environment", "collection", "command", "people"]
@@ -56,15 +55,16 @@ class Cluster:
 
     address: str
     models: ModelServer
-    process: subprocess.Popen[bytes]
+    pid: int
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """A Ray on loopback, with folders of its own as on another machine."""
-    models = ModelServer()
+    models, port = ModelServer(), free_port()
     # Short, since sockets are made in it.
     place = Path(tempfile.mkdtemp(prefix="ray-"))
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     own = {
         "FAIRQR_DATA_DIR": str(place / "data"),
         "FAIRQR_CACHE_DIR": str(place / "cache"),
@@ -76,55 +76,34 @@ def cluster() -> Iterator[Cluster]:
         "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": str(PATIENCE),
         "TIMEOUT_FOR_SPECIFIC_SERVER_S": str(PATIENCE),
     }
-    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     outside = {name: value for name, value in os.environ.items() if "FAIRQR_" not in name.upper()}
-    port = free_port()
-    options = {
-        "port": str(free_port()),
-        "ray-client-server-port": str(port),
-        "num-cpus": "2",
-        "include-dashboard": "false",
-        "object-store-memory": str(100 * 2**20),
-        "temp-dir": str(place / "ray"),
-    }
+    start = "start --head --block --disable-usage-stats --include-dashboard=false --num-cpus=2"
+    places = f"--port={free_port()} --ray-client-server-port={port} --temp-dir={place / 'ray'}"
     head = subprocess.Popen(
-        [
-            Path(sys.executable).with_name("ray"),
-            *("start", "--head", "--block", "--disable-usage-stats"),
-            *(f"--{name}={value}" for name, value in options.items()),
-        ],
+        [Path(sys.executable).with_name("ray"), *start.split(), *places.split()],
         env={**outside, **own, **token},
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
     try:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in token.items():
                 patch.setenv(name, value)
-            _wait_for(lambda: _listens(port), head)
-            yield Cluster(f"ray://127.0.0.1:{port}", models, head)
+            until(lambda: head.poll() is not None or _listens(port))
+            assert head.poll() is None
+            yield Cluster(f"ray://127.0.0.1:{port}", models, head.pid)
     finally:
         head.terminate()
-        head.communicate(timeout=PATIENCE)
+        head.wait(PATIENCE)
         models.close()
         shutil.rmtree(place, ignore_errors=True)
 
 
 def _listens(port: int) -> bool:
-    with contextlib.suppress(OSError):
-        socket.create_connection(("127.0.0.1", port), 1).close()
-        return True
-    return False
-
-
-def _wait_for(happened: Any, process: subprocess.Popen[Any] | None = None) -> None:
-    end = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < end
-        assert process is None or process.poll() is None, process.communicate()
-        time.sleep(0.05)
+    with socket.socket() as probe:
+        return not probe.connect_ex(("127.0.0.1", port))
 
 
 def _keywords(asked: Asked) -> Answer:
@@ -140,25 +119,10 @@ def _records(path: Path) -> list[dict[str, Any]]:
     return sorted(({**line, "milliseconds": 0} for line in lines), key=json.dumps)
 
 
-def _workers_of(pid: int) -> list[int]:
+def _workers_of(pid: int) -> list[psutil.Process]:
     """The processes of Ray that do jobs and descend from a process."""
-    parents: dict[int, int] = {}
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, ValueError):
-            parents[int(entry.name)] = int(
-                (entry / "stat").read_text().rsplit(")", 1)[1].split()[1]
-            )
-            if (entry / "cmdline").read_bytes().startswith(b"ray::Tools"):
-                found.append(int(entry.name))
-    return [worker for worker in found if pid in _line(worker, parents)]
-
-
-def _line(pid: int, parents: Mapping[int, int]) -> list[int]:
-    line = [pid]
-    while line[-1] in parents:
-        line.append(parents[line[-1]])
-    return line
+    below = psutil.Process(pid).children(recursive=True)
+    return [it for it in below if it.is_running() and it.cmdline()[0].startswith("ray::Tools")]
 
 
 def test_searches_on_ray_are_those_of_one_process(
@@ -168,10 +132,7 @@ def test_searches_on_ray_are_those_of_one_process(
     asked = write_experiment(collection, systems=SYSTEMS)
     here, there = collection.parent / "here", collection.parent / "there"
     cluster.models.does(_keywords)
-    run = command(
-        *("experiment", "run", asked, "-o", here),
-        OPENAI_BASE_URL=cluster.models.base_url,
-    )
+    run = command("experiment", "run", asked, "-o", here, OPENAI_BASE_URL=cluster.models.base_url)
     assert run.code == 0, run
     gate = threading.Event()
     cluster.models.does(lambda asked: dataclasses.replace(_keywords(asked), gate=gate))
@@ -179,7 +140,7 @@ def test_searches_on_ray_are_those_of_one_process(
     workers = ("--workers", cluster.address, "--concurrency", "2")
     child = command.start("experiment", "run", asked, "-o", there, *workers)
     cluster.models.wait_for(2)
-    os.kill(_workers_of(cluster.process.pid)[0], signal.SIGKILL)
+    _workers_of(cluster.pid)[0].kill()
     gate.set()
     out, err = child.communicate(timeout=PATIENCE)
     assert child.returncode == 0, out + err
@@ -211,7 +172,7 @@ def test_an_interrupted_run_ends_its_work(
     assert child.returncode == 130, err
     assert err.endswith("fairqr: interrupted\n")
     assert "Traceback" not in err
-    _wait_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+    psutil.wait_procs(workers, PATIENCE)
 
 
 async def _dies(tools: Tools) -> None:
@@ -242,16 +203,13 @@ async def test_what_goes_wrong_on_workers_is_told(
         with pytest.raises(WorkersError, match=r"The workers failed .*; see Ray's logs"):
             await tools.do(_dies)
         assert await tools.do(_answers) == "here"
-
-    async def refused(address: str) -> str:
-        with pytest.raises(WorkersError) as refused:
-            async with RunOptions(clean_environment, workers=address, at_once=4).tools(replies):
-                pass
-        return str(refused.value)
-
-    monkeypatch.setattr(ray_workers, "version", lambda _: "0.0.7")
-    assert "where you run it 0.0.7; results would differ" in await refused(cluster.address)
-    monkeypatch.setattr("ray.__version__", "2.0.0")
-    assert "Version mismatch" in await refused(cluster.address)
     nowhere = f"ray://127.0.0.1:{free_port()}"
-    assert f"There is no connection to the workers at {nowhere} (" in await refused(nowhere)
+    for address, name, told in (
+        (nowhere, "", f"There is no connection to the workers at {nowhere} \\("),
+        (cluster.address, "version", "where you run it 0.0.7; results would differ"),
+    ):
+        if name:
+            monkeypatch.setattr(ray_workers, name, lambda _: "0.0.7")
+        with pytest.raises(WorkersError, match=told):
+            async with RunOptions(clean_environment, workers=address).tools(replies):
+                pass

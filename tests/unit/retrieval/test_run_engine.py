@@ -23,9 +23,8 @@ from fairqr.base.errors import (
 )
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.engines.run import RunEngine, check, open_run
-from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.sources.labels import LabelReader
-from fairqr.retrieval.sources.runs import SystemRun, read_run, write_run
+from fairqr.retrieval.sources.runs import read_run
 from fairqr.retrieval.sources.source import RunSource
 
 RUN = """\
@@ -193,7 +192,8 @@ async def test_any_run_is_answered_as_it_was_written(
 ) -> None:
     folder = tmp_path_factory.mktemp("run")
     (folder / "labels.csv").write_text(LABELS)
-    write_run(folder / "bm25.run", SystemRun("s", {q: [Ranking.of(s)] for q, s in scores.items()}))
+    lines = [f"{q} Q0 {id_} 0 {s!r} s" for q, own in scores.items() for id_, s in own.items()]
+    (folder / "bm25.run").write_text("\n".join(lines))
     engine = await opened(folder)
     for query, hits in zip(
         scores, await engine.search([Query(query, n) for query in scores]), strict=True

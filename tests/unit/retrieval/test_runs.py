@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairqr.base.errors import CorpusError, InputError
 from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.sources.runs import SystemRun, read_run, write_run
+from fairqr.retrieval.sources.runs import SystemRun, read_run
 
 
 def write(folder: Path, *lines: str) -> Path:
@@ -89,9 +89,12 @@ SCORES = st.dictionaries(st.sampled_from("abcde"), st.floats(-5, 5), min_size=1)
 def test_a_run_is_read_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, scores: dict[str, list[dict[str, float]]]
 ) -> None:
-    run = SystemRun(
-        "sys", {q: [Ranking.of(found) for found in several] for q, several in scores.items()}
-    )
-    path = tmp_path_factory.mktemp("run") / "run.txt"
-    write_run(path, run)
-    assert read_run(path).rankings == run.rankings
+    rankings = {q: [Ranking.of(found) for found in several] for q, several in scores.items()}
+    lines = [
+        f"{query} Q0 {id_} {rank} {score!r} sys#{sample}"
+        for query, several in rankings.items()
+        for sample, ranking in enumerate(several)
+        for rank, (id_, score) in enumerate(zip(ranking.ids, ranking.scores, strict=True))
+    ]
+    path = write(tmp_path_factory.mktemp("run"), *lines)
+    assert read_run(path).rankings == rankings

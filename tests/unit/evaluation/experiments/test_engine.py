@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +13,8 @@ from fairqr.evaluation.experiments.engine import GIVE_UP, Done, check_answered, 
 from fairqr.evaluation.experiments.folder import Lines, Record
 from tests.unit.evaluation.watching import Watcher
 
-SLOW = ModelError("timeout", "Slow.")
+SLOW, MANY = ModelError("timeout", "Slow."), ModelError("rate_limited", "Too many.")
+AWAY = IndexUnavailableError("Slow.")
 
 
 class Note(Record):
@@ -35,37 +36,30 @@ def lines(tmp_path: Path) -> Lines[Note]:
 
 
 class Model:
-    """Answers tasks, but for those that it is told to fail at."""
+    """Answers tasks, but for those that it is told to fail at; the first letter is their place."""
 
     def __init__(self, **failures: FairqrError | Done[Note]) -> None:
         self.failures = failures
         self.asked: list[str] = []
         self.started: list[str] = []
+        self.watcher = Watcher()
 
-    async def run(
-        self, tasks: Sequence[str], lines: Lines[Note], *, at_once: int = 1, name: str = ""
-    ) -> Watcher:
-        """Do tasks, each at the place that its first letter names."""
-
-        async def start(place: str) -> None:
-            self.started.append(place)
-
-        watcher = Watcher()
-        undone = await run_tasks(
-            tasks,
+    async def run(self, tasks: str, lines: Lines[Note], **options: Any) -> None:
+        await run_tasks(
+            tasks.split(),
             self.answer,
             lines,
             title="tasks",
             keys=lambda task: [(task,)],
             place=lambda task: task[0],
-            start=start,
-            model=lambda place: name or f"model {place}",
-            watcher=watcher,
-            at_once=at_once,
+            start=self.start,
+            model=lambda place: f"model {place}",
+            watcher=self.watcher,
+            **{"at_once": 1, **options},
         )
-        if undone is not None:
-            raise undone
-        return watcher
+
+    async def start(self, place: str) -> None:
+        self.started.append(place)
 
     async def answer(self, task: str) -> Done[Note]:
         self.asked.append(task)
@@ -76,82 +70,70 @@ class Model:
 
 
 async def test_each_task_is_done_once_and_one_place_after_the_other(lines: Lines[Note]) -> None:
-    tasks, model = [f"{place}{n}" for place in "abc" for n in range(4)], Model()
-    await model.run(tasks[2:4], lines)
-    watcher = await model.run(tasks, lines, at_once=3)
-    assert watcher.stages == [("tasks", 12, 2)]
-    assert (watcher.steps, watcher.notes) == (10, ["Said once."])
-    assert sorted(model.asked) == tasks
-    assert model.started == ["a", "a", "b", "c"]
+    tasks, model = "a0 a1 a2 b0 b1 c0", Model()
+    await model.run("a1 a2", lines)
+    await model.run(tasks, lines, at_once=3)
     await model.run(tasks, lines)
-    assert (len(model.asked), len(model.started)) == (12, 4)
+    assert model.watcher.stages == [("tasks", 2, 0), ("tasks", 6, 2)]
+    assert (model.watcher.steps, model.watcher.notes) == (6, ["Said once."] * 2)
+    assert sorted(model.asked) == tasks.split()
+    assert model.started == ["a", "a", "b", "c"]
 
 
-@pytest.mark.parametrize("error", [SLOW, IndexUnavailableError("Slow.")])
+@pytest.mark.parametrize("error", [SLOW, AWAY])
 async def test_what_is_away_is_not_done_and_is_asked_again(
     error: FairqrError, lines: Lines[Note]
 ) -> None:
-    """The run says so at its end, and goes on where it was left.
-
-    A failure is never a result; an audit's report may tell of it by a record.
-    """
-    told = Done((Note(name="a3", failed=True),), away=error)
-    model = Model(a1=error, a3=told)
+    """A failure is never a result; an audit's report may tell of it by a record."""
+    model = Model(a1=error, a3=Done((Note(name="a3", failed=True),), away=error))
     with pytest.raises(type(error), match=r"^2 of 4 tasks are not done, .*: Slow; run again"):
-        await model.run(["a0", "a1", "a2", "a3"], lines)
-    assert [(note.name, note.failed) for note in lines.read()] == [
-        ("a0", False),
-        ("a2", False),
-        ("a3", True),
-    ]
+        await model.run("a0 a1 a2 a3", lines)
+    assert [it.name for it in lines.read() if not it.failed] == ["a0", "a2"]
+    await model.run("a0 a1 a2 a3", lines, tolerated=type(error))
     model.failures = {}
-    await model.run(["a0", "a1", "a2", "a3"], lines)
-    assert model.asked == ["a0", "a1", "a2", "a3", "a1", "a3"]
+    await model.run("a0 a1 a2 a3", lines)
+    assert model.asked == ["a0", "a1", "a2", "a3", *["a1", "a3"] * 2]
     assert not any(note.failed for note in lines.read())
 
 
-async def test_what_is_never_there_is_given_up(lines: Lines[Note]) -> None:
-    tasks = [f"a{n}" for n in range(2 * GIVE_UP)]
-    away = ModelError("rate_limited", "Too many.")
-    model = Model(**dict.fromkeys(tasks, away))
-    with pytest.raises(ModelError, match=f"model a failed {GIVE_UP} times in a row") as given_up:
+def refused(name: str) -> Done[Note]:
+    return Done((Note(name=name),), refusal=ModelError("invalid_request", "Odd."))
+
+
+FEW = [f"a{n}" for n in range(GIVE_UP - 1)]
+MORE = [f"b{n}" for n in range(GIVE_UP + 5)]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "failures", "told", "kept"),
+    [
+        ("a0 a1 b0 c0", {"a1": SLOW, "b0": SLOW}, "model b did not answer any question", "a0 c0"),
+        # All may be refused for the same reason, as with a wrong option: nothing is left of that.
+        ("a0 b0 b1", {it: refused(it) for it in ("b0", "b1")}, "model b did not.*Odd; fix", "a0"),
+        ("a0 a1", {"a1": refused("a1")}, "", "a0 a1"),
+        ("a0 a1", {"a0": refused("a0")}, "1 of 2 tasks are not done.*Odd; run again", "a1"),
+        (" ".join(MORE), dict.fromkeys(MORE, MANY), f"model b failed {GIVE_UP} times in a row", ""),
+        # An answer in between says that it is there.
+        (" ".join([*FEW, "a", *FEW]), dict.fromkeys(FEW, MANY), "are not done.*Too many", "a"),
+        ("a0 a1 a2", {"a1": InputError("Bad.")}, "^Bad", "a0"),
+        ("a0 a1 a2", {"a1": ModelError("parse_error", "Odd.")}, "^Odd", "a0"),
+    ],
+)
+async def test_how_a_run_ends(
+    lines: Lines[Note], tasks: str, failures: dict[str, Any], told: str, kept: str
+) -> None:
+    """With the kind of the error that ended it."""
+    model = Model(**failures)
+    if told:
+        with pytest.raises(FairqrError, match=told) as ended:
+            await model.run(tasks, lines)
+        last = [it.refusal if isinstance(it, Done) else it for it in failures.values()][-1]
+        assert type(ended.value) is type(last)
+        assert getattr(ended.value, "status", "") == getattr(last, "status", "")
+    else:
         await model.run(tasks, lines)
-    assert given_up.value.status == "rate_limited"
-    assert len(model.asked) == GIVE_UP
-    few = Model(a1=away, a2=Done((Note(name="a2", failed=True),), away=away))
-    with pytest.raises(ModelError, match="did not answer any question"):
-        await few.run(tasks[1:3], lines)
-    assert lines.read() == []
-    # An answer in between says that it is there.
-    model = Model(**dict.fromkeys(tasks[: GIVE_UP - 1] + tasks[GIVE_UP:-1], away))
-    with pytest.raises(ModelError, match=f"^{2 * GIVE_UP - 2} of {len(tasks)} tasks are not done"):
-        await model.run(tasks, lines)
-
-
-async def test_refusals_are_results_once_the_model_answers_anywhere(lines: Lines[Note]) -> None:
-    """All may be refused for the same reason, as with a wrong option; nothing is left of that."""
-    refused = {
-        it: Done((Note(name=it),), refusal=ModelError("invalid_request", "Odd.")) for it in "bc"
-    }
-    with pytest.raises(ModelError, match=r"did not answer any question, .*: Odd; fix this"):
-        await Model(**refused).run(["a", "b"], lines)
-    assert [note.name for note in lines.read()] == ["a"]
-    await Model(**refused).run(["a", "b", "c", "d"], lines, name="one")
-    assert {note.name for note in lines.read()} == {*"abcd"}
-
-
-async def test_others_go_on_after_a_model_that_is_away(lines: Lines[Note]) -> None:
-    away = dict.fromkeys(("b0", "a1", "c0"), SLOW)
-    with pytest.raises(ModelError, match="model c did not answer any question"):
-        await Model(**away).run(["a0", "a1", "b0", "b1", "c0", "d0"], lines)
-    assert {note.name for note in lines.read()} == {"a0", "b1", "d0"}
-
-
-@pytest.mark.parametrize("error", [InputError("Bad."), ModelError("parse_error", "Odd.")])
-async def test_other_errors_stop_the_run(error: FairqrError, lines: Lines[Note]) -> None:
-    with pytest.raises(type(error), match=str(error)):
-        await Model(a1=error).run(["a0", "a1", "a2"], lines)
-    assert [note.name for note in lines.read()] == ["a0"]
+    assert [note.name for note in lines.read()] == kept.split()
+    assert len(model.asked) <= max(len(tasks.split()), GIVE_UP)
 
 
 def test_a_refusal_without_tokens_is_the_server_s() -> None:
