@@ -340,8 +340,8 @@ class TrainedReranker(Reranker):
 
     def model_post_init(self, context: Any, /) -> None:
         """Read the weights."""
-        is_read = isinstance(self.weights, TrainedModel)
-        self._model = self.weights if is_read else self.model_type.load(self.weights)
+        given, kind = self.weights, self.model_type
+        self._model = given if isinstance(given, TrainedModel) else kind.load(given)
 
     async def rerank(
         self, engine: SearchEngine, query: str, candidates: Candidates, k: int
