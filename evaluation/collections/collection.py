@@ -31,18 +31,14 @@ ABOUT = "collection.yaml"
 _QRELS = re.compile(r"qrels(?:-(.+))?\.txt")
 T = TypeVar("T")
 Words = Annotated[str, StringConstraints(strip_whitespace=True)]
-Id = Annotated[
-    str,
-    StringConstraints(pattern=r"^\S+$"),
-    WrapValidator(lambda given, check: check(str(given) if type(given) is int else given)),
-]
+Id = Annotated[str, StringConstraints(pattern=r"^\S+$")]
 Keywords = Annotated[
     tuple[Words, ...],
     WrapValidator(lambda given, check: tuple(filter(None, check(() if given is None else given)))),
 ]
 
 
-@checked_dataclass(frozen=True, slots=True)
+@checked_dataclass(frozen=True, slots=True, config={"coerce_numbers_to_str": True})
 class Topic:
     """One topic of a collection.
 

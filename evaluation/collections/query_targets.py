@@ -18,7 +18,7 @@ from typing import Literal, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairqr.base.errors import InputError, TargetError
+from fairqr.base.errors import TargetError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.labels import Groups
 from fairqr.evaluation.scores import Reason
@@ -176,8 +176,6 @@ def _trec_target(dimension: Dimension, groups: Groups, ids: Sequence[str]) -> Fl
     whole = trec_target(memberships, populations)
     if len(dimension.groups) == whole.size:
         return whole.ravel()
-    if any(attribute.unknown == "group" for attribute in dimension.factors):
-        raise InputError("The attributes of a product must treat the unknown alike.")
     return normalise(whole[(slice(-1),) * whole.ndim].ravel())
 
 

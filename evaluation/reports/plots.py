@@ -265,12 +265,6 @@ def _draw_line(axes: Any, line: DataFrame, style: Style) -> Any:
     return drawn
 
 
-def shares_of(places: Sequence[float]) -> Any:
-    """Return which share of the places in (0, 1) is in each bin; 0 without places."""
-    counts, _ = np.histogram(places, bins=BINS, range=(0, 1))
-    return counts / max(1, len(places))
-
-
 def draw_histograms(rows: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     """Draw a row of histograms for each ranker, all on one scale.
 
@@ -282,14 +276,14 @@ def draw_histograms(rows: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
         An SVG file.
     """
     columns = len(next(iter(rows.values())))
-    edges = np.arange(BINS) / BINS
     with _drawing(max(2.3 * columns, 4.6), 1.7 * len(rows) + 0.4) as drawing:
         grid = drawing.figure.subplots(len(rows), columns, squeeze=False, sharex=True, sharey=True)
         for line, (ranker, row) in zip(grid, rows.items(), strict=True):
             for axes, (asker, places), (colour, _) in zip(line, row.items(), LINES, strict=False):
                 above = f"{_wrapped(ranker, 96, 1)}\n" if axes is line[0] else ""
                 axes.set_title(f"{above}{asker}, n={len(places):,}", fontsize=8)
-                axes.bar(edges, shares_of(places), 1 / BINS, align="edge", color=colour)
+                each = np.full(len(places), 1 / max(1, len(places)))
+                axes.hist(places, BINS, range=(0, 1), weights=each, color=colour)
                 axes.axhline(1 / BINS, color=INK, linestyle="--", linewidth=1.1)
         grid[0, 0].set_xlim(0, 1)
         grid[0, 0].set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
