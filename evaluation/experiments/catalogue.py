@@ -1,16 +1,18 @@
-"""Experiments of all kinds: those that come with fairqr, files of the user's own, and runs."""
+"""Experiments of all kinds: those that come with fairqr, files of the user's own, and results."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.extras import library
+from fairqr.base.files import write_beside
 from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.experiments.specification import Experiment
 from fairqr.evaluation.probes import specification as probes
@@ -18,7 +20,9 @@ from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.retrieval.sources.schema import validated
 
 if TYPE_CHECKING:
-    from fairqr.evaluation.experiments.measured import Measured
+    from pandas import DataFrame
+
+    from fairqr.evaluation.reports.writer import Figure
 
 FILES = Path(__file__).parent / "files"
 SHIPPED = sorted(path.stem for path in FILES.glob("*.yaml"))
@@ -111,6 +115,74 @@ def read_experiment(name: str | Path) -> ExperimentFile:
         known = ", ".join(KINDS)
         raise InputError(f"The experiment {path} has no kind; write 'kind: ' and one of {known}.")
     return ExperimentFile(path, KINDS[kind], values)
+
+
+class Measured(ABC):
+    """The results of an experiment.
+
+    Attributes:
+        frame_names: The names of the attributes that are DataFrames.
+        template: The name of the report's template.
+        report: The module with ``values_of``, what the template shows, and ``figures_of``.
+        manifest: What it was run with.
+        warnings: Sentences for the user.
+    """
+
+    frame_names: ClassVar[tuple[str, ...]]
+    template: ClassVar[str]
+    report: ClassVar[str]
+    manifest: Any
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def frames(self) -> dict[str, DataFrame]:
+        """All frames, by name."""
+        return {name: getattr(self, name) for name in self.frame_names}
+
+    @property
+    @abstractmethod
+    def table(self) -> DataFrame:
+        """The value of each measure, a row for each."""
+
+    def write(self, folder: Path) -> Path:
+        """Write the table into a folder, as ``measures.csv``."""
+        path = folder / "measures.csv"
+        write_beside(path, self.table.to_csv(index=False, lineterminator="\n"))
+        return path
+
+    @property
+    def spec(self) -> Any:
+        """The experiment, with the changes that the command made."""
+        return self.manifest.experiment
+
+    @property
+    def kind(self) -> str:
+        """The kind of experiment, such as ``search`` or ``fair_rag``."""
+        return str(self.spec.kind)
+
+    @property
+    def plots(self) -> dict[str, Figure]:
+        """The figures of the report, by name; a notebook shows them, and ``svg`` is the drawing.
+
+        Raises:
+            InputError: matplotlib is not installed.
+        """
+        return {figure.name: figure for figure in import_module(self.report).figures_of(self)}
+
+    def write_report(self, folder: Path) -> list[Path]:
+        """Write the report with its figures, and the table; equal results give equal files.
+
+        Returns:
+            The files that were written.
+
+        Raises:
+            InputError: An extra is not installed.
+        """
+        from fairqr.evaluation.reports.writer import write_report
+
+        values = self.write(folder)
+        shown = import_module(self.report).values_of(self)
+        return [*write_report(folder, self.template, shown, [*self.plots.values()]), values]
 
 
 def load_experiment(folder: str | Path) -> Measured:

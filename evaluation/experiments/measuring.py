@@ -16,8 +16,8 @@ from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.collections.labels import scan_corpus
 from fairqr.evaluation.estimates import mean_with_ends
 from fairqr.evaluation.evaluate import evaluate, ids_of
-from fairqr.evaluation.experiments.measured import Measured
-from fairqr.evaluation.experiments.store import Manifest, SearchRecord, Store
+from fairqr.evaluation.experiments.catalogue import Measured
+from fairqr.evaluation.experiments.specification import Manifest, SearchRecord, Store
 from fairqr.evaluation.measures.kinds import GROUPS
 from fairqr.evaluation.measures.measure import Measure, parse_measures
 from fairqr.evaluation.qrels import Qrels

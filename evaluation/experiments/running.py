@@ -13,12 +13,11 @@ from fairqr.base.errors import IndexNotFoundError, QueryError, UnsupportedError
 from fairqr.evaluation.collections.collection import Collection, Topic
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.collections.query_targets import as_target, check_target
+from fairqr.evaluation.experiments import specification as specs
 from fairqr.evaluation.experiments.engine import Done, check_answered, refusal_of, run_tasks
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.measuring import measure as measure
 from fairqr.evaluation.experiments.progress import StageWatcher
-from fairqr.evaluation.experiments.specification import Experiment, System, keywords_of
-from fairqr.evaluation.experiments.store import Manifest, Round, SearchRecord, Store
 from fairqr.evaluation.experiments.training import folds_of, gather, train
 from fairqr.evaluation.experiments.workers import RunOptions, Tools
 from fairqr.graph.search.builder import build_search_graph
@@ -48,7 +47,7 @@ class Cell:
 
     attribute: str
     form: str
-    system: System
+    system: specs.System
     seed: int
     collection: str
     corpus: str
@@ -65,7 +64,9 @@ class Cell:
         return self.system.model if asks else None
 
 
-def manifest_of(experiment: Experiment, collection: Collection, prompts: PromptLibrary) -> Manifest:
+def manifest_of(
+    experiment: specs.Experiment, collection: Collection, prompts: PromptLibrary
+) -> specs.Manifest:
     """Hold an experiment against a collection, and return what it is run with.
 
     Raises:
@@ -81,7 +82,7 @@ def manifest_of(experiment: Experiment, collection: Collection, prompts: PromptL
             Target.parse(experiment.target).check([dimension.attribute])
     has_keywords = any(topic.keywords for topic in collection.topics)
     forms = dict.fromkeys(it if has_keywords else "title" for it in experiment.queries)
-    systems, used = list[System](), dict[str, str]()
+    systems, used = list[specs.System](), dict[str, str]()
     for system in experiment.systems:
         context = system.context(k=experiment.k)
         refines = ["refine"] * system.asks_a_model
@@ -96,7 +97,7 @@ def manifest_of(experiment: Experiment, collection: Collection, prompts: PromptL
         systems.append(system.model_copy(update={"retriever": retriever}))
     topics = [topic.id for topic in collection.topics if collection.relevant(topic.id)]
     fitted = f"Estimates of relevance, if any, were fitted on: {held_out(collection.name)}."
-    return Manifest(
+    return specs.Manifest(
         experiment=experiment.model_copy(update={"systems": tuple(systems)}),
         collection=collection.name,
         collection_title=collection.title,
@@ -111,7 +112,7 @@ def manifest_of(experiment: Experiment, collection: Collection, prompts: PromptL
     )
 
 
-def cells_of(manifest: Manifest, collection: Collection) -> list[Cell]:
+def cells_of(manifest: specs.Manifest, collection: Collection) -> list[Cell]:
     """Return the cells of an experiment, in the order in which they are done."""
     experiment, found = manifest.experiment, list[Cell]()
     common: dict[str, Any] = {"target": experiment.target, "k": experiment.k}
@@ -173,7 +174,7 @@ async def prepare(tools: Tools, cell: Cell) -> None:
 
 async def search(
     tools: Tools, cell: Cell, topic: Topic, weights: TrainedModel | None
-) -> Done[SearchRecord]:
+) -> Done[specs.SearchRecord]:
     """Do a search; a query that finds nothing is a result too.
 
     Args:
@@ -186,26 +187,26 @@ async def search(
         ModelError: The model was away for a part of it.
     """
     graph = await open_graph(tools, cell)
-    facts = dict(zip(SearchRecord.keys, cell.key(topic), strict=True))
+    facts = dict(zip(specs.SearchRecord.keys, cell.key(topic), strict=True))
     context = cell.context
     if weights is not None:
         options = {**context.options, "weights": weights}
         context = context.model_copy(update={"options": options})
     try:
-        query = topic.text(keywords_of(cell.form))
+        query = topic.text(specs.keywords_of(cell.form))
         state = await graph.ainvoke({"query": query}, context=context)
     except QueryError as error:
-        return Done((SearchRecord(**facts, error=str(error)),))
+        return Done((specs.SearchRecord(**facts, error=str(error)),))
     result, usage = SearchResult.model_validate(state["result"]), usage_of(state["result"])
     name = next(iter(result.target))
-    record = SearchRecord(
+    record = specs.SearchRecord(
         **facts,
         **spent(usage),
         at_once=tools.at_once,
         **result.model_dump(include={"divergence", "stop_reason", "warnings"}),
         ids=[document.id for document in result.ranking],
         rounds=[
-            Round(ids=it.ids, exposure=it.exposure[name], divergence=it.divergence)
+            specs.Round(ids=it.ids, exposure=it.exposure[name], divergence=it.divergence)
             for it in result.iterations
         ],
         best_round=result.best_iteration,
@@ -224,7 +225,7 @@ async def search(
     return Done((record,), refusal=refusal_of(checked))
 
 
-async def run(experiment: Experiment, options: RunOptions) -> None:
+async def run(experiment: specs.Experiment, options: RunOptions) -> None:
     """Do all searches that are not done yet.
 
     Everything that they use is opened before anything is written. A system whose corpus is not
@@ -234,7 +235,7 @@ async def run(experiment: Experiment, options: RunOptions) -> None:
         FairqrError: A search cannot be done for a reason that concerns more than its topic; the
             results so far are kept.
     """
-    watcher, store = options.watcher, Store(options.folder)
+    watcher, store = options.watcher, specs.Store(options.folder)
     collection = find_collection(experiment.collection, experiment.split)
     manifest = manifest_of(experiment, collection, options.prompts)
     store.check(manifest)
@@ -251,7 +252,7 @@ async def run(experiment: Experiment, options: RunOptions) -> None:
             weights.clear()
             weights.update(await weights_of(cell, topics, collection, tools, watcher))
 
-        async def do(task: tuple[Cell, Topic]) -> Done[SearchRecord]:
+        async def do(task: tuple[Cell, Topic]) -> Done[specs.SearchRecord]:
             return await tools.do(search, *task, weights.get(task[1].id))
 
         with store.locked():
@@ -289,7 +290,7 @@ async def weights_of(
     """Return the weights that rank each topic; those of a fold learn from the other folds."""
     if (training := cell.system.train) is None:
         return {}
-    queries = {it.id: it.text(keywords_of(cell.form)) for it in topics}
+    queries = {it.id: it.text(specs.keywords_of(cell.form)) for it in topics}
     found = dict[str, TrainedModel]()
     folds = folds_of([*queries], min(training.folds, len(queries)))
     engine, progress = await open_engine(tools, cell), watcher.count(f"training {cell.system.name}")

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURES = ("trade_off", "exposure", "divergence")
-MOST_GROUPS = 7
 MOST_WARNINGS = 20
 _NUMBERS = re.compile(r"(?<!\w)[0-9]+(?:[.,][0-9]+)*(?!\w)")
 
@@ -81,7 +80,6 @@ def _part(measured: MeasuredSearches, place: tuple[str, str]) -> dict[str, Any]:
         "notes": list(dict.fromkeys(note.sentence for note in notes)),
         "means_table": _wide(means, mean_of),
         "differences_table": _wide(differences, difference_of),
-        "hidden_groups": rounds.filter(like="target of ").shape[1] - MOST_GROUPS,
         "used": _named(used, "searches", "mean rounds", "75th percentile", "maximum"),
         "drift": drift,
         "costs": _named(costs, "model calls", "tokens", "milliseconds"),
@@ -119,10 +117,8 @@ def figures_of(measured: MeasuredSearches) -> list[Figure]:
         if "trade_off" in sections:
             found += _trade_off(measured, place)
         if "rounds" in sections:
-            targets = rounds.filter(like="target of ").mean()
-            targets = targets.sort_values(ascending=False, kind="stable")
-            shown = [name.removeprefix("target of ") for name in targets.index[:MOST_GROUPS]]
-            exposure = {group: f"exposure of {group}" for group in shown}
+            exposures = rounds.filter(like="exposure of ")
+            exposure = {name.removeprefix("exposure of "): name for name in exposures}
             found += _by_round(rounds, place, "exposure", "share of exposure", exposure)
             label = "divergence (nats)"
             found += _by_round(rounds, place, "divergence", label, {"mean": "divergence"})
@@ -139,13 +135,13 @@ def _trade_off(measured: MeasuredSearches, place: tuple[str, str]) -> Iterator[F
     points = points.rename(columns=lambda name: name.rstrip("_")).dropna(subset=["x", "y"])
     if points.empty:
         return
-    listed = "; ".join(f"{it.Index} {it.x:.4f}, {it.y:.4f}" for it in points.itertuples())
     points["number"] = [str(number) for number in range(1, len(points) + 1)]
     points["line"] = points.number + "  " + points.index
     points["label"] = points.groupby(["x", "y"]).number.transform(", ".join)
     y_up = y.kind.higher_is_better is not False
     drawn = draw_lines({"": points}, str(x), str(y), y_up=y_up)
-    yield Figure(file_name("trade_off", *place), f"Scatter plot of {x} and {y}: {listed}.", drawn)
+    told = f"{x} against {y}, a point for each system; the table of results has their values."
+    yield Figure(file_name("trade_off", *place), told, drawn)
 
 
 def _by_round(
@@ -176,13 +172,6 @@ def _by_round(
             line["target"] = line.system.map(rounds.groupby("system")[target].mean())
         lines.append(line)
     panels = {str(system): own for system, own in pd.concat(lines).groupby("system", sort=False)}
-    first = next(iter(columns))
-    told = [
-        f"{system}: {', '.join(map(text.value, own.y[own.line == first].dropna()))}"
-        for system, own in panels.items()
-    ]
-    yield Figure(
-        file_name(kind, *place),
-        f"Lines by round, one panel for each system; {first}: {'; '.join(told)}.",
-        draw_lines(panels, "round, and below it the number of topics", label),
-    )
+    drawn = draw_lines(panels, "round, and below it the number of topics", label)
+    told = f"{label} by round, one panel for each system: {', '.join(panels)}."
+    yield Figure(file_name(kind, *place), told, drawn)

@@ -6,7 +6,6 @@ Signatures of the manifest are made and checked by the installed ``ssh-keygen``.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
 import re
 import subprocess
@@ -17,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from fairqr.base.errors import InputError, one_line
-from fairqr.base.files import write_beside
+from fairqr.base.files import sha256_of, write_beside
 from fairqr.evaluation.experiments.folder import THEN, Folder, shown_name, versions
 
 ROUNDING = {".json": 1e-9, ".csv": 1e-5}
@@ -72,48 +71,44 @@ def verify(
     Raises:
         InputError: The folder holds no run, or a damaged one, or no signature can be checked.
     """
-    path, signer = folder.folder / folder.name, None
-    content, signature = path.read_bytes() if folder.exists() else b"", signature_of(path)
-    own = hashlib.sha256(content).hexdigest()
+    path = folder.folder / folder.name
+    own, signature = sha256_of(path) if folder.exists() else "", signature_of(path)
+    signer = signer_of(path, allowed_signers) if allowed_signers else None
+    given = own if digest is None else digest.strip().lower().removeprefix("sha256:")
     unchecked = ["What was asked and answered: only another run can show that."]
-    if content and allowed_signers and not (signer := signer_of(path, allowed_signers)):
-        why = f"no signature of this manifest by a signer in {allowed_signers}"
-        return Verification(own, 0, (f"{signature.name} is missing, or {why}.",), tuple(unchecked))
     if not allowed_signers and signature.exists():
         unchecked.append(f"The signature {signature.name}: name its signers by --signed-by.")
     if digest is None and not signer:
         unchecked.append("When and how it was made: give the digest that it printed, by --digest.")
-    if content and digest is not None and digest.strip().lower().removeprefix("sha256:") != own:
-        why = "the manifest was changed, or is that of another run"
-        told = f"The digest of the {folder.what} is {own}, not {one_line(digest, 64)}: {why}."
+    if own and (given != own or (allowed_signers and not signer)):
+        told = (
+            f"The digest of the {folder.what} is {own}, not {one_line(given, 64)}: it was changed."
+        )
+        if given == own:
+            told = f"There is no {signature.name} of this manifest by one in {allowed_signers}."
         return Verification(own, 0, (told,), tuple(unchecked))
-    manifest = folder.manifest()
-    problems = [*folder.damage()]
+    manifest, problems = folder.manifest(), [*folder.damage()]
     if not manifest.finished:
         problems = [f"The {folder.what} is not finished; run it again."]
     if make_again and not problems:
-        made_by, here = (
-            {name: it.split(THEN)[-1] for name, it in found.items()}
-            for found in (manifest.versions, versions())
-        )
-        drawn_by, draws = (it.get("matplotlib", "none") for it in (made_by, here))
-        if drawn_by != draws:
-            told = f"The lines of pictures: matplotlib {drawn_by} drew them, not {draws}."
-            unchecked.append(told)
+        made_by = {name: it.split(THEN)[-1] for name, it in manifest.versions.items()}
+        drawn_by = made_by.get("matplotlib", "none")
+        is_drawn_alike = drawn_by == versions().get("matplotlib", "none")
+        if not is_drawn_alike:
+            unchecked.append(f"The lines of pictures, which matplotlib {drawn_by} drew.")
         try:
             with TemporaryDirectory() as made:
                 make_again(folder.folder, Path(made))
-                problems = [*_unlike(folder, Path(made), is_drawn_alike=drawn_by == draws)]
+                problems = [*_unlike(folder, Path(made), is_drawn_alike)]
         except Exception as error:  # whatever forged observations may lead to
             why = one_line(error).rstrip(".") or type(error).__name__
             problems = [f"The figures cannot be computed again: {why}."]
-        if problems and made_by.get("fairqr") != here["fairqr"]:
-            version = made_by.get("fairqr")
+        if problems and (version := made_by.get("fairqr")) != versions()["fairqr"]:
             unchecked.append(f"Words and figures of fairqr {version}: verify with that version.")
     return Verification(own, len(manifest.files), tuple(problems), tuple(unchecked), signer)
 
 
-def _unlike(folder: Folder[Any], made: Path, *, is_drawn_alike: bool) -> Iterator[str]:
+def _unlike(folder: Folder[Any], made: Path, is_drawn_alike: bool) -> Iterator[str]:
     """Yield a sentence on each file that is not as it was made again.
 
     Args:
@@ -131,7 +126,7 @@ def _unlike(folder: Folder[Any], made: Path, *, is_drawn_alike: bool) -> Iterato
         both = [folder.folder / name, made / name]
         texts = [it.read_bytes().decode(errors="backslashreplace") for it in both]
         texts = texts if is_drawn_alike else [PICTURE.sub(_outline, it) for it in texts]
-        parts, rounding = [PARTS.findall(it) for it in texts], ROUNDING.get(both[0].suffix, 0)
+        parts, rounding = [*map(PARTS.findall, texts)], ROUNDING.get(both[0].suffix, 0)
         for place, (one, other) in enumerate(zip_longest(*parts, fillvalue="")):
             if not _are_alike(one, other, rounding):
                 line = parts[0][:place].count("\n") + 1
@@ -183,9 +178,6 @@ def signer_of(manifest: Path, allowed: Path) -> str | None:
     Args:
         manifest: The file.
         allowed: The file of allowed signers, in the format of ssh-keygen(1).
-
-    Raises:
-        InputError: ssh-keygen is not installed.
     """
     files = ("-f", allowed, "-s", signature_of(manifest))
     content = manifest.read_bytes()
@@ -200,9 +192,4 @@ def _ssh_keygen(
     *arguments: str | Path, given: bytes = b"", stderr: int | None = subprocess.DEVNULL
 ) -> subprocess.CompletedProcess[bytes]:
     command = ["ssh-keygen", *arguments]
-    try:
-        return subprocess.run(command, input=given, stdout=subprocess.PIPE, stderr=stderr)  # noqa: S603
-    except FileNotFoundError:
-        raise InputError(
-            "Signatures need ssh-keygen; install OpenSSH, such as Debian's openssh-client."
-        ) from None
+    return subprocess.run(command, input=given, stdout=subprocess.PIPE, stderr=stderr)  # noqa: S603

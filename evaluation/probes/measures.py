@@ -22,7 +22,7 @@ from fairqr.agents.models.opening import CAUSAL
 from fairqr.agents.ranking import lean
 from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED, PairFigures, PairOutcome
 from fairqr.evaluation.estimates import estimate, mean_with_ends
-from fairqr.evaluation.experiments.measured import Measured
+from fairqr.evaluation.experiments.catalogue import Measured
 from fairqr.evaluation.measures.kinds import ndcg, precision
 from fairqr.evaluation.probes import store as kept
 from fairqr.evaluation.probes.collection import CELLS, GROUP_KINDS, ProbeQuery, planned_pairs

@@ -34,7 +34,7 @@ from fairqr.agents.statistics import corrected_by_holm, paired_randomisation, st
 from fairqr.base.errors import InputError
 from fairqr.evaluation.estimates import mean_with_ends
 from fairqr.evaluation.expected_exposure import expected_exposure, target_exposure
-from fairqr.evaluation.experiments.measured import Measured
+from fairqr.evaluation.experiments.catalogue import Measured
 from fairqr.evaluation.rag.collection import RagCollection
 from fairqr.evaluation.rag.specification import Policy
 from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord, RagManifest

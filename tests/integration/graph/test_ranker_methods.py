@@ -14,7 +14,7 @@ from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.ranking.rankers import RankerOptions, RankItem, open_ranker
 from fairqr.evaluation.experiments.running import run
-from fairqr.evaluation.experiments.store import Store
+from fairqr.evaluation.experiments.specification import Store
 from fairqr.evaluation.experiments.workers import RunOptions
 from fairqr.graph.search.result import SearchResult
 from fairqr.retrieval.sources.catalog import Catalog

@@ -12,8 +12,13 @@ import yaml
 from fairqr.evaluation.collections.collection import Collection, load_collection
 from fairqr.evaluation.experiments.catalogue import read_experiment
 from fairqr.evaluation.experiments.running import cells_of, manifest_of
-from fairqr.evaluation.experiments.specification import Experiment
-from fairqr.evaluation.experiments.store import Manifest, Round, SearchRecord, Store
+from fairqr.evaluation.experiments.specification import (
+    Experiment,
+    Manifest,
+    Round,
+    SearchRecord,
+    Store,
+)
 from fairqr.prompts.library import PromptLibrary
 
 SCHEMA = """attributes:

@@ -14,7 +14,7 @@ from fairqr.evaluation.experiments import running
 from fairqr.evaluation.experiments.engine import Done
 from fairqr.evaluation.experiments.measuring import measure
 from fairqr.evaluation.experiments.running import Cell, search
-from fairqr.evaluation.experiments.store import SearchRecord, Store
+from fairqr.evaluation.experiments.specification import SearchRecord, Store
 from fairqr.evaluation.experiments.training import gather
 from fairqr.evaluation.experiments.workers import RunOptions, Tools
 from fairqr.graph.search.context import Context

@@ -14,7 +14,7 @@ import pytest
 import fairqr
 from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import Collection
-from fairqr.evaluation.experiments.store import SearchRecord, Store
+from fairqr.evaluation.experiments.specification import SearchRecord, Store
 from tests.golden.reports import check_report
 from tests.unit.evaluation.experiments.small import (
     SYSTEMS,

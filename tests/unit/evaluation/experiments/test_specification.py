@@ -12,7 +12,7 @@ from fairqr.base.errors import FairqrError, InputError, TargetError, UnknownAttr
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.catalogue import SHIPPED, read_experiment
 from fairqr.evaluation.experiments.running import cells_of, manifest_of
-from fairqr.evaluation.experiments.store import Manifest
+from fairqr.evaluation.experiments.specification import Manifest
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.experiments.small import (
     experiment,

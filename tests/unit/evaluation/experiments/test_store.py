@@ -15,7 +15,7 @@ import fairqr
 from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.experiments.folder import Lines, Record, file_name
-from fairqr.evaluation.experiments.store import Manifest, SearchRecord, Store
+from fairqr.evaluation.experiments.specification import Manifest, SearchRecord, Store
 from tests.unit.evaluation.experiments.small import fill, manifest_for, records_of
 
 
