@@ -31,8 +31,7 @@ from fairqr.retrieval.sources.schema import Attribute
 QUERIES, TITLES = "raw/queries.json", "raw/titles.json"
 OBSERVATIONS, PAIRS = "raw/observations.jsonl", "raw/pairs.jsonl"
 
-PRIVATE = 0o600
-PRIVATE_FOLDER = 0o700
+PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
 
 REDACTED: Mapping[str, Any] = {
     "redacted": True,
@@ -291,9 +290,8 @@ class AuditFolder(Folder[AuditManifest]):
         kept, ids = queries, [query.id for query in queries.queries]
         if redact:
             kept, ids = pseudonymous(queries)
-        names: dict[str | int, str] = {
-            id_: it.id for id_, it in zip(ids, kept.queries, strict=True)
-        }
+        both = zip(ids, kept.queries, strict=True)
+        names: dict[str | int, str] = {own: it.id for own, it in both}
 
         def shown(record: A) -> A:
             withheld = f"{WITHHELD}, as it may quote the query"

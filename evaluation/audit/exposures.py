@@ -85,18 +85,13 @@ class Answer:
         """The unknown share of each document, shape (P,)."""
         return np.asarray(np.maximum(1 - self.members.sum(axis=1), 0.0))
 
-    @property
-    def is_saturated(self) -> bool:
-        """Whether there are more relevant documents than were looked at."""
-        return self.level >= LIKELY
-
     @cached_property
     def counted(self) -> FloatArray | None:
         """The relevance of each document that counts for shares of groups, 0 for others.
 
         None if it is not known which documents are relevant, or not all of them were looked at.
         """
-        if self.relevance is None or self.is_saturated:
+        if self.relevance is None or self.level >= LIKELY:
             return None
         return np.where(self.relevance >= self.level, self.relevance, 0.0)
 
@@ -218,7 +213,7 @@ def measure_answer(answer: Answer, dimension: Dimension, choices: Choices) -> An
         has_relevant=has_relevant,
         unknown=np.full_like(undefined, unknown / total if shown else np.nan),
         unlabelled=np.full_like(undefined, unlabelled),
-        saturated=np.full_like(undefined, answer.is_saturated),
+        saturated=np.full_like(undefined, answer.level >= LIKELY),
     )
 
 

@@ -187,9 +187,10 @@ def audit_json(audit: Audit) -> bytes:
     """
     figures, queries, printed = audit.figures, audit.queries, audit.printed()
     counts, pairs = as_data(figures.counts), as_data(audit.pairs)
+    corrected = {"correction": "Holm", "alpha": ALPHA}
     if pairs:
         ps = [it["difference"]["p"] for it in pairs["comparisons"]]
-        pairs["tests"] = _tests(len(ps) - ps.count(None))
+        pairs["tests"] = {"family": len(ps) - ps.count(None), **corrected}
     found = {
         "format": FORMAT,
         "kind": "fairqr audit",
@@ -200,14 +201,14 @@ def audit_json(audit: Audit) -> bytes:
         "queries": {it: getattr(queries, it) for it in ("design", "lines", "weight")}
         | {"too_many_failed": figures.too_many_failed}
         | counts,
-        "tests": _tests(figures.tests),
+        "tests": {"family": figures.tests, **corrected},
         "attributes": [
             {
-                "attribute": attribute,
-                "unlabelled_exposure": figures.unknown[attribute],
-                "unlabelled_candidates": figures.unlabelled[attribute],
+                "attribute": it.dimension.name,
+                "unlabelled_exposure": it.unknown(),
+                "unlabelled_candidates": it.unlabelled(),
             }
-            for attribute in audit.attributes()
+            for it in figures.by_query
         ],
         "groups": figures.groups,
         "segments": figures.segments,
@@ -218,10 +219,6 @@ def audit_json(audit: Audit) -> bytes:
     data = json.dumps(as_data(found), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
     # Half of a pair of surrogates, as a JSON of documents may hold, becomes an escape of JSON.
     return f"{data}\n".encode(errors="backslashreplace")
-
-
-def _tests(family: int) -> dict[str, Any]:
-    return {"family": family, "correction": "Holm", "alpha": ALPHA}
 
 
 def files_of(audit: Audit) -> dict[str, bytes]:
@@ -418,11 +415,9 @@ def load_layout(name: str) -> Layout:
     """
     if name not in LAYOUTS:
         raise InputError(f"There is no layout '{one_line(name)}'; choose {', '.join(LAYOUTS)}.")
-    path = Path(__file__).parent / "files" / f"{name.replace('-', '_')}.yaml"
-    held: Layout = load_yaml(path, "layout")
+    held: Layout = load_yaml(Path(__file__).parent / "files" / f"{name}.yaml", "layout")
     parts = [{"text": "", "sections": [], "folded": False} | part for part in held["parts"]]
-    defaults = {"title": "", "about": "", "not_covered": [], "small_category": 0}
-    return defaults | held | {"parts": parts}
+    return held | {"parts": parts}
 
 
 def values_of(audit: Audit, layout: Layout) -> dict[str, Any]:

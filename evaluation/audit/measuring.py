@@ -33,7 +33,7 @@ from fairqr.evaluation.audit.figures import (
 )
 from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.audit.specification import AuditSpec
-from fairqr.evaluation.estimates import Estimate, divided, effective_queries, means
+from fairqr.evaluation.estimates import divided, effective_queries, means
 from fairqr.retrieval.fairness.confusion import variances
 from fairqr.retrieval.fairness.dimension import TIMES, Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, intersection, normalise
@@ -64,7 +64,6 @@ MOST_EMPTY = 0.1
 
 FLIPS = "missing labels could change that"
 REACHES = "its interval reaches beyond the line"
-MOSTLY_UNKNOWN = "what is due is known for less than half of the queries by weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +135,6 @@ class AuditFigures:
         groups: Of each attribute, with corrected tests.
         segments: The same of each segment of the queries, but for combinations.
         tests: How many tests were declared: one for each group, over all queries and in segments.
-        unknown: The share of the exposure that went to documents without a label, by attribute.
-        unlabelled: How many candidates have no label, by attribute.
         costs: What mending would cost, by attribute; may be empty.
         contributions: The queries that add most to the leans against groups that surely get less.
         by_query: Of each attribute.
@@ -149,8 +146,6 @@ class AuditFigures:
     groups: list[GroupFigures]
     segments: list[GroupFigures]
     tests: int
-    unknown: dict[str, Estimate]
-    unlabelled: dict[str, float]
     costs: dict[str, Mending]
     contributions: list[Contribution]
     by_query: list[QueryFigures]
@@ -291,9 +286,8 @@ class _Measurement:
             intervals = means(found.reshape(-1, size), weights)
             ends[name] = np.abs([(it.low, it.high) for it in intervals]).max(axis=1)
         is_unknown = np.isnan(ends["judged"])
-        least = np.fmax(ends["split"], ESTIMATE_ERROR)
-        errors = np.where(is_unknown, least, ends["judged"]).tolist()
-        return errors, 0 if is_unknown.all() else len(self._differences["judged"])
+        errors = np.where(is_unknown, np.fmax(ends["split"], ESTIMATE_ERROR), ends["judged"])
+        return errors.tolist(), 0 if is_unknown.all() else len(self._differences["judged"])
 
     def figures(
         self, seed: int, segment: str, queries: frozenset[str], tests: int
@@ -399,8 +393,6 @@ def measure(
         groups=groups,
         segments=[it for it in figures if it.segment],
         tests=tests,
-        unknown={name: it.table.unknown() for name, it in measured.items()},
-        unlabelled={name: it.table.unlabelled() for name, it in measured.items()},
         costs=costs,
         contributions=_contributions(measured, groups, observed),
         by_query=[it.table for it in measured.values()],
@@ -453,9 +445,8 @@ def _contributions(
         # Machines add in different orders: what they print and choose goes by ten digits.
         parts = np.nan_to_num(np.maximum(of.table.weights() * leans, 0.0)).round(10)
         order = sorted(np.flatnonzero(parts), key=lambda row: (-parts[row], of.table.queries[row]))
-        rows = order[:CONTRIBUTIONS]
-        seen = observed([of.table.queries[row] for row in rows])
-        for row, observation in zip(rows, seen, strict=True):
+        seen = observed([of.table.queries[row] for row in order[:CONTRIBUTIONS]])
+        for row, observation in zip(order, seen, strict=False):
             answer, target = of.answer(observation), of.table.by_label("target")[row]
             # Who has a lean has a target.
             known = answer.relevance is not None
@@ -526,7 +517,7 @@ class Condition:
         if is_tested and (may_turn or self.holds(group, sure=False)):
             return REASONS.get(group.verdict, open_by)
         if group.known < 0.5 and not is_over_all:
-            return MOSTLY_UNKNOWN
+            return "what is due is known for less than half of the queries by weight"
         sides |= {*map(self._meets, self._ends_by_labels(group))}
         return open_by if sure and True in sides else ""
 

@@ -14,7 +14,7 @@ from numpy.random import Generator
 
 from fairqr.agents.statistics import stream
 from fairqr.base.errors import InputError, one_line
-from fairqr.retrieval.sources.documents import ProgressFunction, chunks
+from fairqr.retrieval.sources.documents import chunks
 from fairqr.retrieval.sources.query_files import QueryRow
 
 MOST_QUERIES = 200_000
@@ -87,7 +87,6 @@ def collect_queries(
     seed: int = 0,
     weighted_by: str | None = None,
     origin: str = "queries given",
-    progress: ProgressFunction | None = None,
 ) -> Queries:
     """Count rows with the same id, text and segment together, or draw some rows and count those.
 
@@ -102,7 +101,6 @@ def collect_queries(
         seed: Of the draws. The same seed and rows in the same order give the same sample.
         weighted_by: What the weights are called; None if each row counts once.
         origin: What the queries are called in messages.
-        progress: Called now and then with the number of rows read.
 
     Raises:
         InputError: There are no queries, blank ones, too many different ones or segments, two
@@ -136,8 +134,6 @@ def collect_queries(
         elif kept:
             draws = draws or kept[:1] * sample
             _redraw(draws, kept, ends, rng)
-        if progress is not None:
-            progress(read)
 
     if not read:
         raise InputError(f"The {origin} are empty; give at least one query.")

@@ -66,13 +66,6 @@ Group = tuple[str, str]
 """An attribute and one of its groups."""
 
 
-def memberships_of(
-    table: DocumentTable, attributes: Iterable[Attribute], ids: Sequence[str]
-) -> engines.Memberships:
-    """Return the memberships of documents in single attributes."""
-    return {it.name: table.memberships(Dimension(it, (it,)), ids) for it in attributes}
-
-
 class _Reach(NamedTuple):
     """How far down a search went.
 
@@ -156,8 +149,8 @@ class Asker:
         """
         if self.qrels is None or not ("read_by_id" in self.engine.capabilities or self._rankings):
             return []
-        relevant = {id_ for it in queries for id_ in relevant_in(self.qrels.get(it.id, {}))}
-        return sorted(relevant - self._looked_up)
+        judged = (pair for it in queries for pair in self.qrels.get(it.id, {}).items())
+        return sorted({id_ for id_, grade in judged if grade > 0} - self._looked_up)
 
     async def look_up(
         self, ids: Sequence[str], progress: ProgressFunction, at_once: int = LOOKED_UP
@@ -199,9 +192,10 @@ class Asker:
         pool.add(hits.ids, hits.memberships)
         relevance: dict[str, tuple[float, ...]] = {}
         levels: dict[str, float] = {}
-        relevant = set(relevant_in((self.qrels or {}).get(query.id, {})))
+        grades = (self.qrels or {}).get(query.id, {})
+        relevant = {id_ for id_, grade in grades.items() if grade > 0}
         known = sorted(it for it in relevant if it in self._judged)
-        judged = memberships_of(self._judged, self.attributes, known)
+        judged = self._groups(self._judged, known)
         # What cannot be read by its id is not in the index, so no ranking could show it.
         readable = self._looked_up if "read_by_id" in self.engine.capabilities else frozenset[str]()
         missing = relevant.difference(known, pool.ids)
@@ -217,7 +211,7 @@ class Asker:
             judged = {}
         if hidden > HIDDEN * len(relevant):
             levels = dict.fromkeys((it.name for it in self.attributes), 1.0)
-        groups = memberships_of(pool, self.attributes, pool.ids)
+        groups = self._groups(pool, pool.ids)
         observation = Observation(
             query=query.id,
             status="ok" if hits.ids else "empty",
@@ -259,7 +253,7 @@ class Asker:
         wanted: dict[Group | None, int] = dict.fromkeys(self.widened, WIDENED_BY)
         estimated: Estimates | None = None
         levels: dict[str, float] = {}
-        groups = memberships_of(pool, self.attributes, answer.ids)
+        groups = self._groups(pool, answer.ids)
         answered: dict[Group | None, list[str]] = {
             (it.name, group): [*compress(answer.ids, groups[it.name][:, place] > 0)]
             for it in self.attributes
@@ -303,6 +297,9 @@ class Asker:
                 break
         return estimated, levels
 
+    def _groups(self, table: DocumentTable, ids: Sequence[str]) -> engines.Memberships:
+        return {it.name: table.memberships(Dimension(it, (it,)), ids) for it in self.attributes}
+
     def _searches_of(self, attribute: Attribute) -> list[Group | None]:
         """Return the searches that find the groups of an attribute; None is the plain one.
 
@@ -311,11 +308,6 @@ class Asker:
         own = [(attribute.name, group) for group in attribute.universe]
         within: list[Group | None] = [group for group in own if group in self.widened]
         return within if len(within) == len(own) else [*within, None]
-
-
-def relevant_in(judged: Mapping[str, int]) -> list[str]:
-    """Return the documents that were judged relevant."""
-    return [id_ for id_, grade in judged.items() if grade > 0]
 
 
 async def audit_engine(
@@ -409,14 +401,14 @@ async def audit_engine(
         deepens=spec.widen,
     )
     info, source = await engine.info(), getattr(engine, "source", None)
-    inputs = {"judgements": qrels, "pairs": pairs}
+    inputs = (("judgements", qrels), ("pairs", pairs))
     manifest = AuditManifest(
         versions=versions() | ({"server": info.server} if info.server else {}),
         spec=spec.model_dump(mode="json"),
         source=without_secrets(source.model_dump(mode="json"))
         if isinstance(source, Source) and not withhold_place
         else {},
-        inputs={name: _hash(read) for name, read in inputs.items() if read is not None},
+        inputs={name: _hash(read) for name, read in inputs if read is not None},
         queries=queries.fingerprint,
         command=without_secrets(tuple(command)),
         engine={
@@ -545,23 +537,17 @@ async def _ask(
             tolerated=IndexUnavailableError,  # the report tells which queries failed
         )
 
-    asked = _cost(asker, left, len(every), rate) if left else ""
+    pace = f", at most {rate:g} a second, so at least {time_left(len(left) / rate)}" if rate else ""
+    asked = f"{counted(len(left), 'query', 'queries')} for '{asker.engine.name}'"
+    asked = f"{asked}, up to {asker.requests(left, len(every)):,} requests{pace}" if left else ""
     if cost := "; then ".join(filter(None, (asked, then))):
         watcher.note(cost)
     await asker.find_limit(every if left else ())
-    by = f"The engine '{asker.engine.name}'"
-    await run("queries", every, observe, folder.observations, by)
+    await run("queries", every, observe, folder.observations, f"The engine '{asker.engine.name}'")
     check_labels()
     folder.begin(manifest)
     if pairs:
         await run("pairs", pairs.tasks, pairs.do, folder.pairs, f"'{pairs.name}'")
-
-
-def _cost(asker: Asker, left: Sequence[AuditQuery], every: int, rate: float | None) -> str:
-    """Say what is asked of the engine, and how long that takes at least."""
-    requests, queries = asker.requests(left, every), counted(len(left), "query", "queries")
-    pace = f", at most {rate:g} a second, so at least {time_left(len(left) / rate)}" if rate else ""
-    return f"{queries} for '{asker.engine.name}', up to {requests:,} requests{pace}"
 
 
 async def _titles(engine: SearchEngine, audit: Audit, watcher: StageWatcher) -> dict[str, str]:

@@ -110,7 +110,6 @@ async def audit(
                 seed=spec.seed,
                 weighted_by=weight,
                 origin=f"queries {queries}" if isinstance(queries, Path) else "queries given",
-                progress=watcher.count("reading queries"),
             )
             found = await audit_engine(
                 spec,

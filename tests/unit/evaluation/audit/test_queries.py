@@ -50,11 +50,6 @@ def test_lines_with_the_same_text_are_one_query(tmp_path: Path) -> None:
         "All 3 different queries of 4 lines were asked; each counts by its 'count'. "
         "Lines of weight 0, left out: 1."
     )
-    found = read(tmp_path / "queries.txt", "red\nblue\nred\n")
-    assert [(query.weight, query.lines) for query in found.queries] == [(2.0, 2), (1.0, 1)]
-    assert found.design == (
-        "All 2 different queries of 3 lines were asked; each counts by its number of lines."
-    )
 
 
 def test_ids_are_those_of_the_file_or_hashes_of_texts(tmp_path: Path) -> None:
@@ -124,8 +119,9 @@ def test_a_sample_says_what_it_is(tmp_path: Path) -> None:
         "1,000 draws with replacement from 3 lines, the probability of a line being proportional "
         "to its 'count' (seed 4), gave 2 different queries; each counts as often as it was drawn."
     )
-    said = read(tmp_path / "q.txt", "red\n", sample=2).design
-    assert "the probability of a line being equal for all (seed 0), gave 1 different" in said
+    said = [read(tmp_path / "q.txt", "red\nred\n", sample=n).design for n in (2, None)]
+    assert "the probability of a line being equal for all (seed 0), gave 1 different" in said[0]
+    assert said[1].endswith(" of 2 lines were asked; each counts by its number of lines.")
 
 
 weights = st.lists(st.integers(0, 50), min_size=1, max_size=60).filter(any)
@@ -193,13 +189,10 @@ def test_a_million_lines_are_sampled_in_seconds_and_memory_does_not_grow_with_th
 ) -> None:
     """By a fifth of them, in a fifth of the time."""
     content = "".join(f"{row.text},{row.weight}\n" for row in a_log(200_000))
-    told, path = list[int](), tmp_path / "log.csv"
     begun = time.process_time()
-    found = read(path, f"query,count\n{content}", sample=500, seed=1, progress=told.append)
+    found = read(tmp_path / "log.csv", f"query,count\n{content}", sample=500, seed=1)
     assert time.process_time() - begun < 6  # .6 s on an idle core
     assert (found.lines, sum(it.weight for it in found.queries)) == (196_000, 500)
-    assert told[-1] == 200_000
-    assert told == sorted(told)
 
     def peak(lines: int) -> int:
         tracemalloc.start()
