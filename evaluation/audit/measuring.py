@@ -370,7 +370,7 @@ def measure(
     figures = [
         group for it, segment, ids in parts for group in it.figures(spec.seed, segment, ids, tests)
     ]
-    figures = [_complete(it, costs.get(it.attribute), spec.failures) for it in corrected(figures)]
+    figures = [completed(it, costs.get(it.attribute), spec.failures) for it in corrected(figures)]
     if failed > spec.failures:
         figures = [replace(it, verdict="cannot_tell", flips=False) for it in figures]
     groups = [it for it in figures if not it.segment]
@@ -401,7 +401,7 @@ def measure(
     )
 
 
-def _complete(group: GroupFigures, mending: Mending | None, most_saturated: float) -> GroupFigures:
+def completed(group: GroupFigures, mending: Mending | None, most_saturated: float) -> GroupFigures:
     """Add what a group would get, or take back what cannot be said.
 
     Args:

@@ -16,23 +16,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairqr.evaluation.audit.bundle import Observation
 from fairqr.evaluation.audit.exposures import Answer, AnswerFigures, Choices, measure_answer
 from fairqr.evaluation.audit.figures import ESTIMATES, GroupFigures, QueryFigures, corrected
-from fairqr.evaluation.audit.measuring import measure
-from fairqr.evaluation.audit.queries import AuditQuery
+from fairqr.evaluation.audit.measuring import completed
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.retrieval.engines.hybrid.texts import end_of
 from fairqr.retrieval.fairness.dimension import Dimension
-from fairqr.retrieval.fairness.table import coded
-from fairqr.retrieval.sources.schema import Attribute, Schema
+from fairqr.retrieval.sources.schema import Attribute
 
 QUERIES = 20_000
 AUDITS = 1_000
 SHARES = ((0.02, 0.98), (0.05, 0.1, 0.15, 0.3, 0.4), (0.1, 0.9), (0.25, 0.75), (0.5, 0.5))
 CHOICES = Choices(k=20)
-SPEC = AuditSpec(k=CHOICES.k, mend=0)
-Shown = list[AnswerFigures] | list[Observation]
+LOOKED_AT = 100
+"""So many documents an estimate sees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,7 @@ class World:
     """
 
     dimension: Dimension
-    shown: dict[str, Shown]
+    shown: dict[str, list[AnswerFigures]]
     truth: dict[str, GroupFigures]
 
 
@@ -100,7 +97,7 @@ def world(
                 break
     every = np.ones(queries)
     plain = Dimension(right, (right,))
-    truth = {name: _figures(plain, name, held, every, seed)[0] for name, held in known.items()}
+    truth = {name: _figures(plain, held, every, seed)[0] for name, held in known.items()}
     return World(dimension, shown, truth)
 
 
@@ -121,7 +118,8 @@ def titles(broad: float, others: str, seed: int, queries: int = 2_000) -> World:
     """
     random = np.random.default_rng([seed, int(100 * broad)])
     attribute = Attribute(name="age", field="age", groups=("old", "young"))
-    shown: dict[str, list[Observation]] = {"judged": [], "estimated": []}
+    dimension, every = Dimension(attribute, (attribute,)), np.ones(queries)
+    shown: dict[str, list[AnswerFigures]] = {"judged": [], "estimated": []}
     for number in range(queries):
         is_broad = number < broad * queries
         count = int(random.integers(300, 901) if is_broad else random.integers(20, 81))
@@ -130,38 +128,24 @@ def titles(broad: float, others: str, seed: int, queries: int = 2_000) -> World:
         old = random.random(count) < (0.24 if kind == "even" else 0.6 * is_long)
         relevant = (random.random(count) < chance).astype(float)
         order = np.argsort(is_long + 0.4 * random.normal(size=count))
-        first = order[: SPEC.depth]
+        first = order[:LOOKED_AT]
         level = end_of(chance, first.tolist()) if is_broad else 0.0
-        for name, pool, relevance in ("judged", order, relevant), ("estimated", first, chance):
-            one = Observation(
-                query=str(number),
-                status="ok",
-                ids=tuple(map(str, first.tolist())),
-                others=tuple(map(str, pool[len(first) :].tolist())),
-                relevance=tuple(relevance[pool].tolist()),
-                groups=coded({"age": np.eye(2)[1 - old[pool]]}, {"age"}),
-                levels={"age": level} if name == "estimated" else {},
-            )
-            shown[name].append(one)
-    dimension, every = Dimension(attribute, (attribute,)), np.ones(queries)
-    truth = {name: _figures(dimension, name, held, every, seed)[0] for name, held in shown.items()}
+        for name, pool, told in ("judged", order, relevant), ("estimated", first, chance):
+            is_judged, members = name == "judged", np.eye(2)[1 - old[pool]]
+            answer = Answer(members, len(first), told[pool], is_judged, 0.0 if is_judged else level)
+            shown[name].append(measure_answer(answer, dimension, CHOICES))
+    truth = {name: _figures(dimension, held, every, seed)[0] for name, held in shown.items()}
     return World(dimension, shown, truth)
 
 
 def _figures(
-    dimension: Dimension, relevance: str, shown: Shown, weights: Sequence[float], seed: int
+    dimension: Dimension, shown: Sequence[AnswerFigures], weights: Sequence[float], seed: int
 ) -> list[GroupFigures]:
-    if isinstance(shown[0], Observation):
-        numbered = [it.model_copy(update={"query": str(place)}) for place, it in enumerate(shown)]
-        schema = Schema(attributes={dimension.name: dimension.attribute})
-        asked = {str(it): AuditQuery(str(it), "", weight) for it, weight in enumerate(weights)}
-        return measure(
-            SPEC, schema, asked, lambda ids: [numbered[int(it)] for it in ids], relevance=relevance
-        ).groups
     table = QueryFigures(dimension)
     for weight, one in zip(weights, shown, strict=True):
         table.add(float(weight), one)
-    return corrected(table.figures(np.random.default_rng(seed)))
+    figures = corrected(table.figures(np.random.default_rng(seed)))
+    return [completed(it, None, AuditSpec().failures) for it in figures]
 
 
 def _checked(dimension: Dimension, checked: int, random: np.random.Generator) -> Dimension:
@@ -207,7 +191,7 @@ def audits(
         drawn = [shown[place] for place in random.integers(0, len(shown), size)]
         weights = np.exp(spread * random.normal(size=size))
         dimension = _checked(made.dimension, checked, random) if checked else made.dimension
-        groups = _figures(dimension, relevance, drawn, weights, number)
+        groups = _figures(dimension, drawn, weights, number)
         first, whole = groups[0], made.truth["judged"].lean.value
         if first.verdict != "saturated":
             outcome["lean of all"] += first.lean.low <= whole <= first.lean.high

@@ -201,11 +201,7 @@ async def test_an_attribute_without_labels_ends_the_audit_early_and_each_time(
     ("spec", "problem"),
     [
         ({"target": "relevance:0.5,population:0.5"}, "gives no population for 'kind'"),
-        (
-            {"target": ["population:1", "kind=a:0.5,b:0.5"]},
-            "no population for 'gender×kind'; add one, measure no combinations",
-        ),
-        ({"target": "sex=f:0.5,m:0.5"}, "the group 'f' of 'sex', which is not measured"),
+        ({"target": ["population:1", "kind=a:0.5,b:0.5"]}, "no population for 'gender×kind'; add"),
         ({"reference": {"gender": "nothing"}}, "'gender=nothing' is no group of this audit"),
         ({"reference": {"nothing": "female"}}, "'nothing=female' is no group of this audit"),
     ],
@@ -246,28 +242,26 @@ async def test_the_report_names_its_examples_by_their_titles(
     engine: Breaking, tmp_path: Path
 ) -> None:
     """But where they would tell what was asked: a redacted query, or one that was asked rarely."""
-
-    async def titled(
-        name: str, words: Queries | None = None, rare: int = 5, **how: Any
-    ) -> tuple[dict[str, str], str]:
-        spec = UNIFORM.model_copy(update={"rare": rare})
-        audit = await audited(engine, tmp_path / name, words or WORDS, spec, **how)
-        assert json.loads((audit.folder / "raw/titles.json").read_text()) == audit.titles
-        assert not any(b"body" in it.read_bytes() for it in audit.folder.glob("raw/*"))
+    told, spec = {}, UNIFORM.model_copy(update={"rare": 150})
+    rarely = words_of(asks=[200, 200])
+    for name, words, how in (
+        ("redacted", WORDS, {"redact": True}),
+        ("plain", WORDS, {}),
+        ("rare", rarely, {}),
+    ):
+        audit = await audited(engine, tmp_path / name, words, spec, **how)
+        raw, text = tmp_path / name / "raw", (tmp_path / name / "report.md").read_text()
+        assert json.loads((raw / "titles.json").read_text()) == audit.titles
+        assert (raw / "titles.json").stat().st_mode & 0o777 == 0o600
+        assert not any(b"body" in it.read_bytes() for it in raw.iterdir())
         assert verify(AuditFolder(audit.folder), audit.digest, make_again).problems == ()
-        return dict(audit.titles), (audit.folder / "report.md").read_text()
-
-    titles, text = await titled("redacted", redact=True)
-    assert (engine.reads, titles) == ([], {})
-    assert "Title of" not in text
-    assert "-00" in text
-    titles, text = await titled("plain")
-    assert titles == {id_: f"Title of {id_.replace('-', ' ')}" for id_ in engine.reads[0]}
-    assert "Title of" in text
-    assert not any(f") {id_}" in text for id_ in titles)
-    assert (tmp_path / "plain/raw/titles.json").stat().st_mode & 0o777 == 0o600
-    titles, text = await titled("rare", words_of(asks=[200, 200]), rare=150)
-    assert {id_[:6] for id_ in titles} == {"word00", "word01"}
+        assert ("Title of" in text) == bool(audit.titles) == (name != "redacted")
+        assert not any(f") {id_}" in text for id_ in audit.titles)
+        told[name] = (audit.titles, text)
+    assert "-00" in told["redacted"][1]
+    (plain, _), (rare, text) = told["plain"], told["rare"]
+    assert plain == {id_: f"Title of {id_.replace('-', ' ')}" for id_ in engine.reads[0]}
+    assert {id_[:6] for id_ in rare} == {"word00", "word01"}
     assert "asked fewer than 150 times" in text
 
 
