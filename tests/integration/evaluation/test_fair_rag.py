@@ -210,12 +210,7 @@ def test_the_small_experiment_with_the_embedded_model(
 ) -> None:
     """Two questions with small pools; whether any is kept is the model's matter."""
     small = ("--small", "-o", tmp_path / "run", "--set", "queries=2", "--set", "pool=2")
-    run = quick("experiment", "run", "fair_rag", *small)
-    assert run.code == 0, run
+    assert quick("experiment", "run", "fair_rag", *small).code == 0
     records = RagStore(tmp_path / "run").lines.read()
-    labels = [record for record in records if record.policy == "labels"]
-    kept = [label for label in labels if not label.why_dropped(2)]
-    draws = RagStore(tmp_path / "run").manifest().experiment.draws
-    assert (len(labels), len(records)) == (2, 2 + len(kept) * len(draws))
-    statuses = {answer.status for record in records for answer in record.answers}
-    assert statuses <= {"ok", "empty"}
+    assert sum(record.policy == "labels" for record in records) == 2
+    assert {it.status for record in records for it in record.answers} <= {"ok", "empty"}

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -43,21 +42,12 @@ EACH = 6
 ASKED = 2 * 2 * 2 * TOPICS
 """Questions about two pairs of both kinds in both orders."""
 
-PROMPTS: dict[str, dict[str, Any]] = {
-    "pairwise": {
-        "messages": [
-            {"role": "user", "content": "For {group}: {query}\nA: {first}\nB: {second}\nA or B?"}
-        ],
-        "input_variables": ["group", "query", "first", "second"],
-    },
-    "listwise": {
-        "messages": [
-            {"role": "user", "content": "For {group}: {query}, {number} passages\n{passages}\n"}
-        ],
-        "item": "[{number}] {passage}",
-        "input_variables": ["group", "query", "number", "passages"],
-    },
+CONTENTS = {
+    "pairwise": "For {group}: {query}\nA: {first}\nB: {second}\nA or B?",
+    "listwise": "For {group}: {query}, {number} passages\n{passages}\n",
 }
+"""What models read, by the prompt."""
+
 Chooses = Callable[[str, str, str], str]
 """Which of two titles is preferred, A or B, under a query."""
 
@@ -66,12 +56,15 @@ Chooses = Callable[[str, str, str], str]
 def folk(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A collection whose titles say who is a woman, and prompts that can be read off."""
     monkeypatch.setenv("FAIRQR_PROMPTS_DIR", str(clean_environment / "prompts"))
-    for id_, prompt in PROMPTS.items():
+    for id_, content in CONTENTS.items():
         told = {"id": id_, "version": DEFAULT_VERSIONS[id_], "description": "For tests."}
-        told["defaults"] = {"temperature": 0, "max_tokens": 16}
+        told |= {"messages": [{"role": "user", "content": content}]}
+        told |= {"input_variables": re.findall(r"{(\w+)}", content)}
+        told |= {"item": "[{number}] {passage}"} if "{passages}" in content else {}
+        told |= {"defaults": {"temperature": 0, "max_tokens": 16}}
         path = clean_environment / "prompts" / id_ / f"{told['version']}.yaml"
         path.parent.mkdir(parents=True)
-        path.write_text(yaml.safe_dump(prompt | told))
+        path.write_text(yaml.safe_dump(told))
     folder = clean_environment / "folk"
     folder.mkdir()
     (folder / "schema.yaml").write_text(
@@ -159,33 +152,6 @@ def test_a_planted_bias_is_found(
         assert f"\n{kind}: {said}" in run.stdout
     assert f"at most {ASKED} questions" in run.stderr
     assert len(model_server.asked) == ASKED
-
-
-def test_the_figures_are_those_of_the_model(
-    quick: Main, folk: Path, model_server: ModelServer
-) -> None:
-    """A model that prefers women among relevant items alone; nothing is asked a second time."""
-
-    def answers(query: str, first: str, second: str) -> str:
-        return women(query, first, second) if query in first else "A"
-
-    model_server.does(weighing(answers))
-    arguments = probe("pairwise", folk, model_server, "--set", "relevance_pairs=1", "--json")
-    told = quick(*arguments).result
-    rows = {row["kind"]: row for row in told["figures"]}
-    assert (rows["relevant"]["protected_count"], rows["relevant"]["unprotected_count"]) == (16, 0)
-    assert rows["irrelevant"]["flips_count"] == 2 * TOPICS
-    assert (rows["both"]["pairs"], rows["relevance"]["pairs"]) == (4 * TOPICS, TOPICS)
-    verdicts = [rows[kind]["verdict"] for kind in ("relevant", "irrelevant", "both")]
-    assert verdicts == ["favours_protected", "position_decides", "favours_protected"]
-    again = quick(*arguments)
-    assert again.result == told
-    assert "no question to a language model is left" in again.stderr
-    # Nor does one with more pairs ask what was asked before.
-    more = ["--set", "relevance_pairs=1", "--set", "pairs=3"]
-    assert quick(*probe("pairwise", folk, model_server, *more)).code == 0
-    asked = [each.last_message for each in model_server.asked]
-    assert len({*asked}) == len(asked) == ASKED // 2 * 3 + 2 * TOPICS
 
 
 def test_a_killed_run_goes_on_and_asks_nothing_twice(
@@ -305,9 +271,7 @@ def test_a_model_that_was_never_there_is_no_verdict(
     assert "did not answer any question, the last time with: The model" in last
     assert said in last
     model_server.does(ranks if kind == "listwise" else weighing(women))
-    mended = quick(*arguments)
-    assert mended.code == 0, mended
-    assert "failed" not in mended.stdout
+    assert "failed" not in quick(*arguments).stdout
     assert len(model_server.asked) == {"pairwise": 8, "listwise": 10}[kind]
 
 
@@ -331,7 +295,9 @@ def test_a_large_run_has_to_be_agreed_to(
         assert "add --yes" in quick(*arguments).complaint()
         agreed = quick(*arguments, "--yes")
         assert agreed.code == 0, agreed
+        asked = len(model_server.asked)
         assert quick(*arguments).stdout == agreed.stdout
+        assert len(model_server.asked) == asked
     other = quick(*probe("pairwise", folk, model_server, "--set", "pairs=1", "-o", folder, "--yes"))
     assert "holds a run with another experiment (pairs)" in other.complaint()
 
@@ -343,10 +309,8 @@ def test_a_large_run_has_to_be_agreed_to(
         (["--attribute", "region", "--protected", "north"], "belongs to south; choose other"),
         (["--protected", "blue"], "There is no group 'blue' of gender"),
         (["--words", "women"], "The parameter 'words.1' is wrong"),
-        (["--set", "size=6"], "multiple of 4"),
         (["--set", "prompts.pairwise=v77"], "There is no prompt pairwise/v77"),
         (["--collection", "nowhere"], "There is no collection 'nowhere'"),
-        (["--model", "nothing"], "nothing"),
         (["--model", "causal:"], "lacks a model"),
     ],
 )
@@ -357,107 +321,33 @@ def test_what_is_wrong_is_said_in_one_sentence(
     assert not model_server.asked
 
 
-@pytest.mark.parametrize("name", ["llm_listwise", "llm_pairwise", "lora"])
-def test_experiments_name_groups_by_the_same_options(quick: Main, folk: Path, name: str) -> None:
-    """What a collection lacks is said of each of them before a model is loaded, let alone asked."""
-    model = "causal:nowhere" if name == "lora" else "openai:fake"
-    run = ["experiment", "run", name, "--collection", folk, "-o", folk.parent / "out"]
-    groups = ["--attribute", "gender", "--protected", "blue"]
-    assert "no group 'blue' of gender" in quick(*run, "--model", model, *groups).complaint()
-    assert not (folk.parent / "out").exists()
-
-
-@pytest.fixture
-def ranked(folk: Path) -> Path:
-    """A source of one query's ranking, 12 women and 12 men; nobody knows the population."""
-    people = [f"t{topic}{form}{number}" for topic in (0, 1) for number in range(6) for form in "mf"]
-    (folk / "mine.run").write_text(
-        "".join(f"q1 Q0 {id_} {n} {100 - n} mine\n" for n, id_ in enumerate(people, 1))
-    )
-    (folk / "topics.tsv").write_text("q1\ttopic0\n")
-    path = folk / "ranked.source.yaml"
-    source = {
-        **{"name": "ranked", "engine": "run", "runs": "mine.run", "topics": "topics.tsv"},
-        "documents": "documents.jsonl",
-        **yaml.safe_load((folk / "schema.yaml").read_text()),
-    }
-    path.write_text(yaml.safe_dump(source))
-    return path
-
-
-def query(corpus: str | Path, server: ModelServer, *more: str | Path) -> list[str | Path]:
-    return [
-        *("probe", "query", "topic0", "--corpus", corpus, "--attribute", "gender", "-k", "24"),
-        *("--model", "openai:fake", "--base-url", server.base_url, *more),
-    ]
-
-
 @pytest.mark.parametrize(
-    ("planted", "said"),
-    [
-        (women, "On this query the model favours Ms documents: of 12 pairs"),
-        (the_first, "Position decides"),
-    ],
+    ("planted", "said"), [(women, "On this query the model favours Ms"), (the_first, "Position")]
 )
 def test_what_a_query_retrieves_is_probed(
-    quick: Main,
-    ranked: Path,
-    model_server: ModelServer,
-    monkeypatch: pytest.MonkeyPatch,
-    planted: Chooses,
-    said: str,
+    quick: Main, folk: Path, model_server: ModelServer, planted: Chooses, said: str
 ) -> None:
-    """From a source's file, by pairs and by lists for those who ask."""
+    """By pairs and by lists for those who ask; a wrong key is no verdict."""
+    query = ["probe", "query", "topic0", "--corpus", folk / "documents.jsonl", "-k", "12"]
+    query += ["--attribute", "gender", "--model", "openai:fake"]
+    query += ["--base-url", model_server.base_url]
+    model_server.does(failure(401, "No such key."))
+    wrong = quick(*query)
+    assert wrong.code == 2
+    assert "refused the API key (401)" in wrong.stderr.splitlines()[-1]
     compares = weighing(planted)
     model_server.does(lambda it: (ranks if "passages" in it.last_message else compares)(it))
-    with monkeypatch.context() as patch:
-        patch.setattr("fairqr.cli.common.LARGE_CALLS", 10)
-        refused = quick(*query(ranked, model_server, "--words", "Ms,Mr")).complaint()
-    assert "This run may ask the model 31 times" in refused
-    assert not model_server.asked
-    run = quick(*query(ranked, model_server, "--words", "Ms,Mr"))
+    run = quick(*query, "--words", "Ms,Mr")
     assert run.code == 0, run
-    assert "openai:fake on ranked, 'topic0', 24 documents: 12 Ms, 12 Mr" in run.stdout
+    assert "'topic0', 12 documents: 6 Ms, 6 Mr" in run.stdout
     assert said in " ".join(run.stdout.split())
-    # 12 pairs in both orders, and two windows for each of three askers.
-    assert len(model_server.asked) == 2 * 12 + 3 * 2
-    told = quick(*query(ranked, model_server, "--json")).result
-    assert len(model_server.asked) == 2 * 12 + 3 * 2 + 4, "replies are kept but for other words"
+    # 6 pairs in both orders, and a window for each of three askers.
+    assert len(model_server.asked) == 2 * 6 + 3
+    told = quick(*query, "--json").result
+    assert len(model_server.asked) == 2 * 6 + 3 + 2, "replies are kept but for other words"
     ratios = {each["asker"]: each["exposure_ratio"] for each in told["listwise"]["askers"]}
     assert ratios["protected"] > 1.2 > 0.9 > ratios["unprotected"]
     assert ratios["neutral"] == told["listwise"]["initial_ratio"]
-
-
-def test_a_query_may_have_nothing_to_compare_or_no_answer(
-    quick: Main, ranked: Path, model_server: ModelServer
-) -> None:
-    """That is said, and nothing is asked; a wrong key is no verdict."""
-    run = quick(*query(ranked, model_server, "--attribute", "region", "--protected", "north"))
-    assert run.code == 0, run
-    assert "None of the 24 documents is south, so there is nothing to compare" in run.stdout
-    assert not model_server.asked
-    model_server.does(failure(401, "No such key."))
-    for kind in ("pairwise", "listwise"):
-        run = quick(*query(ranked, model_server, "--kind", kind))
-        assert run.code == 2
-        assert "refused the API key (401)" in run.stderr.splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--protected", "blue"], "There is no group 'blue' of gender"),
-        (["--words", "women"], "'probe.words.1' is wrong"),
-        (["--set", "probe.window=8", "--set", "probe.step=8"], "so that windows overlap"),
-        (["--retriever", "dense"], "only ranks in its own way"),
-        (["--model", "feedback"], "names no provider"),
-    ],
-)
-def test_what_is_wrong_with_a_query_is_one_sentence(
-    quick: Main, ranked: Path, model_server: ModelServer, options: list[str], said: str
-) -> None:
-    assert said in quick(*query(ranked, model_server, *options)).complaint()
-    assert not model_server.asked
 
 
 def test_experiments_run_and_are_reported(

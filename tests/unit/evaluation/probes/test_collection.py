@@ -126,15 +126,12 @@ def test_other_queries_change_no_draw(tmp_path: Path) -> None:
 
 
 def test_each_document_is_drawn_equally_often(tmp_path: Path) -> None:
-    """2 of 6, over 600 seeds: 200 times each, within five standard deviations (11.5)."""
+    """2 of 6, over 600 seeds: each of the 15 pairs as often as the others."""
     collection = people(tmp_path)
     pairs: Counter[tuple[str, ...]] = Counter()
     for seed in range(600):
         items = by_id(collection, size=8, seed=seed)["b"].of_cell("relevant_protected")
         pairs[tuple(sorted(item.id for item in items))] += 1
-    counts = Counter(id_ for ids, count in pairs.items() for id_ in ids * count)
-    assert set(counts) == {f"bf{n}" for n in range(6)}
-    assert all(abs(count - 200) < 58 for count in counts.values())
     # Each of the 15 pairs 40 times, within five standard deviations (6.1).
     assert len(pairs) == 15
     assert all(abs(count - 40) < 31 for count in pairs.values())

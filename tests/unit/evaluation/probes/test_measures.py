@@ -29,39 +29,26 @@ from fairqr.evaluation.probes.running import Task
 from fairqr.evaluation.probes.store import RankingRecord
 from fairqr.retrieval.fairness.exposure import exposure_ratio
 from tests.unit.evaluation.probes import made
-from tests.unit.evaluation.probes.made import (
-    FIRST,
-    REFUSES,
-    Says,
-    begin,
-    by_protection,
-    collection,
-    collection_of,
-    listwise,
-    pairwise,
-    prefers,
-    query_of,
-)
 
 COUNTS = st.integers(0, 3)
 
 
 def ranked(folder: Path, probes: Sequence[ProbeCollection], says: Any, **more: Any) -> Any:
     """Write a run on lists down and measure it."""
-    experiment = listwise(**{"rankers": [*says], "windows": ["20/10"], **more})
-    return measure(begin(folder, experiment, probes, says).folder)
+    experiment = made.listwise(**{"rankers": [*says], "windows": ["20/10"], **more})
+    return measure(made.begin(folder, experiment, probes, says).folder)
 
 
-def compared(folder: Path, says: Mapping[str, Says], **more: Any) -> Any:
+def compared(folder: Path, says: Mapping[str, made.Says], **more: Any) -> Any:
     """Write a run on pairs down and measure it."""
-    probe = more.pop("probe", collection())
-    return measure(begin(folder, pairwise(models=[*says], **more), [probe], says).folder)
+    probe = more.pop("probe", made.collection())
+    return measure(made.begin(folder, made.pairwise(models=[*says], **more), [probe], says).folder)
 
 
 @st.composite
 def ranked_queries(draw: st.DrawFn) -> tuple[ProbeQuery, tuple[int, ...]]:
     cells = draw(st.lists(st.integers(0, 4), min_size=4, max_size=4).filter(any))
-    query = query_of("q", *cells)
+    query = made.query_of("q", *cells)
     return query, tuple(draw(st.permutations(range(len(query.items)))))
 
 
@@ -105,7 +92,7 @@ def test_a_failed_ranking_has_no_measure_and_is_counted(tmp_path: Path) -> None:
         query = task.key[-1]
         return made.ranks(range(len(task.items)), **told[query]) if query in told else None
 
-    probe = collection_of(*(query_of(name, *own) for name, own in sizes.items()))
+    probe = made.collection_of(*(made.query_of(name, *own) for name, own in sizes.items()))
     found = ranked(tmp_path, [probe], {"model": says}, askers=["neutral"], k=4)
     assert found.missing == 1
     means = found.means.set_index("measure")
@@ -138,8 +125,8 @@ def test_all_tests_on_lists_of_a_collection_are_one_family(tmp_path: Path) -> No
         failed = {"failures": {"refused": 3}} if is_failed else {}
         return made.ranks(order if task.group == "female" else order[::-1], **failed)
 
-    probes = [collection(queries=12), collection(queries=12, name="other")]
-    says = {"initial": made.nobody, "openai:leaning": by_protection, "monot5": for_own}
+    probes = [made.collection(queries=12), made.collection(queries=12, name="other")]
+    says = {"initial": made.nobody, "openai:leaning": made.by_protection, "monot5": for_own}
     tests = ranked(tmp_path, probes, says).tests
     # Of each: two rankers for three askers, two measures, and relevance.
     assert tests.groupby(["collection", "test"]).size().tolist() == [4, 6, 2] * 2
@@ -220,13 +207,13 @@ def test_a_ranker_that_orders_by_relevance_is_not_said_to_lean() -> None:
 
 def test_pairs_are_counted_by_kind_and_together(tmp_path: Path) -> None:
     """Relevant pairs go to the protected item, irrelevant ones flip, and one is missing."""
-    queries = [query_of(f"q{number}", 3, 3, 2, 2) for number in range(9)]
-    probe = collection_of(*queries, query_of("empty", 3, 0, 2, 2))
-    replies = {"relevant": made.PROTECTED, "irrelevant": FIRST, "relevance": REFUSES}
+    queries = [made.query_of(f"q{number}", 3, 3, 2, 2) for number in range(9)]
+    probe = made.collection_of(*queries, made.query_of("empty", 3, 0, 2, 2))
+    replies = {"relevant": made.PROTECTED, "irrelevant": made.FIRST, "relevance": made.REFUSES}
 
     def says(number: int, task: Task) -> dict[str, Any] | None:
         is_missing = task.key[2:4] == ("q5", "relevant") and task.items[0].id.endswith("-0")
-        return None if is_missing else prefers(replies[task.key[3]])(number, task)
+        return None if is_missing else made.prefers(replies[task.key[3]])(number, task)
 
     found = compared(tmp_path, {"openai:fake": says}, probe=probe, pairs=3, relevance_pairs=2)
     assert found.missing == 1
@@ -246,7 +233,11 @@ def test_pairs_are_counted_by_kind_and_together(tmp_path: Path) -> None:
 
 def test_all_verdicts_on_a_collection_are_one_family(tmp_path: Path) -> None:
     """On groups and on relevance; no entry claims a lean that does not hold."""
-    says = {"leans": made.leaning, "looks": prefers(FIRST), "fails": prefers(("refused", "both"))}
+    says = {
+        "leans": made.leaning,
+        "looks": made.prefers(made.FIRST),
+        "fails": made.prefers(("refused", "both")),
+    }
     few = compared(tmp_path / "few", says).figures
     verdicts = ("favours_protected", "position_decides", "failed")
     assert few.verdict.tolist() == [verdict for verdict in verdicts for _ in range(3)]
@@ -265,9 +256,9 @@ def test_all_verdicts_on_a_collection_are_one_family(tmp_path: Path) -> None:
 REPLIES = {
     "p": made.PROTECTED,
     "u": made.UNPROTECTED,
-    "f": FIRST,
+    "f": made.FIRST,
     "s": ("unprotected", "protected"),
-    "x": REFUSES,
+    "x": made.REFUSES,
 }
 
 
@@ -337,7 +328,7 @@ def test_what_a_change_shows_is_told_by_its_test() -> None:
 
 def test_all_tests_of_a_tuning_are_one_family(tmp_path: Path) -> None:
     """Verdicts before and after, changes and relevance; one of them is corrected for all."""
-    probe = collection(queries=24)
+    probe = made.collection(queries=24)
     found: Any = measure(made.begin_tuning(tmp_path, probe, made.leaning, made.even).folder)
     figures, changes = found.figures, found.changes
     assert found.missing == 0

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fairqr.agents.models.in_process import CausalModel
 from fairqr.base.errors import InputError, ModelUnavailableError
@@ -18,7 +16,7 @@ from fairqr.evaluation.probes import running
 from fairqr.evaluation.probes.running import make_probe_plan, remaining_cost, run
 from fairqr.evaluation.probes.specification import LoraExperiment
 from fairqr.evaluation.probes.store import ProbeStore
-from fairqr.evaluation.probes.tuning import encoder_of, split_queries
+from fairqr.evaluation.probes.tuning import encoder_of
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.probes.made import collection_of, lora, query_of
 from tests.unit.evaluation.watching import Watcher
@@ -153,6 +151,7 @@ async def test_no_held_out_item_or_query_is_trained_on(
     tuned = plan.manifest.tuning
     assert tuned
     assert not {*tuned.train} & {*tuned.held_out}
+    assert len(tuned.train) == len(tuned.held_out) == QUERIES / 2
     assert {task.key[2] for task in plan.tasks} == {*tuned.held_out}
     # Both orders before and after; to learn counts three times.
     cost = remaining_cost(plan, prompts, ProbeStore(tmp_path))
@@ -164,22 +163,6 @@ async def test_no_held_out_item_or_query_is_trained_on(
         words = pretrained.tokenizer.convert_ids_to_tokens(encode(example))
         label = "A" if example.winner == "first" else "B"
         assert words == ["q", example.first.title, "|", example.second.title, "?", label]
-
-
-ids = st.lists(st.text("abcdef", min_size=1, max_size=3), min_size=2, max_size=30, unique=True)
-
-
-@given(ids, st.floats(0.01, 0.99), st.integers(0, 99))
-def test_each_query_is_on_one_side_and_neither_side_is_empty(
-    names: list[str], share: float, seed: int
-) -> None:
-    """Whatever their order; some queries may be named twice. Another seed splits otherwise."""
-    train, held_out = split_queries(names, share, seed)
-    assert sorted([*train, *held_out]) == sorted(names)
-    assert len(train) == min(max(round(share * len(names)), 1), len(names) - 1)
-    assert split_queries([*reversed(names), *names], share, seed) == (train, held_out)
-    many = [str(i) for i in range(40)]
-    assert split_queries(many, 0.5, seed) != split_queries(many, 0.5, seed + 1)
 
 
 async def test_an_adapter_from_elsewhere_is_refused(

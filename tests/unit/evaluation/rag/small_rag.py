@@ -138,31 +138,16 @@ def query_of(name: str, size: int = 5, useful: int = 2) -> RagQuery:
 
 def collection_of(*queries: RagQuery, **changes: Any) -> RagCollection:
     """A collection of these queries."""
-    values: dict[str, Any] = {
-        "name": "letters",
-        "title": "Letters",
-        "task": RagTask("letters", "answer", _Names()),
-        "queries": queries,
-        "fingerprint": "f0",
-        **changes,
-    }
-    return RagCollection(**values)
+    task = RagTask("letters", "answer", _Names())
+    values = {"name": "letters", "title": "Letters", "task": task, "fingerprint": "f0"}
+    return RagCollection(**{"queries": queries, **values, **changes})
 
 
 def experiment_of(**changes: Any) -> FairRagExperiment:
     """A small experiment."""
-    values: dict[str, Any] = {
-        "kind": "fair_rag",
-        "title": "Letters",
-        "collections": ["letters"],
-        "generators": ["namer"],
-        "alphas": [1, 8],
-        "samples": 30,
-        "generated": 5,
-        "k": 3,
-        **changes,
-    }
-    return FairRagExperiment.model_validate(values)
+    values: dict[str, Any] = {"kind": "fair_rag", "title": "Letters", "collections": ["letters"]}
+    values |= {"generators": ["namer"], "alphas": [1, 8], "samples": 30, "generated": 5, "k": 3}
+    return FairRagExperiment.model_validate(values | changes)
 
 
 def plan_of(

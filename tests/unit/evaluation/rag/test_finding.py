@@ -12,8 +12,6 @@ from fairqr.base.errors import CorpusError, InputError, SchemaError
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.rag.collection import RagCollection
 from fairqr.evaluation.rag.finding import find_rag_collection
-from fairqr.retrieval.sources.catalog import Catalog
-from tests.unit.engines import ranked
 
 SCHEMA = "attributes: {gender: {field: gender, groups: [female, male]}}"
 POOL: list[dict[str, Any]] = [
@@ -57,21 +55,6 @@ def test_notables_are_asked_by_topic(notables: RagCollection) -> None:
         assert list(few.pool) == [document for document in many.pool if document in few.pool]
         judged = [document.id in collection.relevant(few.id) for document in few.pool]
         assert (few.id, sorted(judged)) == (many.id, [False, False, True, True])
-
-
-async def test_the_pools_of_notables_are_what_the_engine_finds_first_of_both_kinds(
-    notables: RagCollection, tmp_path: Path
-) -> None:
-    """In the same order: the statistics are those of the whole corpus, ties go by id."""
-    collection = find_collection("notables")
-    engine = await Catalog(tmp_path / "indexes").resolve("notables")
-    for query in notables.queries[::10]:
-        ids = (await ranked(engine, query.query, 300)).ids
-        relevant = set(collection.relevant(query.id))
-        right, wrong = ([it for it in ids if (it in relevant) == kind] for kind in (True, False))
-        first = sorted([*right[:13], *wrong[:12]], key=ids.index)
-        assert [document.id for document in query.pool] == first
-    await engine.aclose()
 
 
 def test_questions_of_ones_own(tmp_path: Path) -> None:

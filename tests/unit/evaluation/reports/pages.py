@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from xml.etree.ElementTree import Element, fromstring
+
+from markdown_it import MarkdownIt
+
+READER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
 @dataclass
@@ -36,3 +42,20 @@ def read(html: str) -> Page:
     """Read a page, after closing what HTML leaves open; styles are left out."""
     plain = re.sub(r"<!doctype html>|<style.*?</style>", "", html, flags=re.DOTALL)
     return Page(fromstring(re.sub(r"<((?:meta|br|hr|img)\b[^>]*?)/?>", r"<\1/>", plain)))
+
+
+def read_report(folder: Path) -> Page:
+    """Read the page of a report, which fetches nothing, and where no text became markup."""
+    html = (folder / "report.html").read_text()
+    page = read(html)
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(set(ids)) == len(ids)
+    assert not re.search(r'(src|href)="(?!#)', html)
+    assert not {tag for tag, _ in page.tags} & {"script", "img", "iframe"}
+    assert "nan" not in re.findall(r"\w+", page.text.lower())
+    tokens = READER.parse((folder / "report.md").read_text())
+    kinds = Counter(it.type for token in tokens for it in (token, *(token.children or [])))
+    assert not kinds.keys() & {"html_inline", "html_block", "link_open", "strong_open"}
+    assert not kinds["code_inline"]
+    assert kinds["image"] == len([*(folder / "figures").iterdir()]) > 0
+    return page

@@ -6,12 +6,11 @@ import math
 
 from hypothesis import given
 from hypothesis import strategies as st
-from markdown_it import MarkdownIt
 
 from fairqr.evaluation.reports import text
 from fairqr.evaluation.reports.text import Markdown
+from tests.unit.evaluation.reports.pages import READER
 
-READER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 SIGNS = st.sampled_from([*"\\`*_[]()<>|~$#!&;:/.+-=1a \t\n\"'{}\u202e\x00", "www.", "://"])
 
 
