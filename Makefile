@@ -55,7 +55,7 @@ load: $(READY)
 # What docs/results/results.yaml lists, in its small form, compared with what it expects; whole tables
 # with RESULTS=--full, one alone by its name. They go on where they stopped, in build/results.
 results: $(NEURAL)
-	$(BIN)/fairqr models pull smollm2-135m
+	$(BIN)/fairqr models pull
 	$(BIN)/python -m benchmarks.results $(RESULTS)
 
 # The lock names versions and hashes, and no place to get them from. torch is not in it: which of its

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -102,7 +103,7 @@ def results() -> dict[str, Result]:
 def measured(found: pd.DataFrame, table: Table) -> pd.DataFrame:
     """Return the figures of a table by row and column, from all that was measured."""
     for column, value in table.where.items():
-        found = found[found[column] == value]
+        found = found[found.get(column, "") == value]
     # A measure's name ends with its parameters, which the file leaves out.
     names = found[table.columns].str.replace(r"\(.*", "", regex=True)
     found = found.assign(**{table.columns: names})
@@ -124,16 +125,19 @@ def differences(folder: Path, command: Command) -> Iterator[str]:
 
 def ran(name: str, command: Command) -> bool:
     """Run a command, and say what differs; return whether all is as expected."""
-    folder = FOLDER / name
-    if command.first:
-        subprocess.run([sys.executable, "-m", *shlex.split(command.first)], check=True)
     print(f"{name}: fairqr {command.run}   ({command.takes})", flush=True)
-    arguments = [*shlex.split(command.run), "-o", str(folder), "--report"]
-    subprocess.run([Path(sys.executable).parent / "fairqr", *arguments], check=True)
+    folder, python = FOLDER / name, Path(sys.executable)
+    if (folder / "measures.csv").exists():  # what has ended may be of another version
+        shutil.rmtree(folder)
+    asked = [python.parent / "fairqr", *shlex.split(command.run), "-o", str(folder), "--report"]
+    made = [python, "-m", *shlex.split(command.first)] if command.first else [python, "-V"]
+    if any(subprocess.run(one).returncode for one in (made, asked)):
+        print(f"{name}: it was not run to its end")
+        return False
     differing = list(differences(folder, command))
     compared = sum(len(row) for table in command.tables for row in table.figures.values())
     print(*differing, f"{name}: {compared - len(differing)} of {compared} figures", sep="\n")
-    return not differing
+    return compared > len(differing) == 0
 
 
 def page(found: Mapping[str, Result]) -> Iterator[str]:
@@ -146,10 +150,12 @@ def page(found: Mapping[str, Result]) -> Iterator[str]:
         for size, command in (("small", one.small), ("full", one.full)):
             if command is None:
                 continue
-            state = command.ran or (f"not run: {one.missing}" if one.missing else "not run yet")
+            missing = one.missing if command is one.full else ""
+            state = command.ran or (f"not run: {missing}" if missing else "not run yet")
             report = f"; [report]({command.report})" if command.report else ""
             first = f"`python -m {command.first}`, then " if command.first else ""
-            yield f"{first}`fairqr {command.run}` ({size}, {command.takes}; {state}{report})\n"
+            about = f"{size}, {command.takes}; {state}{report}"
+            yield f"{first}`fairqr {command.run} -o out --report` ({about})\n"
             for table in command.tables:
                 yield from _table(table)
         if one.differs:
