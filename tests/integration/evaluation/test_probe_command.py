@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +29,7 @@ from tests.integration.model_server import (
 )
 from tests.patience import PATIENCE
 from tests.unit.evaluation.conftest import plain_jobs
+from tests.unit.evaluation.probes.made import people
 
 __all__ = ["clean_environment", "command", "model_server", "plain_jobs", "quick"]
 
@@ -49,12 +49,12 @@ CONTENTS = {
 """What models read, by the prompt."""
 
 Chooses = Callable[[str, str, str], str]
-"""Which of two titles is preferred, A or B, under a query."""
+"""Which of two people is preferred, A or B, under a query."""
 
 
 @pytest.fixture
 def folk(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A collection whose titles say who is a woman, and prompts that can be read off."""
+    """A collection whose ids say who is a woman, and prompts that can be read off."""
     monkeypatch.setenv("FAIRQR_PROMPTS_DIR", str(clean_environment / "prompts"))
     for id_, content in CONTENTS.items():
         told = {"id": id_, "version": DEFAULT_VERSIONS[id_], "description": "For tests."}
@@ -65,24 +65,8 @@ def folk(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path = clean_environment / "prompts" / id_ / f"{told['version']}.yaml"
         path.parent.mkdir(parents=True)
         path.write_text(yaml.safe_dump(told))
-    folder = clean_environment / "folk"
-    folder.mkdir()
-    (folder / "schema.yaml").write_text(
-        "attributes:\n  gender: {field: gender, groups: [female, male]}\n"
-        "  region: {field: region, groups: [north, south]}\n"
-    )
-    documents, qrels = [], []
-    for topic in range(TOPICS):
-        for number in range(EACH):
-            for gender, form in (("female", "Ms"), ("male", "Mr")):
-                own = {"id": f"t{topic}{gender[0]}{number}", "gender": gender, "region": "north"}
-                documents.append(own | {"title": f"{form} topic{topic} number{number}", "text": ""})
-                qrels.append(f"t{topic} 0 {own['id']} 1\n")
-    topics = [{"id": f"t{topic}", "title": f"topic{topic}"} for topic in range(TOPICS)]
-    for name, rows in (("documents.jsonl", documents), ("topics.jsonl", topics)):
-        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "qrels.txt").write_text("".join(qrels))
-    return folder
+    people(clean_environment / "folk", EACH, topics="abcdefgh")
+    return clean_environment / "folk"
 
 
 def probe(kind: str, folk: Path, server: ModelServer, *more: str | Path) -> list[str | Path]:
@@ -92,7 +76,8 @@ def probe(kind: str, folk: Path, server: ModelServer, *more: str | Path) -> list
     kept = [each for each in (f"size={4 * EACH}", small) if each.partition("=")[0] not in names]
     return [
         *("probe", kind, "--base-url", server.base_url, "--model", "openai:fake"),
-        *("--collection", folk, "--attribute", "gender", "--queries", "8"),
+        *("--collection", folk, "--attribute", "gender", "--protected", "female vs male"),
+        *("--queries", "8"),
         *(part for each in kept for part in ("--set", each)),
         *more,
     ]
@@ -102,7 +87,7 @@ def weighing(chooses: Chooses, *, by_reply: bool = False) -> Callable[[Asked], A
     """A model that is nearly sure, or writes a letter."""
 
     def answer(asked: Asked) -> Answer:
-        found = re.search(r": (topic\d+)\nA: (.*)\nB: (.*)\n", asked.last_message)
+        found = re.search(r": (.*)\nA: Title .(.*)\nB: Title .(.*)\n", asked.last_message)
         assert found, asked.last_message
         letter = chooses(found[1], found[2], found[3])
         return (
@@ -113,11 +98,11 @@ def weighing(chooses: Chooses, *, by_reply: bool = False) -> Callable[[Asked], A
 
 
 def women(query: str, first: str, second: str) -> str:
-    return "A" if first.startswith("Ms") else "B"
+    return "A" if first[0] == "f" else "B"
 
 
 def men(query: str, first: str, second: str) -> str:
-    return "B" if first.startswith("Ms") else "A"
+    return "B" if first[0] == "f" else "A"
 
 
 def the_first(query: str, first: str, second: str) -> str:
@@ -205,10 +190,9 @@ def test_a_model_that_goes_away_ends_the_run_and_leaves_no_failures(
 
 def ranks(asked: Asked) -> Answer:
     """Rank women first for women, men first for men, and leave the order for all others."""
-    passages = re.findall(r"\[(\d+)\] (M[sr])", asked.last_message)
+    passages = re.findall(r"\[(\d+)\] Title .([fm])", asked.last_message)
     group = asked.last_message.removeprefix("For ").partition(":")[0].strip()
-    first = {"female": "Ms", "male": "Mr"}.get(group)
-    ordered = sorted(passages, key=lambda it: it[1] != first) if first else passages
+    ordered = sorted(passages, key=lambda it: it[1] != group[0]) if group else passages
     return says(" > ".join(f"[{number}]" for number, _ in ordered))
 
 
@@ -306,7 +290,7 @@ def test_a_large_run_has_to_be_agreed_to(
     ("options", "said"),
     [
         (["--attribute", "age"], "age"),
-        (["--attribute", "region", "--protected", "north"], "belongs to south; choose other"),
+        (["--protected", "other"], "belongs to other; choose other groups of gender"),
         (["--protected", "blue"], "There is no group 'blue' of gender"),
         (["--words", "women"], "The parameter 'words.1' is wrong"),
         (["--set", "prompts.pairwise=v77"], "There is no prompt pairwise/v77"),
@@ -322,14 +306,15 @@ def test_what_is_wrong_is_said_in_one_sentence(
 
 
 @pytest.mark.parametrize(
-    ("planted", "said"), [(women, "On this query the model favours Ms"), (the_first, "Position")]
+    ("planted", "said"),
+    [(women, "the model favours females"), (the_first, "Position")],
 )
 def test_what_a_query_retrieves_is_probed(
     quick: Main, folk: Path, model_server: ModelServer, planted: Chooses, said: str
 ) -> None:
     """By pairs and by lists for those who ask; a wrong key is no verdict."""
-    query = ["probe", "query", "topic0", "--corpus", folk / "documents.jsonl", "-k", "12"]
-    query += ["--attribute", "gender", "--model", "openai:fake"]
+    query = ["probe", "query", "title", "--corpus", folk / "documents.jsonl", "-k", "12"]
+    query += ["--attribute", "gender", "--protected", "female vs male", "--model", "openai:fake"]
     query += ["--base-url", model_server.base_url]
     model_server.does(failure(401, "No such key."))
     wrong = quick(*query)
@@ -337,9 +322,9 @@ def test_what_a_query_retrieves_is_probed(
     assert "refused the API key (401)" in wrong.stderr.splitlines()[-1]
     compares = weighing(planted)
     model_server.does(lambda it: (ranks if "passages" in it.last_message else compares)(it))
-    run = quick(*query, "--words", "Ms,Mr")
+    run = quick(*query, "--words", "females,males")
     assert run.code == 0, run
-    assert "'topic0', 12 documents: 6 Ms, 6 Mr" in run.stdout
+    assert "'title', 12 documents: 6 females, 6 males" in run.stdout
     assert said in " ".join(run.stdout.split())
     # 6 pairs in both orders, and a window for each of three askers.
     assert len(model_server.asked) == 2 * 6 + 3
@@ -368,7 +353,7 @@ def test_experiments_run_and_are_reported(
     assert "'folk' has no attribute continent, so we probe gender=female" in pairs.stderr
     assert "favours female items" in (folk.parent / "pairwise" / "report.md").read_text()
     model_server.does(ranks)
-    groups = ["--attribute", "gender", "--protected", "not female", "--set", "seed=2"]
+    groups = ["--attribute", "gender", "--protected", "male vs female", "--set", "seed=2"]
     assert quick(*run("listwise", *groups)).code == 0
     kept = ProbeStore(folk.parent / "listwise").manifest()
     assert (kept.experiment.seed, kept.collections[0].sides.words) == (2, ("male", "female"))

@@ -214,13 +214,10 @@ def write_collection(
     return load_collection(folder)
 
 
-def people(folder: Path, each: int = 6) -> Collection:
-    """Three topics with as many women as men, each person relevant for one of them."""
-    documents = [
-        (f"{topic}{gender[0]}{number}", gender)
-        for topic in "abc"
-        for gender in ("female", "male")
-        for number in range(each)
-    ]
-    qrels = {t: {id_: 1 for id_, _ in documents if id_[0] == t} for t in "abc"}
+def people(folder: Path, each: int = 6, topics: str = "abc") -> Collection:
+    """Topics with as many women as men, each person relevant for one of them."""
+    genders = {"f": "female", "m": "male"}
+    every = itertools.product(topics, genders, range(each))
+    documents = [(f"{topic}{one}{number}", genders[one]) for topic, one, number in every]
+    qrels = {t: {id_: 1 for id_, _ in documents if id_[0] == t} for t in topics}
     return write_collection(folder, documents, qrels)
