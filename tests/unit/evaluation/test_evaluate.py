@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,36 +133,35 @@ def test_measures_of_one_ranking_are_the_mean_over_several(scan: Groups) -> None
     assert means(first, second) == pytest.approx(both)
 
 
+NORTH, SOUTH = np.eye(2)
+LABELS = {"f1": NORTH, "m1": NORTH, "f2": SOUTH, "m2": SOUTH, "u2": SOUTH}
+LABELS["m3"] = 0.25 * NORTH + 0.75 * SOUTH
+TARGET = np.array([0.4, 0.6])
+
+
 class TestBySecondWay:
     """Each measure of groups once more, document by document."""
 
-    NORTH, SOUTH = np.eye(2)
-    LABELS: Mapping[str, Any] = {
-        **{"f1": NORTH, "m1": NORTH, "f2": SOUTH, "m2": SOUTH, "u2": SOUTH},
-        "m3": 0.25 * NORTH + 0.75 * SOUTH,
-    }
-    TARGET = np.array([0.4, 0.6])
-
     def shares(self, ids: Sequence[str], weights: Sequence[float]) -> Any:
         each = zip(ids, weights, strict=False)
-        total = sum(weight * self.LABELS.get(id_, np.zeros(2)) for id_, weight in each)
+        total = sum(weight * LABELS.get(id_, np.zeros(2)) for id_, weight in each)
         return total / total.sum()
 
     def by_hand(self, ids: Sequence[str], k: int) -> dict[str, float]:
         """All measures of one ranking that has both groups in its first k."""
         weights = [1 / math.log2(rank + 1) for rank in range(1, len(ids) + 1)]
         found = self.shares(ids[:k], weights)
-        js = jensenshannon(found, self.TARGET) ** 2
-        smooth = [0.999 * shares + 0.001 / 2 for shares in (self.TARGET, found)]
-        first = next(i for i, id_ in enumerate(ids) if id_ in self.LABELS)
+        js = jensenshannon(found, TARGET) ** 2
+        smooth = [0.999 * shares + 0.001 / 2 for shares in (TARGET, found)]
+        first = next(i for i, id_ in enumerate(ids) if id_ in LABELS)
         prefixes = range(first + 1, len(ids) + 1)
-        each = [entropy(self.shares(ids[:i], [1.0] * i), self.TARGET) for i in prefixes]
+        each = [entropy(self.shares(ids[:i], [1.0] * i), TARGET) for i in prefixes]
         return {
             f"AWRF@{k}": 1 - js,
             f"AWRF@{k}(unit=bits)": 1 - js / math.log(2),
             f"KL@{k}": entropy(*smooth),
             f"KL@{k}(direction=exposure_target)": entropy(*reversed(smooth)),
-            f"KL@{k}(smoothing=0)": entropy(self.TARGET, found),
+            f"KL@{k}(smoothing=0)": entropy(TARGET, found),
             "NDKL": float(np.average(each, weights=weights[first:])),
             f"Exposure@{k}(group=south)": found[1],
         }
