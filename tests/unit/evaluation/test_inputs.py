@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import namedtuple
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,6 @@ RUN: Mapping[str, Mapping[str, float]] = {
 QRELS: Mapping[str, Mapping[str, int]] = {"q1": {"f1": 2, "m1": 1, "f2": 0}, "q2": {"f3": 1}}
 GROUPS = {"f1": "female", "f2": "female", "f3": "female", "m1": "male", "m2": "male", "m3": "male"}
 MEASURES = "nDCG@20,AP,AWRF@2"
-Scored = namedtuple("Scored", "qid docno score")
-Judged = namedtuple("Judged", "qid docno label")
 SCORED, JUDGED = (
     [(q, d, value) for q, own in given.items() for d, value in own.items()]
     for given in (RUN, QRELS)
@@ -55,7 +52,7 @@ def test_runs_in_every_form_are_measured_alike(tmp_path: Path) -> None:
         frame(SCORED, "query_id doc_id score").sample(frac=1, random_state=0),
         frame(SCORED, "qid docno score"),
         [ir_measures.ScoredDoc(*row) for row in SCORED],
-        [Scored(*row) for row in SCORED],
+        [*frame(SCORED, "qid docno score").itertuples(index=False)],
         path,
         str(path),
     ):
@@ -74,7 +71,7 @@ def test_judgements_in_every_form_are_measured_alike(tmp_path: Path) -> None:
         frame(JUDGED, "qid docno label").assign(rel=9),
         frame(JUDGED, "qid docno rel").astype({"rel": np.float32}),
         [ir_measures.Qrel(*row) for row in JUDGED],
-        [Judged(*row) for row in JUDGED],
+        [*frame(JUDGED, "qid docno label").itertuples(index=False)],
         {query: {d: np.int8(it) for d, it in own.items()} for query, own in QRELS.items()},
         {query: {d: float(it) for d, it in own.items()} for query, own in QRELS.items()},
         path,

@@ -116,22 +116,18 @@ def test_files_are_found_by_folder_and_by_name(tmp_path: Path) -> None:
         entries = [_five("1", input=f"x: {prefix}")]
         write_set(tmp_path, entries, golds_of("LaMP_5", {"1": "T"}), prefix)
 
-    def query(name: str = "") -> str:
-        return load_lamp(tmp_path / name).queries[0].query
-
     write("train_")
-    assert query() == "train_"
     write("test_")
     with pytest.raises(CorpusError, match=r"has test_questions.json, train_questions.json; name"):
-        query()
-    assert query("test_questions.json") == "test_"
+        load_lamp(tmp_path)
     write("dev_")
-    assert query() == "dev_"
+    for name, prefix in (("", "dev_"), ("test_questions.json", "test_")):
+        assert load_lamp(tmp_path / name).queries[0].query == prefix
     (tmp_path / "dev_outputs.json").unlink()
     with pytest.raises(CorpusError, match=r"no outputs beside it; put dev_outputs.json there"):
-        query()
+        load_lamp(tmp_path)
     with pytest.raises(CorpusError, match="no file of LaMP's questions"):
-        query("none")
+        load_lamp(tmp_path / "none")
 
 
 @pytest.mark.parametrize(
