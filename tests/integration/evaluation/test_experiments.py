@@ -10,25 +10,17 @@ from typing import Any
 
 import pytest
 
-from tests.integration.model_server import (
-    Answer,
-    Command,
-    Main,
-    ModelServer,
-    clean_environment,
-    command,
-    failure,
-    model_server,
-    people,
-    quick,
-    says,
-)
+from tests.integration.model_server import Answer, Command, Main, ModelServer, failure, says
 from tests.patience import PATIENCE
 from tests.unit.evaluation.experiments import small
 
-__all__ = ["clean_environment", "command", "model_server", "people", "quick"]
-
 TITLES = ("physicist", "physicist workshop", "physicist Berlin", "physicist laboratory")
+SYSTEMS: list[dict[str, Any]] = [
+    {"name": "BM25", "method": "plain"},
+    {"name": "ours, no refinement", "settings": {"max_iterations": 0}},
+    {"name": "ours", "settings": {"ask": "always", "groups": "all"}},
+    {"name": "FAIR-QR", "method": "fair-qr"},
+]
 
 
 @pytest.fixture
@@ -43,78 +35,57 @@ def collection(people: Path) -> Path:
 
 
 def write_experiment(collection: Path, **changes: Any) -> Path:
-    systems: list[dict[str, Any]] = [
-        {"name": "BM25", "method": "plain"},
-        {"name": "ours, no refinement", "settings": {"max_iterations": 0}},
-        {"name": "ours", "settings": {"ask": "always", "groups": "all"}},
-        {"name": "FAIR-QR", "method": "fair-qr"},
-    ]
-    values = {"collection": str(collection), "model": "openai:fake", "systems": systems, **changes}
+    values = {"collection": str(collection), "model": "openai:fake", "systems": SYSTEMS, **changes}
     return small.write_experiment(collection.parent / "small.yaml", **values)
-
-
-def _questions(server: ModelServer) -> list[str]:
-    return [json.dumps(asked.body["messages"]) for asked in server.asked]
 
 
 def test_a_killed_run_goes_on_and_asks_nothing_twice(
     command: Command, collection: Path, model_server: ModelServer
 ) -> None:
     """kill -9 while the model is silent: what it had answered is never asked again."""
-    asked = write_experiment(collection)
-    folder = collection.parent / "run"
+    folder, results = collection.parent / "run", collection.parent / "run" / "results.jsonl"
+    asked, server = write_experiment(collection), {"OPENAI_BASE_URL": model_server.base_url}
     arguments = ("experiment", "run", asked, "-o", folder, "--concurrency", "1")
-    server = {"OPENAI_BASE_URL": model_server.base_url}
     answer = says({"keywords": ["woman", "laboratory"]})
     model_server.does(answer, answer, answer, answer, Answer(never=True))
     child = command.start(*arguments, **server)
     model_server.wait_for(6)
     # One search at a time, two questions a round: the third search asks when two are done.
-    second = command(*arguments, **server)
-    assert second.complaint() == (
+    assert command(*arguments, **server).complaint() == (
         f"Another process runs the experiment in {folder}; wait for it to end."
     )
     child.send_signal(signal.SIGKILL)
     child.communicate(timeout=PATIENCE)
-    before = _questions(model_server)
-    assert len(before) == 6
-    kept = (folder / "results.jsonl").read_bytes()
-    assert kept.count(b"\n") == 4 + 4 + 2
-    with (folder / "results.jsonl").open("ab") as lines:
-        lines.write(b'{"attribute": "gender", "queries": "ti')
+    before, kept = _questions(model_server), results.read_bytes()
+    assert (len(before), kept.count(b"\n")) == (6, 4 + 4 + 2)
+    results.write_bytes(kept + b'{"attribute": "gender", "queries": "ti')
 
     model_server.does(answer)
     resumed = command(*arguments, **server)
     assert resumed.code == 0, resumed
-    after = _questions(model_server)
+    after, whole = _questions(model_server), results.read_bytes()
     assert after, "there was more to ask"
-    assert not set(before[:4]) & set(after)
-    assert len(set(after)) == len(after)
-    results = (folder / "results.jsonl").read_bytes()
-    assert results.startswith(kept)
-    assert results.count(b"\n") == 4 * 4
+    assert len({*before[:4], *after}) == 4 + len(after)
+    assert whole.startswith(kept)
+    assert whole.count(b"\n") == 4 * 4
 
     model_server.does(answer)
     done = command(*arguments, **server)
     assert done.code == 0, done
     assert not re.search(r"[0-9] of [0-9]+ done", done.stderr), "nothing is opened to do nothing"
     assert not model_server.asked
-    assert (folder / "results.jsonl").read_bytes() == results
+    assert results.read_bytes() == whole
 
     # Another run from the beginning, never killed, has the same rankings.
-    whole = command(*arguments[:4], collection.parent / "whole", **server)
-    assert whole.code == 0, whole
+    assert command(*arguments[:4], collection.parent / "whole", **server).code == 0
     assert _rankings(collection.parent / "whole") == _rankings(folder)
-
-    write_experiment(collection, target="uniform:1")
-    assert command(*arguments, **server).complaint() == (
-        f"The folder {folder} holds a run with another experiment (target); "
-        "choose another folder, or remove this one."
-    )
     (collection / "topics.jsonl").write_text('{"id": "q0", "title": "other"}\n')
-    assert "have changed since the experiment was run" in (
-        command("experiment", "report", folder).complaint()
-    )
+    changed = command("experiment", "report", folder).complaint()
+    assert "have changed since the experiment was run" in changed
+
+
+def _questions(server: ModelServer) -> list[str]:
+    return [json.dumps(asked.body["messages"]) for asked in server.asked]
 
 
 def _rankings(folder: Path) -> dict[str, list[str]]:
@@ -128,16 +99,14 @@ def test_a_wrong_key_is_no_result_and_odd_answers_are_counted(
     """The run ends and keeps what asked no model; with the right key it goes on."""
     model_server.does(failure(401, "Wrong key."))
     folder = collection.parent / "run"
-    arguments = ("experiment", "run", write_experiment(collection), "-o", folder)
-    server = {"OPENAI_BASE_URL": model_server.base_url}
-    run = quick(*arguments, **server)
-    sentence = run.stderr.splitlines()[-1]
+    arguments = ("experiment", "run", write_experiment(collection), "-o", folder, "--report")
+    run = quick(*arguments, OPENAI_BASE_URL=model_server.base_url)
     assert run.code == 2
-    assert "openai:fake did not answer any question" in sentence
-    assert "refused the API key (401)" in sentence
+    assert "openai:fake did not answer any question" in run.stderr.splitlines()[-1]
+    assert "refused the API key (401)" in run.stderr.splitlines()[-1]
     assert {key.rpartition(" ")[0] for key in _rankings(folder)} == {"BM25", "ours, no refinement"}
     model_server.does(says("I would rather not."))
-    assert quick(*arguments, "--report", **server).code == 0
+    assert quick(*arguments, OPENAI_BASE_URL=model_server.base_url).code == 0
     assert len(_rankings(folder)) == 4 * 4
     report = (folder / "report.md").read_text()
     assert report.count("| model failed |") == 1
@@ -145,19 +114,14 @@ def test_a_wrong_key_is_no_result_and_odd_answers_are_counted(
     assert "openai:fake gave no usable reply" in report
 
 
-@pytest.mark.parametrize("name", ["prompts", "iterations"])
-def test_a_shipped_experiment_on_notables(quick: Main, clean_environment: Path, name: str) -> None:
-    folder = clean_environment / "run"
-    arguments = ("--set", "topics=6", "--set", "attributes=gender", "--model", "feedback")
-    run = quick("experiment", "run", name, "-o", folder, *arguments, "--report")
+def test_a_shipped_experiment_on_notables(quick: Main, clean_environment: Path) -> None:
+    folder, changes = clean_environment / "run", ("topics=6", "attributes=gender")
+    sets = [word for change in changes for word in ("--set", change)]
+    arguments = ("experiment", "run", "iterations", "-o", folder, *sets, "--model", "feedback")
+    run = quick(*arguments, "--report")
     assert run.code == 0, run
-    written = [Path(line.removeprefix("written: ")) for line in run.stdout.splitlines()]
-    figures = [f"figures/{it}-gender-title.svg" for it in ("exposure", "divergence", "drift")]
+    figures = [f"figures/{it}-gender-title.svg" for it in ("exposure", "divergence")]
     names = ["report.md", "report.html", *figures, "measures.csv"]
-    assert [str(path.relative_to(folder)) for path in written] == names
-    assert all(path.stat().st_size > 1000 for path in written)
-    text = written[0].read_text()
-    for heading in ("In short", "Results", "Rounds", "Drift from the topic", "Cost"):
-        assert f"\n## {heading}\n" in text
-    assert "Measured for gender on 6 topics of " in text
-    assert re.search(r"\| BM25 \| (\*\*)?[01]\.\d{4}(\*\*)? \*\\\[", text)
+    assert run.stdout.splitlines() == [f"written: {folder / name}" for name in names]
+    assert all((folder / name).stat().st_size > 1000 for name in names)
+    assert "Measured for gender on 6 topics of " in (folder / "report.md").read_text()

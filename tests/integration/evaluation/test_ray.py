@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import os
 import secrets
 import shutil
@@ -16,30 +15,21 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
 
 from fairqr.base.errors import ModelError, WorkersError
 from fairqr.evaluation.experiments import workers as ray_workers
+from fairqr.evaluation.experiments.specification import SearchRecord, Store
 from fairqr.evaluation.experiments.workers import RunOptions, Tools
 from tests.integration.evaluation.test_experiments import collection, write_experiment
-from tests.integration.model_server import (
-    KEY,
-    Answer,
-    Asked,
-    Command,
-    ModelServer,
-    clean_environment,
-    command,
-    people,
-    says,
-)
+from tests.integration.model_server import KEY, Answer, Asked, Command, ModelServer, says
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
 
-__all__ = ["clean_environment", "collection", "command", "people"]
+__all__ = ["collection"]
 
 SYSTEMS = [
     {"name": "BM25", "method": "plain"},
@@ -49,8 +39,7 @@ SYSTEMS = [
 ]
 
 
-@dataclasses.dataclass
-class Cluster:
+class Cluster(NamedTuple):
     """A Ray, and the model that its workers ask."""
 
     address: str
@@ -79,19 +68,18 @@ def cluster() -> Iterator[Cluster]:
     outside = {name: value for name, value in os.environ.items() if "FAIRQR_" not in name.upper()}
     start = "start --head --block --disable-usage-stats --include-dashboard=false --num-cpus=2"
     places = f"--port={free_port()} --ray-client-server-port={port} --temp-dir={place / 'ray'}"
+    ray, none = Path(sys.executable).with_name("ray"), subprocess.DEVNULL
     head = subprocess.Popen(
-        [Path(sys.executable).with_name("ray"), *start.split(), *places.split()],
+        [ray, *start.split(), *places.split()],
         env={**outside, **own, **token},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        **dict.fromkeys(("stdin", "stdout", "stderr"), none),
         start_new_session=True,
     )
     try:
-        with pytest.MonkeyPatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch, socket.socket() as probe:
             for name, value in token.items():
                 patch.setenv(name, value)
-            until(lambda: head.poll() is not None or _listens(port))
+            until(lambda: head.poll() is not None or not probe.connect_ex(("127.0.0.1", port)))
             assert head.poll() is None
             yield Cluster(f"ray://127.0.0.1:{port}", models, head.pid)
     finally:
@@ -101,11 +89,6 @@ def cluster() -> Iterator[Cluster]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return not probe.connect_ex(("127.0.0.1", port))
-
-
 def _keywords(asked: Asked) -> Answer:
     """Keywords that depend on the question alone."""
     words = ("woman", "laboratory", "Asia", "Tokyo", "Africa", "Cairo", "workshop")
@@ -113,10 +96,10 @@ def _keywords(asked: Asked) -> Answer:
     return says({"keywords": [words[place % 7], words[place // 7 % 7]]})
 
 
-def _records(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file, in the order of their keys, without what is a time."""
-    lines = (json.loads(line) for line in path.read_text().splitlines())
-    return sorted(({**line, "milliseconds": 0} for line in lines), key=json.dumps)
+def _records(folder: Path) -> dict[tuple[Any, ...], SearchRecord]:
+    """The records of a run, without what is a time."""
+    found = Store(folder).lines.read()
+    return {it.key: it.model_copy(update={"milliseconds": 0}) for it in found}
 
 
 def _workers_of(pid: int) -> list[psutil.Process]:
@@ -145,10 +128,10 @@ def test_searches_on_ray_are_those_of_one_process(
     out, err = child.communicate(timeout=PATIENCE)
     assert child.returncode == 0, out + err
     assert "Traceback" not in err
-    found = _records(there / "results.jsonl")
-    assert found == _records(here / "results.jsonl")
+    found = _records(there)
+    assert found == _records(here)
     assert len(found) == 4 * 4
-    assert any(record["model_calls"] for record in found)
+    assert any(record.model_calls for record in found.values())
     assert (there / "measures.csv").read_bytes() == (here / "measures.csv").read_bytes()
 
 
@@ -157,13 +140,14 @@ def test_an_interrupted_run_ends_its_work(
 ) -> None:
     """Ctrl-C, with a Ray that the command has started for itself."""
     asked = write_experiment(collection, systems=SYSTEMS[3:], baseline="ours")
+    arguments = ("experiment", "run", asked, "-o", collection.parent / "run")
     cluster.models.does(Answer(never=True))
-    child = command.start(
-        *("experiment", "run", asked, "-o", collection.parent / "run", "--workers", "ray://local"),
-        OPENAI_BASE_URL=cluster.models.base_url,
-        RAY_AUTH_MODE=None,
-        RAY_AUTH_TOKEN=None,
-    )
+    own = {
+        "OPENAI_BASE_URL": cluster.models.base_url,
+        "RAY_AUTH_MODE": None,
+        "RAY_AUTH_TOKEN": None,
+    }
+    child = command.start(*arguments, "--workers", "ray://local", **own)
     cluster.models.wait_for(1)
     workers = _workers_of(child.pid)
     assert workers, child.poll()

@@ -7,19 +7,15 @@ from typing import Any
 
 import pytest
 
-from fairqr import FairSearch
-from fairqr.base.errors import ModelUnavailableError, UnsupportedError
+from fairqr.base.errors import ModelUnavailableError
 from fairqr.evaluation.collections.collection import Collection, Topic
 from fairqr.evaluation.experiments import running
 from fairqr.evaluation.experiments.engine import Done
 from fairqr.evaluation.experiments.measuring import measure
 from fairqr.evaluation.experiments.running import Cell, search
 from fairqr.evaluation.experiments.specification import SearchRecord, Store
-from fairqr.evaluation.experiments.training import gather
 from fairqr.evaluation.experiments.workers import RunOptions, Tools
-from fairqr.graph.search.context import Context
 from fairqr.retrieval.sources.catalog import Catalog
-from tests.unit.engines import WatchedEngine
 from tests.unit.evaluation.experiments.small import experiment, write_collection, write_source
 from tests.unit.evaluation.watching import Watcher
 
@@ -110,24 +106,6 @@ async def test_a_system_searches_the_corpus_that_it_names(
     measured = measure(store.folder)
     assert [system for *_, system in measured.evaluations] == ["BM25", "own", "path"]
     assert [*measured.unfinished.values()] == [4, 4]
-
-
-async def test_training_estimates_the_target_that_a_search_does(
-    collection: Collection, tmp_path: Path
-) -> None:
-    """The part of the whole corpus included, for which the engine counts its documents once."""
-    engine = WatchedEngine(await Catalog().resolve(collection.corpus_name))
-    context = Context.of(attributes=("gender",), target="corpus:0.5,population:0.5", k=5)
-    queries = {topic.id: topic.title for topic in collection.topics}
-    examples = await gather(engine, queries, collection.qrels, context, depth=20)
-    asked = {**context.model_dump(exclude_unset=True), "method": "plain"}
-    searched = await FairSearch(engine).search("poet", **asked)
-    assert engine.counts == 2
-    targets = [item.candidates.targets[0].tolist() for item in examples]
-    assert targets == [pytest.approx([*searched.target["gender"].values()])] * 4
-    blind = WatchedEngine(engine, without=["corpus_shares"])
-    with pytest.raises(UnsupportedError, match="The target part 'corpus' needs an engine"):
-        await gather(blind, queries, collection.qrels, context, depth=20)
 
 
 async def test_each_topic_is_ranked_by_weights_that_never_saw_its_judgements(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -66,43 +65,28 @@ class _Value(Record):
     value: float | str | None
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        *(None, 0.1, 1e-7, 1e300, math.inf, -math.inf, math.nan),
-        *("line\u2028break", "\x85", 'quo"te', "naïve 物理", "\x00"),
-    ],
-)
-def test_any_value_comes_back_from_its_line(tmp_path: Path, value: float | str | None) -> None:
+def test_any_value_comes_back_from_its_line(tmp_path: Path) -> None:
+    texts = ("line\u2028break", "\x85", 'quo"te', "naïve 物理", "\x00")
+    values = [None, 0.1, 1e-7, 1e300, math.inf, -math.inf, math.nan, *texts]
     lines = Lines(tmp_path / "values.jsonl", _Value)
     with lines.writing():
-        lines.add(_Value(name="it", value=value))
-        lines.add(_Value(name="next", value=1.0))
-    assert [repr(it.value) for it in lines.read()] == [repr(value), "1.0"]
+        for value in values:
+            lines.add(_Value(name=repr(value), value=value))
+    assert [repr(it.value) for it in lines.read()] == [*map(repr, values)]
 
 
-@pytest.mark.parametrize(
-    ("experiment", "files", "told"),
-    [
-        ({"k": 6}, {}, r"experiment \(k\)"),
-        ({"judge": "uniform:1"}, {}, r"experiment \(judge\)"),
-        ({"topics": 2}, {}, r"experiment \(topics\)"),
-        ({}, {"qrels.txt": "0"}, r"fingerprints \(qrels\.txt\)"),
-    ],
-)
 def test_a_run_goes_on_only_with_what_it_was_begun_with(
-    store: Store,
-    collection: Collection,
-    tmp_path: Path,
-    experiment: dict[str, Any],
-    files: dict[str, str],
-    told: str,
+    store: Store, manifest: Manifest, collection: Collection, tmp_path: Path
 ) -> None:
     """Each change that would mix two experiments in one folder is refused, and says which."""
-    other = manifest_for(collection, tmp_path, **experiment)
-    other = other.model_copy(update={"fingerprints": {**other.fingerprints, **files}})
-    with pytest.raises(InputError, match=f"holds a run with another {told}; choose another folder"):
-        store.begin(other)
+    fingerprints = {**manifest.fingerprints, "qrels.txt": "0"}
+    other = manifest.model_copy(update={"fingerprints": fingerprints})
+    others = {r"fingerprints \(qrels\.txt\)": other}
+    for name, value in {"k": 6, "judge": "uniform:1", "topics": 2}.items():
+        others[rf"experiment \({name}\)"] = manifest_for(collection, tmp_path, **{name: value})
+    for told, other in others.items():
+        with pytest.raises(InputError, match=f"holds a run with another {told}; choose another"):
+            store.begin(other)
 
 
 def test_a_run_goes_on_with_settings_that_json_writes_otherwise_and_with_other_versions(
