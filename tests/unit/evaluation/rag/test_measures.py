@@ -1,4 +1,4 @@
-"""The measures of Fair RAG: against dictionaries and loops, against counting, and their identities.
+"""The measures of Fair RAG: against loops, against counting, and their identities.
 
 Brute force here shares no code with what is tested: exposures are counted ranking by ranking, and
 policies are enumerated where there are few documents.
@@ -7,7 +7,7 @@ policies are enumerated where there are few documents.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ from fairqr.evaluation.rag.measures import (
 )
 from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord
 from fairqr.evaluation.scores import Reason
+from fairqr.retrieval.fairness.exposure import FloatArray
 from tests.unit.evaluation.rag.small_rag import GROUPS, Made, made
 
 quick = settings(max_examples=60)
@@ -50,21 +51,15 @@ def drawn(draw: Any) -> tuple[list[tuple[int, ...]], list[bool], int]:
     return [tuple(order[: min(k, n)]) for order in orders], useful, k
 
 
-def _exposed(samples: Sequence[Sequence[int]], n: int) -> dict[int, float]:
-    return {i: sum(i in sample for sample in samples) / len(samples) for i in range(n)}
+def _exposed(samples: Sequence[Collection[int]], n: int) -> FloatArray:
+    return np.array([np.mean([i in sample for sample in samples]) for i in range(n)])
 
 
-def _target(useful: Sequence[bool], k: int) -> dict[int, float]:
+def _target(useful: Sequence[bool], k: int) -> FloatArray:
     """Count the target over all orders that put the useful documents first."""
-    n, best = len(useful), sum(useful)
-    orders = [
-        order for order in itertools.permutations(range(n)) if all(useful[i] for i in order[:best])
-    ]
-    return {i: sum(i in order[:k] for order in orders) / len(orders) for i in range(n)}
-
-
-def _dot(one: dict[int, float], other: dict[int, float]) -> float:
-    return sum(one[i] * other[i] for i in one)
+    best, orders = sum(useful), itertools.permutations(range(len(useful)))
+    first = [order[:k] for order in orders if all(useful[i] for i in order[:best])]
+    return _exposed(first, len(useful))
 
 
 def _record(
@@ -91,14 +86,12 @@ def test_expected_exposure_is_what_counting_gives(
     n, m = len(useful), sum(useful)
     found, read = _values(_record(samples, useful, k)), min(k, n)
     exposed, target = _exposed(samples, n), _target(useful, read)
-    squares = _dot(exposed, exposed)
     if k >= n:
         assert found[Name.EE_D] == Reason.NO_ROOM
     else:
-        least = k * k / n
+        least, squares = k * k / n, exposed @ exposed
         assert found[Name.EE_D] == pytest.approx((squares - least) / (k - least), abs=1e-9)
         assert found[Name.EE_D_K] == pytest.approx(squares / k)
-        assert -1e-9 <= found[Name.EE_D] <= 1 + 1e-9
     if m == 0 or m == n or k >= n:
         by_useful = {0: Reason.NO_RELEVANT, n: Reason.ALL_RELEVANT}
         expected = by_useful.get(m, Reason.NO_ROOM)
@@ -106,21 +99,17 @@ def test_expected_exposure_is_what_counting_gives(
             assert found[name] == expected
         return
     # Fixed rankings are the corners of all policies.
-    every = [_exposed([order[:k]], n) for order in itertools.permutations(range(n))]
-    reached = [_dot(one, target) for one in every]
-    relevance = _dot(exposed, target)
-    assert found[Name.EE_R] == pytest.approx(
-        (relevance - min(reached)) / (max(reached) - min(reached)), abs=1e-9
-    )
-    useful_only = sum(exposed[i] * target[i] for i in exposed if useful[i])
-    assert found[Name.EE_R_FAIR_RAG] == pytest.approx(useful_only / max(reached))
-    worst = max(sum((one[i] - target[i]) ** 2 for i in one) for one in every)
-    own = sum((exposed[i] - target[i]) ** 2 for i in exposed)
-    assert found[Name.EE_L] == pytest.approx(own / worst, abs=1e-9)
-    assert found[Name.EE_R_GRADED] == pytest.approx(found[Name.EE_R], abs=1e-9)
-    assert found[Name.EE_L_GRADED] == pytest.approx(found[Name.EE_L], abs=1e-9)
-    wasted = sum(exposed[i] for i in exposed if not useful[i]) / read
-    assert found[Name.NOT_USEFUL] == pytest.approx(wasted)
+    every = np.array([_exposed([order[:k]], n) for order in itertools.permutations(range(n))])
+    reached, worst = every @ target, ((every - target) ** 2).sum(axis=1).max()
+    relevance = (exposed @ target - reached.min()) / np.ptp(reached)
+    loss = ((exposed - target) ** 2).sum() / worst
+    for name in (Name.EE_R, Name.EE_R_GRADED):
+        assert found[name] == pytest.approx(relevance, abs=1e-9)
+    for name in (Name.EE_L, Name.EE_L_GRADED):
+        assert found[name] == pytest.approx(loss, abs=1e-9)
+    useful_only = (exposed * target)[useful].sum()
+    assert found[Name.EE_R_FAIR_RAG] == pytest.approx(useful_only / reached.max())
+    assert found[Name.NOT_USEFUL] == pytest.approx(exposed[~np.array(useful)].sum() / read)
 
 
 gained = st.lists(st.sampled_from([np.nan, -0.5, 0.0, 0.1, 0.25, 0.5, 1.0]), min_size=2, max_size=6)
@@ -198,20 +187,19 @@ def test_use_is_what_counting_gives(case: tuple[list[AnswerRecord], list[bool], 
     known = [[it for it in answer.used if it is not None] for answer in draws]
     assert found[Name.EAR] == pytest.approx(np.mean([np.mean(it) for it in known if it]))
     sets = [{i for i, it in zip(a.ranking, a.used, strict=True) if it} for a in draws]
-    used = {i: sum(i in own for own in sets) / len(draws) for i in range(n)}
-    squares = _dot(used, used)
+    used = _exposed(sets, n)
+    squares = used @ used
     assert found[Name.EAE_D_K] == pytest.approx(squares / k)
     exposed = _exposed([answer.ranking for answer in draws], n)
-    assert found[Name.EE_D_K_ANSWERED] == pytest.approx(_dot(exposed, exposed) / k)
+    assert found[Name.EE_D_K_ANSWERED] == pytest.approx(exposed @ exposed / k)
     assert found[Name.EAE_D_K] <= found[Name.EE_D_K_ANSWERED] + 1e-12
-    total = sum(used.values())
+    total = used.sum()
     if not total:
-        assert found[Name.SHARE] == Reason.NO_ATTRIBUTION
-        assert found[Name.USED_NOT_USEFUL] == Reason.NO_ATTRIBUTION
+        assert found[Name.SHARE] == found[Name.USED_NOT_USEFUL] == Reason.NO_ATTRIBUTION
         return
     assert found[Name.SHARE] == pytest.approx(squares / total)
     assert 0 < found[Name.SHARE] <= 1 + 1e-12
-    wasted = sum(value for i, value in used.items() if not useful[i])
+    wasted = used[~np.array(useful)].sum()
     assert found[Name.USED_NOT_USEFUL] == pytest.approx(wasted / total)
     if all(verdict is not None for answer in answers for verdict in answer.used):
         assert total == pytest.approx(k * found[Name.EAR])
