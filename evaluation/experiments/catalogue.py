@@ -105,10 +105,8 @@ def read_experiment(name: str | Path) -> ExperimentFile:
     """
     path = FILES / f"{name}.yaml" if name in SHIPPED else Path(name)
     if not path.is_file():
-        raise InputError(
-            f"There is no experiment '{one_line(name)}'; name a YAML file, or one of "
-            f"{', '.join(SHIPPED)}."
-        )
+        told = f"There is no experiment '{one_line(name)}'; name a YAML file"
+        raise InputError(f"{told}, or one of {', '.join(SHIPPED)}.")
     values = load_yaml(path, "experiment", InputError)
     kind = str(values.get("kind", SEARCH)) if isinstance(values, dict) else ""
     if kind not in KINDS:

@@ -53,11 +53,6 @@ class Record(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="constants
         return tuple(getattr(self, name) for name in self.keys)
 
     @property
-    def line(self) -> bytes:
-        """The line of its file."""
-        return self.model_dump_json().encode() + b"\n"
-
-    @property
     def is_final(self) -> bool:
         """Whether repeating it would be of no use."""
         return True
@@ -178,7 +173,7 @@ class Lines(Generic[R]):
         """
         with open_beside(self.path, self._mode) as stream:
             for record in records:
-                stream.write(record.line)
+                stream.write(record.model_dump_json().encode() + b"\n")
 
     def done(self) -> set[Hashable]:
         """Return the keys of the records that need not be made again."""
@@ -196,10 +191,8 @@ class Lines(Generic[R]):
                 try:
                     yield start, self._record.model_validate_json(line)
                 except ValidationError:
-                    raise InputError(
-                        f"{self.path}, line {number}, is damaged or of another version; remove "
-                        "the line, and it is done again, or run it all into another folder."
-                    ) from None
+                    told = f"{self.path}, line {number}, is damaged or of another version"
+                    raise InputError(f"{told}; remove it, and it is done again.") from None
                 start += len(line)
 
     @contextlib.contextmanager
@@ -212,7 +205,7 @@ class Lines(Generic[R]):
 
     def add(self, record: R) -> None:
         """Write a record; it survives the death of this process."""
-        self._open.write(record.line)
+        self._open.write(record.model_dump_json().encode() + b"\n")
         self._open.flush()
 
 
@@ -269,10 +262,8 @@ class Folder(Generic[M]):
             raise InputError(f"{self.folder} holds no {self.what} ({error.strerror}).") from None
         except ValidationError as error:
             where = one_line(first_problem(error)[0]) or "its first line"
-            raise InputError(
-                f"{path} is damaged or of another version (at {where}); make the {self.what} "
-                "again in another folder."
-            ) from None
+            told = f"{path} is damaged or of another version (at {where}); choose another folder."
+            raise InputError(told) from None
 
     def begin(self, manifest: M) -> M:
         """Write the settings, or check that they are those that the folder has.
@@ -313,11 +304,9 @@ class Folder(Generic[M]):
         begun, own = self.manifest().model_dump(mode="json"), manifest.model_dump(mode="json")
         for name in manifest.identity():
             if begun[name] != own[name]:
-                raise OtherRunError(
-                    f"The folder {self.folder} holds a run with another {name}"
-                    f"{_differing(begun[name], own[name])}; "
-                    "choose another folder, or remove this one."
-                )
+                told = f"The folder {self.folder} holds a run with another {name}"
+                what = _differing(begun[name], own[name])
+                raise OtherRunError(f"{told}{what}; choose another folder.")
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -233,8 +233,7 @@ def measure(folder: Path) -> MeasuredSearches:
     collection = find_collection(experiment.collection, experiment.split)
     if collection.fingerprints() != manifest.fingerprints:
         raise InputError(
-            f"The files of '{collection.name}' have changed since the experiment was run; "
-            "bring the old ones back, or run it again into another folder."
+            f"The files of '{collection.name}' have changed since the experiment was run."
         )
     qrels = {topic: collection.qrels[topic] for topic in manifest.topics}
     order = {topic: place for place, topic in enumerate(manifest.topics)}
@@ -250,10 +249,7 @@ def measure(folder: Path) -> MeasuredSearches:
         else:
             records[key] = found[key]
     if not records:
-        raise InputError(
-            f"No system in {store.folder} has searched for all topics yet; "
-            "run the experiment again, it goes on where it stopped."
-        )
+        raise InputError(f"No system in {folder} has searched for all topics yet; run it again.")
     runs = {key: run_of(key[2], own) for key, own in records.items()}
     scan = scan_corpus(collection.corpus, ids_of(runs.values(), qrels))
     common: Any = {"groups": scan, "target": manifest.judge}

@@ -297,7 +297,6 @@ async def weights_of(
     examples = await gather(engine, queries, collection.qrels, cell.context, depth=training.depth)
     for number, fold in enumerate(folds, 1):
         step, others = cell.context.strategy.final_step, queries.keys() - {*fold}
-        model = await train(step, examples, others, training.options)
-        found |= dict.fromkeys(fold, model)
+        found |= dict.fromkeys(fold, await train(step, examples, others, training.options))
         progress(number, len(folds))
     return found

@@ -138,8 +138,8 @@ def _trade_off(measured: MeasuredSearches, place: tuple[str, str]) -> Iterator[F
     points["number"] = [str(number) for number in range(1, len(points) + 1)]
     points["line"] = points.number + "  " + points.index
     points["label"] = points.groupby(["x", "y"]).number.transform(", ".join)
-    y_up = y.kind.higher_is_better is not False
-    drawn = draw_lines({"": points}, str(x), str(y), y_up=y_up)
+    is_up = y.kind.higher_is_better is not False
+    drawn = draw_lines({"": points}, str(x), str(y), y_up=is_up)
     told = f"{x} against {y}, a point for each system; the table of results has their values."
     yield Figure(file_name("trade_off", *place), told, drawn)
 

@@ -22,6 +22,7 @@ Section = Literal["table", "trade_off", "rounds", "drift", "cost", "published"]
 Form = Annotated[str, Field(pattern=r"^title(\+[1-9][0-9]{0,2})?$")]
 Retriever = Annotated[str, Field(pattern=r"^(auto|bm25|(dense|hybrid)(:.+)?)$")]
 
+MEASURES = ("nDCG@20", "AWRF@20(unit=bits)", "nDCG@20×AWRF@20(unit=bits)")
 OF_THE_EXPERIMENT = {"attributes", "method", "k", "seed", "intersect"}
 
 
@@ -107,40 +108,24 @@ class Experiment(Options):
     kind: Literal["search"] = "search"
     collection: str = Field("notables", description="The collection: a name or a folder.")
     split: str | None = Field(None, description="Which judgements, if there are several sets.")
-    attributes: tuple[str, ...] = Field(
-        (), description="What to measure by, or products such as gender×continent; all by default."
-    )
+    attributes: tuple[str, ...] = Field((), description="Such as gender×continent; all by default.")
     queries: tuple[Form, ...] = Field(
-        ("title",), description="What topics are asked by: title, or title+10 with 10 keywords."
+        ("title",), description="title, or title+10 with 10 keywords."
     )
     topics: int | None = Field(None, ge=1, description="The most topics; all by default.")
     k: int = Field(20, ge=1, le=1000, description="How many documents each system returns.")
-    target: str | None = Field(None, description="The target of the searches; their own if empty.")
-    judge: str | None = Field(
-        None,
-        description="The target that rankings are measured against; the collection's if empty.",
-    )
-    measures: tuple[str, ...] = Field(
-        ("nDCG@20", "AWRF@20(unit=bits)", "nDCG@20×AWRF@20(unit=bits)"),
-        description="The measures.",
-    )
-    seeds: tuple[Seed, ...] = Field(
-        (0,), description="The seeds of the models; systems that ask no model run once."
-    )
+    target: str | None = Field(None, description="That of the searches, if not their own.")
+    judge: str | None = Field(None, description="What to measure against; as the collection says.")
+    measures: tuple[str, ...] = Field(MEASURES, description="Systems are compared by the last.")
+    seeds: tuple[Seed, ...] = Field((0,), description="Of models; systems that ask none run once.")
     model: str = Field("local:smollm2-135m", description="The model that refines, and re-ranks.")
-    retriever: Retriever = Field(
-        AUTO, description="bm25, dense, hybrid, or auto: hybrid once MiniLM is pulled."
-    )
+    retriever: Retriever = Field(AUTO, description="bm25, dense, hybrid; auto: hybrid with MiniLM.")
     corpus: str | None = Field(
-        None,
-        min_length=1,
-        description="A source or an index with the collection's documents; indexed here if empty.",
+        None, min_length=1, description="A source with these documents; indexed here by default."
     )
     baseline: str = Field(description="The system that the others are compared with.")
     systems: tuple[System, ...] = Field(description="The systems.")
-    report: tuple[Section, ...] = Field(
-        ("table", "trade_off", "cost"), description="The sections of the report."
-    )
+    report: tuple[Section, ...] = Field(("table", "trade_off", "cost"), description="Its sections.")
 
     @field_validator("systems")
     @classmethod

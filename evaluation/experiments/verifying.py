@@ -81,9 +81,7 @@ def verify(
     if digest is None and not signer:
         unchecked.append("When and how it was made: give the digest that it printed, by --digest.")
     if own and (given != own or (allowed_signers and not signer)):
-        told = (
-            f"The digest of the {folder.what} is {own}, not {one_line(given, 64)}: it was changed."
-        )
+        told = f"The digest of the {folder.what} is {own}, not {one_line(given, 64)}."
         if given == own:
             told = f"There is no {signature.name} of this manifest by one in {allowed_signers}."
         return Verification(own, 0, (told,), tuple(unchecked))

@@ -73,10 +73,8 @@ class Tools:
         except RayTaskError as error:
             raise error.cause from None
         except (RayError, ConnectionError) as error:
-            raise WorkersError(
-                f"The workers failed ({_reason(error)}); see Ray's logs for why, and run again: "
-                "the results so far are kept."
-            ) from None
+            told = f"The workers failed ({_reason(error)}); see Ray's logs, and run again to go on."
+            raise WorkersError(told) from None
         finally:
             self.free.put_nowait(actor)
 
@@ -174,11 +172,8 @@ class RunOptions:
                 tools.free = asyncio.Queue()
                 for _ in range(most):
                     tools.free.put_nowait(actor.remote(self.prompts, at_once=most))
-                if (there := await tools.do(_version)) != version("fairqr"):
-                    raise WorkersError(
-                        f"There is fairqr {there}, and where you run it {version('fairqr')}; "
-                        "results would differ, so install the same on both sides."
-                    )
+                if await tools.do(_version) != version("fairqr"):
+                    raise WorkersError("The workers have another fairqr; install yours there.")
                 yield tools
             finally:
                 ray.shutdown()
@@ -196,10 +191,7 @@ def _connect(address: str) -> Any:
         WorkersError: It cannot be reached, or has other versions.
     """
     if not _ADDRESS.fullmatch(address):
-        raise InputError(
-            f"The workers cannot be '{one_line(address, 60)}'; write ray://local or "
-            "ray://HOST:PORT, and how many tasks run at a time as --concurrency."
-        )
+        raise InputError(f"Workers are ray://local or ray://HOST:PORT, not '{one_line(address)}'.")
     # Ray reads these when it is imported. It must send no usage reports, and one that we start
     # listens on all addresses of the machine: its token is known to this run alone.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

@@ -16,7 +16,7 @@ from fairqr.prompts.library import PromptLibrary
 
 @pytest.mark.parametrize("text", ["4", "ray://host", "ray://user:secret@host:1", "http://h:1"])
 async def test_workers_that_are_none(text: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="write ray://local or ray://HOST:PORT"):
+    with pytest.raises(InputError, match="Workers are ray://local or ray://HOST:PORT, not '"):
         async with RunOptions(tmp_path, workers=text).tools(tmp_path / "replies.sqlite"):
             pass
 
