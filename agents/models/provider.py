@@ -283,7 +283,7 @@ def translated(
     name = type(error).__name__
     kind: Status
     if code in (401, 403):
-        kind, what = "refused", f"refused the API key ({code}); check the key of the provider"
+        kind, what = "denied", f"refused the API key ({code}); check the key of the provider"
     elif code == 429 and is_used_up(error):
         kind, what = "rate_limited", "has no quota left (429); check the plan of the account"
     elif code == 429:
@@ -293,16 +293,16 @@ def translated(
     elif code is not None and code >= 500:
         kind, what = "unavailable", f"reported an internal error ({code}); try later"
     elif code is not None and code >= 400:
-        kind = "invalid_request"
+        kind = "unavailable" if code == 404 else "invalid_request"
         what = f"refused the request ({code}: {redacted(error, api_key)})"
     elif "Connect" in name or name in ("ReadError", "RemoteProtocolError"):
         kind, where = "unavailable", f" at {without_secrets(base_url)}" if base_url else ""
         what = f"cannot be reached{where}, or broke off the connection; check that its server runs"
     elif is_given:
         # We do not show its text, which may contain a secret of the client.
-        kind, what = "parse_error", f"failed with {name}; call the chat model itself to see why"
+        kind, what = "unavailable", f"failed with {name}; call the chat model itself to see why"
     else:
-        kind = "parse_error"
+        kind = "unavailable"
         what = f"did not send a chat completion ({name}); check the base URL and the model"
     return ModelError(kind, f"The model {model} {what}.")
 

@@ -16,11 +16,12 @@ Status = Literal[
     "ok",
     "empty",  # the model answered with nothing or white space, where a text was wanted
     "parse_error",  # the reply has the wrong form; for JSON, we ask twice
-    "refused",  # the provider or the model declined, or the key is wrong
+    "refused",  # the provider or the model declined
+    "denied",  # the key is wrong
     "rate_limited",  # 429, and waiting was too long or did not help
     "timeout",  # no answer in time
-    "unavailable",  # no connection, or repeated 5xx
-    "invalid_request",  # 400, 404 and the like: asking again cannot help
+    "unavailable",  # no connection, repeated 5xx, no such model, or what answers is no model
+    "invalid_request",  # 400 and the like: asking again cannot help
     "unsupported",  # the provider or the model does not offer what we need
 ]
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Generic, TypeVar
 
-from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import FairqrError, IndexUnavailableError, ModelError, one_line
 from fairqr.base.loops import run_together
 from fairqr.evaluation.experiments.folder import Lines, Record
@@ -26,7 +25,7 @@ T = TypeVar("T")
 GIVE_UP = 20
 """What fails this often in a row is not there at all."""
 
-_AWAY = frozenset({"rate_limited", "refused", "timeout", "unavailable"})
+_AWAY = frozenset({"rate_limited", "denied", "timeout", "unavailable"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +46,12 @@ class Done(Generic[R]):
     refusal: FairqrError | None = None
 
 
-def check_answered(status: str, message: str, usage: Usage) -> ModelError | None:
+def check_answered(status: str, message: str) -> ModelError | None:
     """Check that a model was there when it was asked.
 
     Args:
         status: How the question ended; one of :data:`fairqr.agents.models.replies.Status`.
         message: The failure in words.
-        usage: What the question cost. If a refusal cost no tokens, the server refused, such as for
-            a wrong key, and not the model.
 
     Returns:
         Why the model refused the question, if it did; for :func:`refusal_of`.
@@ -62,9 +59,8 @@ def check_answered(status: str, message: str, usage: Usage) -> ModelError | None
     Raises:
         ModelError: It was away.
     """
-    cost = usage.prompt_tokens or usage.completion_tokens or usage.cached_calls
     failure = ModelError(status, message or f"the status '{status}'")
-    if status in _AWAY and not (status == "refused" and cost):
+    if status in _AWAY:
         raise failure
     return failure if status == "invalid_request" else None
 

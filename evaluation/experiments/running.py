@@ -218,10 +218,11 @@ async def search(
     if (by_model := result.reranking) is not None:
         answers = by_model.asked - sum(by_model.failures.values())
         statuses += [*by_model.failures, *["ok"] * answers]
-    if result.stop_reason == "budget":  # the search's own limit cuts questions off, too
+    if result.stop_reason == "budget" and context.budget.seconds is not None:
+        # The search's own limit cut questions off.
         statuses = [status for status in statuses if status != "timeout"]
     message = next(iter(result.warnings), "")
-    checked = [check_answered(status, message, usage) for status in statuses]
+    checked = [check_answered(status, message) for status in statuses]
     return Done((record,), refusal=refusal_of(checked))
 
 

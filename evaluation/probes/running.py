@@ -200,7 +200,7 @@ async def do_task(tools: Tools, task: Task) -> engine.Done[Any]:
     if isinstance(made, PairwiseJudge):
         compared = await made.compare(task.query, task.items, task.group)
         both = (compared.one_first, compared.other_first)
-        checked = [engine.check_answered(it.status, it.message, it.usage) for it in both]
+        checked = [engine.check_answered(it.status, it.message) for it in both]
         said = compared.preferred(lean.PROTECTED, lean.UNPROTECTED)
         record: Any = kept.PairRecord(
             **dict(zip(kept.PairRecord.keys, task.key, strict=True)),
@@ -211,7 +211,7 @@ async def do_task(tools: Tools, task: Task) -> engine.Done[Any]:
         )
         return engine.Done((record,), made.warnings, refusal=engine.refusal_of(checked))
     found = await made.rank(task.query, task.items, group=task.group)
-    checked = [engine.check_answered(it, found.message, found.usage) for it in found.failures]
+    checked = [engine.check_answered(it, found.message) for it in found.failures]
     record = kept.RankingRecord(
         **dict(zip(kept.RankingRecord.keys, task.key, strict=True)),
         order=found.order,

@@ -276,7 +276,7 @@ class Answerer:
         request = GenerationRequest(self.part.prompt, self.query.question, sources)
         reply = await self.generator.generate(request)
         self._usage += reply.usage
-        self.checked.append(check_answered(reply.status, reply.message, reply.usage))
+        self.checked.append(check_answered(reply.status, reply.message))
         utility = self.part.task.utility(reply.text, self.query.golds) if reply.text else 0.0
         worth = utility if reply.status in ("ok", "empty") else None
         return AnswerRecord(ranking=ranking, status=reply.status, text=reply.text, utility=worth)
@@ -290,7 +290,7 @@ class Answerer:
         verdicts = await self.attributor.judge(pairs)
         for verdict in verdicts:
             self._usage += verdict.usage
-            check_answered(verdict.status, verdict.message, verdict.usage)
+            check_answered(verdict.status, verdict.message)
         return tuple(verdict.attributed for verdict in verdicts)
 
 

@@ -88,7 +88,7 @@ class LangChainEncoder:
 def _status_name(error: Exception, status: int | None) -> str:
     """Return the failure as a :data:`fairqr.agents.models.replies.Status`."""
     if is_used_up(error) or status in (401, 403):
-        return "refused"
+        return "denied"
     if status and 400 <= status < 500:
         return "rate_limited" if status == 429 else "invalid_request"
     return "timeout" if isinstance(error, TimeoutError) else "unavailable"

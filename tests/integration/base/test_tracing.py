@@ -208,7 +208,7 @@ async def test_content_is_exported_only_where_it_is_asked_for(
 
 
 FAILING: dict[str, tuple[Answer | Callable[[Asked], Answer], str]] = {
-    "a wrong key": (failure(401, f"Wrong key {KEY} for {IN_QUERY} {IN_REPLY}"), "refused"),
+    "a wrong key": (failure(401, f"Wrong key {KEY} for {IN_QUERY} {IN_REPLY}"), "denied"),
     "echo": (lambda asked: failure(400, f"{asked.body} {IN_REPLY} {KEY}"), "invalid_request"),
     "too often": (failure(429, f"{IN_REPLY} {KEY}", IN_REPLY), "rate_limited"),
     "prose": (says(f"No, {IN_REPLY} {KEY}."), "parse_error"),

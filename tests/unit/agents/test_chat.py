@@ -125,9 +125,9 @@ class TestAsking:
             (says("y" * 5_000_000), 2, "parse_error", "no whole JSON object"),
             (completion({"content": None, "refusal": "No."}), 1, "refused", "declined to answer"),
             (completion({"content": ""}, "content_filter"), 1, "refused", "declined to answer"),
-            (completion({}, choices=[]), 1, "parse_error", "not send a chat completion"),
-            (Answer(body=b"<html>", content_type="text/html"), 1, "parse_error", "the base URL"),
-            (failure(401, f"Wrong key {KEY}"), 1, "refused", "refused the API key (401)"),
+            (completion({}, choices=[]), 1, "unavailable", "not send a chat completion"),
+            (Answer(body=b"<html>", content_type="text/html"), 1, "unavailable", "the base URL"),
+            (failure(401, f"Wrong key {KEY}"), 1, "denied", "refused the API key (401)"),
             (failure(400, f"No: {KEY}."), 1, "invalid_request", "(400: No: …)"),
             (failure(501), 1, "unavailable", "(501)"),
             (failure(500, retry_after="0"), 2, "unavailable", "(500); try later"),
@@ -477,7 +477,7 @@ class TestStreaming:
             (stream([" ", "\n"]), 1, "empty", ""),
             (stream(["Ma"], "content_filter"), 1, "refused", "Ma"),
             (failure(500, retry_after="0"), 2, "unavailable", ""),
-            (Answer(body=b"<html>", content_type="text/html"), 1, "parse_error", ""),
+            (Answer(body=b"<html>", content_type="text/html"), 1, "unavailable", ""),
         ],
     )
     async def test_what_becomes_of_a_stream(
@@ -566,7 +566,7 @@ class TestWeighing:
     @pytest.mark.parametrize(
         ("answer", "status"),
         [
-            (failure(403), "refused"),
+            (failure(403), "denied"),
             (failure(429, retry_after="3600"), "rate_limited"),
             (completion({"content": None, "refusal": "No."}), "refused"),
             (weighs({"The": 0.9}), "parse_error"),

@@ -202,7 +202,7 @@ class Failing(Embeddings):
         return self.embed_documents([text])[0]
 
 
-@pytest.mark.parametrize(("status", "named"), [(401, "refused"), (400, "invalid_request")])
+@pytest.mark.parametrize(("status", "named"), [(401, "denied"), (400, "invalid_request")])
 async def test_what_cannot_heal_is_said_without_secrets(status: int, named: str) -> None:
     embeddings = Failing(1, 503)
     assert (await encode_documents(LangChainEncoder(embeddings), ["a"])).tolist() == [[1, 0]]

@@ -74,7 +74,7 @@ def as_json(reply: object) -> Callable[[Asked], Answer]:
         (as_json("perhaps"), [PAIR], None, [("parse_error",)]),
         # What a server does wrong is a status.
         (failure(500), [PAIR], None, [("unavailable",)]),
-        (failure(401), [PAIR], None, [("refused",)]),
+        (failure(401), [PAIR], None, [("denied",)]),
         (failure(429), [PAIR], None, [("rate_limited",)]),
     ],
 )

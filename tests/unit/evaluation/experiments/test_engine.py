@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import FairqrError, IndexUnavailableError, InputError, ModelError
 from fairqr.evaluation.experiments.engine import GIVE_UP, Done, check_answered, run_tasks
 from fairqr.evaluation.experiments.folder import Lines, Record
@@ -136,13 +135,11 @@ async def test_how_a_run_ends(
     assert len(model.asked) <= max(len(tasks.split()), GIVE_UP)
 
 
-def test_a_refusal_without_tokens_is_the_server_s() -> None:
-    """Its key may be wrong; a model that declines has read the question."""
-    for status in ("ok", "tie", "essay", "parse_error", "unsupported"):
-        assert check_answered(status, "", Usage()) is None
-    assert check_answered("invalid_request", "No.", Usage()) is not None
-    for usage in (Usage(model_calls=1, prompt_tokens=20), Usage(cached_calls=1)):
-        assert check_answered("refused", "", usage) is None
-    for status, usage in (("refused", Usage(model_calls=1)), ("timeout", Usage(prompt_tokens=9))):
+def test_who_is_away_did_not_answer() -> None:
+    """A model that declines, or that nobody can read, has answered; a wrong key is no answer."""
+    for status in ("ok", "tie", "essay", "parse_error", "unsupported", "refused"):
+        assert check_answered(status, "") is None
+    assert check_answered("invalid_request", "No.") is not None
+    for status in ("denied", "timeout", "unavailable", "rate_limited"):
         with pytest.raises(ModelError, match=f"the status '{status}'"):
-            check_answered(status, "", usage)
+            check_answered(status, "")
