@@ -48,8 +48,8 @@ CONTENTS = {
 }
 """What models read, by the prompt."""
 
-Chooses = Callable[[str, str, str], str]
-"""Which of two people is preferred, A or B, under a query."""
+Chooses = Callable[[str, str], str]
+"""Which of two people is preferred, A or B."""
 
 
 @pytest.fixture
@@ -87,32 +87,29 @@ def weighing(chooses: Chooses, *, by_reply: bool = False) -> Callable[[Asked], A
     """A model that is nearly sure, or writes a letter."""
 
     def answer(asked: Asked) -> Answer:
-        found = re.search(r": (.*)\nA: Title .(.*)\nB: Title .(.*)\n", asked.last_message)
-        assert found, asked.last_message
-        letter = chooses(found[1], found[2], found[3])
-        return (
-            says(letter) if by_reply else weighs({letter: 0.9, "B" if letter == "A" else "A": 0.05})
-        )
+        letter = chooses(*re.findall(r"[AB]: Title (...)", asked.last_message))
+        other = {"A": "B", "B": "A"}[letter]
+        return says(letter) if by_reply else weighs({letter: 0.9, other: 0.05})
 
     return answer
 
 
-def women(query: str, first: str, second: str) -> str:
-    return "A" if first[0] == "f" else "B"
+def women(first: str, second: str) -> str:
+    return "A" if first[1] == "f" else "B"
 
 
-def men(query: str, first: str, second: str) -> str:
-    return "B" if first[0] == "f" else "A"
+def men(first: str, second: str) -> str:
+    return "B" if first[1] == "f" else "A"
 
 
-def the_first(query: str, first: str, second: str) -> str:
+def the_first(first: str, second: str) -> str:
     return "A"
 
 
-def by_chance(query: str, first: str, second: str) -> str:
+def by_chance(first: str, second: str) -> str:
     """One of the pair, in whatever order they stand, drawn by a hash."""
     one, other = sorted((first, second))
-    drawn = hashlib.sha256(f"{query} {one} {other}".encode()).digest()[0] % 2
+    drawn = hashlib.sha256(f"{one} {other}".encode()).digest()[0] % 2
     return "A" if (one, other)[drawn] == first else "B"
 
 
@@ -153,11 +150,13 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
     child.communicate(timeout=PATIENCE)
     with (folder / "pairs.jsonl").open("ab") as lines:
         lines.write(b'{"collection": "folk", "mod')
-    answered = [asked.last_message for asked in model_server.asked][:21]
+    # Of the last pair, one answer may have been kept or not.
+    answered = {asked.last_message for asked in model_server.asked[:20]}
     model_server.does(weighing(by_chance))
     resumed = quick(*arguments)
-    asked = answered + [each.last_message for each in model_server.asked]
-    assert len({*asked}) == len(asked) == ASKED
+    asked = [each.last_message for each in model_server.asked]
+    assert len(answered | {*asked}) == 20 + len(asked)
+    assert len(asked) in (ASKED - 21, ASKED - 20)
     again = quick(*probe("pairwise", folk, model_server, "-o", whole))
     records, others = (
         {it.key: it.protected_first for it in ProbeStore(place).lines("pairs").read()}

@@ -172,12 +172,15 @@ class Made:
         return measure_fair_rag(self.manifest, self.records, self.collections)
 
 
-def made(queries: int = 6, of: dict[str, Any] | None = None, **changes: Any) -> Made:
+def made(
+    queries: int = 6, of: dict[str, Any] | None = None, judge: str = "letters", **changes: Any
+) -> Made:
     """Run an experiment whose last query is dropped, and one of whose generators refuses.
 
     Args:
         queries: How many are kept.
         of: Changes of the collection, which has groups.
+        judge: The name of what judges; empty for nothing.
         changes: Of the experiment.
     """
     asked = [query_of(f"q{n}", 6, 2 + n % 2) for n in range(queries)]
@@ -186,7 +189,7 @@ def made(queries: int = 6, of: dict[str, Any] | None = None, **changes: Any) -> 
     changes = {"generators": ["small", "large"], "retrievers": ["bm25", "dense"], **changes}
     experiment = experiment_of(**{"k": 2, "samples": 20, "generated": 10, **changes})
     named = {collection.name: collection}
-    plan = make_rag_plan(experiment, named, PromptLibrary(), "letters", ["It was made."])
+    plan = make_rag_plan(experiment, named, PromptLibrary(), judge, ["It was made."])
 
     async def answers() -> list[PolicyRecord]:
         records: list[PolicyRecord] = []
