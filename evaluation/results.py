@@ -14,6 +14,7 @@ import numpy as np
 from fairqr.agents import statistics
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.extras import library
+from fairqr.evaluation.measures.kinds import TARGET
 from fairqr.evaluation.measures.measure import Measure, parse_measures
 from fairqr.evaluation.notes import Note
 from fairqr.evaluation.scores import Reason, Score
@@ -149,10 +150,12 @@ class Evaluation:
             seed: The seed of the randomisation test.
 
         Raises:
-            InputError: The other has another target or other measures; or the level or the seed is
-                out of range.
+            InputError: The other has another target for a measure of both, or no measure of this
+                one; or the level or the seed is out of range.
         """
-        if other.target != self.target:
+        shared = [it.measure for text, it in self.results.items() if text in other.results]
+        aimed = any(TARGET in measure.needs for measure in shared)
+        if aimed and other.target != self.target:
             raise InputError(
                 f"The runs were measured with two targets, {self.target} and {other.target}; "
                 "measure both with one."

@@ -190,10 +190,10 @@ class Collection:
         return list(dict.fromkeys(id_ for topic in self.topics for id_ in self.relevant(topic.id)))
 
     def fingerprints(self) -> dict[str, str]:
-        """Return the hashes of the documents, the topics and the judgements."""
+        """Return the hashes of the documents with their schema, the topics and the judgements."""
         found = sorted([*self.folder.glob("topics*.jsonl"), *self.folder.glob("qrels*.txt")])
         hashes = {path.name: sha256_of(path) for path in found}
-        return {"documents": sha256_of(self.corpus.path), **hashes}
+        return {"corpus": self.corpus.fingerprint(), **hashes}
 
 
 def splits_of(folder: Path) -> dict[str | None, Path]:

@@ -49,11 +49,22 @@ def test_differences_are_of_the_other_run_and_paired_by_query() -> None:
     assert first.compare(second).rows[0].difference == -row.difference
     for other, options, words in (
         (measured("high", "P@2"), {}, "No measure was computed for both high and low"),
-        (measured("low", target="uniform:1"), {}, "measured with two targets"),
         (second, {"seed": -1}, "A seed must be a whole number of 0 or more"),
     ):
         with pytest.raises(InputError, match=words):
             first.compare(other, **options)  # type: ignore[arg-type]
+
+
+def test_a_target_is_the_same_where_a_shared_measure_has_one() -> None:
+    groups = {it: {"gender": "f" if it in "ad" else "m"} for it in "abcde"}
+    both = measured("low", "AWRF@2,RR", groups=groups)
+    others = {
+        it: measured("high", it, groups=groups, target="uniform:1") for it in ("RR", "AWRF@2")
+    }
+    assert [str(row.measure) for row in both.compare(others["RR"]).rows] == ["RR"]
+    assert [str(row.measure) for row in others["RR"].compare(both).rows] == ["RR"]
+    with pytest.raises(InputError, match="measured with two targets"):
+        both.compare(others["AWRF@2"])
 
 
 def test_the_correction_is_over_all_runs_and_measures() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import fairqr
 from fairqr.base.errors import InputError
-from fairqr.evaluation.collections.collection import Collection
+from fairqr.evaluation.collections.collection import Collection, load_collection
 from fairqr.evaluation.experiments.folder import Lines, Record, file_name
 from fairqr.evaluation.experiments.specification import Manifest, SearchRecord, Store
 from tests.unit.evaluation.experiments.small import fill, manifest_for, records_of
@@ -84,6 +84,11 @@ def test_a_run_goes_on_only_with_what_it_was_begun_with(
     others = {r"fingerprints \(qrels\.txt\)": other}
     for name, value in {"k": 6, "judge": "uniform:1", "topics": 2}.items():
         others[rf"experiment \({name}\)"] = manifest_for(collection, tmp_path, **{name: value})
+    schema = collection.folder / "schema.yaml"
+    schema.write_text(
+        schema.read_text().replace("female: 0.5, male: 0.5", "female: 0.4, male: 0.6")
+    )
+    others[r"fingerprints \(corpus\)"] = manifest_for(load_collection(collection.folder), tmp_path)
     for told, other in others.items():
         with pytest.raises(InputError, match=f"holds a run with another {told}; choose another"):
             store.begin(other)
