@@ -80,8 +80,7 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
     assert command(*arguments[:4], collection.parent / "whole", **server).code == 0
     assert _rankings(collection.parent / "whole") == _rankings(folder)
     (collection / "topics.jsonl").write_text('{"id": "q0", "title": "other"}\n')
-    changed = command("experiment", "report", folder).complaint()
-    assert "have changed since the experiment was run" in changed
+    assert "have changed since" in command("experiment", "report", folder).complaint()
 
 
 def _questions(server: ModelServer) -> list[str]:
@@ -112,16 +111,3 @@ def test_a_wrong_key_is_no_result_and_odd_answers_are_counted(
     assert report.count("| model failed |") == 1
     assert re.search(r"\n\| ours \| gender \| title \|( 0 \|)* 4 \|", report)
     assert "openai:fake gave no usable reply" in report
-
-
-def test_a_shipped_experiment_on_notables(quick: Main, clean_environment: Path) -> None:
-    folder, changes = clean_environment / "run", ("topics=6", "attributes=gender")
-    sets = [word for change in changes for word in ("--set", change)]
-    arguments = ("experiment", "run", "iterations", "-o", folder, *sets, "--model", "feedback")
-    run = quick(*arguments, "--report")
-    assert run.code == 0, run
-    figures = [f"figures/{it}-gender-title.svg" for it in ("exposure", "divergence")]
-    names = ["report.md", "report.html", *figures, "measures.csv"]
-    assert run.stdout.splitlines() == [f"written: {folder / name}" for name in names]
-    assert all((folder / name).stat().st_size > 1000 for name in names)
-    assert "Measured for gender on 6 topics of " in (folder / "report.md").read_text()

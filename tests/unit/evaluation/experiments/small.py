@@ -45,19 +45,15 @@ def write_collection(folder: Path, *, keywords: bool = True) -> Collection:
     for number in range(48):
         title, woman = TITLES[number % 4], number // 4 % 4 == 3
         said = " ".join([title] * (2 if woman else 3))
-        documents.append(
-            {
-                "id": f"d{number:02}",
-                "title": f"Person {number}",
-                "text": f"A {said}. {'She has a garden' if woman else 'He has a boat'} {number}.",
-                "gender": "female" if woman else "male",
-                "place": ("north", "south")[number // 4 % 2] if number % 4 < 2 else None,
-            }
-        )
+        text = f"A {said}. {'She has a garden' if woman else 'He has a boat'} {number}."
+        gender = "female" if woman else "male"
+        place = ("north", "south")[number // 4 % 2] if number % 4 < 2 else None
+        own = {"id": f"d{number:02}", "title": f"Person {number}", "text": text}
+        documents.append({**own, "gender": gender, "place": place})
         if number % 5:
             qrels.append(f"t{number % 4} 0 d{number:02} 1")
-    more = ["garden"] if keywords else []
-    topics = [{"id": f"t{n}", "title": it, "keywords": more} for n, it in enumerate(TITLES)]
+    more = {"keywords": ["garden"] * keywords}
+    topics = [{"id": f"t{n}", "title": it, **more} for n, it in enumerate(TITLES)]
     for name, rows in (("documents", documents), ("topics", topics)):
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (folder / f"{name}.jsonl").write_text(lines)
@@ -120,16 +116,16 @@ def records_of(manifest: Manifest, collection: Collection) -> Iterator[SearchRec
                 )
                 for step in range(1 + (1 + (place == 0) if refines else 0))
             ]
+            steps = len(rounds) - 1
+            cost = {"model_calls": steps, "tokens": 100 * steps, "milliseconds": 10.0 + place}
             yield SearchRecord(
                 **dict(zip(SearchRecord.keys, cell.key(topic), strict=True)),
+                **cost,
                 ids=ranked[:5],
                 rounds=rounds,
-                best_round=len(rounds) - 1,
+                best_round=steps,
                 target={"female": 0.4, "male": 0.6},
                 stop_reason="max_iterations" if refines else "not_refining",
-                model_calls=len(rounds) - 1,
-                tokens=100 * (len(rounds) - 1),
-                milliseconds=10.0 + place,
             )
 
 

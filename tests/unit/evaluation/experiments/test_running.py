@@ -39,22 +39,6 @@ async def _run(collection: Path, store: Store, at_once: int = 2, **changes: Any)
     return watcher
 
 
-async def test_all_searches_are_done_once_and_no_more(
-    collection: Collection, tmp_path: Path
-) -> None:
-    """A run that was stopped goes on to what a run has that does one search at a time."""
-    store, other = Store(tmp_path / "run"), Store(tmp_path / "other")
-    await _run(collection.folder, store)
-    lines = store.lines.path.read_bytes().splitlines(keepends=True)
-    store.lines.path.write_bytes(b"".join(lines[:5]))
-    assert [(await _run(collection.folder, store)).steps for _ in range(2)] == [7, 0]
-    await _run(collection.folder, other, at_once=1)
-    rankings = {record.key: record.ids for record in store.lines.read()}
-    assert rankings == {record.key: record.ids for record in other.lines.read()}
-    assert all(rankings.values())
-    assert len(rankings) == store.lines.path.read_bytes().count(b"\n") == 3 * 4
-
-
 async def test_a_query_that_finds_nothing_is_a_result_that_counts_as_0(tmp_path: Path) -> None:
     write_collection(tmp_path / "collection")
     topics = (tmp_path / "collection" / "topics.jsonl").read_text().replace("poet", "xyzzy")

@@ -14,7 +14,7 @@ import fairqr
 from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import Collection, load_collection
 from fairqr.evaluation.experiments.folder import Lines, Record, file_name
-from fairqr.evaluation.experiments.specification import Manifest, SearchRecord, Store
+from fairqr.evaluation.experiments.specification import Manifest, Store
 from tests.unit.evaluation.experiments.small import fill, manifest_for, records_of
 
 
@@ -43,19 +43,6 @@ def test_a_kill_at_any_byte_loses_no_more_than_the_search_it_hit(store: Store) -
             for record in written[kept:]:
                 store.lines.add(record)
         assert path.read_bytes() == whole
-
-
-def test_records_come_in_an_order_that_is_asked_for(store: Store) -> None:
-    first, second, *_, last = store.lines.read()
-    changed = second.model_copy(update={"ids": ["d00"]})
-    with store.lines.writing():
-        store.lines.add(changed)
-    keys = [last.key, ("no", "such"), second.key, first.key]
-    store.lines.rewrite(store.lines.in_order(keys))
-    assert store.lines.read() == [last, changed, first]
-    assert store.lines.done() == {last.key, second.key, first.key}
-    assert store.lines.path.read_bytes().count(b"\n") == 3
-    assert list(Lines(store.folder / "no.jsonl", SearchRecord).in_order(keys)) == []
 
 
 class _Value(Record):
