@@ -1,11 +1,11 @@
 """Finding what questions are answered from: by the name of a collection, or by a path.
 
-The collection ``notables`` asks for people whom the documents describe: each topic is a question.
-Its pool is made with the judgements: half of it are people who are meant, half are others whose
-text merely has the words, since nearly all that BM25 finds first for a topic is relevant, and a
-pool of nothing else could not show what retrieval does. The profiles of LaMP mix documents that
-help and others too. So retrieval over these pools cannot be compared with search in the corpus. An
-answer is right if it names anybody of the corpus who is judged relevant, in the pool or not.
+A collection with topics and judgements, such as ``notables``, asks for what its documents describe:
+each topic is a question. Its pool is made with the judgements: half of it is relevant, half merely
+has the words, since nearly all that BM25 finds first for a topic may be relevant, and a pool of
+nothing else could not show what retrieval does. The profiles of LaMP mix documents that help and
+others too. So retrieval over these pools cannot be compared with search in the corpus. An answer is
+right if it has the title of a document that is judged relevant, in the pool or not.
 
 Questions of one's own are a file of JSON Lines. Each line is
 ``{"id", "question", "query"?, "golds": […], "pool": [{"id", "text", "title"?, …}]}``.
@@ -55,16 +55,17 @@ NO_SCHEMA = Schema.model_construct(attributes={})
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
-def load_notables(limit: int = 1000, pool: int | None = None) -> RagCollection:
-    """Make questions of the topics; it takes about a second.
+def load_topics(name: str | Path, limit: int = 1000, pool: int | None = None) -> RagCollection:
+    """Make questions of a collection's topics; of 11,000 documents it takes about a second.
 
     Args:
+        name: See :func:`fairqr.evaluation.collections.finding.find_collection`.
         limit: The most topics.
         pool: How many documents each question has, by default :data:`POOL`. Of the first
             :data:`FOUND` that BM25 finds, in its order, we take the first ⌈pool/2⌉ that are
             relevant and the first ⌊pool/2⌋ that are not, or fewer if there are fewer.
     """
-    collection, size = find_collection("notables"), POOL if pool is None else pool
+    collection, size = find_collection(name), POOL if pool is None else pool
     # Ties are broken by id, as in every index of fairqr.
     documents = sorted(collection.corpus.documents(), key=lambda it: it.id)
     titles = {document.id: document.title for document in documents}
@@ -80,14 +81,14 @@ def load_notables(limit: int = 1000, pool: int | None = None) -> RagCollection:
         golds = [titles[id_] for id_ in collection.relevant(topic.id) if id_ in titles]
         queries.append(RagQuery(topic.id, topic.title, topic.title, tuple(golds), tuple(mixed)))
     return RagCollection(
-        name="notables",
-        title="Name one of the people",
+        name=collection.name,
+        title=f"Name one: {collection.title}",
         note=(
             "Each pool is made with the judgements: of what BM25 finds for the topic the first "
             f"{size - size // 2} documents that are relevant and the first {size // 2} that are "
             "not, in its order; how good retrieval is in it cannot be compared with search."
         ),
-        task=RagTask("notables", "names", NamesRelevant()),
+        task=RagTask(collection.name, "names", NamesRelevant()),
         queries=tuple(queries),
         fingerprint=_digest(*collection.fingerprints().values()),
         schema=schema,
@@ -181,22 +182,20 @@ def find_rag_collection(
     of it, so that labels made for a large run serve a smaller one.
 
     Args:
-        name: ``notables``, fairqr's own; a folder or a file of LaMP's, or of its shape; or a file
-            ``.jsonl`` or ``.jsonl.gz`` of one's own. A path that is named like the built-in
-            collection is written ``./notables``.
+        name: A folder or a file of LaMP's, or of its shape; a file ``.jsonl`` or ``.jsonl.gz`` of
+            one's own; or a collection with topics and judgements, as experiments with searches
+            take it. A path that is named like a collection is written ``./notables``.
         task: For LaMP's files the task, if they do not say it; for a file of your own the
             metric, see :data:`fairqr.evaluation.rag.finding.METRICS`.
         limit: The most questions to read.
         pool: How many documents of each question's pool to take from its front, for small runs.
-            For ``notables`` how many to find, half of them relevant; 25 by default.
+            Of topics how many to find, half of them relevant; 25 by default.
 
     Raises:
         CorpusError: There is nothing of that name, or a file is missing or malformed.
         SchemaError: A schema is wrong.
         InputError: There is no such task or metric.
     """
-    if name == "notables":
-        return load_notables(limit, pool)
     path = Path(name)
     try:
         if is_lamp(path):
@@ -206,7 +205,4 @@ def find_rag_collection(
     except OSError as error:
         # A file that may not be opened, or a name that is too long for one.
         raise CorpusError(f"{one_line(path)} cannot be read: {error.strerror or error}.") from None
-    raise CorpusError(
-        f"There is no collection of questions '{one_line(name)}'; name notables, a folder with "
-        "LaMP's questions.json and outputs.json, or a file .jsonl."
-    )
+    return load_topics(name, limit, pool)

@@ -21,6 +21,7 @@ from fairqr.agents.generators import GenerationRequest, Generator
 from fairqr.agents.models.opening import open_generator
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, ModelError, one_line
+from fairqr.base.files import sha256_of
 from fairqr.evaluation.experiments.engine import Done, check_answered, refusal_of, run_tasks
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.progress import StageWatcher
@@ -477,10 +478,13 @@ async def run(experiment: FairRagExperiment, options: RunOptions) -> None:
     if experiment.attributor != "none":
         judge = open_attributor(experiment.attributor, cache=False, prompts=options.prompts)
         attributor, notes = judge.name, [*filter(None, [unchecked_warning(judge)])]
+    notes += [f"Which documents are useful is imported from {it.name}." for it in options.labels]
     plan = make_rag_plan(experiment, collections, options.prompts, attributor, notes)
+    known = [it for path in options.labels for it in read_labels(path, plan)]
+    from_files = {"labels": tuple(map(sha256_of, options.labels))}
+    plan = plan._replace(labels=known, manifest=plan.manifest.model_copy(update=from_files))
     store = RagStore(options.folder)
     store.check(plan.manifest)
-    plan = plan._replace(labels=[it for path in options.labels for it in read_labels(path, plan)])
     cost = cost_of(plan, store)
     answers = cost["labels"] + cost["rankings"]
     told = (

@@ -95,6 +95,7 @@ class RagManifest(FolderManifest):
         collections: The fingerprint of each collection, by name, in the order of the experiment.
         prompts: The SHA-256 of each prompt that asks for answers, by ``id=version``.
         attributor: What judged, as it names itself; empty where nothing did.
+        labels: The SHA-256 of each file of labels that was imported.
         notes: Sentences about how the run was made, for the report.
     """
 
@@ -102,6 +103,7 @@ class RagManifest(FolderManifest):
     collections: dict[str, str]
     prompts: dict[str, str]
     attributor: str
+    labels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 

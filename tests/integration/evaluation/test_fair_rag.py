@@ -181,6 +181,11 @@ def test_what_a_run_keeps_and_reports(
     assert len(model_server.asked) > 0
     assert not asked & {*prompts_of(model_server)}
 
+    labels = questions.parent / "labels.tsv"
+    first_query = next(iter(POOLS))
+    labels.write_text(f"qid\tpid\trelevance_label\n{first_query}\t{first_query}-0\t1\n")
+    imported = quick(*run_arguments(questions), "--labels", labels)
+    assert "holds a run with another labels; choose another" in imported.complaint()
     other = quick(*run_arguments(questions, seeds=[0, 1], title="Another"))
     assert "holds a run with another experiment (title); choose another" in other.complaint()
     questions.write_text(questions.read_text().replace("painter", "sculptor"))

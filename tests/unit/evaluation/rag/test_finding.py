@@ -12,6 +12,7 @@ from fairqr.base.errors import CorpusError, InputError, SchemaError
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.rag.collection import RagCollection
 from fairqr.evaluation.rag.finding import find_rag_collection
+from tests.unit.evaluation.experiments.small import write_collection
 
 SCHEMA = "attributes: {gender: {field: gender, groups: [female, male]}}"
 POOL: list[dict[str, Any]] = [
@@ -55,6 +56,17 @@ def test_notables_are_asked_by_topic(notables: RagCollection) -> None:
         assert list(few.pool) == [document for document in many.pool if document in few.pool]
         judged = [document.id in collection.relevant(few.id) for document in few.pool]
         assert (few.id, sorted(judged)) == (many.id, [False, False, True, True])
+
+
+def test_any_collection_with_topics_is_asked_by_them(tmp_path: Path) -> None:
+    """By documents that are no people either."""
+    made = write_collection(tmp_path / "crew")
+    found = find_rag_collection(tmp_path / "crew", pool=6)
+    assert [query.question for query in found.queries] == [topic.title for topic in made.topics]
+    assert found.name == found.task.name == "crew"
+    for query in found.queries:
+        relevant = [document.id in made.relevant(query.id) for document in query.pool]
+        assert 0 < sum(relevant) <= len(relevant) <= 6
 
 
 def test_questions_of_ones_own(tmp_path: Path) -> None:
@@ -104,7 +116,7 @@ def test_a_line_that_is_no_question_is_named(tmp_path: Path, line: object, what:
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("", "There is no collection of questions ''"),
+        ("", "There is no collection ''"),
         ("none.jsonl", "cannot be read"),
         ("x" * 5000 + ".jsonl", "cannot be read"),
     ],
