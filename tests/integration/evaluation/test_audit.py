@@ -123,24 +123,6 @@ def test_a_planted_lean_is_found_with_its_size(inputs: Path, server: Server, qui
 
 
 @pytest.mark.model
-def test_without_judgements_relevance_comes_from_texts_over_a_widened_pool(
-    inputs: Path, quick: Main, minilm_cache: Path
-) -> None:
-    """The answers alone would say that women have little to offer, as the engine hides them."""
-    arguments = asked(inputs, "leaning", "out", is_judged=False)
-    done = quick(*arguments, "--depth", "15", FAIRQR_CACHE_DIR=str(minilm_cache))
-    assert done.code == 0, done.stderr
-    assert f"{ASKED} queries for 'leaning', up to 846 requests" in done.stderr
-    _, female, male = found_in(inputs)
-    assert (female["verdict"], male["verdict"]) == ("less", "more")
-    assert female["target"]["value"] == pytest.approx(0.4, abs=0.08)
-    assert female["lean"]["value"] > 0.04
-    first = json.loads((inputs / "out/raw/observations.jsonl").read_bytes().splitlines()[0])
-    assert len(first["ids"]) == 15
-    assert len(first["others"]) > 10
-
-
-@pytest.mark.model
 @pytest.mark.parametrize(
     ("name", "verdict"),
     [("x07", "less"), ("x05", "less"), ("x13", "more"), ("plain", ""), ("random", "")],

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from scipy.stats import chi2_contingency, chisquare
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.audit import queries as module
-from fairqr.evaluation.audit.queries import AuditQuery, Queries, collect_queries
+from fairqr.evaluation.audit.queries import Queries, collect_queries
 from fairqr.retrieval.sources.query_files import QueryColumns, QueryRow, query_rows
+from tests.golden.reports import check_text
 
 
 def read(path: Path, content: str, **options: Any) -> Queries:
@@ -39,37 +41,37 @@ def numbered(
 TOPICS = [f"topic {number}" for number in range(51)]
 
 
-def test_lines_with_the_same_text_are_one_query(tmp_path: Path) -> None:
-    content = "query,count\nred  shoes,12\nblue hat,3\n red shoes ,0.5\nhat,0\nRed shoes,1"
-    found = read(tmp_path / "log.csv", content)
-    red, blue = AuditQuery("", "red shoes", 12.5, 2, 12.5), AuditQuery("", "blue hat", 3, 1, 3)
-    without_ids = [replace(query, id="") for query in found.queries]
-    assert without_ids == [red, blue, AuditQuery("", "Red shoes")]
-    assert (found.lines, len(found.queries), found.weight) == (4, 3, 16.5)
-    assert found.design == (
-        "All 3 different queries of 4 lines were asked; each counts by its 'count'. "
-        "Lines of weight 0, left out: 1."
-    )
+LOG = "query,count\nred  shoes,12\nblue hat,3\n red shoes ,0.5\nhat,0\nRed shoes,1"
 
 
-def test_ids_are_those_of_the_file_or_hashes_of_texts(tmp_path: Path) -> None:
-    """Two audits can so be compared by query, whatever else their files hold."""
-    topics = read(tmp_path / "topics.tsv", "7\tred\n8\tblue\n9\tred\n")
-    assert [query.id for query in topics.queries] == ["7", "8", "9"], "judgements name each"
-    files = [read(tmp_path / "q.txt", text) for text in ("red\nblue\n", "green\n  red\n")]
-    may, june = ({query.text: query.id for query in found.queries} for found in files)
-    assert may["red"] == june["red"] == "b1f51a511f1da0cd"
-    assert len({*may.values(), *june.values()}) == 3
+def test_what_is_collected_stays_as_it_was_read_once(tmp_path: Path) -> None:
+    """Lines with the same text and segment are one query, whose id is that of the file, or a hash.
 
-
-@pytest.mark.parametrize("sample", [None, 100])
-def test_queries_of_different_segments_are_different(sample: int | None) -> None:
-    rows = numbered(["nurse"] * 4, segments=["jobs", "health", "", "jobs"])
-    found = collect_queries(rows, sample=sample).queries
-    assert {it.segment: it.lines for it in found} == {"jobs": 2, "health": 1, "": 1}
-    assert len({query.id for query in found}) == 3
-    # Without a segment, the id is that of an audit without segments.
-    assert found[2].id == collect_queries(numbered(["nurse"])).queries[0].id
+    A list does not say how often its queries are asked, and a log does. A sample may draw each
+    query of a log once: then all of them were asked rarely.
+    """
+    log, topics, listed = (tmp_path / name for name in ("log.csv", "topics.tsv", "list.txt"))
+    nurses = numbered(["nurse"] * 4, segments=["jobs", "health", "", "jobs"])
+    collected = {
+        "log": read(log, LOG),
+        "sample of a log": read(log, LOG, sample=1000, seed=4),
+        "list": read(listed, "red shoes\nblue\n"),
+        "list with a query twice": read(listed, "blue\nred shoes\nblue\n"),
+        "sample of a list": read(listed, "red shoes\n", sample=2),
+        "topics, whose judgements name each": read(topics, "7\tred\n8\tblue\n9\tred\n"),
+        "segments": collect_queries(nurses),
+        "sample of segments": collect_queries(nurses, sample=100),
+        "no segment": collect_queries(numbered(["nurse"])),
+    }
+    told = {
+        name: asdict(it) | {"fingerprint": it.fingerprint, "say_how_often": it.say_how_often}
+        for name, it in collected.items()
+    }
+    check_text("queries.json", json.dumps(told, indent=1) + "\n")
+    ids = {(q.id, q.text, q.segment) for it in collected.values() for q in it.queries}
+    assert len({it[0] for it in ids}) == len(ids), "two audits can be compared by query"
+    assert len({it.fingerprint for it in collected.values()}) == len(collected)
+    assert collect_queries(nurses).fingerprint == collected["segments"].fingerprint
     assert len(collect_queries(numbered(["a"] * 51, segments=["", *TOPICS[1:]])).queries) == 51
 
 
@@ -107,21 +109,6 @@ def test_too_many_different_queries_have_to_be_sampled(monkeypatch: pytest.Monke
     with pytest.raises(InputError, match="are more than 3 different ones; draw some with"):
         collect_queries(numbered(list("abcabd")))
     assert len(collect_queries(numbered(list("abcdefgh")), sample=3).queries) <= 3
-
-
-def test_a_sample_says_what_it_is(tmp_path: Path) -> None:
-    content = "query,count\nred,3\nblue,2\nred,1\n"
-    found = read(tmp_path / "log.csv", content, sample=1000, seed=4)
-    assert {it.text: (it.lines, it.asks) for it in found.queries} == {"red": (2, 4), "blue": (1, 2)}
-    assert sum(it.weight for it in found.queries) == 1000
-    assert (found.lines, found.weight) == (3, 6.0)
-    assert found.design == (
-        "1,000 draws with replacement from 3 lines, the probability of a line being proportional "
-        "to its 'count' (seed 4), gave 2 different queries; each counts as often as it was drawn."
-    )
-    said = [read(tmp_path / "q.txt", "red\nred\n", sample=n).design for n in (2, None)]
-    assert "the probability of a line being equal for all (seed 0), gave 1 different" in said[0]
-    assert said[1].endswith(" of 2 lines were asked; each counts by its number of lines.")
 
 
 weights = st.lists(st.integers(0, 50), min_size=1, max_size=60).filter(any)
@@ -202,21 +189,3 @@ def test_a_million_lines_are_sampled_in_seconds_and_memory_does_not_grow_with_th
         return highest
 
     assert peak(50_000) < 1.5 * peak(17_000)
-
-
-def test_lists_do_not_say_how_often_their_queries_are_asked_and_logs_do() -> None:
-    """A sample may draw each query of a log once: then all of them were asked rarely."""
-    rows = numbered(list("abcdefgh"))
-    assert not collect_queries(rows).say_how_often
-    assert collect_queries([*rows, QueryRow(9, None, "a")]).say_how_often
-    assert collect_queries(rows, sample=2).say_how_often
-    assert collect_queries(rows, weighted_by="count").say_how_often
-
-
-def test_a_fingerprint_changes_with_texts_weights_and_segments() -> None:
-    plain = numbered(["a", "b"])
-    others = [numbered(["a", "b"], [1, 2]), numbered(["a", "c"]), [plain[0], QueryRow(2, "8", "b")]]
-    others.append(numbered(["a", "b"], segments=["", "jobs"]))
-    prints = [collect_queries(rows).fingerprint for rows in (plain, plain, *others)]
-    assert prints[0] == prints[1]
-    assert len({*prints}) == 5
