@@ -186,6 +186,7 @@ def outcome_of(
     titles: Mapping[str, str] | None = None,
     relevance: str = "estimated",
     spec: AuditSpec | None = None,
+    schema: Schema = SCHEMA,
     **observed: Any,
 ) -> finishing.Audit:
     """Return what comes out of a made-up audit.
@@ -196,14 +197,16 @@ def outcome_of(
         titles: Of documents.
         relevance: What says what is relevant.
         spec: What is measured.
+        schema: The attributes.
         observed: As :func:`observations_of` takes it.
     """
     queries, spec = queries_of(count, texts=texts), spec or spec_of()
-    key = repr((queries, spec, relevance, sorted(observed.items())))
+    key = repr((queries, spec, schema, relevance, sorted(observed.items())))
+    how = {"schema": schema, "relevance": relevance, **dict(spec)}
     if key not in _MEASURED:
         observations = observations_of(queries, **observed)
-        _MEASURED[key] = measured(queries, observations, relevance=relevance, **dict(spec))
-    manifest = manifest_of(queries, spec, relevance=relevance)
+        _MEASURED[key] = measured(queries, observations, **how)
+    manifest = manifest_of(queries, spec, relevance=relevance, attributes=schema.attributes)
     return finishing.Audit(Path(), manifest, spec, queries, _MEASURED[key], titles or {})
 
 

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -32,10 +32,14 @@ from fairqr.evaluation.reports.writer import render
 from fairqr.retrieval.sources.schema import Schema
 from tests.golden.reports import check_report, check_text
 from tests.unit.evaluation.audit import examples
-from tests.unit.evaluation.audit.examples import made, outcome_of, queries_of, spec_of
+from tests.unit.evaluation.audit.examples import made, outcome_of, spec_of
 
 EVERYTHING = tuple(f"q{number}" for number in range(1, 9))
 UNKNOWN: dict[str, Any] = {"with_relevance": False, "relevance": "unknown"}
+
+CONFUSION = {"female": {"female": 0.9, "male": 0.1}, "male": {"female": 0.1, "male": 0.9}}
+GENDER = examples.SCHEMA.attribute("gender").model_copy(update={"confusion": CONFUSION})
+MISLABELLED = Schema(attributes={"gender": GENDER})
 
 LEANING = partial(outcome_of, lean=0.15, unlabelled=0.1, empty=("q3",), failed=("q1", "q9"))
 FAIR = partial(outcome_of, lean=0.0)
@@ -43,20 +47,6 @@ FEW = partial(outcome_of, 4)
 UNLABELLED = partial(outcome_of, lean=0.0, unlabelled=0.5)
 TURNED = partial(outcome_of, lean=0.12, unlabelled=0.35)
 NOBODY_DUE = partial(outcome_of, spec=spec_of(target="population:1"), **UNKNOWN)
-
-
-@cache
-def mislabelled() -> Audit:
-    """Labels of gender may be wrong."""
-    confusion = {"female": {"female": 0.9, "male": 0.1}, "male": {"female": 0.1, "male": 0.9}}
-    gender = examples.SCHEMA.attributes["gender"].model_copy(update={"confusion": confusion})
-    schema, observed = (
-        Schema(attributes={"gender": gender}),
-        examples.observations_of(queries_of(9)),
-    )
-    found = examples.measured(queries_of(9), observed, schema=schema, relevance="judged")
-    outcome = made(outcome_of(9), attributes=schema.attributes, relevance="judged")
-    return replace(outcome, figures=found)
 
 
 def with_groups(outcome: Audit, *changed: GroupFigures, **figures: Any) -> Audit:
@@ -138,7 +128,7 @@ def test_findings_stay_as_they_were_read_once() -> None:
     ("name", "outcome"),
     [
         ("without_relevance", NOBODY_DUE),
-        ("mislabelled", mislabelled),
+        ("mislabelled", partial(outcome_of, 9, schema=MISLABELLED, relevance="judged")),
         ("few", lambda: made(FEW(), redacted=True)),
         ("not_mended", partial(outcome_of, 9, spec=spec_of(mend=0, rare=100))),
         ("combinations", lambda: outcome_of(12, spec=spec_of(attributes=("gender×origin",)))),

@@ -326,41 +326,37 @@ async def test_the_pool_is_widened_for_each_group_and_compared_where_all_were_lo
     assert (await observed(wide, AuditQuery("q", "opera")))[0].levels == {}
 
 
-@pytest.mark.parametrize("widened", [GROUPS, GROUPS[:1], ()])
-async def test_searches_go_on_where_all_that_they_found_is_likely_relevant(
-    physics: TantivyEngine, widened: Any
-) -> None:
-    """All 25 women and 30 men are found, of whom the first searches see 20 each."""
-    asker = Asker(physics, GENDERS, 10, texts=ALL_LIKELY, widened=widened)
-    (found,) = await observed(asker)
-    assert (len(found.pool), found.levels) == (55, {})
-    if not widened:
-        (shallow,) = await observed(replace(asker, deepens=False))
-        assert (len(shallow.pool), shallow.levels) == (10, {"gender": 1 - 4.5 / 400})
+NOTHING = [AuditQuery(f"q{number}", "nothing") for number in range(50)]
 
 
 @pytest.mark.parametrize(
-    ("fails", "depth", "queries"),
+    ("limit", "how", "asked"),
     [
-        (False, 10, []),
-        (True, 10, []),
+        *((None, {"widened": it}, []) for it in (GROUPS, GROUPS[:1], ())),
+        (None, {"deepens": False}, []),
+        # Some engines have a limit, perhaps below the depth; others fail when asked for more.
+        ({}, {}, []),
+        ({"fails": True}, {}, []),
         # An engine that cuts off where no size ends is found out by the length of several answers:
         # queries of the whole audit tell, not the first ones; below the depth few of them suffice.
-        (False, 20, [AuditQuery(f"q{n}", "nothing") for n in range(50)] + [QUERY] * 20),
-        (False, 7, [AuditQuery(f"q{n}", "nothing") for n in range(20)] + [QUERY] * 50),
+        ({}, {"depth": 20, "widened": GROUPS}, NOTHING + [QUERY] * 20),
+        ({}, {"depth": 7, "widened": GROUPS}, NOTHING[:20] + [QUERY] * 50),
     ],
 )
 async def test_an_engine_that_answers_no_more_has_more_than_was_looked_at(
-    physics: TantivyEngine, fails: bool, depth: int, queries: list[AuditQuery]
+    physics: TantivyEngine, limit: Any, how: dict[str, Any], asked: list[AuditQuery]
 ) -> None:
-    """Some engines have a limit, perhaps below the depth; others fail when asked for more."""
-    widened = GROUPS if queries else ()
-    limited = Limited(physics, 10, fails=fails)
-    asker = Asker(limited, GENDERS, depth, texts=ALL_LIKELY, widened=widened)
-    await asker.find_limit(queries)
+    """Else all 25 women and 30 men are found, of whom the first searches see 20 each."""
+    engine = physics if limit is None else Limited(physics, 10, **limit)
+    asker = Asker(engine, GENDERS, **{"depth": 10, "texts": ALL_LIKELY, **how})
+    await asker.find_limit(asked)
     (found,) = await observed(asker)
-    assert (found.status, len(found.ids)) == ("ok", min(depth, 10))
-    assert found.levels["gender"] >= LIKELY
+    assert (found.status, len(found.ids)) == ("ok", min(asker.depth, 10))
+    if limit is None and asker.deepens:
+        assert (len(found.pool), found.levels) == (55, {})
+    else:
+        assert found.levels["gender"] >= LIKELY
+    assert asker.deepens or found.levels == {"gender": 1 - 4.5 / 400}
 
 
 async def test_judgements_bring_the_relevant_documents_that_were_not_answered(
