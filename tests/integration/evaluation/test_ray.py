@@ -121,7 +121,6 @@ def test_searches_on_ray_are_those_of_one_process(
     assert "Traceback" not in err
     found = _records(there)
     assert found == _records(here)
-    assert len(found) == 4 * 4
     assert any(record.model_calls for record in found.values())
     assert (there / "measures.csv").read_bytes() == (here / "measures.csv").read_bytes()
 

@@ -14,7 +14,6 @@ from fairqr.evaluation.experiments.folder import Lines, Record
 from tests.unit.evaluation.watching import Watcher
 
 SLOW, MANY = ModelError("timeout", "Slow."), ModelError("rate_limited", "Too many.")
-AWAY = IndexUnavailableError("Slow.")
 
 
 class Note(Record):
@@ -80,7 +79,7 @@ async def test_each_task_is_done_once_and_one_place_after_the_other(lines: Lines
     assert model.started == ["a", "a", "b", "c"]
 
 
-@pytest.mark.parametrize("error", [SLOW, AWAY])
+@pytest.mark.parametrize("error", [SLOW, IndexUnavailableError("Slow.")])
 async def test_what_is_away_is_not_done_and_is_asked_again(
     error: FairqrError, lines: Lines[Note]
 ) -> None:
