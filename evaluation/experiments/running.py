@@ -118,7 +118,8 @@ def cells_of(manifest: specs.Manifest, collection: Collection) -> list[Cell]:
     common: dict[str, Any] = {"target": experiment.target, "k": experiment.k}
     each = product(manifest.attributes, manifest.query_forms, experiment.systems)
     for attribute, form, system in each:
-        factors, corpus = factors_of(attribute), system.corpus or collection.corpus_name
+        factors = factors_of(attribute)
+        corpus = (system.corpus or collection.corpus_name).replace("{collection}", collection.name)
         own = common | {"attributes": factors, "intersect": len(factors) > 1}
         for seed in experiment.seeds_of(system):
             context = system.context(**own, seed=seed)

@@ -175,15 +175,21 @@ def _sources(
     experiment: ProbeExperiment, whole: Collection, watcher: StageWatcher
 ) -> list[tuple[str, str]]:
     """Return attributes with their protected groups; of those listed some may be left out."""
-    if experiment.attribute is not None:
-        return [(experiment.attribute, experiment.protected or "female")]
-    known = whole.corpus.schema.attributes
-    named = [(it.partition("=")[0], it.partition("=")[2]) for it in experiment.sources]
-    found = [it for it in named if it[0] in known]
-    found = found or [(name, attribute.groups[0]) for name, attribute in known.items()]
-    if lacking := [name for name, _ in named if name not in known]:
+    schema = whole.corpus.schema
+    if (name := experiment.attribute) is not None:
+        return [(name, experiment.protected or schema.attribute(name).groups[0])]
+    found, lacking = list[tuple[str, str]](), list[str]()
+    for source in experiment.sources:
+        name, _, protected = source.partition("=")
+        try:
+            ProtectedGroup.parse(schema.attribute(name), protected)
+            found.append((name, protected))
+        except InputError:
+            lacking.append(source)
+    found = found or [(name, it.groups[0]) for name, it in schema.attributes.items()]
+    if lacking:
         watcher.note(
-            f"'{whole.name}' has no attribute {one_line(' or '.join(lacking))}, so we probe "
+            f"'{whole.name}' has no {one_line(' and no '.join(lacking))}, so we probe "
             f"{', '.join(map('='.join, found))}; '--attribute' and '--protected' name others."
         )
     return found

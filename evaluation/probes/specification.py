@@ -87,7 +87,7 @@ class ProbeExperiment(Options, Documented):
         seed: The seed of all random draws.
         attribute: An attribute of the collection's schema, such as gender.
         protected: The protected group of the attribute: female, not Europe, or 'female vs male'.
-            Defaults to female.
+            Defaults to the first group of the attribute.
         words: What to call the two groups, such as women,men.
         sources: Several attributes with their protected groups, such as 'gender=female' and
             'continent=not Europe', where no attribute is named. What the collection lacks is left

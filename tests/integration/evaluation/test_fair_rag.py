@@ -184,7 +184,7 @@ def test_what_a_run_keeps_and_reports(
     labels = questions.parent / "labels.tsv"
     first_query = next(iter(POOLS))
     labels.write_text(f"qid\tpid\trelevance_label\n{first_query}\t{first_query}-0\t1\n")
-    imported = quick(*run_arguments(questions), "--labels", labels)
+    imported = quick(*run_arguments(questions, seeds=[0, 1]), "--labels", labels)
     assert "holds a run with another labels; choose another" in imported.complaint()
     other = quick(*run_arguments(questions, seeds=[0, 1], title="Another"))
     assert "holds a run with another experiment (title); choose another" in other.complaint()

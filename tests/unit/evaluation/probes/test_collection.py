@@ -177,10 +177,14 @@ def test_groups_are_named_or_come_from_the_collection(tmp_path: Path) -> None:
     men = {"attribute": "gender", "protected": "not female", "words": ["men", "women"]}
     assert opened(tmp_path, **men, sources=["gender=other"]) == (["people, gender: men"], [])
     both = ["gender=male", "continent=not Europe"]
-    for sources, name in ((both, "people, gender: male"), (both[1:], women)):
+    for sources, name in (
+        (both, "people, gender: male"),
+        (both[1:], women),
+        (["gender=woman"], women),
+    ):
         names, (note,) = opened(tmp_path, sources=sources)
         assert names == [name]
-        assert note.startswith("'people' has no attribute continent, so we probe gender=")
+        assert note.startswith(f"'people' has no {sources[-1]}, so we probe gender=")
 
 
 def test_two_collections_of_one_name_are_refused_before_a_document_is_read(tmp_path: Path) -> None:
