@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import compress, product
 from typing import Any
 
 from fairqr.agents.models.opening import open_model
@@ -244,11 +244,11 @@ async def run(experiment: specs.Experiment, options: RunOptions) -> None:
     done = store.lines.done()
     topics = [topic for topic in collection.topics if topic.id in manifest.topics]
     cells = cells_of(manifest, collection)
-    left = [cell for cell in cells if not done >= {cell.key(topic) for topic in topics}]
+    is_left = [not done >= {cell.key(topic) for topic in topics} for cell in cells]
     weights = dict[str, TrainedModel]()
     async with options.tools(store.replies) as tools:
-        by_system = {cell.system.name: cell for cell in left}
-        here = [name for name, cell in by_system.items() if await is_here(tools, cell, watcher)]
+        by_system = {cell.system.name: cell for cell in compress(cells, is_left)}
+        away = [name for name, it in by_system.items() if not await is_here(tools, it, watcher)]
 
         async def start(cell: Cell) -> None:
             weights.clear()
@@ -260,7 +260,7 @@ async def run(experiment: specs.Experiment, options: RunOptions) -> None:
         with store.locked():
             store.begin(manifest)
             await run_tasks(
-                [*product([cell for cell in left if cell.system.name in here], topics)],
+                [*product([cell for cell in cells if cell.system.name not in away], topics)],
                 do,
                 store.lines,
                 title="searches",

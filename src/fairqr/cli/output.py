@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from numbers import Real
@@ -225,12 +226,16 @@ def shortened(text: str, width: int) -> str:
 FIRST = 5
 """The number of steps after which we estimate the time left."""
 
+SOON, EVERY = 2.0, 10.0
+"""Seconds until the first line of a log about what is read, and until the next of any kind."""
+
 
 class Progress(StageWatcher):
     """Shows on stderr how far a run is, inside of ``with``.
 
-    A terminal gets bars that vanish at the end. A log gets lines about stages only: when each
-    begins, and the time left after the first steps and after each tenth.
+    A terminal gets bars that vanish at the end. A log gets lines: when a stage begins, and the time
+    left after its first steps, after each tenth, and every ten seconds; and the same of what is
+    read or encoded, if that takes more than two.
     """
 
     def __init__(self) -> None:
@@ -248,7 +253,7 @@ class Progress(StageWatcher):
             disable=not sys.stderr.isatty(),
         )
         self._stage: Any = None
-        self._next_line = 0
+        self._next_line, self._due = 0, 0.0
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -270,17 +275,24 @@ class Progress(StageWatcher):
         self._stage = self._bars.add_task(what, total=total, completed=done)
         if self._bars.disable:
             typer.echo(f"{what}: {done} of {total} done", err=True)
-        self._next_line = done + FIRST
+        self._next_line, self._due = done + FIRST, time.monotonic() + EVERY
 
     def advance(self, steps: int = 1) -> None:
         """Count steps of the stage as done."""
         self._bars.advance(self._stage, steps)
-        (task,) = (each for each in self._bars.tasks if each.id == self._stage)
-        done, total = int(task.completed), int(task.total or 0)
-        if self._bars.disable and self._next_line <= done < total:
-            left = time_left(task.time_remaining or 0)
-            typer.echo(f"  {done} of {total}, about {left} left", err=True)
+        done, total, told = self._told(self._stage)
+        is_due = self._next_line <= done or time.monotonic() >= self._due
+        if self._bars.disable and is_due and done < total:
+            typer.echo(f"  {told}", err=True)
             self._next_line = done + max(total // 10, FIRST)
+            self._due = time.monotonic() + EVERY
+
+    def _told(self, stage: Any) -> tuple[int, int, str]:
+        """Return how many steps of a stage are done, of how many, and that with the time left."""
+        (task,) = (each for each in self._bars.tasks if each.id == stage)
+        done, total = int(task.completed), int(task.total or 0)
+        left = time_left(task.time_remaining or 0)
+        return done, total, f"{done} of {total}, about {left} left" if total else str(done)
 
     def note(self, sentence: str) -> None:
         """Print a sentence above the bars."""
@@ -298,11 +310,15 @@ class Progress(StageWatcher):
             what: What is counted.
             unit: How many count as one.
         """
-        task = self._bars.add_task(what, total=None, visible=False)
+        task, due = self._bars.add_task(what, total=None, visible=False), time.monotonic() + SOON
 
         def update(done: int, total: int | None = None, /) -> None:
+            nonlocal due
             of = total / unit if total else None
             self._bars.update(task, completed=done / unit, total=of, visible=True)
+            if self._bars.disable and time.monotonic() >= due:
+                typer.echo(f"{what}: {self._told(task)[2]}", err=True)
+                due = time.monotonic() + EVERY
 
         return update
 

@@ -36,6 +36,25 @@ def test_a_log_tells_the_time_after_the_first_steps_and_then_each_tenth(
     assert all(line.endswith(" left") for line in lines[2:])
 
 
+def test_a_log_tells_every_ten_seconds_of_what_takes_long(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it is: steps of a stage, and what is encoded before one."""
+    clock = iter(range(0, 1000, 4))
+    monkeypatch.setattr("fairqr.cli.output.time.monotonic", lambda: next(clock))
+    with Progress() as stages:
+        encoded = stages.prepare("vectors of people")
+        for done in range(128, 1000, 128):
+            encoded(done, 1000)
+        stages.stage("answers", 4, 0)
+        for _ in range(4):
+            stages.advance()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("preparing vectors of people: 128 of 1000, about ")
+    assert 2 <= sum(line.startswith("preparing vectors of people") for line in lines) < 7
+    assert sum(line.startswith("  ") and line.endswith(" left") for line in lines) == 1
+
+
 def test_a_run_needs_consent_over_either_limit() -> None:
     agree(LARGE_CALLS, LARGE_TOKENS, yes=False)
     agree(LARGE_CALLS + 1, 0, yes=True)
