@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike
 from fairqr.agents import statistics
 from fairqr.agents.models.opening import CAUSAL
 from fairqr.agents.ranking import lean
-from fairqr.agents.ranking.lean import PROTECTED, UNPROTECTED, PairFigures, PairOutcome
 from fairqr.evaluation.estimates import estimate, mean_with_ends
 from fairqr.evaluation.experiments.catalogue import Measured
 from fairqr.evaluation.measures.kinds import ndcg, precision
@@ -159,10 +158,10 @@ class MeasuredListwise(MeasuredProbe):
         for measure in ("precision", "ndcg"):
             for key, found in ranked.groupby(KEYS[:3], sort=False):
                 own = {asker: each[measure] for asker, each in found.groupby("asker")}
-                if {PROTECTED, UNPROTECTED} <= own.keys():
+                if {lean.PROTECTED, lean.UNPROTECTED} <= own.keys():
                     name = f"test of {measure}: {', '.join(key)}"
                     random = statistics.stream(self.spec.seed, name)
-                    tested = _tested(own[PROTECTED] - own[UNPROTECTED], random)
+                    tested = _tested(own[lean.PROTECTED] - own[lean.UNPROTECTED], random)
                     rows.append((*key, "", "askers", self.names[measure], *tested))
         columns = [*KEYS, "test", "measure", "n", "difference", "low", "high", "p"]
         return judged(pd.DataFrame(rows, columns=columns))
@@ -411,7 +410,7 @@ def measure_pairs(store: kept.ProbeStore) -> MeasuredPairwise:
             for query in queries
             for pair in planned_pairs(query, limit, experiment.relevance_pairs, experiment.seed)
         ]
-        own, found, moved = list[Row](), list[PairFigures](), list[Row]()
+        own, found, moved = list[Row](), list[lean.PairFigures](), list[Row]()
         for model, kind in product(models, kinds):
             wanted = [
                 (name, model, it, *pair.key) for it, pair in planned if pair.kind in kinds[kind]
@@ -454,14 +453,14 @@ def measure_pairs(store: kept.ProbeStore) -> MeasuredPairwise:
     return MeasuredLora(manifest, missing, pd.DataFrame(rows), moves, pd.DataFrame(losses))
 
 
-def outcome_of(record: kept.PairRecord) -> PairOutcome:
+def outcome_of(record: kept.PairRecord) -> lean.PairOutcome:
     """Return the outcome in a record."""
-    return PairOutcome(
+    return lean.PairOutcome(
         record.query, record.protected_first, record.unprotected_first, record.log_odds
     )
 
 
-def figure_row(figures: PairFigures) -> Row:
+def figure_row(figures: lean.PairFigures) -> Row:
     """Return figures of pairs as the columns of a row; missing values are None.
 
     Each of :data:`SHARES` has five columns: its value, the ends of its interval (``…_low``,
@@ -503,7 +502,7 @@ def _table(figures: DataFrame, ids: Sequence[str]) -> DataFrame:
 
 
 def changes_of(
-    couples: Sequence[Sequence[PairOutcome]], kind: str, random: np.random.Generator
+    couples: Sequence[Sequence[lean.PairOutcome]], kind: str, random: np.random.Generator
 ) -> Iterator[Row]:
     """Yield what a tuning changed in pairs of one kind.
 
@@ -523,7 +522,8 @@ def changes_of(
     """
     at = np.unique([it.query for it, _ in couples], return_inverse=True)[1]
     winners = np.array([[it.winner for it in both] for both in couples], object).reshape(-1, 2)
-    counted = [winners == PROTECTED, winners == UNPROTECTED, np.ones_like(winners, dtype=bool)]
+    sides = [winners == it for it in (lean.PROTECTED, lean.UNPROTECTED)]
+    counted = [*sides, np.ones_like(winners, dtype=bool)]
     # What each query adds to the wins of either item and to the pairs, before and after.
     parts = np.array([[np.bincount(at, one) for one in each.T] for each in counted]).T
     measured: dict[str, Callable[[Any], Any]] = {"both orders": lambda it: it[..., 0] / it[..., 2]}

@@ -13,7 +13,6 @@ from fairqr.evaluation.probes import measures
 from fairqr.evaluation.probes.collection import CELLS, GROUP_KINDS, CollectionEntry
 from fairqr.evaluation.probes.specification import INITIAL
 from fairqr.evaluation.reports import plots, text
-from fairqr.evaluation.reports.text import Markdown, cell
 from fairqr.evaluation.reports.writer import Figure
 
 if TYPE_CHECKING:
@@ -58,24 +57,24 @@ def _of(found: DataFrame, entry: CollectionEntry) -> DataFrame:
     return found[found.collection == entry.name]
 
 
-def mean_cell(row: Any, *, signed: bool = False) -> Markdown:
+def mean_cell(row: Any, *, signed: bool = False) -> text.Markdown:
     """Return a mean with its interval and over how many queries it is."""
     number = text.difference(row.difference) if signed else text.value(row.mean)
-    return cell(number, text.span([row.low, row.high]), f"n={row.n}")
+    return text.cell(number, text.span([row.low, row.high]), f"n={row.n}")
 
 
-def share_cell(row: Any, name: str) -> Markdown:
+def share_cell(row: Any, name: str) -> text.Markdown:
     """Return a share with its interval over queries, and how many of how many it is."""
     value, count, of = (getattr(row, f"{name}{end}") for end in ("", "_count", "_of"))
     ends = [getattr(row, f"{name}_{end}") for end in ("low", "high")]
-    return cell(text.percent(value), text.percent_span(ends), f"{int(count):,} of {int(of):,}")
+    return text.cell(text.percent(value), text.percent_span(ends), f"{int(count):,} of {int(of):,}")
 
 
-def ratio_cell(row: Any) -> Markdown:
+def ratio_cell(row: Any) -> text.Markdown:
     """Return the ratio of wins with its interval, and the wins."""
     ratio = "–" if row.ratio is None or row.ratio != row.ratio else f"{row.ratio:.3f}"
     wins = f"{row.protected_count:,} to {row.unprotected_count:,}"
-    return cell(Markdown(ratio), text.span([row.ratio_low, row.ratio_high]), wins)
+    return text.cell(text.Markdown(ratio), text.span([row.ratio_low, row.ratio_high]), wins)
 
 
 def _pairs(measured: measures.MeasuredPairwise, entry: CollectionEntry) -> dict[str, Any]:

@@ -123,8 +123,7 @@ def askings(experiment: Untuned, options: Mapping[str, Any]) -> list[Asked]:
         experiment: How they are asked.
         options: More for chat models.
     """
-    shown, length, versions = experiment.shown, experiment.length, experiment.prompts
-    how = rankers.RankerOptions(shown=shown, length=length, versions=versions)
+    how = rankers.RankerOptions(experiment.shown, experiment.length, versions=experiment.prompts)
     if isinstance(experiment, specs.PairwiseExperiment):
         how = replace(how, by=experiment.by)
         return [Asked(model, JUDGE, model, how, options) for model in experiment.models]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, PositiveFloat, model_validator
 
 from fairqr.agents.ranking.rankers import Asker, Shown
 from fairqr.base.errors import one_line
@@ -21,7 +21,6 @@ INITIAL = "initial"
 POINTWISE = ("monot5", "monobert")
 
 CountOrZero = Annotated[int, Field(ge=0, strict=True)]
-Positive = Annotated[float, Field(gt=0)]
 
 
 def parse_window(text: str) -> tuple[int, int]:
@@ -194,10 +193,10 @@ class LoraExperiment(ProbeExperiment):
     epochs: Count = 1
     batch: Annotated[int, Field(ge=2, multiple_of=2, strict=True)] = 4
     rank: Count = 1
-    alpha: Positive = 1.0
+    alpha: PositiveFloat = 1.0
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
-    learning_rate: Positive = 0.003
+    learning_rate: PositiveFloat = 0.003
     schedule: Literal["linear", "constant"] = "linear"
 
     def probing(self, model: str) -> PairwiseExperiment:

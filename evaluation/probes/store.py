@@ -13,22 +13,15 @@ from fairqr.agents.ranking.rankers import Asker
 from fairqr.base.errors import InputError
 from fairqr.base.files import write_beside
 from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, Record
+from fairqr.evaluation.probes import specification as specs
 from fairqr.evaluation.probes.collection import CollectionEntry, Kind, PlainData, ProbeCollection
-from fairqr.evaluation.probes.specification import (
-    LISTWISE_KIND,
-    LORA_KIND,
-    PAIRWISE_KIND,
-    ListwiseExperiment,
-    LoraExperiment,
-    PairwiseExperiment,
-)
 
-AnyProbe = ListwiseExperiment | PairwiseExperiment | LoraExperiment
+AnyProbe = specs.ListwiseExperiment | specs.PairwiseExperiment | specs.LoraExperiment
 
 STAGES: Mapping[str, Mapping[str, str]] = {
-    LISTWISE_KIND: {"rankings": "lists"},
-    PAIRWISE_KIND: {"pairs": "pairs"},
-    LORA_KIND: {"before": "pairs before tuning", "after": "pairs after tuning"},
+    specs.LISTWISE_KIND: {"rankings": "lists"},
+    specs.PAIRWISE_KIND: {"pairs": "pairs"},
+    specs.LORA_KIND: {"before": "pairs before tuning", "after": "pairs after tuning"},
 }
 """By kind of experiment: the files of records without their ending, and what is asked for each."""
 
