@@ -349,7 +349,7 @@ def test_experiments_run_and_are_reported(
     model_server.does(weighing(women))
     pairs = quick(*run("pairwise", "--set", "pairs=2", "--report"))
     assert pairs.code == 0, pairs
-    assert "'folk' has no attribute continent, so we probe gender=female" in pairs.stderr
+    assert "'folk' has no continent=not Europe, so we probe gender=female" in pairs.stderr
     assert "favours female items" in (folk.parent / "pairwise" / "report.md").read_text()
     model_server.does(ranks)
     groups = ["--attribute", "gender", "--protected", "male vs female", "--set", "seed=2"]
