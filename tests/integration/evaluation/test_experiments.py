@@ -92,18 +92,32 @@ def _rankings(folder: Path) -> dict[str, list[str]]:
     return {f"{record['system']} {record['topic']}": record["ids"] for record in records}
 
 
-def test_a_wrong_key_is_no_result_and_odd_answers_are_counted(
-    quick: Main, collection: Path, model_server: ModelServer
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (failure(401, "Wrong key."), "refused the API key (401)"),
+        (failure(404, "Gone."), "(404: Gone)"),
+        (Answer(body=b"<html>", content_type="text/html"), "did not send a chat completion"),
+    ],
+)
+def test_who_is_away_leaves_no_result_and_odd_answers_are_counted(
+    quick: Main, collection: Path, model_server: ModelServer, answer: Answer, told: str
 ) -> None:
-    """The run ends and keeps what asked no model; with the right key it goes on."""
-    model_server.does(failure(401, "Wrong key."))
+    """The run ends and keeps what asked no model; with the right key it goes on.
+
+    Nor does who was there for one question and is away for the next leave a result.
+    """
+    model_server.does(answer)
     folder = collection.parent / "run"
     arguments = ("experiment", "run", write_experiment(collection), "-o", folder, "--report")
     run = quick(*arguments, OPENAI_BASE_URL=model_server.base_url)
     assert run.code == 2
     assert "openai:fake did not answer any question" in run.stderr.splitlines()[-1]
-    assert "refused the API key (401)" in run.stderr.splitlines()[-1]
+    assert told in run.stderr.splitlines()[-1]
     assert {key.rpartition(" ")[0] for key in _rankings(folder)} == {"BM25", "ours, no refinement"}
+    model_server.does(says("I would rather not."), answer)
+    assert quick(*arguments, OPENAI_BASE_URL=model_server.base_url).code == 2
+    assert not {key for key in _rankings(folder) if key.startswith("ours ")}
     model_server.does(says("I would rather not."))
     assert quick(*arguments, OPENAI_BASE_URL=model_server.base_url).code == 0
     assert len(_rankings(folder)) == 4 * 4
