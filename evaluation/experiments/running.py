@@ -9,7 +9,7 @@ from typing import Any
 
 from fairqr.agents.models.opening import open_model
 from fairqr.agents.refiner import FeedbackRefiner
-from fairqr.base.errors import IndexNotFoundError, QueryError, UnsupportedError
+from fairqr.base.errors import IndexNotFoundError, InputError, QueryError, UnsupportedError
 from fairqr.evaluation.collections.collection import Collection, Topic
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.collections.query_targets import as_target, check_target
@@ -231,7 +231,8 @@ async def run(experiment: specs.Experiment, options: RunOptions) -> None:
     """Do all searches that are not done yet.
 
     Everything that they use is opened before anything is written. A system whose corpus is not
-    here, or cannot rank as the system asks, is left out, and the watcher gets the reason.
+    here, or cannot rank as the system asks, or that finds nothing to learn from, is left out, and
+    the watcher gets the reason.
 
     Raises:
         FairqrError: A search cannot be done for a reason that concerns more than its topic; the
@@ -252,9 +253,14 @@ async def run(experiment: specs.Experiment, options: RunOptions) -> None:
 
         async def start(cell: Cell) -> None:
             weights.clear()
-            weights.update(await weights_of(cell, topics, collection, tools, watcher))
+            try:
+                weights.update(await weights_of(cell, topics, collection, tools, watcher))
+            except InputError as error:
+                watcher.note(f"'{cell.system.name}' was left out: {error}")
 
         async def do(task: tuple[Cell, Topic]) -> Done[specs.SearchRecord]:
+            if task[0].system.train and not weights:
+                return Done(())
             return await tools.do(search, *task, weights.get(task[1].id))
 
         with store.locked():

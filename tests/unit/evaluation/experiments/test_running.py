@@ -92,6 +92,18 @@ async def test_a_system_searches_the_corpus_that_it_names(
     assert [*measured.unfinished.values()] == [4, 4]
 
 
+async def test_a_system_that_finds_nothing_to_learn_from_is_left_out(
+    collection: Collection, tmp_path: Path
+) -> None:
+    """The others are done: one topic has no other to learn from."""
+    systems = [{"name": "learnt", "method": "deltr", "train": {}}, {"name": "BM25"}]
+    store = Store(tmp_path / "run")
+    watcher = await _run(collection.folder, store, systems=systems, topics=1)
+    (note,) = watcher.notes
+    assert note.startswith("'learnt' was left out: There is nothing to train on")
+    assert {record.system for record in store.lines.read()} == {"BM25"}
+
+
 async def test_each_topic_is_ranked_by_weights_that_never_saw_its_judgements(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
