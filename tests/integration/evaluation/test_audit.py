@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 from tests.integration.attached_people import Server, state
-from tests.integration.model_server import Command, Main, clean_environment, command, quick
+from tests.integration.model_server import Command, Main
 from tests.patience import until
-
-__all__ = ["clean_environment", "command", "quick"]
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.usefixtures("clean_environment")]
 

@@ -10,9 +10,7 @@ import pytest
 
 from tests.integration.attached_people import Server
 from tests.integration.evaluation.cvs import SCHEMA, SKILLS, cvs, write
-from tests.integration.model_server import Main, clean_environment, quick
-
-__all__ = ["clean_environment", "quick"]
+from tests.integration.model_server import Main
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.usefixtures("clean_environment")]
 

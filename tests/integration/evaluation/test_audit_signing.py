@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.model_server import Main, clean_environment, quick
-
-__all__ = ["clean_environment", "quick"]
+from tests.integration.model_server import Main
 
 MANIFEST, SIGNATURE = Path("out/manifest.json"), Path("out/manifest.json.sig")
 

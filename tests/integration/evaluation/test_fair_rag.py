@@ -16,21 +16,8 @@ import pytest
 import yaml
 
 from fairqr.evaluation.rag.store import PolicyRecord, RagStore
-from tests.integration.model_server import (
-    Answer,
-    Asked,
-    Command,
-    Main,
-    ModelServer,
-    clean_environment,
-    command,
-    model_server,
-    quick,
-    says,
-)
+from tests.integration.model_server import Answer, Asked, Command, Main, ModelServer, says
 from tests.patience import PATIENCE
-
-__all__ = ["clean_environment", "command", "model_server", "quick"]
 
 PROMPT = {
     "id": "answer",

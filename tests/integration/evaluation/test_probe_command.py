@@ -19,11 +19,7 @@ from tests.integration.model_server import (
     Command,
     Main,
     ModelServer,
-    clean_environment,
-    command,
     failure,
-    model_server,
-    quick,
     says,
     weighs,
 )
@@ -31,7 +27,7 @@ from tests.patience import PATIENCE
 from tests.unit.evaluation.conftest import plain_jobs
 from tests.unit.evaluation.probes.made import people
 
-__all__ = ["clean_environment", "command", "model_server", "plain_jobs", "quick"]
+__all__ = ["plain_jobs"]
 
 pytestmark = pytest.mark.usefixtures("plain_jobs")
 

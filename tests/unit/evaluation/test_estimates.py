@@ -11,16 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import special, stats
 
-from fairqr.evaluation.estimates import (
-    Estimate,
-    differences,
-    effective_queries,
-    estimate,
-    p_of_means,
-    ratios,
-    shares,
-    wider_by_bias,
-)
+from fairqr.evaluation import estimates
 from fairqr.retrieval.fairness.exposure import FloatArray
 
 
@@ -44,11 +35,11 @@ def test_the_interval_of_a_weighted_mean_is_hc3(seed: int) -> None:
     """MacKinnon & White (1985): Σ h²r²/(1 − h)², with the leverage h of each query."""
     random = np.random.default_rng(seed)
     values, weights = random.normal(size=40), random.lognormal(size=40)
-    (found,) = estimate(parts_of(values), weights, mean)
+    (found,) = estimates.estimate(parts_of(values), weights, mean)
     leverage = weights / weights.sum()
     centre = leverage @ values
     changes = leverage * (centre - values) / (1 - leverage)
-    wanted = half_width(changes, float(effective_queries(weights)))
+    wanted = half_width(changes, float(estimates.effective_queries(weights)))
     assert found.value == pytest.approx(centre)
     assert found.high - found.value == pytest.approx(wanted)
     assert found.value - found.low == pytest.approx(wanted)
@@ -67,8 +58,8 @@ def test_the_interval_of_a_ratio_is_that_of_the_ratios_without_each_query(seed: 
     every = list(range(25))
     others = [ratio([i for i in every if i != left]) for left in every]
     changes = np.log(others) - np.log(ratio(every))
-    wide = np.exp(half_width(changes, float(effective_queries(weights))))
-    (found,) = ratios(above, below, weights)
+    wide = np.exp(half_width(changes, float(estimates.effective_queries(weights))))
+    (found,) = estimates.ratios(above, below, weights)
     assert found.value == pytest.approx(ratio(every))
     assert (found.low, found.high) == pytest.approx((found.value / wide, found.value * wide))
 
@@ -78,8 +69,8 @@ def test_no_share_is_less_certain_than_of_trials_that_show_all_or_nothing(
     values: FloatArray,
 ) -> None:
     weights = np.linspace(1, 2, len(values))
-    trials = float(effective_queries(weights))
-    for it in shares(values, np.ones_like(values), weights):
+    trials = float(estimates.effective_queries(weights))
+    for it in estimates.shares(values, np.ones_like(values), weights):
         if np.isnan(it.low):
             continue
         count = it.value * trials
@@ -98,7 +89,7 @@ def test_differences_turn_around_and_hold_no_more_than_they_can_be(
 ) -> None:
     size = min(len(one), len(other))
     one, other, weights = one[:size], other[:size], np.linspace(1, 3, size)
-    sides = differences(one, other, weights), differences(other, one, weights)
+    sides = estimates.differences(one, other, weights), estimates.differences(other, one, weights)
     for it, turned in zip(*sides, strict=True):
         ends = (-turned.value, -turned.high, -turned.low)
         assert (it.value, it.low, it.high) == pytest.approx(ends, nan_ok=True)
@@ -108,8 +99,8 @@ def test_differences_turn_around_and_hold_no_more_than_they_can_be(
 def test_a_difference_from_a_share_that_is_certain_is_as_uncertain_as_the_other() -> None:
     random = np.random.default_rng(2)
     values, weights = random.random((30, 1)), random.lognormal(size=30)
-    (share,) = shares(values, np.ones_like(values), weights)
-    (found,) = differences(np.full_like(values, 0.5), values, weights, is_known=True)
+    (share,) = estimates.shares(values, np.ones_like(values), weights)
+    (found,) = estimates.differences(np.full_like(values, 0.5), values, weights, is_known=True)
     assert (found.low, found.high) == pytest.approx((0.5 - share.high, 0.5 - share.low))
 
 
@@ -125,16 +116,16 @@ def test_a_difference_from_a_share_that_is_certain_is_as_uncertain_as_the_other(
 def test_too_few_queries_tell_nothing(weights: FloatArray, is_enough: bool) -> None:
     values = np.random.default_rng(4).normal(size=len(weights))
     with np.errstate(invalid="ignore"):
-        (found,) = estimate(parts_of(values), weights, mean)
+        (found,) = estimates.estimate(parts_of(values), weights, mean)
     assert np.isfinite(found.low) == is_enough
-    (p,) = p_of_means(values[:, None], weights, np.random.default_rng(0))
+    (p,) = estimates.p_of_means(values[:, None], weights, np.random.default_rng(0))
     assert (p is not None) == is_enough
 
 
 def test_p_is_that_of_all_assignments_of_signs() -> None:
     random = np.random.default_rng(5)
     values, weights = random.normal(0.4, 1, (9, 2)), random.uniform(0.5, 2, 9)
-    found = p_of_means(values, weights, random)
+    found = estimates.p_of_means(values, weights, random)
     for column in range(2):
         weighted = weights * values[:, column]
         sums = [abs(np.dot(s, weighted)) for s in itertools.product((1, -1), repeat=9)]
@@ -145,7 +136,7 @@ def test_p_is_that_of_all_assignments_of_signs() -> None:
 @pytest.mark.parametrize("bias", [0.0, 0.3, 1.0, 4.0, 1e7])
 def test_an_interval_holds_a_bias_at_its_worst_as_often_as_it_says(bias: float) -> None:
     """Of errors with the deviation 1 around the bias, 95 of 100 are within its half width."""
-    found = wider_by_bias(Estimate(0.5, 0.5 - 1.96, 0.5 + 1.96, 30), bias)
+    found = estimates.wider_by_bias(estimates.Estimate(0.5, 0.5 - 1.96, 0.5 + 1.96, 30), bias)
     half = found.high - found.value
     assert half == pytest.approx(found.value - found.low)
     within = special.ndtr(half - bias) - special.ndtr(-half - bias)

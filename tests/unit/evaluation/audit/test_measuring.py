@@ -14,17 +14,10 @@ import numpy as np
 import pytest
 
 from fairqr.base.errors import InputError
+from fairqr.evaluation.audit import measuring
 from fairqr.evaluation.audit.bundle import Observation
 from fairqr.evaluation.audit.figures import ESTIMATES, GroupFigures, Verdict
-from fairqr.evaluation.audit.measuring import (
-    ESTIMATE_ERROR,
-    LEANS,
-    OPERATORS,
-    RATIOS,
-    AuditFigures,
-    check,
-    parse_condition,
-)
+from fairqr.evaluation.audit.measuring import ESTIMATE_ERROR, AuditFigures, check, parse_condition
 from fairqr.evaluation.estimates import Estimate
 from fairqr.retrieval.fairness.table import CodedMemberships, coded, decoded
 from fairqr.retrieval.sources.schema import Attribute, Schema
@@ -204,8 +197,8 @@ def with_figure(it: GroupFigures, name: str, ends: tuple[float, ...], **more: An
     """Return a group with this figure, which no missing label changes, and a sure verdict."""
     value = Estimate(*ends, 30)
     said = {name: value, "verdict": "less", "flips": False, **more}
-    bounds = {"lean": value, "lean_bounds": (value.value, value.value)} if name in LEANS else {}
-    return replace(it, **(bounds | said))
+    both = {"lean": value, "lean_bounds": (value.value, value.value)}
+    return replace(it, **((both if name in measuring.LEANS else {}) | said))
 
 
 @pytest.mark.parametrize(
@@ -245,8 +238,8 @@ def test_what_may_be_on_both_sides_of_the_line_never_passes_in_silence(
                 answers += ["holds" for _ in broken] + [why.split(": ")[-1] for why in doubtful]
                 answers += ["passes"] if not broken + doubtful else []
             told[" / ".join(answers)].append(name)
-            is_beyond = any(OPERATORS[it.comparison](end, it.line) for end in ends)
-            is_about_others = it.figure in RATIOS and "<" in text and name == "more"
+            is_beyond = any(measuring.OPERATORS[it.comparison](end, it.line) for end in ends)
+            is_about_others = it.figure in measuring.RATIOS and "<" in text and name == "more"
             assert (
                 answers[1] != "passes" or is_about_others or not (is_beyond or ends[1] != ends[1])
             )

@@ -14,19 +14,10 @@ from typing import Any, get_args
 
 import pytest
 
+from fairqr.evaluation.audit import finishing
 from fairqr.evaluation.audit.bundle import PairScores, VersionScores
 from fairqr.evaluation.audit.figures import GroupFigures, Verdict
-from fairqr.evaluation.audit.finishing import (
-    LAYOUTS,
-    VERDICTS,
-    Audit,
-    audit_json,
-    draw_exposure,
-    files_of,
-    findings_of,
-    load_layout,
-    values_of,
-)
+from fairqr.evaluation.audit.finishing import LAYOUTS, VERDICTS, Audit
 from fairqr.evaluation.audit.pairs import compare_versions
 from fairqr.evaluation.reports.writer import render
 from fairqr.retrieval.sources.schema import Schema
@@ -105,15 +96,15 @@ def cases() -> dict[str, Audit]:
 
 
 def report_of(outcome: Audit, layout: str = "plain") -> str:
-    drawn = [draw_exposure(outcome)] if outcome.figures.counts.answered else []
-    return render("audit", values_of(outcome, load_layout(layout)), drawn)
+    drawn = [finishing.draw_exposure(outcome)] if outcome.figures.counts.answered else []
+    return render("audit", finishing.values_of(outcome, finishing.load_layout(layout)), drawn)
 
 
 def test_findings_stay_as_they_were_read_once() -> None:
     """All words that lead a report, by what came out; none says that anything is fair."""
     lines, heads = list[str](), set[str]()
     for name, outcome in cases().items():
-        found = findings_of(outcome)
+        found = finishing.findings_of(outcome)
         heads.add(found["verdict"][0].split(":")[-1])
         lines += [f"## {name}", *(it for part in found.values() for it in part), ""]
         if name.startswith("all groups"):
@@ -175,7 +166,7 @@ def test_many_groups_are_named_by_the_greatest_differences() -> None:
     text = report_of(outcome)
     check_report("audit_many", text)
     assert text.split("## How sure")[0].count("| group ") == 1 + 40
-    assert "the 12 groups of 60 with the greatest leans" in draw_exposure(outcome).svg
+    assert "the 12 groups of 60 with the greatest leans" in finishing.draw_exposure(outcome).svg
     assert len(rows_of("results", outcome)) == 60
 
 
@@ -185,18 +176,18 @@ def rounded(number: str) -> float:
 
 
 def rows_of(name: str, outcome: Audit) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(files_of(outcome)[f"{name}.csv"].decode())))
+    return list(csv.DictReader(io.StringIO(finishing.files_of(outcome)[f"{name}.csv"].decode())))
 
 
 def test_the_numbers_of_an_audit_stay_as_they_were_read_once() -> None:
     """What has no value is null, and an empty cell; a query without an answer has a row."""
     failing: dict[str, Any] = {"unlabelled": 0.1, "empty": ("q3",), "failed": ("q1",)}
-    found = json.loads(audit_json(outcome_of(**failing)), parse_float=rounded)
+    found = json.loads(finishing.audit_json(outcome_of(**failing)), parse_float=rounded)
     check_text("audit.json", json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     for name, how in (("seen", failing), ("unknown", UNKNOWN), ("empty", {"empty": EVERYTHING})):
         outcome = outcome_of(8, **how)
         for table in ("results", "queries"):
-            text = files_of(outcome)[f"{table}.csv"].decode()
+            text = finishing.files_of(outcome)[f"{table}.csv"].decode()
             text = re.sub(r"\d+\.\d+(e-\d+)?", lambda it: str(rounded(it[0])), text)
             check_text(f"audit_{name}_{table}.csv", text)
 
@@ -217,7 +208,7 @@ def test_mending_says_what_each_group_would_get() -> None:
 def test_every_field_is_documented() -> None:
     scored = (VersionScores(scores={"a": 1.0, "b": 0.0}),)
     pairs = compare_versions("bm25", [PairScores(query=1, status="ok", pairs=scored)], 0)
-    found = json.loads(audit_json(replace(outcome_of(8), pairs=pairs)))
+    found = json.loads(finishing.audit_json(replace(outcome_of(8), pairs=pairs)))
     assert found["pairs"]["comparisons"]
     del found["spec"], found["engine"]
     page = Path(__file__).parents[4] / "docs/reference/audit-files.md"
@@ -239,7 +230,7 @@ def test_rare_and_redacted_queries_are_printed_nowhere() -> None:
         assert printed == wanted
     rare = outcome_of(12, lean=0.5, spec=spec_of(rare=100))
     for it in (rare, made(rare, redacted=True), made(outcome, redacted=True)):
-        held = [audit_json(it), *files_of(it).values(), report_of(it).encode()]
+        held = [finishing.audit_json(it), *finishing.files_of(it).values(), report_of(it).encode()]
         assert not any(b"people of town" in text for text in held)
         assert it.spec.rare < 100 or not any(re.search(rb"\bq\d", text) for text in held)
     # A plain list does not say how often its queries were asked.
@@ -254,4 +245,5 @@ def test_no_cell_is_a_formula_or_has_control_characters() -> None:
     assert {"'" + text for text in hostile[:4]} <= texts
     assert "a\ufffdb\ufffd[31m" in texts
     # A lone surrogate is an escape in the JSON.
-    assert json.loads(audit_json(outcome))["contributions"][0]["shown"][0].startswith("\ud800")
+    found = json.loads(finishing.audit_json(outcome))
+    assert found["contributions"][0]["shown"][0].startswith("\ud800")

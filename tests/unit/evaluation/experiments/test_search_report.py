@@ -14,13 +14,7 @@ from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.experiments.specification import SearchRecord, Store
 from tests.golden.reports import check_report
-from tests.unit.evaluation.experiments.small import (
-    SYSTEMS,
-    fill,
-    manifest_for,
-    records_of,
-    write_collection,
-)
+from tests.unit.evaluation.experiments import small
 
 MEASURES = ["nDCG@5", "AWRF@5(unit=bits)", "nDCG@5×AWRF@5(unit=bits)"]
 
@@ -30,8 +24,9 @@ def _measured(
 ) -> Any:
     """Measure the small experiment with its records changed; its report is in ``run``, too."""
     folder.mkdir(exist_ok=True)
-    manifest, store = manifest_for(collection, folder, **changes), Store(folder / "run")
-    fill(store, manifest, [it for r in records_of(manifest, collection) if (it := change(r))])
+    manifest, store = small.manifest_for(collection, folder, **changes), Store(folder / "run")
+    records = small.records_of(manifest, collection)
+    small.fill(store, manifest, [it for record in records if (it := change(record))])
     measured = fairqr.load_experiment(store.folder)
     measured.write_report(store.folder)
     return measured
@@ -41,7 +36,7 @@ def _measured(
 def reported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """The small experiment as it is, and the folder of its report."""
     folder = tmp_path_factory.mktemp("reported")
-    return _measured(write_collection(folder / "collection"), folder), folder / "run"
+    return _measured(small.write_collection(folder / "collection"), folder), folder / "run"
 
 
 def test_the_report_as_a_whole(reported: tuple[Any, Path]) -> None:
@@ -161,7 +156,7 @@ def test_unfinished_systems_are_named_and_left_out(collection: Collection, tmp_p
 def test_an_experiment_without_relevance_still_has_a_report(
     collection: Collection, tmp_path: Path
 ) -> None:
-    found = _measured(collection, tmp_path, systems=SYSTEMS[:1], measures=["NDKL@5", "KL@5"])
+    found = _measured(collection, tmp_path, systems=small.SYSTEMS[:1], measures=["NDKL@5", "KL@5"])
     text = (tmp_path / "run" / "report.md").read_text()
     assert "There is no plot of relevance against fairness" in text
     assert found.frames["means"].best.all(), "the lower the better, and the only one"

@@ -16,15 +16,8 @@ from hypothesis import strategies as st
 
 from fairqr.agents.ranking.lean import PairOutcome
 from fairqr.agents.statistics import corrected_by_holm, stream
+from fairqr.evaluation.probes import measures
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
-from fairqr.evaluation.probes.measures import (
-    changes_of,
-    judged,
-    lean_test,
-    list_measures,
-    measure,
-    ratio_of_relevance,
-)
 from fairqr.evaluation.probes.running import Task
 from fairqr.evaluation.probes.store import RankingRecord
 from fairqr.retrieval.fairness.exposure import exposure_ratio
@@ -36,13 +29,13 @@ COUNTS = st.integers(0, 3)
 def ranked(folder: Path, probes: Sequence[ProbeCollection], says: Any, **more: Any) -> Any:
     """Write a run on lists down and measure it."""
     experiment = made.listwise(**{"rankers": [*says], "windows": ["20/10"], **more})
-    return measure(made.begin(folder, experiment, probes, says).folder)
+    return measures.measure(made.begin(folder, experiment, probes, says).folder)
 
 
 def compared(folder: Path, says: Mapping[str, made.Says], **more: Any) -> Any:
     """Write a run on pairs down and measure it."""
-    probe = more.pop("probe", made.collection())
-    return measure(made.begin(folder, made.pairwise(models=[*says], **more), [probe], says).folder)
+    probe, asked = more.pop("probe", made.collection()), made.pairwise(models=[*says], **more)
+    return measures.measure(made.begin(folder, asked, [probe], says).folder)
 
 
 @st.composite
@@ -58,7 +51,7 @@ def test_the_measures_of_a_list_are_their_definitions(
 ) -> None:
     query, order = given_
     record = RankingRecord(collection="c", ranker="monot5", query="q", order=order)
-    values = list_measures(query, record, k)
+    values = measures.list_measures(query, record, k)
     items = [query.items[place] for place in order]
     total = sum(item.relevant for item in items)
     assert values["precision"] == pytest.approx(sum(item.relevant for item in items[:k]) / k)
@@ -148,7 +141,7 @@ def test_all_tests_on_lists_of_a_collection_are_one_family(tmp_path: Path) -> No
 def test_the_ratio_of_relevance_is_the_mean_over_all_such_lists(
     relevant_own: int, own: int, relevant_others: int, others: int
 ) -> None:
-    found = ratio_of_relevance((relevant_own, own), (relevant_others, others))
+    found = measures.ratio_of_relevance((relevant_own, own), (relevant_others, others))
     weights = 1 / np.log(1 + np.arange(1, 13))
     first = [True] * relevant_own + [False] * relevant_others
     rest = [True] * own + [False] * others
@@ -168,11 +161,11 @@ def test_the_ratio_of_relevance_is_the_mean_over_all_such_lists(
 def verdicts_of(*rows: Sequence[float], share: float = 0.5, reference: float = 1.0) -> list[str]:
     """Return the verdicts on rows of exposure ratios that are read together."""
     tested = [
-        (len(row), *lean_test(row, [share] * len(row), [reference] * len(row), "name"))
+        (len(row), *measures.lean_test(row, [share] * len(row), [reference] * len(row), "name"))
         for row in rows
     ]
     frame = pd.DataFrame(tested, columns=["n", "difference", "p"]).assign(collection="c")
-    return [str(verdict) for verdict in judged(frame).verdict]
+    return [str(verdict) for verdict in measures.judged(frame).verdict]
 
 
 def test_random_lists_are_not_said_to_disfavour_a_small_group() -> None:
@@ -271,8 +264,8 @@ def changed(
         for query, sides in enumerate(zip(before, after, strict=True))
         for letters in zip(*sides, strict=True)
     ]
-    rows = [*changes_of(couples, kind, stream(0, "changes"))]
-    frame = judged(pd.DataFrame(rows).assign(collection="c"))
+    rows = [*measures.changes_of(couples, kind, stream(0, "changes"))]
+    frame = measures.judged(pd.DataFrame(rows).assign(collection="c"))
     return {row["measure"]: row for row in frame.to_dict(orient="records")}
 
 
@@ -329,7 +322,8 @@ def test_what_a_change_shows_is_told_by_its_test() -> None:
 def test_all_tests_of_a_tuning_are_one_family(tmp_path: Path) -> None:
     """Verdicts before and after, changes and relevance; one of them is corrected for all."""
     probe = made.collection(queries=24)
-    found: Any = measure(made.begin_tuning(tmp_path, probe, made.leaning, made.even).folder)
+    store = made.begin_tuning(tmp_path, probe, made.leaning, made.even)
+    found: Any = measures.measure(store.folder)
     figures, changes = found.figures, found.changes
     assert found.missing == 0
     # Four kinds before and after, their ratio and their winners, and one of relevance.

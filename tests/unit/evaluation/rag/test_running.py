@@ -26,15 +26,8 @@ from fairqr.evaluation.rag.running import (
 from fairqr.evaluation.rag.specification import Draw
 from fairqr.evaluation.rag.store import PolicyRecord, RagStore
 from fairqr.retrieval.sources.schema import Schema
-from tests.unit.evaluation.rag.small_rag import (
-    LetterJudge,
-    Namer,
-    collection_of,
-    experiment_of,
-    plan_of,
-    query_of,
-    tools_with,
-)
+from tests.unit.evaluation.rag import small_rag
+from tests.unit.evaluation.rag.small_rag import LetterJudge, Namer, plan_of, query_of
 from tests.unit.evaluation.watching import Watcher
 
 pytestmark = pytest.mark.usefixtures("plain_jobs")
@@ -58,7 +51,7 @@ class Running:
     ) -> dict[tuple[Any, ...], PolicyRecord]:
         """Run it, and return all records without their times."""
         opened = {"generator": namer, **({"attributor": judge} if judge else {})}
-        tools = await tools_with(**opened)
+        tools = await small_rag.tools_with(**opened)
         tools.at_once = at_once
         await run_fair_rag(self.plan, self.store, tools, self.watcher)
         return self.records
@@ -83,7 +76,7 @@ async def test_the_gain_is_over_the_answer_without_documents(tmp_path: Path) -> 
     assert (first.useful, first.model_calls, first.tokens) == ((0, 1), 6, 60)
     assert [answer.utility for answer in second.answers][:3] == [1.0, 0.0, 0.0]
     assert second.why_dropped(2) == "fewer than 2 useful documents"
-    assert len(running.records) == 1 + len(experiment_of().draws) + 1
+    assert len(running.records) == 1 + len(small_rag.experiment_of().draws) + 1
 
 
 async def test_what_it_refuses_is_a_result(tmp_path: Path) -> None:
@@ -120,7 +113,7 @@ async def test_what_failed_for_now_is_no_result_and_is_asked_again(tmp_path: Pat
     assert not running.records
     asked = await run(b_a="times out")
     assert [titles for _, titles in asked if len(titles) < 2] == ["", *"abcde"] * 2
-    letters = {"letters": collection_of(*(query for _, query in plan.tasks))}
+    letters = {"letters": small_rag.collection_of(*(query for _, query in plan.tasks))}
     measured = measure_fair_rag(plan.manifest, running.records.values(), letters)
     assert "oracle" not in set(measured.values.kind)
     kept = {(it.query, answer.ranking) for it in running.records.values() for answer in it.answers}
