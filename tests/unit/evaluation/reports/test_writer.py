@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from markdown_it import MarkdownIt
 
 from fairqr.evaluation.reports import writer
 from fairqr.evaluation.reports.plots import draw_lines
 from fairqr.evaluation.reports.text import cell, table, value
 from fairqr.evaluation.reports.writer import Figure, write_report
-from tests.unit.evaluation.reports.pages import Page, read
+from tests.unit.evaluation.reports.pages import Page, read_report
 
 HOSTILE = '<script>alert(1)</script> <img src="//evil.example/x.png"> | `x` *y* $\\frac{ & &lt; ]]>'
 TEMPLATE = """{% extends "base.md.j2" %}
@@ -70,7 +69,8 @@ def _write(folder: Path) -> list[Path]:
 
 @pytest.fixture
 def page(folder: Path) -> Page:
-    return read((folder / "report.html").read_text())
+    """What anybody named is text in it, and it asks nobody for anything."""
+    return read_report(folder, strong=1)
 
 
 def test_files_are_written_and_equal_values_give_equal_ones(folder: Path) -> None:
@@ -80,31 +80,10 @@ def test_files_are_written_and_equal_values_give_equal_ones(folder: Path) -> Non
         writer.render("small", {name: it for name, it in VALUES.items() if name != "number"})
 
 
-def test_what_anybody_named_is_text_and_never_markup(folder: Path, page: Page) -> None:
-    assert page.text.count("<script>alert(1)</script>") >= 6
-    tokens = MarkdownIt("commonmark").enable("table").parse((folder / "report.md").read_text())
-    assert not [t for t in tokens if t.type in ("html_block", "fence", "code_block")]
-    inline = {child.type for token in tokens for child in token.children or ()}
-    marks = {f"{mark}_{end}" for mark in ("strong", "em") for end in ("open", "close")}
-    assert inline <= {"text", "text_special", "image", *marks}
-
-
-def test_the_page_asks_nobody_for_anything(folder: Path, page: Page) -> None:
-    assert not {"script", "link", "img", "iframe", "object", "form"} & {t for t, _ in page.tags}
-    for tag, attributes in page.tags:
-        for name, found in attributes.items():
-            assert not name.startswith("on"), tag
-            assert found.startswith("#") or name not in ("href", "src"), (tag, found)
-        assert not re.search(r"url\((?!#)", attributes.get("style", ""))
-    assert "@import" not in (folder / "report.html").read_text()
-    policy = [m["content"] for m in page.named("meta") if "http-equiv" in m]
-    assert policy == ["default-src 'none'; style-src 'unsafe-inline'"]
-
-
 def test_the_page_can_be_read_by_all(page: Page) -> None:
+    assert page.text.count("<script>alert(1)</script>") >= 6
     assert page.named("html")[0]["lang"] == "en"
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
-    assert len(set(ids)) == len(ids)
     assert [link["href"] for link in page.named("a")] == ["#s1", "#s2"]
     assert {"s1", "s2"} <= set(ids)
     (shape,) = page.named("svg")
