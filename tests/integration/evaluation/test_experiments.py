@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from fairqr.evaluation.qrels import write_qrels
 from tests.integration.model_server import Answer, Command, Main, ModelServer, failure, says
 from tests.patience import PATIENCE
+from tests.unit.evaluation.collections.official import lines
 from tests.unit.evaluation.experiments import small
 
 TITLES = ("physicist", "physicist workshop", "physicist Berlin", "physicist laboratory")
@@ -27,10 +29,11 @@ SYSTEMS: list[dict[str, Any]] = [
 def collection(people: Path) -> Path:
     """The people of the other tests, with topics and judgements."""
     folder = people.parent
-    topics = [{"id": f"q{number}", "title": title} for number, title in enumerate(TITLES)]
-    (folder / "topics.jsonl").write_text("".join(json.dumps(topic) + "\n" for topic in topics))
-    judged = [f"{topic['id']} 0 p{n:02} 1" for topic in topics for n in range(0, 60, 2)]
-    (folder / "qrels.txt").write_text("\n".join(judged) + "\n")
+    topics = {f"q{number}": title for number, title in enumerate(TITLES)}
+    lines(folder / "topics.jsonl", ({"id": it, "title": topics[it]} for it in topics))
+    write_qrels(
+        folder / "qrels.txt", {it: {f"p{n:02}": 1 for n in range(0, 60, 2)} for it in topics}
+    )
     return folder
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from fairqr.evaluation.collections.labels import Groups, scan_corpus
 from fairqr.evaluation.experiments.workers import Tools
 from fairqr.retrieval.sources.corpus import Corpus, find_corpus
+from tests.unit.evaluation.collections.official import lines
 
 SCHEMA = """attributes:
   gender: {field: gender, groups: [female, male], population: {female: 0.5, male: 0.5}}
@@ -34,13 +34,11 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     """Eight documents, of which two have no gender."""
     folder = tmp_path_factory.mktemp("people")
     (folder / "people.schema.yaml").write_text(SCHEMA)
-    lines = [
-        json.dumps({"id": id_, "title": id_, "gender": gender, "place": place})
+    people = (
+        {"id": id_, "title": id_, "gender": gender, "place": place}
         for id_, (gender, place) in LABELS.items()
-    ]
-    path = folder / "people.jsonl"
-    path.write_text("\n".join(lines) + "\n")
-    return find_corpus(path)
+    )
+    return find_corpus(lines(folder / "people.jsonl", people))
 
 
 @pytest.fixture(scope="session")

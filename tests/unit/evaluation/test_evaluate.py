@@ -14,7 +14,6 @@ import yaml
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import entropy
 
-from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.labels import Groups, UnknownPolicy, schema_with_unknown
 from fairqr.evaluation.evaluate import evaluate
 from fairqr.evaluation.measures.kinds import KINDS
@@ -234,26 +233,6 @@ class TestTargets:
         target = np.array(self.TREC) * (2 + self.THIRD)
         wanted = [((system - target) ** 2).sum(), (system**2).sum(), (system * target).sum()]
         assert [*found.mean.values()] == pytest.approx(wanted)
-
-
-WRONG = {
-    "AWRF@3(attribute=colour)": "no attribute 'colour'; it has",
-    "Exposure@3(attribute=gender,group=other)": "no group 'other'",
-    "AWRF@3 to colour=red:1": "the group 'red' of 'colour', which is not measured",
-    "AWRF@3(attribute=gender*place) to corpus:1": "'corpus' is not known for gender×place",
-    "AWRF@3 without": "The target of AWRF@3(attribute=gender) needs judgements",
-    "P@3 of nothing": "No query is judged",
-}
-
-
-@pytest.mark.parametrize("asked", WRONG)
-def test_what_does_not_fit_is_named(scan: Groups, asked: str) -> None:
-    measure, _, target = asked.partition(" to ")
-    qrels = {"nothing": {}, "without": None}.get(asked.split()[-1], QRELS)
-    options: Any = {"groups": scan, "attributes": "gender", "target": target or None}
-    with pytest.raises(InputError) as caught:
-        evaluate(RUN, qrels, measure.split()[0], **options)
-    assert WRONG[asked] in str(caught.value)
 
 
 def test_the_product_of_attributes(scan: Groups) -> None:

@@ -25,6 +25,7 @@ RUN: Mapping[str, Mapping[str, float]] = {
 }
 QRELS: Mapping[str, Mapping[str, int]] = {"q1": {"f1": 2, "m1": 1, "f2": 0}, "q2": {"f3": 1}}
 GROUPS = {"f1": "female", "f2": "female", "f3": "female", "m1": "male", "m2": "male", "m3": "male"}
+TWO = {id_: {"gender": group, "first": id_[1] == "1"} for id_, group in GROUPS.items()}
 MEASURES = "nDCG@20,AP,AWRF@2"
 SCORED, JUDGED = (
     [(q, d, value) for q, own in given.items() for d, value in own.items()]
@@ -150,8 +151,7 @@ def test_a_measure_is_found_without_its_attribute() -> None:
     found = fairqr.evaluate(RUN, QRELS, "AWRF@2,RR×AWRF@2", groups=GROUPS)
     assert found["AWRF@2"] is found["AWRF@2(attribute=group)"]
     assert found["RR×AWRF@2"] is found["RR×AWRF@2(attribute=group)"]
-    two = {id_: {"gender": group, "first": id_[1] == "1"} for id_, group in GROUPS.items()}
-    found = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=two)
+    found = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=TWO)
     with pytest.raises(InputError, match=r"write AWRF@2\(attribute=gender\) or AWRF@2\(attr"):
         found["AWRF@2"]
 
@@ -159,6 +159,8 @@ def test_a_measure_is_found_without_its_attribute() -> None:
 NUMBER = "Each score for 'q' must be a finite number"
 GRADE = "'q' must be a whole number of at most"
 TWICE = [["q1", "f1", 4.0], ["q1", "f1", 4.0]]
+CELLS = "'corpus' is not known for gender×first"
+OF_GROUPS = {"measures": "AWRF@3", "groups": GROUPS}
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"run": 3}, "The run cannot be of type int; help(fairqr.evaluate) lists"),
     ({"run": {"q": 5}}, "The ranking for 'q' cannot be of type int"),
@@ -172,7 +174,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"qrels": {"q": ["a"]}}, "The judgements for 'q' are not a dict from document to grade"),
     *(({"qrels": {"q": {"d": odd}}}, GRADE) for odd in (0.5, 10**400, "1", float("nan"))),
     ({"qrels": "nothing"}, "no file nothing, and no ir_datasets dataset has that id"),
+    ({"qrels": {}}, "No query is judged"),
     ({"measures": ir_measures.AP(rel=2)}, "AP has no parameter 'rel'"),
+    (OF_GROUPS | {"measures": "AWRF@3(attribute=colour)"}, "no attribute 'colour'; it has"),
+    (OF_GROUPS | {"measures": "Exposure@3(group=other)"}, "no group 'other'"),
+    (OF_GROUPS | {"target": "colour=red:1"}, "group 'red' of 'colour', which is not measured"),
+    ({"measures": "AWRF@3(attribute=gender*first)", "groups": TWO, "target": "corpus:1"}, CELLS),
+    (OF_GROUPS | {"qrels": None}, "target of AWRF@3(attribute=group) needs judgements"),
     ({"groups": 3}, "The groups cannot be of type int"),
     ({"groups": {"d1": None}}, "an attribute needs at least two groups"),
     ({"groups": {"d1": {"a": -1}, "d2": "b"}}, "The groups of 'group' are wrong"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,9 @@ from fairqr.evaluation.experiments.specification import (
     SearchRecord,
     Store,
 )
+from fairqr.evaluation.qrels import write_qrels
 from fairqr.prompts.library import PromptLibrary
+from tests.unit.evaluation.collections.official import lines
 
 SCHEMA = """attributes:
   gender: {field: gender, groups: [female, male], population: {female: 0.5, male: 0.5}}
@@ -39,9 +40,7 @@ SYSTEMS: list[dict[str, Any]] = [
 
 def write_collection(folder: Path, *, keywords: bool = True) -> Collection:
     """Write 48 people of four occupations, a quarter of them women and half without a place."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "schema.yaml").write_text(SCHEMA)
-    documents, qrels = [], []
+    documents, qrels = [], dict[str, dict[str, int]]()
     for number in range(48):
         title, woman = TITLES[number % 4], number // 4 % 4 == 3
         said = " ".join([title] * (2 if woman else 3))
@@ -51,13 +50,13 @@ def write_collection(folder: Path, *, keywords: bool = True) -> Collection:
         own = {"id": f"d{number:02}", "title": f"Person {number}", "text": text}
         documents.append({**own, "gender": gender, "place": place})
         if number % 5:
-            qrels.append(f"t{number % 4} 0 d{number:02} 1")
+            qrels.setdefault(f"t{number % 4}", {})[f"d{number:02}"] = 1
     more = {"keywords": ["garden"] * keywords}
-    topics = [{"id": f"t{n}", "title": it, **more} for n, it in enumerate(TITLES)]
-    for name, rows in (("documents", documents), ("topics", topics)):
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / f"{name}.jsonl").write_text(lines)
-    (folder / "qrels.txt").write_text("\n".join(qrels) + "\n")
+    topics = ({"id": f"t{n}", "title": it, **more} for n, it in enumerate(TITLES))
+    lines(folder / "documents.jsonl", documents)
+    lines(folder / "topics.jsonl", topics)
+    write_qrels(folder / "qrels.txt", qrels)
+    (folder / "schema.yaml").write_text(SCHEMA)
     (folder / "collection.yaml").write_text("title: Two dozen people\nnote: A note.\n")
     return load_collection(folder)
 

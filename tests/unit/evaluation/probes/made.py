@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +26,9 @@ from fairqr.evaluation.probes.specification import (
     LoraExperiment,
     PairwiseExperiment,
 )
+from fairqr.evaluation.qrels import write_qrels
 from fairqr.retrieval.fairness.protected import ProtectedGroup
+from tests.unit.evaluation.collections.official import lines
 
 NAME = "notables, gender"
 SCHEMA = "attributes:\n  gender: {field: gender, groups: [female, male, other]}\n"
@@ -198,19 +199,14 @@ def write_collection(
     folder: Path, documents: Sequence[tuple[str, object]], qrels: Mapping[str, Mapping[str, int]]
 ) -> Collection:
     """Write documents (id and gender) with judgements by topic, and read them as a collection."""
-    folder.mkdir(parents=True, exist_ok=True)
+    told = (
+        {"id": id_, "title": f"Title {id_}", "text": f"Text of {id_}.", "gender": label}
+        for id_, label in documents
+    )
+    lines(folder / "documents.jsonl", told)
+    lines(folder / "topics.jsonl", ({"id": topic, "title": f"query {topic}"} for topic in qrels))
+    write_qrels(folder / "qrels.txt", qrels)
     (folder / "schema.yaml").write_text(SCHEMA)
-    rows = {
-        "documents.jsonl": [
-            {"id": id_, "title": f"Title {id_}", "text": f"Text of {id_}.", "gender": label}
-            for id_, label in documents
-        ],
-        "topics.jsonl": [{"id": topic, "title": f"query {topic}"} for topic in qrels],
-    }
-    for name, each in rows.items():
-        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in each))
-    judged = (f"{t} 0 {id_} {grade}\n" for t, of in qrels.items() for id_, grade in of.items())
-    (folder / "qrels.txt").write_text("".join(judged))
     return load_collection(folder)
 
 
