@@ -46,6 +46,24 @@ def question(query: str = "a fair ranking", *, max_tokens: int = 8, **options: A
     return Question(prompt, {"query": query}, **options)
 
 
+def tiny_llama(words: int = 20, width: int = 16, heads: int = 2) -> Any:
+    """Return a Llama of two layers, always with the same weights."""
+    import torch
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=words,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=2,
+        num_attention_heads=heads,
+        max_position_embeddings=32,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return transformers.LlamaForCausalLM(config).eval()
+
+
 def save_causal(folder: Path, *, template: str | None = CHAT, context: int = CONTEXT) -> Path:
     """Save a Llama of two layers with a byte-level tokenizer.
 

@@ -13,9 +13,10 @@ import pytest
 
 from fairqr.agents.tuning import LoraOptions, adapted, train, write_adapter
 from fairqr.base.errors import InputError
+from tests.unit.agents.ranking.tiny_models import tiny_llama
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
 A, B = 5, 6
@@ -29,21 +30,6 @@ BATCHES[-1] = BATCHES[-1][:2]
 OPTIONS = LoraOptions(rank=2, alpha=4, dropout=0.1, learning_rate=0.02, seed=3, checkpoint_every=4)
 
 Step = tuple[int, float, float, float]
-
-
-def tiny() -> Any:
-    """Return a Llama of two layers, always with the same weights."""
-    config = transformers.LlamaConfig(
-        vocab_size=20,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=32,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return transformers.LlamaForCausalLM(config).eval()
 
 
 class StopError(Exception):
@@ -67,7 +53,7 @@ def run(
                 os.kill(os.getpid(), signal.SIGKILL)
             raise StopError
 
-    with adapted(model or tiny(), options) as tuned:
+    with adapted(model or tiny_llama(), options) as tuned:
         with contextlib.suppress(StopError):
             train(tuned, BATCHES, options, folder, watch)
         weights = {name: it for name, it in tuned.named_parameters() if it.requires_grad}
@@ -108,7 +94,7 @@ def test_resuming_ends_with_the_weights_of_an_uninterrupted_training(
 
 
 def test_the_loss_is_that_of_each_prompt_by_itself(tmp_path: Path) -> None:
-    model, options = tiny(), LoraOptions()
+    model, options = tiny_llama(), LoraOptions()
     with torch.inference_mode():
         alone = [
             torch.nn.functional.cross_entropy(
@@ -121,7 +107,7 @@ def test_the_loss_is_that_of_each_prompt_by_itself(tmp_path: Path) -> None:
 
 
 def test_only_the_attention_is_trained_and_the_base_comes_back_as_it_was(tmp_path: Path) -> None:
-    model = tiny()
+    model = tiny_llama()
     model.is_quantized = True  # as transformers calls what it read from a GGUF file
     before = {name: it.clone() for name, it in model.state_dict().items()}
     weights, _ = run(tmp_path, LoraOptions(learning_rate=0.05), stop_after=3, model=model)
@@ -138,7 +124,7 @@ def test_what_cannot_be_trained_is_said(tmp_path: Path) -> None:
             InputError, match=f"no layer '{module}' to adapt; modules may be .*q_proj"
         ):
             run(tmp_path, LoraOptions(modules=("q_proj", module)))
-    model = tiny()
+    model = tiny_llama()
     with torch.no_grad():
         model.model.embed_tokens.weight[3] = float("nan")
     with pytest.raises(InputError, match="lower learning rate"):
@@ -147,7 +133,7 @@ def test_what_cannot_be_trained_is_said(tmp_path: Path) -> None:
 
 def test_the_adapter_says_what_it_was_made_from_and_loads_with_peft(tmp_path: Path) -> None:
     given = torch.tensor([[1, 3, 4]])
-    with adapted(tiny(), OPTIONS) as tuned:
+    with adapted(tiny_llama(), OPTIONS) as tuned:
         train(tuned, BATCHES[:2], OPTIONS, tmp_path / "checkpoints", lambda *step: None)
         with torch.inference_mode():
             expected = tuned(given).logits
@@ -158,6 +144,6 @@ def test_the_adapter_says_what_it_was_made_from_and_loads_with_peft(tmp_path: Pa
     assert json.loads((folder / "fairqr.json").read_text()) == {"prompt": "pairwise=v1"}
     config = json.loads((folder / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "some-model"
-    loaded = peft.PeftModel.from_pretrained(tiny(), str(folder)).eval()
+    loaded = peft.PeftModel.from_pretrained(tiny_llama(), str(folder)).eval()
     with torch.inference_mode():
         assert torch.allclose(loaded(given).logits, expected, atol=1e-6)

@@ -16,13 +16,8 @@ from hypothesis import strategies as st
 from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection, import_collection
-from fairqr.evaluation.probes.collection import (
-    CELLS,
-    GROUP_KINDS,
-    ProbeQuery,
-    open_probe_collections,
-    planned_pairs,
-)
+from fairqr.evaluation.probes import collection as probes
+from fairqr.evaluation.probes.collection import CELLS, GROUP_KINDS, ProbeQuery, planned_pairs
 from tests.unit.evaluation.probes.made import draw, listwise, people, query_of, write_collection
 from tests.unit.evaluation.watching import Watcher
 
@@ -164,7 +159,7 @@ def opened(folder: Path, **changes: Any) -> tuple[list[str], list[str]]:
     watcher = Watcher()
     named = {"sources": (), "size": 8, **changes}
     asked = listwise(collection=str(folder / "people"), **named)
-    found = open_probe_collections(asked, texts=False, watcher=watcher)
+    found = probes.open_probe_collections(asked, texts=False, watcher=watcher)
     return [it.manifest.name for it in found], watcher.notes
 
 

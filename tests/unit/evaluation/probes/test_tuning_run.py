@@ -18,6 +18,7 @@ from fairqr.evaluation.probes.specification import LoraExperiment
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.evaluation.probes.tuning import encoder_of
 from fairqr.prompts.library import PromptLibrary
+from tests.unit.agents.ranking.tiny_models import tiny_llama
 from tests.unit.evaluation.probes.made import collection_of, lora, query_of
 from tests.unit.evaluation.watching import Watcher
 
@@ -53,31 +54,19 @@ def leaning(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
     wrapped.chat_template = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
     wrapped.save_pretrained(folder)
-    config = transformers.LlamaConfig(
-        vocab_size=len(known),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=16,
-    )
-    random = np.random.default_rng(1)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = transformers.LlamaForCausalLM(config)
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
-        for _ in range(250):
-            couples = random.choice(TITLES, (64, 2))
-            rows = [[known[it] for it in ("q", one, "|", other, "?")] for one, other in couples]
-            odds = torch.tensor([merit(one) - merit(other) for one, other in couples])
-            target = torch.zeros(len(rows), len(known))
-            target[:, known["A"]] = torch.sigmoid(odds)
-            target[:, known["B"]] = torch.sigmoid(-odds)
-            logits = model(torch.tensor(rows)).logits[:, -1]
-            loss = torch.nn.functional.cross_entropy(logits, target)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    random, model = np.random.default_rng(1), tiny_llama(len(known), width=32, heads=4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
+    for _ in range(250):
+        couples = random.choice(TITLES, (64, 2))
+        rows = [[known[it] for it in ("q", one, "|", other, "?")] for one, other in couples]
+        odds = torch.tensor([merit(one) - merit(other) for one, other in couples])
+        target = torch.zeros(len(rows), len(known))
+        target[:, known["A"]] = torch.sigmoid(odds)
+        target[:, known["B"]] = torch.sigmoid(-odds)
+        logits = model(torch.tensor(rows)).logits[:, -1]
+        torch.nn.functional.cross_entropy(logits, target).backward()
+        optimizer.step()
+        optimizer.zero_grad()
     model.save_pretrained(folder)
     return folder
 
