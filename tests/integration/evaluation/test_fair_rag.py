@@ -19,15 +19,6 @@ from fairqr.evaluation.rag.store import PolicyRecord, RagStore
 from tests.integration.model_server import Answer, Asked, Command, Main, ModelServer, says
 from tests.patience import PATIENCE
 
-PROMPT = {
-    "id": "answer",
-    "version": "v1",
-    "description": "For tests: what is asked can be read off.",
-    "messages": [{"role": "user", "content": "Question: {question}\n{documents}"}],
-    "item": "* {title}: {text}",
-    "input_variables": ["question", "documents"],
-    "defaults": {"temperature": 0, "max_tokens": 16},
-}
 POOLS = {"q0": 6, "q1": 6, "q2": 2, "q3": 6}
 USEFUL = {"q0": 3, "q1": 2, "q2": 2, "q3": 1}
 """The first so many documents are useful; q2 has fewer than k, and q3 too few useful ones."""
@@ -55,7 +46,7 @@ def questions(
     model_server.does(first_title)
     folder = clean_environment / "prompts" / "answer"
     folder.mkdir(parents=True)
-    (folder / "v1.yaml").write_text(yaml.safe_dump(PROMPT))
+    shutil.copy(Path(__file__).with_name("answer.yaml"), folder / "v1.yaml")
     monkeypatch.setenv("FAIRQR_PROMPTS_DIR", str(folder.parent))
     path = clean_environment / "people.jsonl"
     lines = []

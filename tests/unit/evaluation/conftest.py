@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,40 +11,17 @@ import pytest
 from fairqr.evaluation.collections.labels import Groups, scan_corpus
 from fairqr.evaluation.experiments.workers import Tools
 from fairqr.retrieval.sources.corpus import Corpus, find_corpus
-from tests.unit.evaluation.collections.official import lines
-
-SCHEMA = """attributes:
-  gender: {field: gender, groups: [female, male], population: {female: 0.5, male: 0.5}}
-  place:
-    {field: place, groups: [north, south], population: {north: 0.25, south: 0.75}, unknown: group}
-"""
-LABELS = {
-    "f1": ("female", "north"),
-    "f2": ("female", "south"),
-    "f3": ("female", None),
-    "m1": ("male", "north"),
-    "m2": ("male", "south"),
-    "m3": ("male", {"north": 1, "south": 3}),
-    "u1": (None, None),
-    "u2": (None, "south"),
-}
 
 
 @pytest.fixture(scope="session")
-def people(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+def people() -> Corpus:
     """Eight documents, of which two have no gender."""
-    folder = tmp_path_factory.mktemp("people")
-    (folder / "people.schema.yaml").write_text(SCHEMA)
-    people = (
-        {"id": id_, "title": id_, "gender": gender, "place": place}
-        for id_, (gender, place) in LABELS.items()
-    )
-    return find_corpus(lines(folder / "people.jsonl", people))
+    return find_corpus(Path(__file__).with_name("people.jsonl"))
 
 
 @pytest.fixture(scope="session")
 def scan(people: Corpus) -> Groups:
-    return scan_corpus(people, set(LABELS))
+    return scan_corpus(people, [document.id for document in people.documents()])
 
 
 @pytest.fixture

@@ -9,10 +9,12 @@ Of job titles, an audit does not look at all that is relevant (:func:`titles`).
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +47,29 @@ class World:
     dimension: Dimension
     shown: dict[str, list[AnswerFigures]]
     truth: dict[str, GroupFigures]
+
+
+def dimension(*groups: str) -> Dimension:
+    """Return groups of which the population has as many each."""
+    alike = {group: 1 / len(groups) for group in groups}
+    attribute = Attribute(name="kind", field="f", groups=groups, population=alike)
+    return Dimension(attribute, (attribute,))
+
+
+TWO = dimension("a", "b")
+
+
+def gather(
+    answers: Iterable[AnswerFigures],
+    weights: Iterable[float] = itertools.repeat(1.0),
+    groups: Dimension = TWO,
+    **how: Any,
+) -> QueryFigures:
+    """Put answers together, each with its weight."""
+    gathered = QueryFigures(groups, **how)
+    for answer, weight in zip(answers, weights, strict=False):
+        gathered.add(float(weight), answer)
+    return gathered
 
 
 def world(
@@ -117,8 +142,7 @@ def titles(broad: float, others: str, seed: int, queries: int = 2_000) -> World:
         queries: How many titles there are.
     """
     random = np.random.default_rng([seed, int(100 * broad)])
-    attribute = Attribute(name="age", field="age", groups=("old", "young"))
-    dimension, every = Dimension(attribute, (attribute,)), np.ones(queries)
+    ages, every = dimension("old", "young"), np.ones(queries)
     shown: dict[str, list[AnswerFigures]] = {"judged": [], "estimated": []}
     for number in range(queries):
         is_broad = number < broad * queries
@@ -133,18 +157,15 @@ def titles(broad: float, others: str, seed: int, queries: int = 2_000) -> World:
         for name, pool, told in ("judged", order, relevant), ("estimated", first, chance):
             is_judged, members = name == "judged", np.eye(2)[1 - old[pool]]
             answer = Answer(members, len(first), told[pool], is_judged, 0.0 if is_judged else level)
-            shown[name].append(measure_answer(answer, dimension, CHOICES))
-    truth = {name: _figures(dimension, held, every, seed)[0] for name, held in shown.items()}
-    return World(dimension, shown, truth)
+            shown[name].append(measure_answer(answer, ages, CHOICES))
+    truth = {name: _figures(ages, held, every, seed)[0] for name, held in shown.items()}
+    return World(ages, shown, truth)
 
 
 def _figures(
     dimension: Dimension, shown: Sequence[AnswerFigures], weights: Sequence[float], seed: int
 ) -> list[GroupFigures]:
-    table = QueryFigures(dimension)
-    for weight, one in zip(weights, shown, strict=True):
-        table.add(float(weight), one)
-    figures = corrected(table.figures(np.random.default_rng(seed)))
+    figures = corrected(gather(shown, weights, dimension).figures(np.random.default_rng(seed)))
     return [completed(it, None, AuditSpec().failures) for it in figures]
 
 

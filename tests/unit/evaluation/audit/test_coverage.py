@@ -18,8 +18,8 @@ from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.table import coded
 from fairqr.retrieval.sources.schema import Schema
 from tests.unit.evaluation.audit.examples import measured, queries_of
-from tests.unit.evaluation.audit.simulated import SHARES, World, audits, titles, world
-from tests.unit.evaluation.audit.test_figures import MIXED, TWO, draws, gather
+from tests.unit.evaluation.audit.simulated import SHARES, TWO, World, audits, gather, titles, world
+from tests.unit.evaluation.audit.test_figures import MIXED, draws
 
 ENOUGH = 300
 """Of fewer intervals, chance alone could put less than 930 of 1,000 right."""

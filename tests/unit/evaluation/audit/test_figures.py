@@ -14,25 +14,16 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from fairqr.evaluation.audit.exposures import Answer, AnswerFigures, Choices, measure_answer
-from fairqr.evaluation.audit.figures import GroupFigures, QueryFigures, corrected
+from fairqr.evaluation.audit.figures import GroupFigures, corrected
 from fairqr.retrieval.fairness.best_ranking import attainable, supply
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.divergence import kullback_leibler
 from fairqr.retrieval.fairness.exposure import LOG2, FloatArray, exposure, normalise
 from fairqr.retrieval.fairness.target import Target
-from fairqr.retrieval.sources.schema import Attribute
+from tests.unit.evaluation.audit.simulated import TWO, dimension, gather
 
 POPULATION = "population:1"
 MIXED = "uniform:0.5,relevance:0.5"
-
-
-def dimension(*groups: str) -> Dimension:
-    alike = {group: 1 / len(groups) for group in groups}
-    attribute = Attribute(name="kind", field="f", groups=groups, population=alike)
-    return Dimension(attribute, (attribute,))
-
-
-TWO = dimension("a", "b")
 
 
 def members(letters: str, groups: str = "ab") -> FloatArray:
@@ -73,18 +64,6 @@ def draws(
         weights.append(float(random.lognormal()))
         found.append(shown("".join(letters)))
     return found, weights
-
-
-def gather(
-    answers: Iterable[AnswerFigures],
-    weights: Iterable[float] = itertools.repeat(1.0),
-    groups: Dimension = TWO,
-    **how: Any,
-) -> QueryFigures:
-    gathered = QueryFigures(groups, **how)
-    for answer, weight in zip(answers, weights, strict=False):
-        gathered.add(weight, answer)
-    return gathered
 
 
 def raw_figures(*gathered: Any, seed: int = 1, tests: int = 1, **how: Any) -> list[GroupFigures]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fairqr.evaluation.collections.collection import Collection, load_collection
+from fairqr.evaluation.probes import specification
 from fairqr.evaluation.probes import store as kept
 from fairqr.evaluation.probes.collection import (
     CELLS,
@@ -21,11 +22,6 @@ from fairqr.evaluation.probes.collection import (
     draw_collection,
 )
 from fairqr.evaluation.probes.running import Task, askings, tasks_of
-from fairqr.evaluation.probes.specification import (
-    ListwiseExperiment,
-    LoraExperiment,
-    PairwiseExperiment,
-)
 from fairqr.evaluation.qrels import write_qrels
 from fairqr.retrieval.fairness.protected import ProtectedGroup
 from tests.unit.evaluation.collections.official import lines
@@ -39,19 +35,19 @@ Says = Callable[[int, Task], dict[str, Any] | None]
 _COMMON = {"title": "Small", "collection": "notables", "sources": ["gender=female"]}
 
 
-def listwise(**changes: Any) -> ListwiseExperiment:
+def listwise(**changes: Any) -> specification.ListwiseExperiment:
     values = {"kind": "llm_listwise", "rankers": ["initial"], "k": 10, **changes}
-    return ListwiseExperiment.model_validate(_COMMON | values)
+    return specification.ListwiseExperiment.model_validate(_COMMON | values)
 
 
-def pairwise(**changes: Any) -> PairwiseExperiment:
+def pairwise(**changes: Any) -> specification.PairwiseExperiment:
     values = {"kind": "llm_pairwise", "models": ["openai:fake"], "pairs": 4, **changes}
-    return PairwiseExperiment.model_validate(_COMMON | values)
+    return specification.PairwiseExperiment.model_validate(_COMMON | values)
 
 
-def lora(**changes: Any) -> LoraExperiment:
+def lora(**changes: Any) -> specification.LoraExperiment:
     values = {"model": "causal:small", "held_out_pairs": 4, "relevance_pairs": 4, **changes}
-    return LoraExperiment.model_validate(_COMMON | {"kind": "lora", **values})
+    return specification.LoraExperiment.model_validate(_COMMON | {"kind": "lora", **values})
 
 
 def query_of(id_: str, *sizes: int) -> ProbeQuery:

@@ -13,16 +13,9 @@ import pytest
 
 from fairqr.base.errors import InputError, ModelError, PromptError
 from fairqr.evaluation.experiments.catalogue import read_experiment
+from fairqr.evaluation.rag import running as rag
 from fairqr.evaluation.rag.measures import measure_fair_rag
-from fairqr.evaluation.rag.running import (
-    Answerer,
-    RagPlan,
-    cost_of,
-    draw_rankings,
-    open_collections,
-    read_labels,
-    run_fair_rag,
-)
+from fairqr.evaluation.rag.running import Answerer, RagPlan
 from fairqr.evaluation.rag.specification import Draw
 from fairqr.evaluation.rag.store import PolicyRecord, RagStore
 from fairqr.retrieval.sources.schema import Schema
@@ -53,7 +46,7 @@ class Running:
         opened = {"generator": namer, **({"attributor": judge} if judge else {})}
         tools = await small_rag.tools_with(**opened)
         tools.at_once = at_once
-        await run_fair_rag(self.plan, self.store, tools, self.watcher)
+        await rag.run_fair_rag(self.plan, self.store, tools, self.watcher)
         return self.records
 
     @property
@@ -171,7 +164,7 @@ def test_seeds_queries_and_policies_have_streams_of_their_own() -> None:
     """What is drawn from the streams is tested where they are."""
     changes = {"retrievers": ["bm25", "dense"], "alphas": [1, 2], "seeds": [0, 1]}
     drawn = [
-        draw_rankings(part, query, draw, np.zeros(8), ())
+        rag.draw_rankings(part, query, draw, np.zeros(8), ())
         for part, query in plan_of(*(query_of(f"q{n}", 8) for n in range(3)), **changes).tasks
         for draw in part.experiment.draws
         if draw.policy != "deterministic"
@@ -196,7 +189,7 @@ def test_a_policy_that_minds_groups_gives_them_their_target(
     ((part, _),) = plan_of(asked, of=schema, group_aware="gender", **changes).tasks
     share = {}
     for draw in part.experiment.draws:
-        drawn = np.array(draw_rankings(part, asked, draw, np.linspace(1, 0, 10), ()))
+        drawn = np.array(rag.draw_rankings(part, asked, draw, np.linspace(1, 0, 10), ()))
         share[draw.policy] = (drawn >= 8).mean()
     assert share["group-aware"] == pytest.approx(expected, abs=0.03)
     assert share["plackett-luce"] < 0.1
@@ -210,7 +203,7 @@ async def test_the_cost_that_is_printed_is_never_exceeded(tmp_path: Path, genera
     changes = {"generated": generated, "seeds": [0, 1], "k": 2}
     plan = plan_of(query, other, attributor="letters", **changes)
     running = Running(tmp_path, plan)
-    cost = cost_of(plan, running.store)
+    cost = rag.cost_of(plan, running.store)
     assert cost["labels"] == 2 * 5
     assert cost["rankings"] <= 2 * math.perm(4, 2)
     namer, judge = Namer(), LetterJudge()
@@ -218,12 +211,12 @@ async def test_the_cost_that_is_printed_is_never_exceeded(tmp_path: Path, genera
     await running.run(namer, judge)
     assert len(namer.asked) == 5, "it is dropped"
     running.plan = plan
-    left = cost_of(plan, running.store)
+    left = rag.cost_of(plan, running.store)
     assert (left["labels"], 2 * left["rankings"]) == (5, cost["rankings"])
     await running.run(namer, judge)
     assert len(namer.asked) <= 10 + left["rankings"]
     assert len(judge.pairs) <= left["attributions"]
-    assert not cost_of(plan, running.store).total()
+    assert not rag.cost_of(plan, running.store).total()
 
 
 async def test_the_authors_labels_are_taken(tmp_path: Path) -> None:
@@ -231,8 +224,8 @@ async def test_the_authors_labels_are_taken(tmp_path: Path) -> None:
     table = tmp_path / "5_relevance_mapping.tsv"
     table.write_text(HEADER + "".join(f"q0\tq0-{it}\t{int(it in 'bd')}\n" for it in "abcdx"))
     plan = plan_of(query_of("q0"), query_of("q1"))
-    running = Running(tmp_path, plan._replace(labels=read_labels(table, plan)))
-    assert not cost_of(running.plan, running.store)["labels"]
+    running = Running(tmp_path, plan._replace(labels=rag.read_labels(table, plan)))
+    assert not rag.cost_of(running.plan, running.store)["labels"]
     namer = Namer()
     records = await running.run(namer)
     kept, dropped = running.labels
@@ -256,7 +249,7 @@ def test_labels_of_something_else_are_refused(tmp_path: Path) -> None:
     ):
         table.write_text(HEADER + rows)
         with pytest.raises(InputError, match=what):
-            read_labels(table, plan_of(query_of("q0"), generators=generators))
+            rag.read_labels(table, plan_of(query_of("q0"), generators=generators))
 
 
 def test_the_plan_names_what_was_asked_with() -> None:
@@ -273,6 +266,6 @@ def test_the_shipped_experiments_are_the_papers_and_one_for_a_laptop() -> None:
     assert (paper.samples, paper.answered, paper.k, paper.queries) == (100, 100, 5, 1000)
     assert len(paper.draws) == (3 * 5 + 1) * len(paper.seeds) > 16, "it repeats its sampling"
     small = read_experiment("fair_rag").spec(small=True)
-    (found,) = open_collections(small).values()
+    (found,) = rag.open_collections(small).values()
     assert (found.name, len(found.queries)) == ("notables", small.queries)
     assert {len(query.pool) for query in found.queries} == {small.pool}
