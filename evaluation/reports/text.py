@@ -20,7 +20,7 @@ NOTHING = "–"
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~$#!])")
 _ENTITY = re.compile(r"&(?=#?\w+;)")
-_OPENING = re.compile(r"^(?:[-+=]|[0-9]+[.)](?=\s))")
+_OPENING = re.compile(r"^(?:[-+=]|[0-9]+[.)](?=\s|$))")
 _NUMBER = re.compile(r"$|–(?:$| \*)|[*\\]*[+−<]?\s*[0-9][0-9.,]*%?(?:\*|$| / | of | \*)")
 
 FORMULA = re.compile(r"^(?=[=+@-])")

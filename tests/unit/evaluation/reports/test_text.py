@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fairqr.evaluation.reports import text
@@ -15,6 +15,7 @@ SIGNS = st.sampled_from([*"\\`*_[]()<>|~$#!&;:/.+-=1a \t\n\"'{}\u202e\x00", "www
 
 
 @given(st.lists(SIGNS, min_size=1, max_size=30).map("".join))
+@example("1.")
 def test_markdown_shows_any_text_as_it_stands(given_text: str) -> None:
     """As a heading, a paragraph, an item of a list, and a cell."""
     if not text.plain(given_text).strip():
