@@ -71,7 +71,7 @@ def test_a_model_that_fails_is_told_of_and_the_plain_ranking_stays(
     status_is(page, "done")
     warning = page.get_by_role("region", name="Warnings")
     expect(warning).to_be_visible()
-    expect(page.locator(".rounds")).to_contain_text("no words: refused")
+    expect(page.locator(".rounds")).to_contain_text("no words: denied")
     expect(page.locator(".figures")).to_contain_text("the model failed")
     before = page.get_by_role("table", name="Before: plain retrieval")
     expect(before.get_by_role("row")).to_have_count(11)
