@@ -129,9 +129,9 @@ def ran(name: str, command: Command) -> bool:
     folder, python = FOLDER / name, Path(sys.executable)
     if (folder / "measures.csv").exists():  # what has ended may be of another version
         shutil.rmtree(folder)
-    asked = [python.parent / "fairqr", *shlex.split(command.run), "-o", str(folder), "--report"]
-    made = [python, "-m", *shlex.split(command.first)] if command.first else [python, "-V"]
-    if any(subprocess.run(one).returncode for one in (made, asked)):
+    fairqr = [python.parent / "fairqr", *shlex.split(command.run), "-o", str(folder), "--report"]
+    first = [[python, "-m", *shlex.split(command.first)]] if command.first else []
+    if any(subprocess.run(one).returncode for one in (*first, fairqr)):
         print(f"{name}: it was not run to its end")
         return False
     differing = list(differences(folder, command))
