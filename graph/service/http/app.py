@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fairqr.graph.service.http import offers, openai, runs
+from fairqr.graph.service.http import offers, openai, rerank, runs
 from fairqr.graph.service.http.access import Guard
 from fairqr.graph.service.http.answers import CLOSES, HANDLERS, PROBLEMS, answer_error, refusal
 from fairqr.graph.service.http.parts import Metrics, Parts
@@ -45,6 +45,7 @@ _TAGS = {
     "ask": "Searches, answers and probes, as one response or as a stream.",
     "runs": "Runs in the background, and past runs.",
     "audits": "Who gets seen in the results of a source over many queries.",
+    "rerank": "Lists that others retrieved, in their fair order.",
     "offers": "The sources, models, prompts and methods to choose from.",
     "openai": "Answers in the form of OpenAI's API; a source is a model.",
     "operation": "For whoever runs the service.",
@@ -102,7 +103,7 @@ def create_app(parts: Parts) -> FastAPI:
         telemetry=_TELEMETRY,
     )
     app.state.parts = parts
-    for module in (runs, offers, openai):
+    for module in (runs, rerank, offers, openai):
         app.include_router(module.router, dependencies=[Depends(_KEY)])
     app.include_router(offers.operation)
     _add_pages(app)

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
@@ -14,6 +14,7 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.requests import Request
 
+from fairqr.graph.doors.evidence import ListEvidence
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.engine.engine import Auditor, Engine
 from fairqr.graph.service.http.access import require_a_key
@@ -163,6 +164,7 @@ class Parts:
     runs: Runs
     metrics: Metrics
     readiness: Readiness
+    evidence: ListEvidence = field(default_factory=ListEvidence)
 
     @classmethod
     @asynccontextmanager

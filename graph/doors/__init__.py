@@ -1,0 +1,1 @@
+"""The doors for searches that already run: a list re-ranked, and a proxy."""
