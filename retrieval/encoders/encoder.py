@@ -126,12 +126,8 @@ class KeptVectors:
         Raises:
             ModelError: The encoder failed.
         """
-        whole = ((self._prefix + text).encode("utf-8", "surrogatepass") for text in texts)
-        keys = [sha256(data).hexdigest() for data in whole]
+        keys, vectors = await self._looked_up(texts)
         known = dict(zip(keys, texts, strict=True))
-        kept = await asyncio.to_thread(self._file.get_many, [*known])
-        size = 4 * self.dimensions
-        vectors = {k: np.frombuffer(it, "<f4") for k, it in kept.items() if len(it) == size}
         missing = [key for key in known if key not in vectors]
         for start in range(0, len(missing), AT_ONCE):
             some = [known[key] for key in missing[start : start + AT_ONCE]]
@@ -144,6 +140,19 @@ class KeptVectors:
                 progress(start + len(some), len(missing))
         found = [vectors[key] for key in keys]
         return np.array(found, dtype=np.float32).reshape(len(texts), self.dimensions)
+
+    async def kept(self, texts: Sequence[str]) -> list[Float32Array | None]:
+        """Return the vector of each text, or None if it has not been encoded yet."""
+        keys, vectors = await self._looked_up(texts)
+        return [vectors.get(key) for key in keys]
+
+    async def _looked_up(self, texts: Sequence[str]) -> tuple[list[str], dict[str, Float32Array]]:
+        """Return the key of each text, and the vectors that are kept, by key."""
+        whole = ((self._prefix + text).encode("utf-8", "surrogatepass") for text in texts)
+        keys = [sha256(data).hexdigest() for data in whole]
+        kept = await asyncio.to_thread(self._file.get_many, [*dict.fromkeys(keys)])
+        size = 4 * self.dimensions
+        return keys, {k: np.frombuffer(it, "<f4") for k, it in kept.items() if len(it) == size}
 
 
 def key_of(name: str) -> str:

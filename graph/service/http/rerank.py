@@ -242,7 +242,7 @@ async def _memberships(
     if not any(of.any() for of in rows.values()):
         named = " or ".join(rows)
         raise InputError(
-            f"No document has a label of {named}; send labels or fields, or ids that the source has."
+            f"No document has a label of {named}; send labels or fields, or ids of the source."
         )
     return rows
 

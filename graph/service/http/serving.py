@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.util import find_spec
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 from fastapi import FastAPI
@@ -66,9 +66,10 @@ class Server(uvicorn.Server):
     Args:
         app: The application.
         drain: Awaited before the server stops listening.
+        how: More of uvicorn's options.
     """
 
-    def __init__(self, app: ASGIApp, drain: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, app: ASGIApp, drain: Callable[[], Awaitable[None]], **how: Any) -> None:
         config = uvicorn.Config(
             app,
             interface="asgi3",
@@ -81,6 +82,7 @@ class Server(uvicorn.Server):
             timeout_keep_alive=KEPT_ALIVE,
             timeout_graceful_shutdown=LAST_ANSWERS,
             h11_max_incomplete_event_size=LONGEST_HEADERS,
+            **how,
         )
         super().__init__(config)
         self._drain = drain
@@ -147,7 +149,19 @@ def let_open_files_be_many() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def bound(settings: ServiceSettings) -> socket.socket:
+class Listening(Protocol):
+    """Settings that say where to listen."""
+
+    @property
+    def host(self) -> str:
+        """A name or an address of this machine."""
+
+    @property
+    def port(self) -> int:
+        """The port; 0 for any that is free."""
+
+
+def bound(settings: Listening) -> socket.socket:
     """Return a socket bound to the address; it does not listen yet.
 
     Raises:

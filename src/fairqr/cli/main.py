@@ -26,6 +26,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "audit": "Measure who gets seen over many queries, and write a report.",
         "answer": "Answer a question, and show whose documents were used.",
         "serve": "Serve searches, answers and audits over HTTP, with a page.",
+        "proxy": "Stand in front of Elasticsearch and re-rank its searches.",
         "work": "Do the durable runs of a service, beside others.",
         "mcp": "Offer fair search to an agent as tools, over MCP.",
         "keys": "Create and revoke access keys for the service.",
@@ -55,7 +56,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
 _HOMES = {
     "search": ("search", "answer"),
     "experiments": ("experiment", "train", "attribution"),
-    "service": ("serve", "work", "mcp", "keys"),
+    "service": ("serve", "proxy", "work", "mcp", "keys"),
     "settings": ("models", "prompts", "config", "trace"),
     "sources": ("attach", "source", "index", "corpus", "dataset"),
 }

@@ -122,6 +122,25 @@ async def _serve(
         await Server(app, drain).run_on(listener, started)
 
 
+def proxy(file: Path) -> None:
+    """Stand in front of Elasticsearch or OpenSearch, and re-rank the searches of some indexes.
+
+    Args:
+        file: The YAML file that names the cluster, and the source of each index.
+    """
+    for name in SERVICE:
+        library(name, "This command", "service", ConfigError)
+    from fairqr.graph.doors.proxy.app import serve as serve_proxy
+    from fairqr.graph.doors.proxy.settings import proxy_settings
+    from fairqr.graph.service.http.serving import bound, new_loop, url_of
+
+    settings = proxy_settings(file)
+    with bound(settings) as listener:
+        url = url_of(listener).replace("http:", "https:" if settings.certificate else "http:")
+        told = f"fairqr stands at {url} in front of {settings.cluster}"
+        run(serve_proxy(settings, file, listener, lambda: typer.echo(told)), loop=new_loop)
+
+
 def work(
     *,
     changes: Annotated[

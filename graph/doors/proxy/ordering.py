@@ -1,0 +1,143 @@
+"""Re-ranks the hits in a cluster's reply; it runs in a process of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fairqr.base.weights import is_pulled
+from fairqr.graph.doors.evidence import ListEvidence
+from fairqr.graph.doors.order import fair_order
+from fairqr.graph.doors.proxy.settings import ProxySettings
+from fairqr.graph.search.context import Context, checked_context
+from fairqr.retrieval.encoders.minilm import MiniLmEncoder
+from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
+from fairqr.retrieval.engines.opening import open_source
+from fairqr.retrieval.fairness.dimension import dimensions_of
+from fairqr.retrieval.sources.documents import value_at
+from fairqr.retrieval.sources.schema import Attribute
+from fairqr.retrieval.sources.source import load_source
+
+LABELS_KEPT, SECONDS_KEPT = 100_000, 60.0
+"""How many looked-up labels we keep, and for how long: a changed label counts after that."""
+
+
+class NotRerankedError(Exception):
+    """The hits stay as they are; the text is one word that says why."""
+
+
+class IndexOrder:
+    """Re-ranks the hits of one index.
+
+    Args:
+        source: The source, which says where labels and texts are.
+        engine: Looks up the labels that hits do not bring.
+        context: What to aim at.
+        evidence: Tells which hits are relevant.
+    """
+
+    def __init__(
+        self, source: Any, engine: SearchEngine, context: Context, evidence: ListEvidence
+    ) -> None:
+        self.source, self.engine, self.context, self.evidence = source, engine, context, evidence
+        dimensions = dimensions_of(engine.schema, context.attributes, intersect=context.intersect)
+        self.attributes = {it.name: it for one in dimensions for it in one.factors}
+        self._kept: dict[str, Mapping[str, Any]] = {}
+        self._since = time.monotonic()
+
+    async def __call__(self, reply: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Put the hits of a reply into their fair order and cut its page; return what was done.
+
+        Args:
+            reply: The cluster's reply to the whole window, which is changed.
+            asked: ``start``, ``size``, ``window``, ``words`` as a plan has them.
+
+        Raises:
+            NotRerankedError: There is nothing to re-rank by.
+        """
+        every = reply["hits"]["hits"]
+        hits, context = every[: asked["window"]], self.context
+        if not hits:
+            raise NotRerankedError("empty")
+        members = await self._memberships(hits)
+        if not any(rows.any() for rows in members.values()):
+            raise NotRerankedError("labels")
+        ranks = [1 / rank for rank in range(1, len(hits) + 1)]
+        listed = Hits([*map(str, range(len(hits)))], ranks, members)
+        texts = [self._text(hit) for hit in hits]
+        listed = await self.evidence.known(asked["words"], texts, listed)
+        context = context.model_copy(update={"k": min(context.k, len(hits))})
+        found = fair_order(self.engine.schema, context, listed)
+        order = [hits[place] for place in found.positions] + every[len(hits) :]
+        reply["hits"]["hits"] = order[asked["start"] : asked["start"] + asked["size"]]
+        return {
+            "by": "ranks" if listed.relevance is None else "vectors",
+            "before": [found.before.value, found.before.relevance, found.before.fairness],
+            "after": [found.after.value, found.after.relevance, found.after.fairness],
+            "shown": found.shown,
+            "exposure": found.exposure,
+            "target": found.target,
+            "ids": [hit["_id"] for hit in hits],
+            "order": found.positions,
+            "groups": {name: rows.tolist() for name, rows in members.items()},
+        }
+
+    def _id(self, hit: Mapping[str, Any]) -> str:
+        own = getattr(self.source, "id", "_id")
+        return str(hit["_id"] if own == "_id" else value_at(hit.get("_source") or {}, own))
+
+    def _text(self, hit: Mapping[str, Any]) -> str:
+        named = [self.source.title or "", *self.source.text]
+        texts = (value_at(hit.get("_source") or {}, name) for name in named if name)
+        return "\n".join(text for text in texts if isinstance(text, str))
+
+    async def _memberships(self, hits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the groups of hits: by their own fields, and else as the source has them."""
+        labels = {name: [_label(it, hit) for hit in hits] for name, it in self.attributes.items()}
+        if time.monotonic() - self._since > SECONDS_KEPT or len(self._kept) > LABELS_KEPT:
+            self._kept, self._since = {}, time.monotonic()
+        wanted = {
+            self._id(hit)
+            for place, hit in enumerate(hits)
+            if any(of[place] is None for of in labels.values())
+        }
+        if missing := [id_ for id_ in wanted if id_ not in self._kept]:
+            query = Query("", len(missing), only=tuple(missing))
+            (found,) = await self.engine.search([query])
+            for place, id_ in enumerate(found.ids):
+                self._kept[id_] = {it: rows[place] for it, rows in found.memberships.items()}
+        rows = {}
+        for name, attribute in self.attributes.items():
+            unknown = attribute.membership(None)
+            rows[name] = np.array(
+                [
+                    self._kept.get(self._id(hit), {}).get(name, unknown)
+                    if label is None
+                    else attribute.membership(label, strict=False)
+                    for hit, label in zip(hits, labels[name], strict=True)
+                ]
+            )
+        return rows
+
+
+def _label(attribute: Attribute, hit: Mapping[str, Any]) -> object:
+    return value_at(hit.get("_source") or {}, attribute.field) if attribute.field else None
+
+
+async def opened(settings: ProxySettings) -> dict[str, IndexOrder]:
+    """Open the sources of all indexes, by the names that clients use.
+
+    Raises:
+        FairqrError: One cannot be opened.
+    """
+    evidence, found = ListEvidence(), {}
+    if is_pulled(MiniLmEncoder.name):
+        await evidence.opened()  # not within a search
+    for name, index in settings.indexes.items():
+        source = load_source(settings.folder / index.source)
+        context = checked_context(Context, index.parameters)
+        found[name] = IndexOrder(source, await open_source(source), context, evidence)
+    return found

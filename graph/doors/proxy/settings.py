@@ -1,0 +1,66 @@
+"""The settings of a proxy: one YAML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, field_validator
+
+from fairqr.base.errors import ConfigError
+from fairqr.base.yaml_file import load_yaml
+from fairqr.graph.search.context import Context, checked_context
+from fairqr.retrieval.sources.schema import validated
+from fairqr.retrieval.sources.source import Address, check_server
+
+Mode = Literal["shadow", "fair"]
+
+
+class ProxiedIndex(BaseModel, frozen=True, extra="forbid"):
+    """An index, an alias or a pattern whose searches are re-ranked, named as clients name it."""
+
+    source: Path = Field(description="The source file with its labels.")
+    mode: Mode = Field("shadow", description="shadow changes nothing and only records.")
+    share: float = Field(1.0, ge=0, le=1, description="The share of queries, by their hash.")
+    window: int = Field(100, ge=2, le=1000, description="How many of the first hits to re-rank.")
+    parameters: dict[str, Any] = Field({}, description="Those of a search, such as target and k.")
+
+    @field_validator("parameters")
+    @classmethod
+    def _are_of_a_list(cls, given: dict[str, Any]) -> dict[str, Any]:
+        checked_context(Context, given)
+        return given
+
+
+class ProxySettings(BaseModel, frozen=True, extra="forbid"):
+    """What a proxy stands in front of, and what it does."""
+
+    cluster: Address = Field(description="The address of Elasticsearch or OpenSearch.")
+    host: str = Field("127.0.0.1", description="Where to listen.")
+    port: int = Field(9201, ge=0, le=65535, description="Likewise.")
+    ca: Path | None = Field(None, description="The certificates that the cluster's is checked by.")
+    certificate: Path | None = Field(None, description="The proxy's own certificate, for https.")
+    key: Path | None = Field(None, description="The key of that certificate.")
+    within: float = Field(0.1, gt=0, le=10, description="Seconds that re-ranking may take.")
+    memory: int = Field(2_000, ge=200, description="The most megabytes of the re-ranking process.")
+    body: int = Field(1_000_000, ge=1_000, description="Longer bodies pass, in bytes.")
+    indexes: dict[str, ProxiedIndex] = Field(min_length=1, description="By name.")
+    folder: Path = Field(Path(), exclude=True)
+
+    @field_validator("cluster")
+    @classmethod
+    def _is_an_address(cls, url: str) -> str:
+        check_server(url)
+        return url.rstrip("/")
+
+
+def proxy_settings(path: Path) -> ProxySettings:
+    """Read the settings of a proxy; its paths are relative to the file.
+
+    Raises:
+        ConfigError: The file is missing, or wrong.
+    """
+    given = load_yaml(path, "settings", ConfigError)
+    if isinstance(given, dict):
+        given = {**given, "folder": path.absolute().parent}
+    return validated(ProxySettings, given, f"The proxy {path}", ConfigError)
