@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from fairqr.graph.doors.memory import moved
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import QueryRecord, RankingRecord, Shares
 from fairqr.graph.search.rounds import Rounds, estimate_target
@@ -30,7 +31,7 @@ class FairOrder:
         before: The expected relevance V, the fairness F and the objective J of the first k as they
             were.
         after: Those of the first k as they are now.
-        target: The exposure that each group should get, by attribute.
+        target: The exposure that each group should get, by attribute; not moved by debts.
         shown: The exposure of each group in the first k as they were.
         exposure: The exposure of each group in the first k as they are now.
         missed: By how many points a group stays away from a target of the caller's own; 0 if by at
@@ -47,7 +48,7 @@ class FairOrder:
 
 
 def fair_order(
-    schema: Schema, context: Context, hits: Hits, target: Shares | None = None
+    schema: Schema, context: Context, hits: Hits, owed: Shares | None = None
 ) -> FairOrder:
     """Return the fair order of a list.
 
@@ -55,7 +56,7 @@ def fair_order(
         schema: The attributes of the documents.
         context: What to aim at; ``k`` is how many ranks count.
         hits: The list, best first, at least one document, with its groups.
-        target: ε* by attribute and group; by default estimated from the list, as ``context`` says.
+        owed: What groups are owed by earlier lists, by attribute, which moves the target.
 
     Raises:
         InputError: An attribute does not exist.
@@ -75,9 +76,9 @@ def fair_order(
     )
     state: Any = {"query": "", "iteration": 0, "rankings": [record]}
     first = Rounds(whole, context, state)
-    if target is None:
-        target = estimate_target(first.table, first.dimensions, first.own_ranking, context, {})
-    rounds = Rounds(whole, context, {**state, "target": target})
+    target = estimate_target(first.table, first.dimensions, first.own_ranking, context, {})
+    aim = target if owed is None else moved(target, owed)
+    rounds = Rounds(whole, context, {**state, "target": aim})
     fair, candidates = rounds.fair_list(0), rounds.candidates(rounds.own_ranking)
     objective = objective_of(candidates, context.pursued, fair.objective.weight, context.k)
     place = {id_: number for number, id_ in enumerate(hits.ids)}

@@ -6,10 +6,10 @@ import asyncio
 import json
 import re
 import ssl
+import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
 from typing import Any
@@ -21,7 +21,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from fairqr.graph.doors.proxy.requests import Plan, planned
+from fairqr.graph.doors.proxy.requests import Search, planned
+from fairqr.graph.doors.proxy.seen import Seen
 from fairqr.graph.doors.proxy.settings import ProxySettings
 from fairqr.graph.doors.proxy.worker import UnavailableError, Worker
 from fairqr.graph.service.http.serving import Server
@@ -38,8 +39,13 @@ HOP = frozenset(
 OF_BODY = HOP | {b"content-length", b"content-encoding"}
 """Headers of a body that we have written anew."""
 
-SEARCH = re.compile(r"/([^/,*]+)/_search/?")
-MULTI = re.compile(r"(?:/([^/,*]+))?/_msearch/?")
+SEARCH = re.compile(r"(?:/([^/,*]+))?/(_search|_msearch)/?")
+
+WATCHED = 8
+"""So many searches may be looked at behind the replies; more are not recorded."""
+
+PATIENT = 5.0
+"""Seconds that re-ranking may take if nobody waits for it."""
 
 _SEARCHED = (
     "index preference routing search_type ignore_unavailable allow_no_indices expand_wildcards "
@@ -47,15 +53,6 @@ _SEARCHED = (
 )
 SEARCHED = frozenset(_SEARCHED.split())
 """What may stand before a search of several."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A search that is re-ranked, in place ``place`` of several; None if it is alone."""
-
-    place: int | None
-    index: str
-    plan: Plan
 
 
 class Proxy:
@@ -67,7 +64,8 @@ class Proxy:
     """
 
     def __init__(self, settings: ProxySettings, worker: Worker) -> None:
-        self.settings, self.worker = settings, worker
+        self.settings, self.worker, self.seen = settings, worker, Seen(settings)
+        self._watching = 0
         trusted = settings.ca and settings.folder / settings.ca
         self._client = httpx.AsyncClient(
             verify=ssl.create_default_context(cafile=trusted),
@@ -96,98 +94,121 @@ class Proxy:
 
     async def _answer(self, request: Request) -> Response:
         path = unquote(request.scope["raw_path"].decode("latin-1").partition("?")[0])
-        single, several = SEARCH.fullmatch(path), MULTI.fullmatch(path)
-        asks = request.method in ("GET", "POST") and (single or several)
-        if not asks or (single and single[1] not in self.settings.indexes):
+        found = SEARCH.fullmatch(path) if request.method in ("GET", "POST") else None
+        if found is None or (found[2] == "_search" and found[1] not in self.settings.indexes):
             return await self._pass(request, request.stream())
         body, rest = await _read(request, self.settings.body)
         if rest is not None:
             return await self._pass(request, rest, "body")
         try:
-            text = _unpacked(request, body, self.settings.body)
-            if single:
-                parts, why, altered = self._alone(request, single[1], text)
-            else:
-                assert several is not None  # noqa: S101 - one of the two matched
-                parts, why, altered = self._several(request, several[1], text)
-        except ValueError:
+            text = _unpacked(request, body, self.settings.body).strip()
+            lines = [json.loads(line) for line in text.split(b"\n") if line.strip()]
+            if found[2] == "_search":
+                lines = [{}, json.loads(text) if text else {}]
+            searches, whys = self._searches(lines, found, request)
+        except (ValueError, AttributeError):
             return await self._pass(request, body, "body")
-        if not parts:
-            return await self._pass(request, body, why)
-        query = [
-            it for it in _parameters(request) if single is None or it[0] not in ("from", "size")
-        ]
-        reply = await self._send(request, altered, query)
-        if reply.status_code != 200:
-            return await self._pass(request, body, "cluster")
+        fair = [it for it in searches if it.fair]
+        watched = [it for it in searches if not it.fair]
+        whys += ["shadow"] * len(watched)
         try:
-            told, shown = await self._reranked(parts, reply.content)
+            if not fair:
+                raise UnavailableError(whys[0] if whys else "empty")
+            response = await self._reranked(request, lines, fair, whys)
         except UnavailableError as error:
-            return await self._pass(request, body, str(error))
+            response = await self._pass(request, body, str(error))
+            for it in fair:
+                self.seen.count(it.index, str(error))
+        if watched and self._watching < WATCHED:
+            sent = response.background
+            response.background = BackgroundTask(self._watch, request, lines, watched, sent)
+        return response
+
+    def _searches(
+        self, lines: Sequence[Any], path: re.Match[str], request: Request
+    ) -> tuple[list[Search], list[str]]:
+        """Return the searches that can be re-ranked, and why others pass."""
+        found, whys, parameters = list[Search](), list[str](), dict(_parameters(request))
+        for place, (head, body) in enumerate(zip(lines[::2], lines[1::2], strict=True)):
+            name, plan = head.get("index", path[1]), "index"
+            if isinstance(name, list) and len(name) == 1:
+                name = name[0]
+            if unknown := head.keys() - SEARCHED:
+                plan = min(unknown)
+            elif isinstance(name, str) and (index := self.settings.indexes.get(name)):
+                plan = planned(body, parameters, index.window)
+                if not isinstance(plan, str):
+                    fair = index.mode == "fair" and plan.draw < index.share
+                    alone = None if path[2] == "_search" else place
+                    found.append(Search(alone, name, plan, fair))
+                    continue
+                self.seen.count(name, plan)
+            whys.append(plan)
+        return found, whys
+
+    async def _reranked(
+        self, request: Request, lines: Sequence[Any], searches: Sequence[Search], whys: list[str]
+    ) -> Response:
+        """Answer with fair lists.
+
+        Raises:
+            UnavailableError: There are none.
+        """
+        reply = await self._windows(request, lines, searches)
+        begun = time.perf_counter()
+        asked = {"parts": [it.asked for it in searches]}
+        told, shown = await self.worker.ask(asked, reply.content, self.settings.within)
+        for it, one in zip(searches, told["told"], strict=True):
+            self.seen.count(it.index, "re-ranked", time.perf_counter() - begun)
+            self.seen.shown(it, one, "fair")
         response = Response(shown, 200)
         kept = [it for it in reply.headers.raw if it[0].lower() not in OF_BODY]
         response.raw_headers = [*kept, (b"content-length", str(len(shown)).encode())]
-        by = {it["by"] for it in told}
-        whole = f"; {why}" if why else ""
-        _tell(response, f"re-ranked; {'ranks' if 'ranks' in by else 'vectors'}{whole}")
+        by = "ranks" if any(it["by"] == "ranks" for it in told["told"]) else "vectors"
+        _tell(response, f"re-ranked; {by}" + (f"; passed {len(whys)}, {whys[0]}" if whys else ""))
         return response
 
-    def _alone(self, request: Request, index: str, text: bytes) -> tuple[list[Part], str, bytes]:
-        """Return the search to re-rank or why it passes, and what to ask instead."""
-        asked = json.loads(text) if text.strip() else None
-        plan = self._planned(index, asked, dict(_parameters(request)))
-        if isinstance(plan, str):
-            return [], plan, b""
-        return [Part(None, index, plan)], "", json.dumps(plan.body).encode()
+    async def _watch(
+        self, request: Request, lines: Sequence[Any], searches: Sequence[Search], sent: Any
+    ) -> None:
+        """Record what was shown and what the fair list would have been, after the reply."""
+        if sent is not None:
+            await sent()
+        self._watching += 1
+        try:
+            reply = await self._windows(request, lines, searches)
+            asked = {"parts": [it.asked for it in searches]}
+            told, _ = await self.worker.ask(asked, reply.content, PATIENT)
+        except (UnavailableError, httpx.HTTPError) as error:
+            told = {"told": []}
+            why = str(error) if isinstance(error, UnavailableError) else "cluster"
+            for it in searches:
+                self.seen.count(it.index, f"shadow: {why}")
+        finally:
+            self._watching -= 1
+        for it, one in zip(searches, told["told"], strict=False):
+            self.seen.count(it.index, "shadow")
+            self.seen.shown(it, one, "engine")
 
-    def _several(
-        self, request: Request, index: str | None, text: bytes
-    ) -> tuple[list[Part], str, bytes]:
-        """Return the searches to re-rank, why others pass, and what to ask instead."""
-        lines = [json.loads(line) for line in text.split(b"\n") if line.strip()]
-        parts, passed = list[Part](), list[str]()
-        parameters = dict(_parameters(request))
-        for place, (head, body) in enumerate(zip(lines[::2], lines[1::2], strict=True)):
-            named = head.get("index", index)
-            named = named[0] if isinstance(named, list) and len(named) == 1 else named
-            plan: Plan | str = "index"
-            if unknown := head.keys() - SEARCHED:
-                plan = min(unknown)
-            elif isinstance(named, str) and named in self.settings.indexes:
-                plan = self._planned(named, body, parameters)
-            if isinstance(plan, str):
-                passed.append(plan)
-            else:
-                parts.append(Part(place, str(named), plan))
-                lines[2 * place + 1] = plan.body
-        altered = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-        return parts, f"passed {len(passed)}, {passed[0]}" if passed else "", altered
+    async def _windows(
+        self, request: Request, lines: Sequence[Any], searches: Sequence[Search]
+    ) -> httpx.Response:
+        """Ask the cluster for the whole window of these searches, and for the others as they are.
 
-    def _planned(self, index: str, body: Any, parameters: dict[str, str]) -> Plan | str:
-        settings = self.settings.indexes[index]
-        plan = planned(body, parameters, settings.window)
-        if isinstance(plan, str):
-            return plan
-        if settings.mode == "shadow":
-            return "shadow"
-        return plan if int(plan.key, 16) / 16**16 < settings.share else "share"
-
-    async def _reranked(
-        self, parts: Sequence[Part], reply: bytes
-    ) -> tuple[list[dict[str, Any]], bytes]:
-        asked = [
-            {
-                "place": it.place,
-                "index": it.index,
-                "start": it.plan.start,
-                "size": it.plan.size,
-                "window": it.plan.window,
-                "words": it.plan.words,
-            }
-            for it in parts
-        ]
-        told, shown = await self.worker.ask({"parts": asked}, reply, self.settings.within)
-        return told["told"], shown
+        Raises:
+            UnavailableError: It answers with an error, perhaps because the window is too large.
+        """
+        query, asked = _parameters(request), [*lines]
+        for it in searches:
+            asked[2 * (it.place or 0) + 1] = it.plan.body
+        if searches[0].place is None:
+            query = [it for it in query if it[0] not in ("from", "size")]
+            asked = asked[1:]
+        body = b"".join(json.dumps(line).encode() + b"\n" for line in asked)
+        reply = await self._send(request, body, query)
+        if reply.status_code != 200:
+            raise UnavailableError("cluster")
+        return reply
 
     async def _send(
         self, request: Request, body: bytes, query: Sequence[tuple[str, str]]

@@ -10,6 +10,7 @@ import numpy as np
 
 from fairqr.base.weights import is_pulled
 from fairqr.graph.doors.evidence import ListEvidence
+from fairqr.graph.doors.memory import Ledger
 from fairqr.graph.doors.order import fair_order
 from fairqr.graph.doors.proxy.settings import ProxySettings
 from fairqr.graph.search.context import Context, checked_context
@@ -37,12 +38,19 @@ class IndexOrder:
         engine: Looks up the labels that hits do not bring.
         context: What to aim at.
         evidence: Tells which hits are relevant.
+        ledger: What groups are owed, if that counts.
     """
 
     def __init__(
-        self, source: Any, engine: SearchEngine, context: Context, evidence: ListEvidence
+        self,
+        source: Any,
+        engine: SearchEngine,
+        context: Context,
+        evidence: ListEvidence,
+        ledger: Ledger | None,
     ) -> None:
         self.source, self.engine, self.context, self.evidence = source, engine, context, evidence
+        self.ledger = ledger
         dimensions = dimensions_of(engine.schema, context.attributes, intersect=context.intersect)
         self.attributes = {it.name: it for one in dimensions for it in one.factors}
         self._kept: dict[str, Mapping[str, Any]] = {}
@@ -70,7 +78,10 @@ class IndexOrder:
         texts = [self._text(hit) for hit in hits]
         listed = await self.evidence.known(asked["words"], texts, listed)
         context = context.model_copy(update={"k": min(context.k, len(hits))})
-        found = fair_order(self.engine.schema, context, listed)
+        owed = self.ledger and self.ledger.owed
+        found = fair_order(self.engine.schema, context, listed, owed)
+        if self.ledger and asked["fair"] and not asked["start"]:
+            self.ledger.add(found.target, found.exposure)
         order = [hits[place] for place in found.positions] + every[len(hits) :]
         reply["hits"]["hits"] = order[asked["start"] : asked["start"] + asked["size"]]
         return {
@@ -82,7 +93,10 @@ class IndexOrder:
             "target": found.target,
             "ids": [hit["_id"] for hit in hits],
             "order": found.positions,
-            "groups": {name: rows.tolist() for name, rows in members.items()},
+            "groups": {
+                name: [_named(self.attributes[name], row) for row in rows.tolist()]
+                for name, rows in members.items()
+            },
         }
 
     def _id(self, hit: Mapping[str, Any]) -> str:
@@ -123,6 +137,12 @@ class IndexOrder:
         return rows
 
 
+def _named(attribute: Attribute, row: Sequence[float]) -> str | dict[str, float] | None:
+    """Return a document's group, the shares of several, or None if it has none."""
+    shares = {group: share for group, share in zip(attribute.universe, row, strict=True) if share}
+    return next(iter(shares)) if [*shares.values()] == [1.0] else shares or None
+
+
 def _label(attribute: Attribute, hit: Mapping[str, Any]) -> object:
     return value_at(hit.get("_source") or {}, attribute.field) if attribute.field else None
 
@@ -139,5 +159,7 @@ async def opened(settings: ProxySettings) -> dict[str, IndexOrder]:
     for name, index in settings.indexes.items():
         source = load_source(settings.folder / index.source)
         context = checked_context(Context, index.parameters)
-        found[name] = IndexOrder(source, await open_source(source), context, evidence)
+        ledger = Ledger(settings.folder / index.memory) if index.memory else None
+        engine = await open_source(source)
+        found[name] = IndexOrder(source, engine, context, evidence, ledger)
     return found

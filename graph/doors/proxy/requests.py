@@ -67,6 +67,11 @@ class Plan:
     words: str
     key: str
 
+    @property
+    def draw(self) -> float:
+        """A number in [0, 1) that is the same for all pages of a query."""
+        return int(self.key, 16) / 16 ** len(self.key)
+
 
 def planned(body: Any, parameters: Mapping[str, str], window: int) -> Plan | str:
     """Return how to re-rank a search, or why it passes.
@@ -125,3 +130,31 @@ def words_in(query: Any) -> Iterator[str]:
                     yield text
         else:
             yield from words_in(inner)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A search that can be re-ranked.
+
+    Attributes:
+        place: Its place among several; None if it is alone.
+        index: The index, as the client names it.
+        plan: How to re-rank it.
+        fair: Whether the fair list is shown; otherwise it is only recorded.
+    """
+
+    place: int | None
+    index: str
+    plan: Plan
+    fair: bool
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What is asked of whoever re-ranks it."""
+        plan: dict[str, Any] = {
+            "start": self.plan.start,
+            "size": self.plan.size,
+            "window": self.plan.window,
+        }
+        plan |= {"words": self.plan.words, "fair": self.fair}
+        return {"place": self.place, "index": self.index, **plan}

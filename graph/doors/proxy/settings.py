@@ -23,6 +23,7 @@ class ProxiedIndex(BaseModel, frozen=True, extra="forbid"):
     mode: Mode = Field("shadow", description="shadow changes nothing and only records.")
     share: float = Field(1.0, ge=0, le=1, description="The share of queries, by their hash.")
     window: int = Field(100, ge=2, le=1000, description="How many of the first hits to re-rank.")
+    memory: Path | None = Field(None, description="The file of what groups are owed; off if none.")
     parameters: dict[str, Any] = Field({}, description="Those of a search, such as target and k.")
 
     @field_validator("parameters")
@@ -44,6 +45,12 @@ class ProxySettings(BaseModel, frozen=True, extra="forbid"):
     within: float = Field(0.1, gt=0, le=10, description="Seconds that re-ranking may take.")
     memory: int = Field(2_000, ge=200, description="The most megabytes of the re-ranking process.")
     body: int = Field(1_000_000, ge=1_000, description="Longer bodies pass, in bytes.")
+    log: Path | None = Field(None, description="The folder of what was shown; none by default.")
+    log_words: bool = Field(False, description="Record words of queries, not only their hashes.")
+    log_bytes: int = Field(100_000_000, ge=10_000, description="How large the log may be.")
+    metrics_port: int = Field(
+        0, ge=0, le=65535, description="Where Prometheus asks; 0 for nowhere."
+    )
     indexes: dict[str, ProxiedIndex] = Field(min_length=1, description="By name.")
     folder: Path = Field(Path(), exclude=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from pydantic import Field
@@ -75,6 +75,8 @@ def measure(
     sure: bool = False,
     output: Path | None = None,
     sign: Path | None = None,
+    from_log: Path | None = None,
+    lists: Literal["shown", "engine", "fair"] = "shown",
 ) -> Printed:
     """Audit a search engine: who gets seen in its results, and how sure that is.
 
@@ -88,6 +90,8 @@ def measure(
         sure: The whole interval must meet a condition.
         output: The folder; an interrupted audit resumes there.
         sign: Sign it by this SSH key. Without --queries, a finished audit is only signed.
+        from_log: Audit what a proxy recorded in this folder, with its queries and their weights.
+        lists: Of a log: the lists that were shown, the engine's own, or the fair ones.
     """
     if ctx.invoked_subcommand is not None:
         return None  # type: ignore[return-value]
@@ -104,6 +108,11 @@ def measure(
     if sign is not None and queries is None and kept.exists() and kept.manifest().finished:
         signature = str(verifying.sign(manifest, sign))
         return Printed({"signature": signature}, [f"signature: {signature}"])
+    if from_log is not None:
+        from fairqr.graph.doors.proxy.log import as_run
+
+        source, queries = as_run(from_log, lists)
+        settings = settings.model_copy(update={"corpus": str(source), "weight": "weight"})
     limits = [measuring.parse_condition(text) for text in fail_if or []]
 
     async def work() -> Audit:
