@@ -1,0 +1,106 @@
+"""Which searches a proxy re-ranks, and what it asks of the cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairqr.graph.doors.proxy.requests import Plan, planned
+
+QUERY = {"match": {"title": "physicist"}}
+
+
+@pytest.mark.parametrize(
+    ("body", "parameters", "why"),
+    [
+        ({"query": QUERY, "sort": ["date"]}, {}, "sort"),
+        ({"query": QUERY, "search_after": [1]}, {}, "search_after"),
+        ({"query": QUERY, "collapse": {"field": "a"}}, {}, "collapse"),
+        ({"query": QUERY, "rescore": {"window_size": 5}}, {}, "rescore"),
+        ({"knn": {"field": "v"}}, {}, "knn"),
+        ({"retriever": {}}, {}, "retriever"),
+        ({"query": QUERY, "pit": {"id": "x"}}, {}, "pit"),
+        ({"query": QUERY, "terminate_after": 5}, {}, "terminate_after"),
+        ({"query": QUERY, "of_next_year": 1}, {}, "of_next_year"),
+        ({"query": QUERY, "size": 0}, {}, "size"),
+        ({"query": QUERY, "size": "many"}, {}, "size"),
+        ({"query": QUERY, "from": -1}, {}, "size"),
+        ({"query": QUERY, "from": 50}, {}, "from"),
+        ({"query": QUERY}, {"scroll": "1m"}, "scroll"),
+        ({"query": QUERY}, {"sort": "date"}, "sort"),
+        ({"query": QUERY}, {"filter_path": "hits.hits"}, "filter_path"),
+        ({"query": QUERY}, {"format": "yaml"}, "format"),
+        ({"query": QUERY}, {"size": "0"}, "size"),
+        ([1], {}, "body"),
+    ],
+)
+def test_what_would_change_more_than_an_order_passes(
+    body: Any, parameters: dict[str, str], why: str
+) -> None:
+    assert planned(body, parameters, 50) == why
+
+
+@pytest.mark.parametrize(
+    ("body", "parameters", "page"),
+    [
+        (None, {}, (0, 10, 50)),
+        ({"query": QUERY}, {}, (0, 10, 50)),
+        ({"query": QUERY, "from": 40, "size": 20}, {}, (40, 20, 60)),
+        ({"query": QUERY, "from": 3}, {"from": "7", "size": "5"}, (7, 5, 50)),
+        ({"query": QUERY, "sort": "_score", "aggs": {}, "highlight": {}}, {}, (0, 10, 50)),
+    ],
+)
+def test_the_whole_window_is_asked_for(
+    body: Any, parameters: dict[str, str], page: tuple[int, int, int]
+) -> None:
+    plan = planned(body, parameters, 50)
+    assert isinstance(plan, Plan)
+    assert (plan.start, plan.size, plan.body["size"]) == page
+    assert plan.body["from"] == 0
+    assert "sort" not in plan.body
+    kept = {name: it for name, it in (body or {}).items() if name not in ("from", "size", "sort")}
+    assert {name: it for name, it in plan.body.items() if name not in ("from", "size")} == kept
+
+
+@given(start=st.integers(0, 200), size=st.integers(1, 100))
+def test_pages_of_a_query_are_of_one_kind(start: int, size: int) -> None:
+    """What stands within the window is re-ranked, and what is beyond comes as the engine has it."""
+    plan = planned({"query": QUERY, "from": start, "size": size}, {}, 100)
+    first = planned({"query": QUERY}, {"size": "3"}, 100)
+    assert isinstance(first, Plan)
+    if start >= 100:
+        assert plan == "from"
+    else:
+        assert isinstance(plan, Plan)
+        assert plan.body["size"] == max(100, start + size)
+        assert (plan.key, plan.draw) == (first.key, first.draw)
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        (QUERY, "physicist"),
+        ({"match": {"title": {"query": "two words", "operator": "and"}}}, "two words"),
+        ({"multi_match": {"query": "opera", "fields": ["a", "b"]}}, "opera"),
+        ({"bool": {"must": [QUERY], "filter": {"match": {"kind": "person"}}}}, "physicist"),
+        ({"bool": {"should": [QUERY, QUERY], "must_not": [{"match": {"a": "b"}}]}}, "physicist"),
+        ({"function_score": {"query": {"query_string": {"query": "tennis"}}}}, "tennis"),
+        ({"match_all": {}}, ""),
+    ],
+)
+def test_the_words_of_a_query_are_found(query: Any, words: str) -> None:
+    plan = planned({"query": query}, {}, 50)
+    assert isinstance(plan, Plan)
+    assert plan.words == words
+
+
+def test_shares_of_queries_are_drawn_by_their_hash() -> None:
+    draws = []
+    for number in range(500):
+        plan = planned({"query": {"match": {"title": f"word {number}"}}}, {}, 50)
+        assert isinstance(plan, Plan)
+        draws.append(plan.draw)
+    assert 0.05 < sum(draw < 0.1 for draw in draws) / 500 < 0.15
