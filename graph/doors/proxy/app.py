@@ -156,15 +156,15 @@ class Proxy:
         """
         reply = await self._windows(request, lines, searches)
         begun = time.perf_counter()
-        asked = {"parts": [it.asked for it in searches]}
+        asked = [it.asked for it in searches]
         told, shown = await self.worker.ask(asked, reply.content, self.settings.within)
-        for it, one in zip(searches, told["told"], strict=True):
+        for it, one in zip(searches, told, strict=True):
             self.seen.count(it.index, "re-ranked", time.perf_counter() - begun)
             self.seen.shown(it, one, "fair")
         response = Response(shown, 200)
         kept = [it for it in reply.headers.raw if it[0].lower() not in OF_BODY]
         response.raw_headers = [*kept, (b"content-length", str(len(shown)).encode())]
-        by = "ranks" if any(it["by"] == "ranks" for it in told["told"]) else "vectors"
+        by = "ranks" if any(it["by"] == "ranks" for it in told) else "vectors"
         _tell(response, f"re-ranked; {by}" + (f"; passed {len(whys)}, {whys[0]}" if whys else ""))
         return response
 
@@ -177,18 +177,16 @@ class Proxy:
         self._watching += 1
         try:
             reply = await self._windows(request, lines, searches)
-            asked = {"parts": [it.asked for it in searches]}
-            told, _ = await self.worker.ask(asked, reply.content, PATIENT)
+            told, _ = await self.worker.ask([it.asked for it in searches], reply.content, PATIENT)
+            for it, one in zip(searches, told, strict=True):
+                self.seen.count(it.index, "shadow")
+                self.seen.shown(it, one, "engine")
         except (UnavailableError, httpx.HTTPError) as error:
-            told = {"told": []}
             why = str(error) if isinstance(error, UnavailableError) else "cluster"
             for it in searches:
                 self.seen.count(it.index, f"shadow: {why}")
         finally:
             self._watching -= 1
-        for it, one in zip(searches, told["told"], strict=False):
-            self.seen.count(it.index, "shadow")
-            self.seen.shown(it, one, "engine")
 
     async def _windows(
         self, request: Request, lines: Sequence[Any], searches: Sequence[Search]

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
+from fairqr.base.errors import InputError
 from fairqr.base.weights import is_pulled
 from fairqr.graph.doors.evidence import ListEvidence
+from fairqr.graph.doors.labels import Labels
 from fairqr.graph.doors.memory import Ledger
 from fairqr.graph.doors.order import fair_order
 from fairqr.graph.doors.proxy.settings import ProxySettings
 from fairqr.graph.search.context import Context, checked_context
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
-from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
+from fairqr.retrieval.engines.engine import Hits, SearchEngine
 from fairqr.retrieval.engines.opening import open_source
-from fairqr.retrieval.fairness.dimension import dimensions_of
 from fairqr.retrieval.sources.documents import value_at
 from fairqr.retrieval.sources.schema import Attribute
 from fairqr.retrieval.sources.source import load_source
-
-LABELS_KEPT, SECONDS_KEPT = 100_000, 60.0
-"""How many looked-up labels we keep, and for how long: a changed label counts after that."""
 
 
 class NotRerankedError(Exception):
@@ -51,10 +46,7 @@ class IndexOrder:
     ) -> None:
         self.source, self.engine, self.context, self.evidence = source, engine, context, evidence
         self.ledger = ledger
-        dimensions = dimensions_of(engine.schema, context.attributes, intersect=context.intersect)
-        self.attributes = {it.name: it for one in dimensions for it in one.factors}
-        self._kept: dict[str, Mapping[str, Any]] = {}
-        self._since = time.monotonic()
+        self.labels = Labels(engine, context, strict=False)
 
     async def __call__(self, reply: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Put the hits of a reply into their fair order and cut its page; return what was done.
@@ -70,9 +62,12 @@ class IndexOrder:
         hits, context = every[: asked["window"]], self.context
         if not hits:
             raise NotRerankedError("empty")
-        members = await self._memberships(hits)
-        if not any(rows.any() for rows in members.values()):
-            raise NotRerankedError("labels")
+        attributes = self.labels.attributes
+        own = {name: [_label(it, hit) for hit in hits] for name, it in attributes.items()}
+        try:
+            members = await self.labels.of([self._id(hit) for hit in hits], own)
+        except InputError:
+            raise NotRerankedError("labels") from None
         ranks = [1 / rank for rank in range(1, len(hits) + 1)]
         listed = Hits([*map(str, range(len(hits)))], ranks, members)
         texts = [self._text(hit) for hit in hits]
@@ -94,7 +89,7 @@ class IndexOrder:
             "ids": [hit["_id"] for hit in hits],
             "order": found.positions,
             "groups": {
-                name: [_named(self.attributes[name], row) for row in rows.tolist()]
+                name: [_named(attributes[name], row) for row in rows.tolist()]
                 for name, rows in members.items()
             },
         }
@@ -107,34 +102,6 @@ class IndexOrder:
         named = [self.source.title or "", *self.source.text]
         texts = (value_at(hit.get("_source") or {}, name) for name in named if name)
         return "\n".join(text for text in texts if isinstance(text, str))
-
-    async def _memberships(self, hits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the groups of hits: by their own fields, and else as the source has them."""
-        labels = {name: [_label(it, hit) for hit in hits] for name, it in self.attributes.items()}
-        if time.monotonic() - self._since > SECONDS_KEPT or len(self._kept) > LABELS_KEPT:
-            self._kept, self._since = {}, time.monotonic()
-        wanted = {
-            self._id(hit)
-            for place, hit in enumerate(hits)
-            if any(of[place] is None for of in labels.values())
-        }
-        if missing := [id_ for id_ in wanted if id_ not in self._kept]:
-            query = Query("", len(missing), only=tuple(missing))
-            (found,) = await self.engine.search([query])
-            for place, id_ in enumerate(found.ids):
-                self._kept[id_] = {it: rows[place] for it, rows in found.memberships.items()}
-        rows = {}
-        for name, attribute in self.attributes.items():
-            unknown = attribute.membership(None)
-            rows[name] = np.array(
-                [
-                    self._kept.get(self._id(hit), {}).get(name, unknown)
-                    if label is None
-                    else attribute.membership(label, strict=False)
-                    for hit, label in zip(hits, labels[name], strict=True)
-                ]
-            )
-        return rows
 
 
 def _named(attribute: Attribute, row: Sequence[float]) -> str | dict[str, float] | None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
-import numpy as np
 from fastapi import APIRouter
 from pydantic import BaseModel, Field, FiniteFloat
 from starlette.requests import Request
@@ -14,13 +12,13 @@ from starlette.responses import Response
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.graph.documented import Documented
+from fairqr.graph.doors.labels import Labels
 from fairqr.graph.doors.order import FairOrder, fair_order
 from fairqr.graph.search.result import Shares
 from fairqr.graph.service.engine.requests import parsed
 from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.parts import parts_of
-from fairqr.retrieval.engines.engine import Hits, Memberships, Query, SearchEngine
-from fairqr.retrieval.fairness.dimension import dimensions_of
+from fairqr.retrieval.engines.engine import Hits
 from fairqr.retrieval.sources.documents import value_at
 from fairqr.retrieval.sources.schema import Attribute
 
@@ -28,9 +26,6 @@ router = APIRouter(tags=["rerank"])
 
 OPTIONS = ("attributes", "intersect", "target", "fairness_weight", "order", "discount", "k")
 """The parameters of a search that a list can be re-ranked by."""
-
-GAINED = "X-Fairqr"
-"""The header that says what was paid and gained."""
 
 
 class RerankDocument(Documented, extra="allow"):
@@ -145,8 +140,7 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
     """Re-rank a list so that groups get a fair share of the exposure.
 
     Documents without scores are taken to come best first; if the service has MiniLM, their texts
-    are encoded, and tell which of them are relevant. The header `X-Fairqr` says what was paid and
-    gained.
+    are encoded, and tell which of them are relevant. `fairqr` says what was paid and gained.
     """
     parts, documents = parts_of(request), [_document(one) for one in asked.documents]
     parts.settings.caps.check("depth", len(documents), "The number of documents")
@@ -168,10 +162,14 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
     if has_scores:
         order.sort(key=lambda place: -float(scores[place] or 0))
     async with parts.engine.searched(name) as engine:
-        dimensions = dimensions_of(engine.schema, context.attributes, intersect=context.intersect)
-        factors = {factor.name: factor for one in dimensions for factor in one.factors}
-        ranked = [documents[place] for place in order]
-        members = await _memberships(engine, ranked, factors.values())
+        labels = Labels(engine, context, strict=True)
+        members = await labels.of(
+            [documents[place].id or "" for place in order],
+            {
+                it: [documents[place].label(how) for place in order]
+                for it, how in labels.attributes.items()
+            },
+        )
         hits = Hits([*map(str, order)], [1 / rank for rank in range(1, len(order) + 1)], members)
         if not has_scores:
             texts = [document.text for document in documents]
@@ -199,7 +197,7 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
         usage={"prompt_tokens": 0, "total_tokens": 0},
         fairqr=fairness,
     )
-    return Json(result.model_dump(exclude_none=True), headers={GAINED: _header(found)})
+    return Json(result.model_dump(exclude_none=True))
 
 
 def _document(given: str | RerankDocument) -> RerankDocument:
@@ -210,43 +208,6 @@ def _repeated(given: str | RerankDocument) -> dict[str, Any]:
     return {"text": given} if isinstance(given, str) else given.model_dump(exclude_unset=True)
 
 
-async def _memberships(
-    engine: SearchEngine, documents: Sequence[RerankDocument], attributes: Collection[Attribute]
-) -> Memberships:
-    """Return the groups of documents: by their own labels, and else by those of the source.
-
-    Raises:
-        InputError: A label cannot be read, or no document has any.
-    """
-    labels = {it.name: [one.label(it) for one in documents] for it in attributes}
-    rows = {it.name: np.zeros((len(documents), len(it.universe))) for it in attributes}
-    for attribute in attributes:
-        for place, label in enumerate(labels[attribute.name]):
-            try:
-                rows[attribute.name][place] = attribute.membership(label, strict=False)
-            except ValueError as error:
-                raise InputError(
-                    f"The {attribute.name} of document {place} cannot be read: {one_line(error)}."
-                ) from None
-    missing = {
-        one.id: place
-        for place, one in enumerate(documents)
-        if one.id and any(of[place] is None for of in labels.values())
-    }
-    if missing:
-        (found,) = await engine.search([Query("", len(missing), only=tuple(missing))])
-        for name, members in found.memberships.items():
-            for id_, row in zip(found.ids, members, strict=True):
-                if name in rows and labels[name][missing[id_]] is None:
-                    rows[name][missing[id_]] = row
-    if not any(of.any() for of in rows.values()):
-        named = " or ".join(rows)
-        raise InputError(
-            f"No document has a label of {named}; send labels or fields, or ids of the source."
-        )
-    return rows
-
-
 def _gained(found: FairOrder, *, after: bool) -> Gained:
     quality, exposure = (found.after, found.exposure) if after else (found.before, found.shown)
     return Gained(
@@ -254,12 +215,4 @@ def _gained(found: FairOrder, *, after: bool) -> Gained:
         fairness=quality.fairness,
         objective=quality.value,
         exposure=exposure,
-    )
-
-
-def _header(found: FairOrder) -> str:
-    pairs = {"J": "value", "V": "relevance", "F": "fairness"}
-    return ", ".join(
-        f"{letter}={getattr(found.before, name):.4f}->{getattr(found.after, name):.4f}"
-        for letter, name in pairs.items()
     )

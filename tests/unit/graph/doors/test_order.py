@@ -74,7 +74,13 @@ def test_the_order_is_that_of_the_re_ranker(
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        wanted = FairReranker(labels=SCHEMA, context=context).compress_documents(passages, "any")
+        try:
+            ranker = FairReranker(labels=SCHEMA, context=context)
+            wanted = ranker.compress_documents(passages, "any")
+        except TargetError:  # nobody has a label
+            with pytest.raises(TargetError):
+                fair_order(READ, context, listed(labels))
+            return
     found = fair_order(READ, context, listed(labels))
     assert found.positions[: len(wanted)] == [int(str(one.id)) for one in wanted]
     assert sorted(found.positions) == list(range(len(labels)))  # none is lost
