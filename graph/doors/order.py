@@ -78,7 +78,8 @@ def fair_order(
     first = Rounds(whole, context, state)
     target = estimate_target(first.table, first.dimensions, first.own_ranking, context, {})
     aim = target if owed is None else moved(target, owed)
-    rounds = Rounds(whole, context, {**state, "target": aim})
+    state["target"] = aim
+    rounds = Rounds(whole, context, state)
     fair, candidates = rounds.fair_list(0), rounds.candidates(rounds.own_ranking)
     objective = objective_of(candidates, context.pursued, fair.objective.weight, context.k)
     place = {id_: number for number, id_ in enumerate(hits.ids)}

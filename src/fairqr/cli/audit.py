@@ -109,7 +109,7 @@ def measure(
         signature = str(verifying.sign(manifest, sign))
         return Printed({"signature": signature}, [f"signature: {signature}"])
     if from_log is not None:
-        from fairqr.graph.doors.proxy.log import as_run
+        from fairqr.graph.service.proxy.log import as_run
 
         source, queries = as_run(from_log, lists)
         settings = settings.model_copy(update={"corpus": str(source), "weight": "weight"})

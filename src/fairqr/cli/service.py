@@ -130,8 +130,8 @@ def proxy(file: Path) -> None:
     """
     for name in SERVICE:
         library(name, "This command", "service", ConfigError)
-    from fairqr.graph.doors.proxy.app import serve as serve_proxy
-    from fairqr.graph.doors.proxy.settings import proxy_settings
+    from fairqr.graph.service.proxy.app import serve as serve_proxy
+    from fairqr.graph.service.proxy.settings import proxy_settings
     from fairqr.graph.service.http.serving import bound, new_loop, url_of
 
     settings = proxy_settings(file)

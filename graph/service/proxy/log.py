@@ -11,7 +11,7 @@ from typing import Any, Literal
 import yaml
 
 from fairqr.base.errors import InputError
-from fairqr.graph.doors.proxy.seen import LOG
+from fairqr.graph.service.proxy.seen import LOG
 
 Shown = Literal["shown", "engine", "fair"]
 """Which list of each query counts: what was shown, the engine's, or the fair one."""

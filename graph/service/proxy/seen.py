@@ -6,18 +6,19 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
-from fairqr.graph.doors.proxy.requests import Search
-from fairqr.graph.doors.proxy.settings import ProxySettings
+from fairqr.graph.service.proxy.requests import Search
+from fairqr.graph.service.proxy.settings import ProxySettings
 
 Arm = Literal["fair", "engine"]
 """Whether the fair list was shown, or the engine's own."""
 
+Figure = TypeVar("Figure", Counter, Gauge, Histogram)
+
 LOG = "log.jsonl"
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 RECENT = 0.01
 """The weight of a new search in the means that Prometheus reads: about the last hundred count."""
 
@@ -34,14 +35,13 @@ class Seen:
 
     def __init__(self, settings: ProxySettings) -> None:
         self.settings, self.registry = settings, CollectorRegistry()
-        named = {"registry": self.registry, "namespace": "fairqr_proxy"}
         what = "Searches, by what became of them: re-ranked, or why they passed."
-        self._searches = Counter("searches", what, ["index", "outcome"], **named)
-        told = "Seconds that re-ranking added."
-        self._seconds = Histogram("added_seconds", told, ["index"], buckets=SECONDS, **named)
-        groups = ["index", "attribute", "group", "list"]
-        self._exposure = Gauge("exposure", "Mean exposure of late.", groups, **named)
-        self._gain = Gauge("objective", "Mean objective J of late.", ["index", "list"], **named)
+        self._searches = self._of(Counter, "searches", what, "index", "outcome")
+        what = "Seconds that re-ranking added."
+        self._seconds = self._of(Histogram, "added_seconds", what, "index")
+        groups = ("index", "attribute", "group", "list")
+        self._exposure = self._of(Gauge, "exposure", "Mean exposure of late.", *groups)
+        self._gain = self._of(Gauge, "objective", "Mean objective J of late.", "index", "list")
         self._means: dict[tuple[str, ...], float] = {}
         self._file = settings.folder / settings.log / LOG if settings.log else None
         if self._file:
@@ -67,8 +67,7 @@ class Seen:
                     key = (search.index, attribute, group, name)
                     self._exposure.labels(*key).set(self._mean(key, share))
         for name, (value, *_) in (("engine", told["before"]), ("fair", told["after"])):
-            key = (search.index, name)
-            self._gain.labels(*key).set(self._mean(key, value))
+            self._gain.labels(search.index, name).set(self._mean((search.index, name), value))
         if self._file is None:
             return
         line = {"time": round(time.time(), 3), "index": search.index, "query": search.plan.key}
@@ -76,6 +75,9 @@ class Seen:
         line |= {"arm": arm, "start": search.plan.start, "size": search.plan.size}
         line |= {name: told[name] for name in ("ids", "order", "groups", "before", "after")}
         _appended(self._file, json.dumps(line) + "\n", self.settings.log_bytes)
+
+    def _of(self, kind: type[Figure], name: str, what: str, *labels: str) -> Figure:
+        return kind(name, what, labels, namespace="fairqr_proxy", registry=self.registry)
 
     def _mean(self, key: tuple[str, ...], value: float) -> float:
         before = self._means.get(key, value)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.graph.doors.proxy.requests import Plan, planned
+from fairqr.graph.service.proxy.requests import Plan, planned
 
 QUERY = {"match": {"title": "physicist"}}
 

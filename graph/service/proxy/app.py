@@ -21,10 +21,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from fairqr.graph.doors.proxy.requests import Search, planned
-from fairqr.graph.doors.proxy.seen import Seen
-from fairqr.graph.doors.proxy.settings import ProxySettings
-from fairqr.graph.doors.proxy.worker import UnavailableError, Worker
+from fairqr.graph.service.proxy.requests import Plan, Search, planned
+from fairqr.graph.service.proxy.seen import Seen
+from fairqr.graph.service.proxy.settings import ProxySettings
+from fairqr.graph.service.proxy.worker import UnavailableError, Worker
 from fairqr.graph.service.http.serving import Server
 
 TOLD = b"fairqr"
@@ -130,14 +130,15 @@ class Proxy:
         """Return the searches that can be re-ranked, and why others pass."""
         found, whys, parameters = list[Search](), list[str](), dict(_parameters(request))
         for place, (head, body) in enumerate(zip(lines[::2], lines[1::2], strict=True)):
-            name, plan = head.get("index", path[1]), "index"
+            plan: Plan | str = "index"
+            name = head.get("index", path[1])
             if isinstance(name, list) and len(name) == 1:
                 name = name[0]
             if unknown := head.keys() - SEARCHED:
                 plan = min(unknown)
             elif isinstance(name, str) and (index := self.settings.indexes.get(name)):
                 plan = planned(body, parameters, index.window)
-                if not isinstance(plan, str):
+                if isinstance(plan, Plan):
                     fair = index.mode == "fair" and plan.draw < index.share
                     alone = None if path[2] == "_search" else place
                     found.append(Search(alone, name, plan, fair))

@@ -21,8 +21,8 @@ from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 from typing import Any
 
-from fairqr.graph.doors.proxy.ordering import IndexOrder, NotRerankedError, opened
-from fairqr.graph.doors.proxy.settings import proxy_settings
+from fairqr.graph.service.proxy.ordering import IndexOrder, NotRerankedError, opened
+from fairqr.graph.service.proxy.settings import proxy_settings
 
 Parts = Sequence[Mapping[str, Any]]
 Told = dict[str, Any]

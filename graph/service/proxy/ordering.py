@@ -11,7 +11,7 @@ from fairqr.graph.doors.evidence import ListEvidence
 from fairqr.graph.doors.labels import Labels
 from fairqr.graph.doors.memory import Ledger
 from fairqr.graph.doors.order import fair_order
-from fairqr.graph.doors.proxy.settings import ProxySettings
+from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.graph.search.context import Context, checked_context
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.engine import Hits, SearchEngine
@@ -73,7 +73,7 @@ class IndexOrder:
         texts = [self._text(hit) for hit in hits]
         listed = await self.evidence.known(asked["words"], texts, listed)
         context = context.model_copy(update={"k": min(context.k, len(hits))})
-        owed = self.ledger and self.ledger.owed
+        owed = self.ledger.owed if self.ledger else None
         found = fair_order(self.engine.schema, context, listed, owed)
         if self.ledger and asked["fair"] and not asked["start"]:
             self.ledger.add(found.target, found.exposure)
