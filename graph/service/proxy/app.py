@@ -21,11 +21,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from fairqr.graph.service.http.serving import Server
 from fairqr.graph.service.proxy.requests import Plan, Search, planned
 from fairqr.graph.service.proxy.seen import Seen
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.graph.service.proxy.worker import UnavailableError, Worker
-from fairqr.graph.service.http.serving import Server
 
 TOLD = b"fairqr"
 """The header that says what became of a request."""

@@ -11,8 +11,8 @@ from fairqr.graph.doors.evidence import ListEvidence
 from fairqr.graph.doors.labels import Labels
 from fairqr.graph.doors.memory import Ledger
 from fairqr.graph.doors.order import fair_order
-from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.graph.search.context import Context, checked_context
+from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.engine import Hits, SearchEngine
 from fairqr.retrieval.engines.opening import open_source

@@ -130,9 +130,9 @@ def proxy(file: Path) -> None:
     """
     for name in SERVICE:
         library(name, "This command", "service", ConfigError)
+    from fairqr.graph.service.http.serving import bound, new_loop, url_of
     from fairqr.graph.service.proxy.app import serve as serve_proxy
     from fairqr.graph.service.proxy.settings import proxy_settings
-    from fairqr.graph.service.http.serving import bound, new_loop, url_of
 
     settings = proxy_settings(file)
     with bound(settings) as listener:
