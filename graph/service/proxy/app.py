@@ -144,7 +144,7 @@ class Proxy:
                     found.append(Search(alone, name, plan, fair))
                     continue
                 self.seen.count(name, plan)
-            whys.append(plan)
+            whys.append(str(plan))
         return found, whys
 
     async def _reranked(

@@ -70,7 +70,7 @@ class Plan:
     @property
     def draw(self) -> float:
         """A number in [0, 1) that is the same for all pages of a query."""
-        return int(self.key, 16) / 16 ** len(self.key)
+        return int(self.key, 16) / 2**64
 
 
 def planned(body: Any, parameters: Mapping[str, str], window: int) -> Plan | str:
@@ -88,7 +88,7 @@ def planned(body: Any, parameters: Mapping[str, str], window: int) -> Plan | str
         asked = {name: value for name, value in asked.items() if name != "sort"}
     unknown = [*(asked.keys() - HARMLESS), *(parameters.keys() - PARAMETERS)]
     if unknown:
-        return min(unknown)
+        return str(min(unknown))
     try:
         start = int(parameters.get("from", asked.get("from", 0)))
         size = int(parameters.get("size", asked.get("size", SIZE)))
