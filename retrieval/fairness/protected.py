@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fairqr.base.errors import InputError, one_line
-from fairqr.retrieval.sources.schema import Attribute
+from fairqr.retrieval.sources.schema import UNKNOWN, Attribute
 
 TOLERANCE = 1e-9
 
@@ -58,17 +58,15 @@ class ProtectedGroup:
         known = attribute.groups
         # The name of a group may contain "not" or "vs".
         parts = [text] if text.strip() in known else re.split(r"\s+vs\.?\s+", text, maxsplit=1)
-        first, *second = (part.strip() for part in parts)
-        negated = first.startswith("not ") and first not in known
-        named = _groups(first.removeprefix("not ") if negated else first, attribute)
+        named = _groups(parts[0], attribute)
         rest = tuple(group for group in known if group not in named)
-        other = _groups(second[0], attribute) if second else rest
-        if not other or not rest or {*named} & {*other} or (negated and second):
+        other = _groups(parts[1], attribute) if len(parts) > 1 else rest
+        if not named or not other or not rest or {*named} & {*other}:
             raise InputError(
                 f"'{one_line(text, 100)}' needs groups of {attribute.name} on both sides, each on "
                 "one of them; write A, 'not A' or 'A vs B'."
             )
-        sides = (other, named) if negated else (named, other)
+        sides = named, other
         words = _checked(words) if words else (_word(*sides), _word(*reversed(sides)))
         return cls(attribute.name, attribute.universe, *sides, words)
 
@@ -102,9 +100,18 @@ def _checked(words: tuple[str, str]) -> tuple[str, str]:
 
 
 def listed_groups(text: str, known: Sequence[str]) -> tuple[str, ...]:
-    """Return names that are separated by commas; the name of a group may itself contain one."""
-    names = [text] if text.strip() in known else text.split(",")
-    return tuple(dict.fromkeys(name.strip() for name in names))
+    """Return the groups that a text names: ``A``, ``A, B``, or ``not A`` for all others.
+
+    The name of a group may itself contain a comma or begin with "not". A name that is none of the
+    known ones is returned as it is.
+    """
+    text = text.strip()
+    names = [text] if text in known else [name.strip() for name in text.split(",")]
+    if text.startswith("not ") and text not in known:
+        without = {*listed_groups(text.removeprefix("not "), known)}
+        if without <= {*known}:
+            return tuple(group for group in known if group not in {*without, UNKNOWN})
+    return tuple(dict.fromkeys(names))
 
 
 def _groups(text: str, attribute: Attribute) -> tuple[str, ...]:

@@ -14,8 +14,8 @@ from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.sources.schema import UNKNOWN
 
 PROTECTED_HELP = (
-    "The groups to protect, such as female or continent=Africa,Asia; 'all' for every group that "
-    "lacks exposure in the first k. Defaults to the group that lacks most."
+    "The groups to protect, such as female, 'not Europe' or continent=Africa,Asia; 'all' for every "
+    "group that lacks exposure in the first k. Defaults to the group that lacks most."
 )
 
 

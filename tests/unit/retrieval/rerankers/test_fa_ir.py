@@ -280,6 +280,7 @@ def test_documents_without_a_label_are_not_protected_by_themselves() -> None:
     assert choose_protected([candidates], 20) == (0, [0])
     assert choose_protected([candidates], 20, "all") == (0, [0])
     assert choose_protected([candidates], 20, UNKNOWN) == (0, [2])
+    assert choose_protected([candidates], 20, "not A") == (0, [1])
 
 
 def test_a_group_may_have_a_comma_or_an_equals_sign_in_its_name() -> None:
