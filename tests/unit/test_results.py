@@ -54,7 +54,7 @@ def test_a_figure_that_differs_or_is_missing_is_told(tmp_path: Path) -> None:
 def test_tolerances_can_fail(name: str) -> None:
     for command in (FOUND[name].small, FOUND[name].full):
         for table in command.tables if command else ():
-            assert 0 < table.tolerance <= (0.1 if table.rows == "system" else 0.25)
+            assert 0 < table.tolerance <= (0.1 if table.rows == "system" else 0.3)
 
 
 def test_made_adverts_of_jobs_are_a_collection_and_equal_on_every_run(tmp_path: Path) -> None:
