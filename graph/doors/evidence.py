@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fairqr.base.errors import ModelError
+from fairqr.base.errors import BusyError
 from fairqr.base.weights import is_pulled
 from fairqr.retrieval.encoders.encoder import Float32Array, KeptVectors
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
@@ -18,8 +18,8 @@ from fairqr.retrieval.engines.hybrid.texts import LONGEST, RANKED, TextReader
 from fairqr.retrieval.fairness.relevance import CALIBRATED, POOL, rank_evidence
 from fairqr.retrieval.texts.sendable import sendable
 
-WAITING, AT_ONCE = 5_000, 8
-"""How many texts may wait to be encoded, and how many are encoded before others have a turn."""
+WITHIN = 30.0
+"""Seconds that a list may wait to be encoded; each takes all processors in turn."""
 
 
 class ListEvidence:
@@ -30,9 +30,9 @@ class ListEvidence:
     """
 
     def __init__(self) -> None:
-        self._texts: TextReader | None = None
-        self._waiting: dict[str, None] = {}
-        self._encoding: asyncio.Task[None] | None = None
+        self._reader: TextReader | None = None
+        self._turn = asyncio.Lock()
+        self._later: asyncio.Task[Float32Array] | None = None
 
     async def estimated(self, query: str, texts: Sequence[str], hits: Hits) -> Hits:
         """Return a list with the probability that each document is relevant, if that can be told.
@@ -44,56 +44,54 @@ class ListEvidence:
 
         Raises:
             ModelError: The encoder failed.
+            BusyError: Other lists were encoded for too long.
         """
-        if not any(text.strip() for text in texts) or not is_pulled(MiniLmEncoder.name):
-            return hits
-        reader = await self.opened()
-        rows = await reader.vectors.encode([_read(text) for text in texts[:POOL]])
-        asked = await reader.vectors.encode_query(_read(query))
-        return _estimated(reader, asked, rows, hits)
+        if words := _read(query, texts):
+            try:
+                async with asyncio.timeout(WITHIN), self._turn:
+                    await (await self.opened()).vectors.encode(words)
+            except TimeoutError:
+                late = "The texts could not be encoded in time; try again later, or give scores."
+                raise BusyError(late, retry_after=2.0, own=False) from None
+        return await self.known(query, texts, hits)
 
     async def known(self, query: str, texts: Sequence[str], hits: Hits) -> Hits:
-        """Do the same by vectors that are kept; without them, encode what is missing afterwards."""
-        words = [_read(text) for text in (query, *texts[:POOL])]
-        if not query.strip() or not any(words[1:]) or not is_pulled(MiniLmEncoder.name):
+        """Do the same by vectors that are kept; otherwise encode afterwards what is missing.
+
+        One list is encoded at a time. The texts of others are when they come again.
+        """
+        if not (words := _read(query, texts)):
             return hits
         reader = await self.opened()
-        found = await reader.vectors.kept(words)
-        missing = [text for text, it in zip(words, found, strict=True) if it is None]
-        vectors = [it for it in found if it is not None]
+        rows = await reader.vectors.kept(words)
+        missing = [text for text, row in zip(words, rows, strict=True) if row is None]
         if not missing:
-            return _estimated(reader, vectors[0], np.array(vectors[1:]), hits)
-        self._waiting |= dict.fromkeys(missing[: max(0, WAITING - len(self._waiting))])
-        if self._encoding is None or self._encoding.done():
-            self._encoding = asyncio.create_task(self._encode(reader))
+            return _estimated(reader, np.array(rows, dtype=np.float32), hits)
+        if self._later is None or self._later.done():
+            self._later = asyncio.create_task(reader.vectors.encode(missing))
+            # Nobody waits for an error; the list is in order without it.
+            self._later.add_done_callback(lambda done: done.cancelled() or done.exception())
         return hits
 
     async def opened(self) -> TextReader:
         """Load the encoder, if it is not yet there."""
-        if self._texts is None:
+        if self._reader is None:
             nowhere: Any = None  # nothing is read from an engine
             vectors = await KeptVectors.of(MiniLmEncoder())
-            self._texts = TextReader(nowhere, vectors, with_terms=False)
-            self._texts.background = np.zeros((0, vectors.dimensions), dtype=np.float32)
-        return self._texts
-
-    async def _encode(self, reader: TextReader) -> None:
-        while self._waiting:
-            some = [*self._waiting][:AT_ONCE]
-            try:
-                await reader.vectors.encode(some)
-            except ModelError:
-                self._waiting.clear()
-            for text in some:
-                self._waiting.pop(text, None)
+            self._reader = TextReader(nowhere, vectors, with_terms=False)
+            self._reader.background = np.zeros((0, vectors.dimensions), dtype=np.float32)
+        return self._reader
 
 
-def _read(text: str) -> str:
-    return sendable(text)[:LONGEST]
+def _read(query: str, texts: Sequence[str]) -> list[str]:
+    """Return the query and the texts as far as they are read; nothing if they say nothing."""
+    words = [sendable(text)[:LONGEST] for text in (query, *texts[:POOL])]
+    says = words[0].strip() and any(text.strip() for text in words[1:])
+    return words if says and is_pulled(MiniLmEncoder.name) else []
 
 
-def _estimated(reader: TextReader, asked: Float32Array, rows: Float32Array, hits: Hits) -> Hits:
-    similar = np.zeros(len(hits))
-    similar[: len(rows)] = reader.likeness(asked, rows, (range(len(rows)), rows))
+def _estimated(reader: TextReader, rows: Float32Array, hits: Hits) -> Hits:
+    asked, own, similar = rows[0], rows[1:], np.zeros(len(hits))
+    similar[: len(own)] = reader.likeness(asked, own, (range(len(own)), own))
     ranks = rank_evidence(hits.ids, hits.ids[:RANKED])
     return replace(hits, relevance=CALIBRATED.rank.probability(ranks, similar))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.graph.search.context import Context
 from fairqr.retrieval.engines.engine import Memberships, Query, SearchEngine
 from fairqr.retrieval.fairness.dimension import dimensions_of
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.sources.schema import Attribute
 
 KEPT, SECONDS_KEPT = 100_000, 60.0
 """How many looked-up labels we keep, and for how long: a changed label counts after that."""
@@ -33,7 +35,7 @@ class Labels:
         dimensions = dimensions_of(engine.schema, context.attributes, intersect=context.intersect)
         self.attributes = {it.name: it for one in dimensions for it in one.factors}
         self._engine, self._strict = engine, strict
-        self._kept: dict[str, Mapping[str, Any]] = {}
+        self._kept: dict[str, Mapping[str, list[float]]] = {}
         self._since = time.monotonic()
 
     async def of(self, ids: Sequence[str], own: Mapping[str, Sequence[object]]) -> Memberships:
@@ -48,32 +50,35 @@ class Labels:
         """
         if time.monotonic() - self._since > SECONDS_KEPT or len(self._kept) > KEPT:
             self._kept, self._since = {}, time.monotonic()
+        kept = self._kept  # others may begin a new one while we look labels up
         wanted = {
-            id_ for it in own.values() for id_, one in zip(ids, it, strict=True) if one is None
+            id_ for its in own.values() for id_, it in zip(ids, its, strict=True) if it is None
         }
-        if missing := tuple(wanted - self._kept.keys() - {""}):
+        if missing := tuple(wanted - kept.keys() - {""}):
             (found,) = await self._engine.search([Query("", len(missing), only=missing)])
+            kept |= {id_: {} for id_ in missing}
             for place, id_ in enumerate(found.ids):
-                self._kept[id_] = {it: rows[place] for it, rows in found.memberships.items()}
-        rows = {name: self._rows(name, ids, labels) for name, labels in own.items()}
-        if not any(of.any() for of in rows.values()):
+                kept[id_] = {it: rows[place].tolist() for it, rows in found.memberships.items()}
+
+        def row(name: str, place: int, label: object) -> Sequence[float]:
+            if label is None and name in (known := kept.get(ids[place], {})):
+                return known[name]
+            try:
+                return self.attributes[name].membership(label, strict=self._strict)
+            except ValueError as error:
+                raise InputError(
+                    f"The {name} of document {place} cannot be read: {one_line(error)}."
+                ) from None
+
+        rows = {it: np.array([row(it, *one) for one in enumerate(own[it])]) for it in own}
+        if not any(labelled(self.attributes[it], its).any() for it, its in rows.items()):
             named = " or ".join(rows)
             raise InputError(
                 f"No document has a label of {named}; send labels or fields, or ids of the source."
             )
         return rows
 
-    def _rows(self, name: str, ids: Sequence[str], labels: Sequence[object]) -> Any:
-        attribute = self.attributes[name]
-        rows = np.empty((len(ids), len(attribute.universe)))
-        for place, (id_, label) in enumerate(zip(ids, labels, strict=True)):
-            known = self._kept.get(id_, {}).get(name) if label is None else None
-            try:
-                rows[place] = (
-                    attribute.membership(label, strict=self._strict) if known is None else known
-                )
-            except ValueError as error:
-                raise InputError(
-                    f"The {name} of document {place} cannot be read: {one_line(error)}."
-                ) from None
-        return rows
+
+def labelled(attribute: Attribute, rows: FloatArray) -> NDArray[np.bool_]:
+    """Return which documents have a label, given the share of each group in them."""
+    return rows[:, : len(attribute.groups)].any(axis=1)

@@ -7,18 +7,29 @@ It is the fair step of a search whose only round is that list, so it equals what
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
 
 from fairqr.graph.doors.memory import moved
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.result import QueryRecord, RankingRecord, Shares
-from fairqr.graph.search.rounds import Rounds, estimate_target
+from fairqr.graph.search.result import Objective, Shares
+from fairqr.graph.search.rounds import by_group, estimate_target, vector_of
 from fairqr.retrieval.engines.engine import Hits
-from fairqr.retrieval.fairness.objective import Quality
-from fairqr.retrieval.fairness.table import coded
-from fairqr.retrieval.rerankers.fair import objective_of
+from fairqr.retrieval.fairness.dimension import dimensions_of
+from fairqr.retrieval.fairness.exposure import exposure
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.fairness.table import DocumentTable
+from fairqr.retrieval.rerankers.base import Candidates
+from fairqr.retrieval.rerankers.fair import FairStep, objective_of
 from fairqr.retrieval.sources.schema import Schema
+
+
+class Shown(Objective):
+    """The first k documents of a list.
+
+    Attributes:
+        exposure: The exposure of each group, by attribute.
+    """
+
+    exposure: Shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +39,15 @@ class FairOrder:
     Attributes:
         positions: The places of all its documents, in their new order: the first k are fair, the
             others keep their order.
-        before: The expected relevance V, the fairness F and the objective J of the first k as they
-            were.
-        after: Those of the first k as they are now.
+        before: The first k as they were.
+        after: The first k as they are now.
         target: The exposure that each group should get, by attribute; not moved by debts.
-        shown: The exposure of each group in the first k as they were.
-        exposure: The exposure of each group in the first k as they are now.
-        missed: By how many points a group stays away from a target of the caller's own; 0 if by at
-            most one.
     """
 
     positions: list[int]
-    before: Quality
-    after: Quality
+    before: Shown
+    after: Shown
     target: Shares
-    shown: Shares
-    exposure: Shares
-    missed: int
 
 
 def fair_order(
@@ -62,35 +65,37 @@ def fair_order(
         InputError: An attribute does not exist.
         TargetError: The target is undefined, or needs what a list cannot tell.
     """
-    whole: Any = SimpleNamespace(schema=schema)
-    record = RankingRecord(
-        iteration=0,
-        query=QueryRecord(text="", boost="", attribute=None, group=None),
-        ids=hits.ids,
-        own=len(hits),
-        scores=hits.scores,
-        relevance=None if hits.relevance is None else hits.relevance.tolist(),
-        memberships=coded(hits.memberships, set(hits.memberships)),
-        rescored={},
-        estimated={},
-    )
-    state: Any = {"query": "", "iteration": 0, "rankings": [record]}
-    first = Rounds(whole, context, state)
-    target = estimate_target(first.table, first.dimensions, first.own_ranking, context, {})
+    k, discount, pursued = min(context.k, len(hits)), context.discount, context.pursued
+    table, listed = DocumentTable(), Ranking(hits.ids, hits.scores)
+    table.add(hits.ids, hits.memberships)
+    dimensions = dimensions_of(schema, context.attributes, intersect=context.intersect)
+    target = estimate_target(table, dimensions, listed, context, {})
     aim = target if owed is None else moved(target, owed)
-    state["target"] = aim
-    rounds = Rounds(whole, context, state)
-    fair, candidates = rounds.fair_list(0), rounds.candidates(rounds.own_ranking)
-    objective = objective_of(candidates, context.pursued, fair.objective.weight, context.k)
-    place = {id_: number for number, id_ in enumerate(hits.ids)}
-    best = [place[id_] for id_ in fair.ids]
-    chosen = {*best}
+    targets = [vector_of(it, aim[it.name]) for it in dimensions]
+    candidates = Candidates.of(
+        table, listed, dimensions, targets, discount, relevance=hits.relevance
+    )
+    step = FairStep(weight=context.fairness_weight, order=context.order, pursue=pursued)
+    fair = step.take(candidates, k)
+    objective = objective_of(candidates, pursued, fair.weight, k)
+    best = fair.positions.tolist()
+
+    def shown(places: list[int]) -> Shown:
+        quality = objective.quality(places)
+        members = zip(dimensions, candidates.memberships, strict=True)
+        return Shown(
+            relevance=quality.relevance,
+            fairness=quality.fairness,
+            value=quality.value,
+            weight=fair.weight,
+            exposure={
+                it.name: by_group(it, exposure(own[places], discount)) for it, own in members
+            },
+        )
+
     return FairOrder(
-        positions=best + [number for number in range(len(hits)) if number not in chosen],
-        before=objective.quality(range(min(context.k, len(hits)))),
-        after=objective.quality(best),
+        positions=best + sorted({*range(len(hits))}.difference(best)),
+        before=shown([*range(k)]),
+        after=shown(best),
         target=target,
-        shown=rounds.measured(rounds.plain.ids).exposure,
-        exposure=fair.exposure,
-        missed=fair.objective.missed,
     )

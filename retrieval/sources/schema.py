@@ -237,7 +237,7 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
             group = self.group_of(value)
             if group is None and strict and not self.values and value != UNKNOWN:
                 groups = ", ".join(self.groups)
-                raise ValueError(f"{self.field} is {value!r}, which is not one of {groups}")
+                raise ValueError(f"{self.field or self.name} is {value!r}, which is not one of {groups}")
             weights[group or UNKNOWN] += weight
         total = sum(weights.values())
         if total == 0:

@@ -33,6 +33,9 @@ MCP_PATH = "/mcp"
 # The most values in a body, if audits need no more: each takes memory, and time to check.
 MOST_VALUES = 5_000
 
+# The paths of re-ranking, whose clients always send a token; a document may have as many values.
+RERANK, OF_A_DOCUMENT = ("/v1/rerank", "/v2/rerank"), 25
+
 OF_A_QUERY = 4  # the most values that a query of an audit has: an object, with its weight
 
 # How long, and for how many bytes, a refused client may go on sending before its connection closes.
@@ -221,12 +224,12 @@ class Guard:
 
 
 def _is_foreign(authorization: str, path: str) -> bool:
-    """Return whether a request to OpenAI's paths has a token that cannot be our key.
+    """Return whether a request to others' paths has a token that cannot be our key.
 
-    OpenAI's clients always send a token.
+    Clients of OpenAI and of rerankers always send a token.
     """
     token = authorization.partition(" ")[2].strip()
-    return path.startswith(OPENAI) and not token.startswith(KEY_START)
+    return path.startswith((OPENAI, *RERANK)) and not token.startswith(KEY_START)
 
 
 def _check_host(headers: Mapping[str, str]) -> None:
@@ -295,7 +298,11 @@ async def read_body(request: Request, settings: ServiceSettings) -> bytes:
         large = f"The body has more than {most:,} bytes, the limit (body_bytes); send less."
         more = {"cap": "body_bytes", "limit": most}
         raise HTTPException(413, {"detail": large, **more}, CLOSES)
-    check_json(bytes(body), max(MOST_VALUES, OF_A_QUERY * settings.caps.audit_queries))
+    caps = settings.caps
+    values = max(MOST_VALUES, OF_A_QUERY * caps.audit_queries)
+    if request.url.path in RERANK:
+        values = max(values, OF_A_DOCUMENT * caps.depth)
+    check_json(bytes(body), values)
     return bytes(body)
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-from urllib.parse import parse_qsl
+import asyncio
+from typing import Annotated, Any
+from urllib.parse import parse_qs
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field, FiniteFloat
+from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat
 from starlette.requests import Request
 from starlette.responses import Response
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.graph.documented import Documented
-from fairqr.graph.doors.labels import Labels
-from fairqr.graph.doors.order import FairOrder, fair_order
+from fairqr.graph.doors.labels import Labels, labelled
+from fairqr.graph.doors.order import Shown, fair_order
 from fairqr.graph.search.result import Shares
 from fairqr.graph.service.engine.requests import parsed
+from fairqr.graph.service.http.access import RERANK
 from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.retrieval.engines.engine import Hits
@@ -28,7 +30,7 @@ OPTIONS = ("attributes", "intersect", "target", "fairness_weight", "order", "dis
 """The parameters of a search that a list can be re-ranked by."""
 
 
-class RerankDocument(Documented, extra="allow"):
+class RerankDocument(Documented, extra="allow", coerce_numbers_to_str=True):
     """A document to re-rank.
 
     Any other members count as fields.
@@ -41,10 +43,10 @@ class RerankDocument(Documented, extra="allow"):
         score: What the first retrieval gave it; either all documents have one, or none.
     """
 
-    id: str | None = Field(None, max_length=2000)
+    id: str = ""
     text: str = ""
-    fields: dict[str, Any] = Field({})
-    labels: dict[str, Any] = Field({})
+    fields: dict[str, Any] = Field(default_factory=dict)
+    labels: dict[str, Any] = Field(default_factory=dict)
     score: FiniteFloat | None = None
 
     def label(self, attribute: Attribute) -> object:
@@ -54,26 +56,36 @@ class RerankDocument(Documented, extra="allow"):
         return value_at({**(self.model_extra or {}), **self.fields}, attribute.field)
 
 
+_Document = Annotated[
+    RerankDocument,
+    BeforeValidator(
+        lambda it: {"text": it} if isinstance(it, str) else it,
+        json_schema_input_type=str | RerankDocument,
+    ),
+]
+
+
 class RerankRequest(Documented):
     """A list to re-rank. Parameters of others that are not listed here are ignored.
 
     Attributes:
         model: The source whose attributes count, perhaps with options:
-            ``notables?attributes=gender&fairness_weight=2``.
+            ``notables?attributes=gender&fairness_weight=2``. With ``documents=ids``, documents that
+            are texts are ids of the source.
         query: What was searched for.
         documents: Texts or objects, best first unless they have scores.
         top_n: How many to return; by default all.
         return_documents: Whether results repeat the documents.
         fairqr: Parameters of a search: attributes, intersect, target, fairness_weight, order,
-            discount, and k, the number of ranks that count (by default 20, or top_n).
+            discount, and k, the number of ranks that count (by default top_n, or 20).
     """
 
-    model: str
+    model: str = Field(max_length=2000)
     query: str = Field(min_length=1)
-    documents: list[str | RerankDocument] = Field(min_length=1, fail_fast=True)
+    documents: list[_Document] = Field(min_length=1, fail_fast=True)
     top_n: int | None = Field(None, ge=1)
     return_documents: bool = False
-    fairqr: dict[str, Any] = Field({})
+    fairqr: dict[str, Any] = Field(default_factory=dict)
 
 
 class Reranked(BaseModel):
@@ -89,22 +101,6 @@ class Reranked(BaseModel):
     document: dict[str, Any] | None = None
 
 
-class Gained(Documented):
-    """A list before or after.
-
-    Attributes:
-        relevance: V, the expected relevance, in [0, 1].
-        fairness: F, in [0, 1].
-        objective: J = V · F^w.
-        exposure: The exposure of each group, by attribute.
-    """
-
-    relevance: float
-    fairness: float
-    objective: float
-    exposure: Shares
-
-
 class Fairness(Documented):
     """What was paid and gained in the first k documents.
 
@@ -114,8 +110,8 @@ class Fairness(Documented):
         unlabelled: How many documents have no label, by attribute.
     """
 
-    before: Gained
-    after: Gained
+    before: Shown
+    after: Shown
     target: Shares
     estimated: bool
     unlabelled: dict[str, int]
@@ -134,85 +130,62 @@ class RerankResult(Documented):
     fairqr: Fairness
 
 
-@router.post("/v2/rerank", include_in_schema=False)  # as Cohere's newer clients ask
-@router.post("/v1/rerank", response_model=RerankResult, response_model_exclude_none=True)
+@router.post(RERANK[1], include_in_schema=False)  # as Cohere's newer clients ask
+@router.post(RERANK[0], response_model=RerankResult, response_model_exclude_none=True)
 async def rerank(asked: RerankRequest, request: Request) -> Response:
     """Re-rank a list so that groups get a fair share of the exposure.
 
     Documents without scores are taken to come best first; if the service has MiniLM, their texts
     are encoded, and tell which of them are relevant. `fairqr` says what was paid and gained.
     """
-    parts, documents = parts_of(request), [_document(one) for one in asked.documents]
-    parts.settings.caps.check("depth", len(documents), "The number of documents")
+    parts, documents, size = parts_of(request), asked.documents, len(asked.documents)
+    caps = parts.settings.caps
+    caps.check("depth", size, "The number of documents")
     name, _, options = asked.model.partition("?")
-    given = {**dict(parse_qsl(options)), **asked.fairqr}
-    if unknown := sorted(given.keys() - {*OPTIONS}):
+    read = parse_qs(options, keep_blank_values=True).items()
+    given = {it: values if values[1:] else values[0] for it, values in read} | asked.fairqr
+    if are_ids := given.get("documents") == "ids":
+        del given["documents"]
+    if unknown := given.keys() - {*OPTIONS}:
         raise InputError(
-            f"A list is not re-ranked by '{one_line(unknown[0], 80)}'; use {', '.join(OPTIONS)}."
+            f"A list is not re-ranked by '{one_line(min(unknown), 80)}'; use {', '.join(OPTIONS)}."
         )
-    if asked.top_n is not None and "k" not in given:
-        given["k"] = min(asked.top_n, len(documents))
-    body = parsed("search", {**given, "query": asked.query, "corpus": name})
-    context = parts.engine.checked("search", body).context
-    scores = [document.score for document in documents]
-    has_scores = None not in scores
-    if not has_scores and any(score is not None for score in scores):
+    given = {"k": min(asked.top_n or 20, size, caps.k), **given, "query": asked.query}
+    context = parts.engine.checked("search", parsed("search", {**given, "corpus": name})).context
+    scores = [it.score for it in documents if it.score is not None]
+    if len(scores) not in (0, size):
         raise InputError("Some documents have a score, and others have none; give all or none.")
-    order = list(range(len(documents)))
-    if has_scores:
-        order.sort(key=lambda place: -float(scores[place] or 0))
+    order = sorted(range(size), key=lambda place: -scores[place] if scores else 0)
     async with parts.engine.searched(name) as engine:
+        for attribute in {it for one in documents for it in one.labels}:
+            engine.schema.attribute(attribute)
         labels = Labels(engine, context, strict=True)
-        members = await labels.of(
-            [documents[place].id or "" for place in order],
-            {
-                it: [documents[place].label(how) for place in order]
-                for it, how in labels.attributes.items()
-            },
-        )
-        hits = Hits([*map(str, order)], [1 / rank for rank in range(1, len(order) + 1)], members)
-        if not has_scores:
-            texts = [document.text for document in documents]
+        own = {it: [one.label(how) for one in documents] for it, how in labels.attributes.items()}
+        ids = [one.id or (one.text if are_ids else "") for one in documents]
+        members = await labels.of(ids, own)
+        listed = {it: rows[order] for it, rows in members.items()}
+        hits = Hits([*map(str, order)], [1 / rank for rank in range(1, size + 1)], listed)
+        if not (scores or are_ids):
+            texts = [one.text for one in documents]
             hits = await parts.evidence.estimated(asked.query, texts, hits)
-        found = fair_order(engine.schema, context, hits)
-    shown = [order[place] for place in found.positions][: asked.top_n]
+        found = await asyncio.to_thread(fair_order, engine.schema, context, hits)
     results = [
-        Reranked(
-            index=place,
-            relevance_score=1 - rank / len(order),
-            document=_repeated(asked.documents[place]) if asked.return_documents else None,
-        )
-        for rank, place in enumerate(shown)
+        {"index": order[place], "relevance_score": 1 - rank / size}
+        for rank, place in enumerate(found.positions[: asked.top_n])
     ]
-    fairness = Fairness(
-        before=_gained(found, after=False),
-        after=_gained(found, after=True),
-        target=found.target,
-        estimated=hits.relevance is not None,
-        unlabelled={it: int((~rows.any(axis=1)).sum()) for it, rows in members.items()},
-    )
-    result = RerankResult(
-        model=asked.model,
-        results=results,
-        usage={"prompt_tokens": 0, "total_tokens": 0},
-        fairqr=fairness,
-    )
-    return Json(result.model_dump(exclude_none=True))
-
-
-def _document(given: str | RerankDocument) -> RerankDocument:
-    return RerankDocument(text=given) if isinstance(given, str) else given
-
-
-def _repeated(given: str | RerankDocument) -> dict[str, Any]:
-    return {"text": given} if isinstance(given, str) else given.model_dump(exclude_unset=True)
-
-
-def _gained(found: FairOrder, *, after: bool) -> Gained:
-    quality, exposure = (found.after, found.exposure) if after else (found.before, found.shown)
-    return Gained(
-        relevance=quality.relevance,
-        fairness=quality.fairness,
-        objective=quality.value,
-        exposure=exposure,
-    )
+    if asked.return_documents:
+        for result in results:
+            document = documents[int(result["index"])]
+            result["document"] = document.model_dump(exclude_unset=True)
+    fairness = {
+        "before": found.before,
+        "after": found.after,
+        "target": found.target,
+        "estimated": hits.relevance is not None,
+        "unlabelled": {
+            it: size - int(labelled(how, members[it]).sum())
+            for it, how in labels.attributes.items()
+        },
+    }
+    usage = {"prompt_tokens": 0, "total_tokens": 0}
+    return Json({"model": asked.model, "results": results, "usage": usage, "fairqr": fairness})

@@ -76,15 +76,15 @@ class IndexOrder:
         owed = self.ledger.owed if self.ledger else None
         found = fair_order(self.engine.schema, context, listed, owed)
         if self.ledger and asked["fair"] and not asked["start"]:
-            self.ledger.add(found.target, found.exposure)
+            self.ledger.add(found.target, found.after.exposure)
         order = [hits[place] for place in found.positions] + every[len(hits) :]
         reply["hits"]["hits"] = order[asked["start"] : asked["start"] + asked["size"]]
         return {
             "by": "ranks" if listed.relevance is None else "vectors",
             "before": [found.before.value, found.before.relevance, found.before.fairness],
             "after": [found.after.value, found.after.relevance, found.after.fairness],
-            "shown": found.shown,
-            "exposure": found.exposure,
+            "shown": found.before.exposure,
+            "exposure": found.after.exposure,
             "target": found.target,
             "ids": [hit["_id"] for hit in hits],
             "order": found.positions,
