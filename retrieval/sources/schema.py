@@ -236,8 +236,8 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
         for value, weight in _weighted(label):
             group = self.group_of(value)
             if group is None and strict and not self.values and value != UNKNOWN:
-                groups = ", ".join(self.groups)
-                raise ValueError(f"{self.field or self.name} is {value!r}, which is not one of {groups}")
+                what, groups = self.field or self.name, ", ".join(self.groups)
+                raise ValueError(f"{what} is {value!r}, which is not one of {groups}")
             weights[group or UNKNOWN] += weight
         total = sum(weights.values())
         if total == 0:
