@@ -169,14 +169,13 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
             texts = [one.text for one in documents]
             hits = await parts.evidence.estimated(asked.query, texts, hits)
         found = await asyncio.to_thread(fair_order, engine.schema, context, hits)
-    results = [
+    results: list[dict[str, Any]] = [
         {"index": order[place], "relevance_score": 1 - rank / size}
         for rank, place in enumerate(found.positions[: asked.top_n])
     ]
     if asked.return_documents:
         for result in results:
-            document = documents[int(result["index"])]
-            result["document"] = document.model_dump(exclude_unset=True)
+            result["document"] = documents[result["index"]].model_dump(exclude_unset=True)
     fairness = {
         "before": found.before,
         "after": found.after,
