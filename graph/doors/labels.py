@@ -81,4 +81,4 @@ class Labels:
 
 def labelled(attribute: Attribute, rows: FloatArray) -> NDArray[np.bool_]:
     """Return which documents have a label, given the share of each group in them."""
-    return np.any(rows[:, : len(attribute.groups)], axis=1)
+    return np.asarray(rows[:, : len(attribute.groups)].any(axis=1))
