@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from fairqr.base.errors import InputError
@@ -11,74 +13,76 @@ from fairqr.graph.doors.evidence import ListEvidence
 from fairqr.graph.doors.labels import Labels
 from fairqr.graph.doors.memory import Ledger
 from fairqr.graph.doors.order import fair_order
-from fairqr.graph.search.context import Context, checked_context
+from fairqr.graph.search.context import Context
+from fairqr.graph.service.proxy.requests import Search, UnavailableError, hits_in, with_page
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
-from fairqr.retrieval.engines.engine import Hits, SearchEngine
+from fairqr.retrieval.engines.engine import Hits
 from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.sources.documents import value_at
-from fairqr.retrieval.sources.schema import Attribute
-from fairqr.retrieval.sources.source import load_source
+from fairqr.retrieval.sources.schema import Attribute, Schema
+
+Told = dict[str, Any]
+
+KEPT, SECONDS_KEPT = 1_000, 300.0
+"""How many fair lists we keep, and for how long: all pages are cut from one."""
 
 
-class NotRerankedError(Exception):
-    """The hits stay as they are; the text is one word that says why."""
-
-
+@dataclass(frozen=True, slots=True)
 class IndexOrder:
-    """Re-ranks the hits of one index.
+    """Finds the fair order of the hits of one index.
 
-    Args:
-        source: The source, which says where labels and texts are.
-        engine: Looks up the labels that hits do not bring.
+    Attributes:
+        source: The source, which says where texts are.
+        labels: Finds the groups of hits.
         context: What to aim at.
         evidence: Tells which hits are relevant.
         ledger: What groups are owed, if that counts.
+        kept: When fair lists were made, and the lists, by query and hits.
     """
 
-    def __init__(
-        self,
-        source: Any,
-        engine: SearchEngine,
-        context: Context,
-        evidence: ListEvidence,
-        ledger: Ledger | None,
-    ) -> None:
-        self.source, self.engine, self.context, self.evidence = source, engine, context, evidence
-        self.ledger = ledger
-        self.labels = Labels(engine, context, strict=False)
+    source: Any
+    labels: Labels
+    context: Context
+    evidence: ListEvidence
+    ledger: Ledger | None
+    kept: dict[tuple[str, ...], tuple[float, Told]] = field(default_factory=dict)
 
-    async def __call__(self, reply: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Put the hits of a reply into their fair order and cut its page; return what was done.
-
-        Args:
-            reply: The cluster's reply to the whole window, which is changed.
-            asked: ``start``, ``size``, ``window``, ``words`` as a plan has them.
+    async def __call__(self, documents: Sequence[Any], search: Search) -> Told:
+        """Return the fair order of the hits of a whole window, and what it gains.
 
         Raises:
-            NotRerankedError: There is nothing to re-rank by.
+            UnavailableError: There is nothing to re-rank by.
         """
-        every = reply["hits"]["hits"]
-        hits, context = every[: asked["window"]], self.context
+        hits, first = documents[: search.plan.window], search.fair and search.plan.start == 0
+        if not all("_id" in hit for hit in hits):
+            raise UnavailableError("ids")
+        key = (search.plan.key, *(hit["_id"] for hit in hits))
+        since, told = self.kept.pop(key, (0.0, None))
+        if told is None or time.monotonic() - since > SECONDS_KEPT or (self.ledger and first):
+            since, told = time.monotonic(), await self._told(hits, search.plan.words)
+        self.kept[key] = since, told
+        if len(self.kept) > KEPT:
+            del self.kept[next(iter(self.kept))]
+        if self.ledger and first:
+            self.ledger.add(told["target"], told["exposure"])
+        return told
+
+    async def _told(self, hits: Sequence[Any], words: str) -> Told:
         if not hits:
-            raise NotRerankedError("empty")
+            raise UnavailableError("empty")
         attributes = self.labels.attributes
-        own = {name: [_label(it, hit) for hit in hits] for name, it in attributes.items()}
+        own = {name: [_field(hit, it.field) for hit in hits] for name, it in attributes.items()}
         try:
             members = await self.labels.of([self._id(hit) for hit in hits], own)
         except InputError:
-            raise NotRerankedError("labels") from None
+            raise UnavailableError("labels") from None
         ranks = [1 / rank for rank in range(1, len(hits) + 1)]
         listed = Hits([*map(str, range(len(hits)))], ranks, members)
-        texts = [self._text(hit) for hit in hits]
-        listed = await self.evidence.known(asked["words"], texts, listed)
-        context = context.model_copy(update={"k": min(context.k, len(hits))})
+        listed = await self.evidence.known(words, [self._text(hit) for hit in hits], listed)
+        context = self.context.model_copy(update={"k": min(self.context.k, len(hits))})
         owed = self.ledger.owed if self.ledger else None
-        found = fair_order(self.engine.schema, context, listed, owed)
-        if self.ledger and asked["fair"] and not asked["start"]:
-            self.ledger.add(found.target, found.after.exposure)
-        order = [hits[place] for place in found.positions] + every[len(hits) :]
-        reply["hits"]["hits"] = order[asked["start"] : asked["start"] + asked["size"]]
+        found = fair_order(Schema(attributes=self.source.attributes), context, listed, owed)
         return {
             "by": "ranks" if listed.relevance is None else "vectors",
             "before": [found.before.value, found.before.relevance, found.before.fairness],
@@ -94,13 +98,13 @@ class IndexOrder:
             },
         }
 
-    def _id(self, hit: Mapping[str, Any]) -> str:
+    def _id(self, hit: Any) -> str:
         own = getattr(self.source, "id", "_id")
-        return str(hit["_id"] if own == "_id" else value_at(hit.get("_source") or {}, own))
+        return str(hit["_id"] if own == "_id" else _field(hit, own))
 
-    def _text(self, hit: Mapping[str, Any]) -> str:
-        named = [self.source.title or "", *self.source.text]
-        texts = (value_at(hit.get("_source") or {}, name) for name in named if name)
+    def _text(self, hit: Any) -> str:
+        names = [getattr(self.source, "title", None), *getattr(self.source, "text", ())]
+        texts = (_field(hit, name) for name in names)
         return "\n".join(text for text in texts if isinstance(text, str))
 
 
@@ -110,8 +114,8 @@ def _named(attribute: Attribute, row: Sequence[float]) -> str | dict[str, float]
     return next(iter(shares)) if [*shares.values()] == [1.0] else shares or None
 
 
-def _label(attribute: Attribute, hit: Mapping[str, Any]) -> object:
-    return value_at(hit.get("_source") or {}, attribute.field) if attribute.field else None
+def _field(hit: Any, name: str | None) -> Any:
+    return value_at(hit.get("_source") or {}, name) if name else None
 
 
 async def opened(settings: ProxySettings) -> dict[str, IndexOrder]:
@@ -124,9 +128,34 @@ async def opened(settings: ProxySettings) -> dict[str, IndexOrder]:
     if is_pulled(MiniLmEncoder.name):
         await evidence.opened()  # not within a search
     for name, index in settings.indexes.items():
-        source = load_source(settings.folder / index.source)
-        context = checked_context(Context, index.parameters)
+        source, context = index.opened(settings.folder)
         ledger = Ledger(settings.folder / index.memory) if index.memory else None
-        engine = await open_source(source)
-        found[name] = IndexOrder(source, engine, context, evidence, ledger)
+        labels = Labels(await open_source(source), context, strict=False)
+        found[name] = IndexOrder(source, labels, context, evidence, ledger)
     return found
+
+
+async def reranked(
+    orders: Mapping[str, IndexOrder], searches: Sequence[Search], reply: bytes
+) -> tuple[list[Told | str], bytes]:
+    """Re-rank the searches of a reply; return what was done to each, or why nothing, and the reply.
+
+    Args:
+        orders: By index.
+        searches: In the order of the reply.
+        reply: The cluster's reply to whole windows.
+
+    Raises:
+        UnavailableError: The reply cannot be cut.
+    """
+    text, outcomes = reply.decode(), list[Told | str]()
+    for search in searches:
+        hits, order = hits_in(text, search), list[int]()
+        try:
+            told = await orders[search.index]([hit for *_, hit in hits], search)
+            outcomes.append(told)
+            order = told["order"]
+        except UnavailableError as error:
+            outcomes.append(str(error))
+        text = with_page(text, search, hits, order)
+    return outcomes, text.encode()

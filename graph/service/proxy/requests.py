@@ -1,4 +1,4 @@
-"""Which searches are re-ranked, and what is asked of the cluster for them.
+"""Which searches are re-ranked, what is asked of the cluster for them, and the hits in its reply.
 
 A search is re-ranked if only the order of its hits would change. Everything else passes, also what
 is not listed here: what clusters learn tomorrow passes until somebody lists it.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,8 @@ _PARAMETERS = (
     "track_total_hits track_scores explain version seq_no_primary_term stats pretty human "
     "ignore_unavailable allow_no_indices expand_wildcards ignore_throttled request_cache "
     "typed_keys rest_total_hits_as_int allow_partial_search_results batched_reduce_size "
-    "ccs_minimize_roundtrips max_concurrent_shard_requests pre_filter_shard_size timeout"
+    "ccs_minimize_roundtrips max_concurrent_shard_requests pre_filter_shard_size timeout "
+    "max_concurrent_searches index"
 )
 PARAMETERS = frozenset(_PARAMETERS.split())
 """Likewise in the address."""
@@ -34,17 +36,18 @@ PARAMETERS = frozenset(_PARAMETERS.split())
 SCORED = ("_score", ["_score"], {"_score": "desc"}, [{"_score": "desc"}])
 """Orders that are none."""
 
+NUMBER = re.compile("0|[1-9][0-9]{0,8}")
+"""What all clusters take for a number; what only some do passes."""
+
 SIZE = 10
 """How many hits a search returns that does not say."""
 
-WORDS = (
-    "match",
-    "multi_match",
-    "query_string",
-    "simple_query_string",
-    "match_phrase",
-    "combined_fields",
-)
+_WORDS = "match multi_match query_string simple_query_string match_phrase combined_fields"
+WORDS = frozenset(_WORDS.split())
+
+
+class UnavailableError(Exception):
+    """Nothing is re-ranked; the text is one word that says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +87,17 @@ def planned(body: Any, parameters: Mapping[str, str], window: int) -> Plan | str
     asked = {} if body is None else body
     if not isinstance(asked, Mapping):
         return "body"
-    if "sort" in asked and asked["sort"] in SCORED:
-        asked = {name: value for name, value in asked.items() if name != "sort"}
-    unknown = [*(asked.keys() - HARMLESS), *(parameters.keys() - PARAMETERS)]
+    harmless = HARMLESS | {"sort"} if asked.get("sort") in SCORED else HARMLESS
+    unknown = [*(asked.keys() - harmless), *(parameters.keys() - PARAMETERS)]
     if unknown:
         return str(min(unknown))
-    try:
-        start = int(parameters.get("from", asked.get("from", 0)))
-        size = int(parameters.get("size", asked.get("size", SIZE)))
-    except (TypeError, ValueError):
+    page = [
+        str(parameters.get(name, asked.get(name, usual)))
+        for name, usual in (("from", 0), ("size", SIZE))
+    ]
+    if not all(NUMBER.fullmatch(it) for it in page) or page[1] == "0":
         return "size"
-    if size < 1 or start < 0:
-        return "size"
+    start, size = map(int, page)
     if start >= window:
         return "from"
     query = {name: asked[name] for name in ("query", "min_score", "post_filter") if name in asked}
@@ -148,13 +150,64 @@ class Search:
     plan: Plan
     fair: bool
 
-    @property
-    def asked(self) -> dict[str, Any]:
-        """What is asked of whoever re-ranks it."""
-        plan: dict[str, Any] = {
-            "start": self.plan.start,
-            "size": self.plan.size,
-            "window": self.plan.window,
-        }
-        plan |= {"words": self.plan.words, "fair": self.fair}
-        return {"place": self.place, "index": self.index, **plan}
+
+Part = tuple[int, int, Any]
+"""Where a value begins and ends in a text, and the value."""
+
+_value = json.JSONDecoder().raw_decode
+_between: Any = re.compile(r"[\s,:]*").match
+
+
+def hits_in(text: str, search: Search) -> list[Part]:
+    """Return the hits of a search.
+
+    Raises:
+        UnavailableError: The search failed, or only a part of the shards answered in time: perhaps
+            because we asked for more than the client.
+    """
+    try:
+        whole = _parts(text, 0)
+        if search.place is not None:
+            whole = _parts(text, _parts(text, whole["responses"][0])[search.place][0])
+        if whole["timed_out"][2] or whole["_shards"][2].get("failed"):
+            raise UnavailableError("partial")
+        return [*_parts(text, _parts(text, whole["hits"][0])["hits"][0]).values()]
+    except (ValueError, KeyError, IndexError):
+        raise UnavailableError("reply") from None
+
+
+def with_page(text: str, search: Search, hits: Sequence[Part], order: Sequence[int]) -> str:
+    """Return a reply with a page of these hits, in a new order; those it lacks follow."""
+    if not hits:
+        return text
+    ordered = [*(hits[number] for number in order), *hits[len(order) :]]
+    page = ordered[search.plan.start : search.plan.start + search.plan.size]
+    written = ",".join(text[begin:end] for begin, end, _ in page)
+    return text[: hits[0][0]] + written + text[hits[-1][1] :]
+
+
+def in_pages(reply: bytes, searches: Sequence[Search]) -> bytes:
+    """Return a reply to whole windows as the cluster would have given pages of them.
+
+    Raises:
+        UnavailableError: See :func:`hits_in`.
+    """
+    text = reply.decode("utf-8", "surrogateescape")
+    for search in searches:
+        text = with_page(text, search, hits_in(text, search), ())
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _parts(text: str, at: int) -> dict[Any, Part]:
+    """Return the members of the object, or the elements of the array, that starts there."""
+    parts, is_object = dict[Any, Part](), text[at] == "{"
+    at = _between(text, at + 1).end()
+    while text[at] not in "]}":
+        name: Any = len(parts)
+        if is_object:
+            name, at = _value(text, at)
+            at = _between(text, at).end()
+        value, end = _value(text, at)
+        parts[name] = at, end, value
+        at = _between(text, end).end()
+    return parts

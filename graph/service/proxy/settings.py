@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from fairqr.base.errors import ConfigError
 from fairqr.base.yaml_file import load_yaml
 from fairqr.graph.search.context import Context, checked_context
-from fairqr.retrieval.sources.schema import validated
-from fairqr.retrieval.sources.source import Address, check_server
+from fairqr.retrieval.fairness.dimension import dimensions_of
+from fairqr.retrieval.sources.schema import Schema, validated
+from fairqr.retrieval.sources.source import Address, Source, check_server, load_source
 
 Mode = Literal["shadow", "fair"]
 
@@ -26,11 +28,18 @@ class ProxiedIndex(BaseModel, frozen=True, extra="forbid"):
     memory: Path | None = Field(None, description="The file of what groups are owed; off if none.")
     parameters: dict[str, Any] = Field({}, description="Those of a search, such as target and k.")
 
-    @field_validator("parameters")
-    @classmethod
-    def _are_of_a_list(cls, given: dict[str, Any]) -> dict[str, Any]:
-        checked_context(Context, given)
-        return given
+    def opened(self, folder: Path) -> tuple[Source, Context]:
+        """Return the source and what to aim at.
+
+        Raises:
+            InputError: The source is missing or wrong, or the parameters do not fit it.
+        """
+        source = load_source(folder / self.source)
+        context = checked_context(Context, self.parameters)
+        schema = Schema(attributes=source.attributes)
+        measured = dimensions_of(schema, context.attributes, intersect=context.intersect)
+        context.effective_target.check([it.attribute for it in measured])
+        return source, context
 
 
 class ProxySettings(BaseModel, frozen=True, extra="forbid"):
@@ -60,14 +69,36 @@ class ProxySettings(BaseModel, frozen=True, extra="forbid"):
         check_server(url)
         return url.rstrip("/")
 
+    @model_validator(mode="after")
+    def _fit_together(self) -> ProxySettings:
+        if self.key and not self.certificate:
+            raise ValueError("key has no certificate")
+        try:
+            self.trusted()
+            if self.certificate:
+                server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+                key = self.key and self.folder / self.key
+                server.load_cert_chain(self.folder / self.certificate, key)
+        except OSError as error:
+            why = error.strerror or "it is none"
+            raise ValueError(f"a certificate cannot be read: {why.lower()}") from None
+        return self
+
+    def trusted(self) -> ssl.SSLContext:
+        """Return what the cluster's certificate is checked by."""
+        return ssl.create_default_context(cafile=self.ca and self.folder / self.ca)
+
 
 def proxy_settings(path: Path) -> ProxySettings:
     """Read the settings of a proxy; its paths are relative to the file.
 
     Raises:
-        ConfigError: The file is missing, or wrong.
+        InputError: The file, or one that it names, is missing or wrong.
     """
     given = load_yaml(path, "settings", ConfigError)
     if isinstance(given, dict):
         given = {**given, "folder": path.absolute().parent}
-    return validated(ProxySettings, given, f"The proxy {path}", ConfigError)
+    settings = validated(ProxySettings, given, f"The proxy {path}", ConfigError)
+    for index in settings.indexes.values():
+        index.opened(settings.folder)
+    return settings

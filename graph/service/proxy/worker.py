@@ -6,36 +6,33 @@ Whatever happens to it, the proxy goes on and shows the cluster's own hits.
 from __future__ import annotations
 
 import asyncio
-import json
-import math
+import logging
 import os
+import pickle
 import resource
-import signal
+import sys
 import threading
-import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from asyncio.subprocess import PIPE
+from collections.abc import Sequence
 from contextlib import suppress
-from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 from typing import Any
 
-from fairqr.graph.service.proxy.ordering import IndexOrder, NotRerankedError, opened
+from fairqr.base.errors import FairqrError
+from fairqr.graph.service.proxy.ordering import IndexOrder, Told, opened, reranked
+from fairqr.graph.service.proxy.requests import Search, UnavailableError
 from fairqr.graph.service.proxy.settings import proxy_settings
 
-Parts = Sequence[Mapping[str, Any]]
-Told = dict[str, Any]
-
 FROZEN = 5.0
-"""Seconds without any answer after which the process is ended."""
+"""Seconds of silence after which we ask the process for a sign, and after as many more end it."""
 
 BEHIND = 32
 """So many searches may wait for it; others are shown as they are."""
 
+LONGEST_PAUSE = 30.0
+"""Seconds between two starts that fail."""
 
-class UnavailableError(Exception):
-    """Nothing is re-ranked; the text is one word that says why."""
+log = logging.getLogger(__name__)
 
 
 class Worker:
@@ -46,113 +43,140 @@ class Worker:
     """
 
     def __init__(self, settings: Path) -> None:
-        self._settings, self._broken = settings, asyncio.Event()
-        self._pool: ProcessPoolExecutor | None = None
-        self._waiting: dict[Future[Any], float] = {}
-        self._heard = 0.0
+        self._settings = settings
+        self._input: asyncio.StreamWriter | None = None
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._number = 0
 
     async def keep(self) -> None:
         """Start the process, and start it again whenever it ends, until this is cancelled."""
         pause = 0.1
         while True:
-            begun, spawned = time.monotonic(), get_context("spawn")
-            with (
-                ProcessPoolExecutor(1, spawned, _begin, (self._settings,)) as pool,
-                suppress(BrokenProcessPool),
-            ):
-                process = await asyncio.wrap_future(pool.submit(os.getpid))
-                await self._watch(pool, process)
-            pause = 0.1 if time.monotonic() - begun > FROZEN else min(5.0, 2 * pause)
+            try:
+                why = await self._live()
+            except (EOFError, OSError) as error:
+                why = f"The process that does it ends ({type(error).__name__})."
+            pause = 0.1 if self._input else min(LONGEST_PAUSE, 2 * pause)
+            self._input = None
+            self._asked.clear()
+            log.warning("Nothing is re-ranked at present. %s", why)
             await asyncio.sleep(pause)
 
-    async def ask(self, parts: Parts, reply: bytes, within: float) -> tuple[list[Told], bytes]:
-        """Have a reply of the cluster re-ranked; return what was done to each search of it.
+    def check(self) -> None:
+        """Check that the process takes another search.
+
+        Raises:
+            UnavailableError: It does not.
+        """
+        if self._input is None:
+            raise UnavailableError("worker")
+        if len(self._asked) >= BEHIND:
+            raise UnavailableError("busy")
+
+    async def ask(
+        self, searches: Sequence[Search], reply: bytes, within: float
+    ) -> tuple[list[Told | str], bytes]:
+        """Have a reply of the cluster re-ranked; see :func:`reranked`.
 
         Args:
-            parts: What to do with each search.
+            searches: The searches, in the order of the reply.
             reply: The reply.
             within: Seconds to wait.
 
         Raises:
             UnavailableError: It is not done.
         """
-        if self._pool is None:
-            raise UnavailableError("worker")
-        if len(self._waiting) >= BEHIND:
-            raise UnavailableError("busy")
+        self.check()
         try:
-            asked = self._pool.submit(_rerank, parts, reply)
-            self._waiting[asked] = time.monotonic()
-            asked.add_done_callback(self._answered)
             async with asyncio.timeout(within):
-                why, told, body = await asyncio.wrap_future(asked)
+                why, told, shown = await self._ask(searches, reply)
         except TimeoutError:
-            raise UnavailableError("slow") from None
-        except BrokenProcessPool:
-            self._broken.set()
-            raise UnavailableError("worker") from None
+            raise UnavailableError("slow" if self._input else "worker") from None
         if why:
             raise UnavailableError(why)
-        return told, body
+        return told, shown
 
-    def _answered(self, asked: Future[Any]) -> None:
-        self._waiting.pop(asked, None)
-        self._heard = time.monotonic()
+    def _ask(self, *what: Any) -> asyncio.Future[Any]:
+        self._number += 1
+        # It stays here until it is answered, even if nobody waits for it any more.
+        asked = self._asked[self._number] = asyncio.get_running_loop().create_future()
+        if self._input:
+            self._input.write(pickle.dumps((self._number, what)))
+        return asked
 
-    async def _watch(self, pool: ProcessPoolExecutor, process: int) -> None:
-        """Wait until the process has ended, and end it if it is frozen."""
-        self._pool = pool
-        self._broken.clear()
+    async def _live(self) -> str:
+        """Run the process, and return why it could not start or was ended."""
+        # -P: no file of the current folder is taken for a module.
+        program = (sys.executable, "-P", "-m", __name__, str(self._settings))
+        how: Any = {"stdin": PIPE, "stdout": PIPE, "start_new_session": True}
+        process: Any = await asyncio.create_subprocess_exec(*program, **how)
         try:
-            while not self._broken.is_set():
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(FROZEN / 5):
-                        await self._broken.wait()
-                now, since = time.monotonic(), min(self._waiting.values(), default=math.inf)
-                if now - max(since, self._heard) > FROZEN:
-                    return
+            _, why = await _heard(process.stdout)
+            if why:
+                return str(why)
+            self._input, sign = process.stdin, None
+            while True:
+                try:
+                    async with asyncio.timeout(FROZEN):
+                        number, answer = await _heard(process.stdout)
+                except TimeoutError:
+                    if sign and not sign.done():
+                        return "The process that does it is frozen."
+                    sign = self._ask()
+                    continue
+                if not (asked := self._asked.pop(number)).done():
+                    asked.set_result(answer)
         finally:
-            self._pool = None
             with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+                process.kill()
+            await process.wait()
 
 
-_loop = asyncio.new_event_loop()
-_orders: dict[str, IndexOrder] = {}
+async def _heard(output: asyncio.StreamReader) -> Any:
+    size = int.from_bytes(await output.readexactly(8))
+    return pickle.loads(await output.readexactly(size))  # noqa: S301  of our own process
 
 
-def _begin(path: Path) -> None:
-    """Make this process ready: what it does later, such as encoding, goes on between searches."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the proxy ends it
-    os.dup2(2, 1)  # what anything prints is no output of the command
-    threading.Thread(target=_end_with_the_proxy, daemon=True).start()
-    settings = proxy_settings(path)
-    most = settings.memory * 2**20
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-    threading.Thread(target=_loop.run_forever, daemon=True).start()
-    _orders.update(asyncio.run_coroutine_threadsafe(opened(settings), _loop).result())
+async def _answer_all(path: Path) -> None:
+    """Re-rank what is asked on stdin, until it is closed: that is when the proxy has ended."""
+    orders: dict[str, IndexOrder] = {}
+    loop, output = asyncio.get_running_loop(), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what anything prints is no answer
 
+    def tell(number: int, *answer: Any) -> None:
+        told = pickle.dumps((number, *answer))
+        output.write(len(told).to_bytes(8) + told)
+        output.flush()
 
-def _end_with_the_proxy() -> None:
-    proxy = parent_process()
-    if proxy is not None:
-        connection.wait([proxy.sentinel])
-        os._exit(1)
+    async def answer(number: int, what: Sequence[Any]) -> None:
+        try:
+            tell(number, ("", *await reranked(orders, *what)) if what else None)
+        except UnavailableError as error:
+            tell(number, (str(error), [], b""))
+        except Exception as error:  # whatever it is, the cluster's own hits are shown
+            tell(number, (type(error).__name__, [], b""))
 
+    def listen() -> None:
+        try:
+            while True:
+                asked = pickle.load(sys.stdin.buffer)  # noqa: S301  of our own process
+                asyncio.run_coroutine_threadsafe(answer(*asked), loop)
+        finally:  # the proxy has ended, or there is no memory to read what it asks
+            os._exit(1)
 
-def _rerank(parts: Parts, reply: bytes) -> tuple[str, list[Told], bytes]:
-    """Return why nothing is re-ranked, or what was done to each search, and the reply."""
+    threading.Thread(target=listen, daemon=True).start()
+    why = ""
     try:
-        return asyncio.run_coroutine_threadsafe(_reranked(parts, reply), _loop).result()
-    except NotRerankedError as error:
-        return str(error), [], b""
-    except Exception as error:  # whatever it is, the cluster's own hits are shown
-        return type(error).__name__, [], b""
+        settings = proxy_settings(path)
+        with suppress(ValueError):  # it is limited to less already
+            resource.setrlimit(resource.RLIMIT_DATA, (settings.memory * 2**20,) * 2)
+        orders.update(await opened(settings))
+    except Exception as error:  # in one sentence, for the log
+        why = str(error) if isinstance(error, FairqrError) else repr(error)
+    tell(0, why)
+    if not why:
+        await asyncio.Event().wait()
 
 
-async def _reranked(parts: Parts, reply: bytes) -> tuple[str, list[Told], bytes]:
-    whole, told = json.loads(reply), []
-    for part in parts:
-        one = whole if part["place"] is None else whole["responses"][part["place"]]
-        told.append(await _orders[part["index"]](one, part))
-    return "", told, json.dumps(whole, separators=(",", ":")).encode()
+if __name__ == "__main__":
+    asyncio.run(_answer_all(Path(sys.argv[1])))

@@ -60,8 +60,7 @@ def test_the_whole_window_is_asked_for(
     assert isinstance(plan, Plan)
     assert (plan.start, plan.size, plan.body["size"]) == page
     assert plan.body["from"] == 0
-    assert "sort" not in plan.body
-    kept = {name: it for name, it in (body or {}).items() if name not in ("from", "size", "sort")}
+    kept = {name: it for name, it in (body or {}).items() if name not in ("from", "size")}
     assert {name: it for name, it in plan.body.items() if name not in ("from", "size")} == kept
 
 
