@@ -186,11 +186,13 @@ class Proxy:
         self, request: Request, lines: Sequence[Any], searches: Sequence[Search]
     ) -> None:
         """Record what was shown and what the fair list would have been, after the reply."""
-        if self._watching < WATCHED:
-            self._watching += 1
-            with suppress(UnavailableError):
-                await self._looked_at(request, lines, searches, PATIENT)
-            self._watching -= 1
+        if self._watching >= WATCHED:
+            self._count(searches, "busy")
+            return
+        self._watching += 1
+        with suppress(UnavailableError):
+            await self._looked_at(request, lines, searches, PATIENT)
+        self._watching -= 1
 
     async def _looked_at(
         self, request: Request, lines: Sequence[Any], searches: Sequence[Search], within: float
@@ -209,12 +211,11 @@ class Proxy:
             except UnavailableError as error:
                 told, shown = [str(error)] * len(searches), in_pages(window, searches)
         except UnavailableError as error:
-            for it in searches:
-                self.seen.count(it.index, str(error))
+            self._count(searches, str(error))
             raise
         for it, one in zip(searches, told, strict=True):
             if isinstance(one, str):
-                self.seen.count(it.index, one)
+                self._count([it], one)
             elif it.fair:
                 self.seen.count(it.index, "re-ranked", time.perf_counter() - begun)
                 self.seen.shown(it, one, "fair")
@@ -222,6 +223,10 @@ class Proxy:
                 self.seen.count(it.index, "shadow")
                 self.seen.shown(it, one, "engine")
         return reply, told, shown
+
+    def _count(self, searches: Sequence[Search], why: str) -> None:
+        for it in searches:
+            self.seen.count(it.index, why if it.fair else f"shadow: {why}")
 
     async def _windows(
         self, request: Request, lines: Sequence[Any], searches: Sequence[Search]

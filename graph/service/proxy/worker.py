@@ -54,8 +54,8 @@ class Worker:
         while True:
             try:
                 why = await self._live()
-            except (EOFError, OSError) as error:
-                why = f"The process that does it ends ({type(error).__name__})."
+            except OSError as error:
+                why = f"The process that does it cannot start: {error.strerror}."
             pause = 0.1 if self._input else min(LONGEST_PAUSE, 2 * pause)
             self._input = None
             self._asked.clear()
@@ -72,6 +72,8 @@ class Worker:
             raise UnavailableError("worker")
         if len(self._asked) >= BEHIND:
             raise UnavailableError("busy")
+        if any(asked.cancelled() for asked in self._asked.values()):
+            raise UnavailableError("slow")  # somebody has waited for nothing already
 
     async def ask(
         self, searches: Sequence[Search], reply: bytes, within: float
@@ -126,6 +128,8 @@ class Worker:
                     continue
                 if not (asked := self._asked.pop(number)).done():
                     asked.set_result(answer)
+        except EOFError:
+            return f"The process that does it ended with {await process.wait()}."
         finally:
             with suppress(ProcessLookupError):
                 process.kill()

@@ -36,6 +36,8 @@ T = TypeVar("T")
 SERVICE = ("fastapi", "limits", "procrastinate", "prometheus_client", "sqlalchemy", "uvicorn")
 """The libraries of the extra ``service``."""
 
+LOG = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
 YOUNG_OBJECTS = 10_000
 """A search has some thousands at once, and leaves hardly any."""
 
@@ -134,6 +136,7 @@ def proxy(file: Path) -> None:
     from fairqr.graph.service.proxy.app import serve as serve_proxy
     from fairqr.graph.service.proxy.settings import proxy_settings
 
+    logging.basicConfig(format=LOG)
     settings = proxy_settings(file)
     with bound(settings) as listener:
         url = url_of(listener).replace("http:", "https:" if settings.certificate else "http:")
@@ -246,7 +249,7 @@ def _settings(
         library(name, "This command", extra, ConfigError)
     if base_url is not None and not models:
         raise InputError("--base-url belongs to a model; name the model with --model.")
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(format=LOG)
     offered = {name: {"base_url": base_url} for name in models or ()}
     return service_settings(models={**offered, "feedback": {}} if models else None, **changes)
 
