@@ -80,9 +80,9 @@ class IndexOrder:
         ranks = [1 / rank for rank in range(1, len(hits) + 1)]
         listed = Hits([*map(str, range(len(hits)))], ranks, members)
         listed = await self.evidence.known(words, [self._text(hit) for hit in hits], listed)
-        context = self.context.model_copy(update={"k": min(self.context.k, len(hits))})
         owed = self.ledger.owed if self.ledger else None
-        found = fair_order(Schema(attributes=self.source.attributes), context, listed, owed)
+        schema = Schema(attributes=self.source.attributes)
+        found = fair_order(schema, self.context, listed, owed)
         return {
             "by": "ranks" if listed.relevance is None else "vectors",
             "before": [found.before.value, found.before.relevance, found.before.fairness],
