@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.graph.search.context import Context
-from fairqr.retrieval.engines.engine import Memberships, Query, SearchEngine
+from fairqr.retrieval.engines.engine import Memberships, Query, SearchEngine, lexical_of
 from fairqr.retrieval.fairness.dimension import dimensions_of
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sources.schema import Attribute
+
+WORDS, BEST = 300, 3
+"""By how many first characters a text is searched for, and in how many documents."""
 
 KEPT, SECONDS_KEPT = 100_000, 60.0
 """How many looked-up labels we keep, and for how long: a changed label counts after that."""
@@ -77,6 +80,19 @@ class Labels:
                 f"No document has a label of {named}; send labels or fields, or ids of the source."
             )
         return rows
+
+
+async def ids_of(engine: SearchEngine, texts: Sequence[str]) -> list[str]:
+    """Return the id of a document of the source that has each text; empty if none is found."""
+    found = await lexical_of(engine).search([Query(text[:WORDS], BEST) for text in texts])
+    documents = await engine.documents([*{id_ for hits in found for id_ in hits.ids}])
+    whole = {it.id: " ".join(f"{it.title} {it.text}".split()) for it in documents}
+
+    def has(id_: str, text: str) -> bool:
+        return bool(words := " ".join(text.split())) and words in whole.get(id_, "")
+
+    every = zip(texts, found, strict=True)
+    return [next((id_ for id_ in hits.ids if has(id_, text)), "") for text, hits in every]
 
 
 def labelled(attribute: Attribute, rows: FloatArray) -> NDArray[np.bool_]:

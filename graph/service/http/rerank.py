@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.graph.documented import Documented
-from fairqr.graph.doors.labels import Labels, labelled
+from fairqr.graph.doors.labels import Labels, ids_of, labelled
 from fairqr.graph.doors.order import Shown, fair_order
 from fairqr.graph.search.result import Shares
 from fairqr.graph.service.engine.requests import parsed
@@ -70,8 +70,8 @@ class RerankRequest(Documented):
 
     Attributes:
         model: The source whose attributes count, perhaps with options:
-            ``notables?attributes=gender&fairness_weight=2``. With ``documents=ids``, documents that
-            are texts are ids of the source.
+            ``notables?attributes=gender&fairness_weight=2``. With ``documents=ids``, texts are ids
+            of the source; with ``documents=texts``, they are looked up in it.
         query: What was searched for.
         documents: Texts or objects, best first unless they have scores.
         top_n: How many to return; by default all.
@@ -144,8 +144,9 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
     name, _, options = asked.model.partition("?")
     read = parse_qs(options, keep_blank_values=True).items()
     given = {it: values if values[1:] else values[0] for it, values in read} | asked.fairqr
-    if are_ids := given.get("documents") == "ids":
-        del given["documents"]
+    texts = given.pop("documents", "")
+    if texts not in ("", "ids", "texts"):
+        raise InputError("The option 'documents' is either 'ids' or 'texts', or left out.")
     if unknown := given.keys() - {*OPTIONS}:
         raise InputError(
             f"A list is not re-ranked by '{one_line(min(unknown), 80)}'; use {', '.join(OPTIONS)}."
@@ -161,13 +162,15 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
             engine.schema.attribute(attribute)
         labels = Labels(engine, context, strict=True)
         own = {it: [one.label(how) for one in documents] for it, how in labels.attributes.items()}
-        ids = [one.id or (one.text if are_ids else "") for one in documents]
+        written = [one.text for one in documents]
+        ids = [one.id or (one.text if texts == "ids" else "") for one in documents]
+        if texts == "texts":
+            ids = await ids_of(engine, written)
         members = await labels.of(ids, own)
         listed = {it: rows[order] for it, rows in members.items()}
         hits = Hits([*map(str, order)], [1 / rank for rank in range(1, size + 1)], listed)
-        if not (scores or are_ids):
-            texts = [one.text for one in documents]
-            hits = await parts.evidence.estimated(asked.query, texts, hits)
+        if not scores and texts != "ids":
+            hits = await parts.evidence.estimated(asked.query, written, hits)
         found = await asyncio.to_thread(fair_order, engine.schema, context, hits)
     results: list[dict[str, Any]] = [
         {"index": order[place], "relevance_score": 1 - rank / size}
