@@ -15,11 +15,14 @@ from fairqr.retrieval.encoders.encoder import Float32Array, KeptVectors
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.engine import Hits
 from fairqr.retrieval.engines.hybrid.texts import LONGEST, RANKED, TextReader
-from fairqr.retrieval.fairness.relevance import CALIBRATED, POOL, rank_evidence
+from fairqr.retrieval.fairness.relevance import CALIBRATED, FEEDBACK, POOL, rank_evidence
 from fairqr.retrieval.texts.sendable import sendable
 
 WITHIN = 30.0
 """Seconds that a list may wait to be encoded; each takes all processors in turn."""
+
+SHORT = 5 * FEEDBACK
+"""Of a shorter list, the documents that move a query would be too many."""
 
 
 class ListEvidence:
@@ -92,6 +95,7 @@ def _read(query: str, texts: Sequence[str]) -> list[str]:
 
 def _estimated(reader: TextReader, rows: Float32Array, hits: Hits) -> Hits:
     asked, own, similar = rows[0], rows[1:], np.zeros(len(hits))
-    similar[: len(own)] = reader.likeness(asked, own, (range(len(own)), own))
+    movers = own if len(own) >= SHORT else own[:0]
+    similar[: len(own)] = reader.likeness(asked, own, (range(len(movers)), movers))
     ranks = rank_evidence(hits.ids, hits.ids[:RANKED])
     return replace(hits, relevance=CALIBRATED.rank.probability(ranks, similar))

@@ -6,7 +6,7 @@ import asyncio
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat
 from starlette.requests import Request
 from starlette.responses import Response
@@ -132,7 +132,14 @@ class RerankResult(Documented):
 
 @router.post(RERANK[1], include_in_schema=False)  # as Cohere's newer clients ask
 @router.post(RERANK[0], response_model=RerankResult, response_model_exclude_none=True)
-async def rerank(asked: RerankRequest, request: Request) -> Response:
+async def rerank(
+    asked: RerankRequest,
+    request: Request,
+    model: Annotated[
+        str,
+        Query(max_length=2000, description="Replaces that of the body, which some clients fix."),
+    ] = "",
+) -> Response:
     """Re-rank a list so that groups get a fair share of the exposure.
 
     Documents without scores are taken to come best first; if the service has MiniLM, their texts
@@ -141,7 +148,7 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
     parts, documents, size = parts_of(request), asked.documents, len(asked.documents)
     caps = parts.settings.caps
     caps.check("depth", size, "The number of documents")
-    name, _, options = asked.model.partition("?")
+    name, _, options = (model or asked.model).partition("?")
     read = parse_qs(options, keep_blank_values=True).items()
     given = {it: values if values[1:] else values[0] for it, values in read} | asked.fairqr
     texts = given.pop("documents", "")

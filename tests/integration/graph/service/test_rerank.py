@@ -1,0 +1,383 @@
+"""The door for lists that others found: ``POST /v1/rerank``, as other software asks it.
+
+Cohere's and LangChain's clients are real here. The requests of LiteLLM, LangChain's ``JinaRerank``
+and LibreChat were recorded from their real clients; those of open-webui, Elasticsearch and
+OpenSearch are written as their sources build them, from the configurations on our page.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import cohere
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_cohere import CohereRerank
+from langchain_core.documents import Document as Passage
+
+from fairqr import Context, FairReranker
+from fairqr.base.errors import BusyError, TargetError
+from fairqr.graph.doors import evidence, labels
+from fairqr.graph.doors.labels import Labels
+from fairqr.retrieval.engines.engine import Hits
+from fairqr.retrieval.engines.opening import open_source
+from fairqr.retrieval.sources.source import load_source
+from tests.integration.model_server import write_people
+from tests.integration.service_client import Served, a_key, a_service
+
+PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "rerank-a-list.md"
+GENDER: dict[str, Any] = {"groups": ["female", "male"], "population": {"female": 0.5, "male": 0.5}}
+PLACE = {"field": "continent", "groups": ["Europe", "Asia", "Africa"], "unknown": "group"}
+FIELDED = {"gender": {**GENDER, "field": "gender"}, "place": PLACE}
+FILED = {"gender": {**GENDER, "labels": "gender.csv"}, "place": PLACE}
+JSON = {"Content-Type": "application/json"}
+
+
+def without_some_labels(document: dict[str, Any]) -> dict[str, Any]:
+    number = int(document["id"][1:])
+    every = {"gender": 7, "continent": 5}
+    return {it: value for it, value in document.items() if it not in every or number % every[it]}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """Two sources of people, some of whom have no label: one reads genders from a file."""
+    folder = tmp_path_factory.mktemp("rerank")
+    path = write_people(folder / "partly", without_some_labels)
+    (folder / "partly" / "schema.yaml").unlink()
+    known = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [f"{it['id']},{it['gender']}" for it in known if "gender" in it]
+    (folder / "gender.csv").write_text("\n".join(["id,group", *rows]))
+    for name, attributes in (("fielded", FIELDED), ("filed", FILED)):
+        source = {"name": name, "engine": "tantivy", "documents": str(path)}
+        text = yaml.safe_dump({**source, "attributes": attributes})
+        (folder / f"{name}.yaml").write_text(text)
+    return folder, known
+
+
+@pytest.fixture(scope="module")
+def service(world: tuple[Path, list[dict[str, Any]]]) -> Iterator[Served]:
+    files = [str(world[0] / f"{name}.yaml") for name in ("fielded", "filed")]
+    settings = f"sources = {json.dumps(files)}\nlimits.rate = ''"
+    with a_service(world[0] / "served", settings=settings) as running:
+        yield running
+
+
+def as_sent(how: str, person: dict[str, Any]) -> Any:
+    """Return a document as a client sends it that knows labels in this way."""
+    own = {"gender": person.get("gender"), "place": person.get("continent")}
+    return {
+        "members": {"text": "", **{it: person.get(it) for it in ("gender", "continent")}},
+        "fields": {"fields": {it: person.get(it) for it in ("gender", "continent")}},
+        "labels": {"labels": {it: label for it, label in own.items() if label}},
+        "id": {"id": person["id"]},
+        "ids": person["id"],
+        "texts": person["text"],
+    }[how]
+
+
+def order_of(reply: dict[str, Any]) -> list[int]:
+    scores = [one["relevance_score"] for one in reply["results"]]
+    assert all(one > other for one, other in pairwise(scores))
+    return [one["index"] for one in reply["results"]]
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_the_list_is_that_of_the_re_ranker(
+    service: Served, world: tuple[Path, list[dict[str, Any]]], data: st.DataObject
+) -> None:
+    """Exactly, however labels come, with scores and without, whatever is asked for."""
+    people = data.draw(st.lists(st.sampled_from(world[1]), min_size=1, max_size=40))
+    how = data.draw(st.sampled_from(["members", "fields", "labels", "id", "ids", "texts"]))
+    source = "fielded" if how in ("members", "fields") else "filed"
+    options: dict[str, Any] = data.draw(
+        st.sampled_from(
+            [
+                {},
+                {"attributes": ["gender"]},
+                {"attributes": ["gender", "place"], "intersect": True},
+                {"target": "gender=female:0.5,male:0.5", "k": 7},
+                {"fairness_weight": 4, "discount": "rbp(0.8)", "k": 30},
+            ]
+        )
+    )
+    documents = [as_sent(how, person) for person in people]
+    first = list(range(len(people)))
+    if data.draw(st.booleans()) and isinstance(documents[0], dict):
+        scores = data.draw(st.lists(st.integers(-3, 3), min_size=len(first), max_size=len(first)))
+        documents = [{**one, "score": it} for one, it in zip(documents, scores, strict=True)]
+        first.sort(key=lambda place: -scores[place])
+    top_n = data.draw(st.none() | st.integers(1, 50))
+    body = {"model": source, "query": "physicist", "documents": documents, "fairqr": options}
+    body["model"] += f"?documents={how}" if how in ("ids", "texts") else ""
+    body |= {"top_n": top_n, "return_documents": True}
+    answer = service.client.post("/v1/rerank", json=body)
+    own = [(people[place].get("gender"), people[place].get("continent")) for place in first]
+    if not any(
+        gender or (place and options.get("attributes") != ["gender"]) for gender, place in own
+    ):
+        assert answer.status_code == 422
+        assert "No document has a label" in answer.json()["detail"]
+        return
+    passages = [
+        Passage("", metadata={"gender": gender, "continent": place, "place": first[number]})
+        for number, (gender, place) in enumerate(own)
+    ]
+    context = Context.of(**{"k": top_n or 20, **options})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            ranker = FairReranker(labels={"attributes": FIELDED}, context=context)
+            fair = [it.metadata["place"] for it in ranker.compress_documents(passages, "any")]
+        except TargetError:
+            assert answer.status_code == 422
+            return
+    assert answer.status_code == 200, answer.text
+    reply = answer.json()
+    assert order_of(reply) == [*fair, *(it for it in first if it not in fair)][:top_n]
+    sent = [{"text": one} if isinstance(one, str) else one for one in documents]
+    assert [one["document"] for one in reply["results"]] == [sent[it] for it in order_of(reply)]
+    told, named = reply["fairqr"], options.get("attributes", ["gender", "place"])
+    missing = {"gender": sum(not it for it, _ in own), "place": sum(not it for _, it in own)}
+    assert told["unlabelled"] == {name: missing[name] for name in named}
+
+
+IDS = ["p01", "p04", "p08", "p03", "p10", "p06"]
+FAIR = [0, 3, 1, 2, 5, 4]
+"""The order of these six, of whom the fourth and the sixth are women."""
+MODEL = "filed?attributes=gender&k=6&documents=ids"
+
+
+@pytest.mark.parametrize("kind", [cohere.ClientV2, cohere.Client])
+def test_the_client_of_cohere(service: Served, kind: Any) -> None:
+    client = kind(api_key="theirs", base_url=service.url.rstrip("/"))
+    found = client.rerank(model=MODEL, query="physicist", documents=IDS)
+    assert [it.index for it in found.results] == FAIR
+    with pytest.raises(cohere.UnprocessableEntityError, match="No document has a label"):
+        client.rerank(model="filed", query="physicist", documents=["a", "b"])
+
+
+def test_the_client_of_langchain(service: Served) -> None:
+    ranker = CohereRerank(
+        base_url=service.url.rstrip("/"), cohere_api_key="theirs", model=MODEL, top_n=4
+    )
+    assert [it["index"] for it in ranker.rerank(IDS, "physicist")] == FAIR[:4]
+    by_text = ranker.model_copy(update={"model": "filed?attributes=gender&documents=texts"})
+    passages = [Passage(f"A physicist. {it}") for it in IDS]
+    with pytest.raises(cohere.UnprocessableEntityError, match="No document has a label"):
+        by_text.compress_documents(passages, "physicist")
+
+
+OBJECTS = [{"id": it, "text": "a physicist"} for it in IDS]
+BY_ID = {"model": MODEL, "query": "physicist", "documents": IDS}
+BY_OBJECT = {"model": "filed?attributes=gender&k=6", "query": "physicist", "documents": OBJECTS}
+BY_JINA = {**BY_ID, "model": "jina-reranker-v2-base-multilingual"}
+FOR_IT = f"/v1/rerank?{urlencode({'model': MODEL})}"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/rerank", {**BY_ID, "top_n": 4, "return_documents": True}),
+        ("/v1/rerank", {**BY_OBJECT, "top_n": 4, "return_documents": True}),
+        ("/v2/rerank", {**BY_OBJECT, "top_n": 4, "return_documents": True}),
+        ("/v1/rerank", {**BY_OBJECT, "rank_fields": ["text"], "max_chunks_per_doc": None}),
+        ("/v1/rerank", {**BY_OBJECT, "truncate_prompt_tokens": -1, "top_n": 6}),
+        ("/v1/rerank", {**BY_ID, "top_n": len(IDS)}),
+        (FOR_IT, {**BY_JINA, "top_n": 5, "return_documents": True}),
+    ],
+    ids=["jina", "litellm-jina", "litellm-cohere", "cohere", "vllm", "open-webui", "librechat"],
+)
+def test_the_requests_of_other_clients(service: Served, path: str, body: dict[str, Any]) -> None:
+    """They always send a token of their own, as text and score in the order that we chose."""
+    for token in ("Bearer theirs", "Bearer"):
+        headers = {"Authorization": token}
+        reply = service.client.post(path, json=body, headers=headers).json()
+        assert order_of(reply) == FAIR[: body.get("top_n")]
+        assert reply["usage"] == {"prompt_tokens": 0, "total_tokens": 0}
+    if body.get("return_documents"):
+        texts = [it if isinstance(it, str) else it["text"] for it in body["documents"]]
+        assert [one["document"]["text"] for one in reply["results"]] == [texts[i] for i in FAIR][
+            : body["top_n"]
+        ]
+
+
+def configured(title: str) -> Any:
+    """Return a configuration that our page gives."""
+    found = re.search(rf'```json title="{title}"\n(.*?)```', PAGE.read_text(), re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+def filled(template: str, **values: str) -> bytes:
+    for name, value in values.items():
+        template = template.replace(f"${{{name}}}", value)
+    assert "${" not in template
+    return template.replace("people?", "filed?attributes=gender&k=6&").encode()
+
+
+def test_the_requests_of_elasticsearch(service: Served) -> None:
+    """As its custom service makes them, which takes every document's score, and sorts by them."""
+    told = configured("inference.json")["service_settings"]
+    assert filled(told["headers"]["Authorization"], key="fqr_1") == b"Bearer fqr_1"
+    body = filled(told["request"], query=json.dumps('a "b"'), input=json.dumps(IDS))
+    headers = {"Content-Type": told["headers"]["Content-Type"]}
+    reply = service.client.post("/v1/rerank", content=body, headers=headers).json()
+    paths = {name: path.split(".") for name, path in told["response"]["json_parser"].items()}
+    found = {name: [it[last] for it in reply["results"]] for name, (_, _, last) in paths.items()}
+    assert {tuple(path[:2]) for path in paths.values()} == {("$", "results[*]")}
+    by_place = dict(zip(found["reranked_index"], found["relevance_score"], strict=True))
+    assert sorted(range(len(IDS)), key=by_place.__getitem__, reverse=True) == FAIR
+
+
+def test_the_requests_of_opensearch(service: Served) -> None:
+    """As its connector makes them, with Cohere's functions: every document needs a score."""
+    told = configured("connector.json")
+    (action,) = told["actions"]
+    assert {action["pre_process_function"], action["post_process_function"]} == {
+        "connector.pre_process.cohere.rerank",
+        "connector.post_process.cohere.rerank",
+    }
+    given = {"query": "physicist", "documents": json.dumps(IDS), **told["parameters"]}
+    body = filled(action["request_body"], **{f"parameters.{it}": v for it, v in given.items()})
+    reply = service.client.post("/v1/rerank", content=body, headers=JSON).json()
+    scores = [0.0] * len(IDS)
+    for one in reply["results"]:
+        scores[one["index"]] = one["relevance_score"]
+    assert sorted(range(len(IDS)), key=lambda place: -scores[place]) == FAIR
+    (processor,) = configured("pipeline.json")["response_processors"]
+    assert processor["rerank"]["context"]["document_fields"] == ["id"]
+
+
+WOMAN, MAN = {"text": "a", "gender": "female"}, {"text": "b", "gender": "male"}
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "sentence"),
+    [
+        ({"documents": []}, 422, "'documents' is wrong"),
+        ({"documents": "all"}, 422, "'documents' is wrong"),
+        ({"documents": [WOMAN, 7]}, 422, "'documents.1' is wrong"),
+        ({"documents": [WOMAN, {"text": ["b"]}]}, 422, "'documents.1.text' is wrong"),
+        ({"documents": [{**WOMAN, "score": "high"}]}, 422, "'documents.0.score' is wrong"),
+        ({"documents": [{**WOMAN, "score": 1}, MAN]}, 422, "give all or none"),
+        ({"documents": ["a", "b"]}, 422, "No document has a label of gender or place; send labels"),
+        ({"documents": [WOMAN, {"gender": "f"}]}, 422, "The gender of document 1 cannot be read"),
+        ({"documents": [{"labels": {"gendr": "female"}}]}, 422, "no attribute 'gendr'"),
+        ({"documents": [{"gender": [["female"]]}]}, 422, "The gender of document 0 cannot be read"),
+        ({"documents": [{"gender": {"female": -1}}]}, 422, "must be 0 or more"),
+        ({"query": " "}, 422, "query is empty"),
+        ({"query": {"text": "a"}}, 422, "'query' is wrong"),
+        ({"query": "a" * 2001}, 422, "length of the query"),
+        ({"top_n": 0}, 422, "'top_n' is wrong"),
+        ({"model": "nobody"}, 403, "The index 'nobody' is not offered"),
+        ({"model": "../fielded"}, 404, "There is no index"),
+        ({"model": "fielded?attributes=age"}, 422, "no attribute 'age'"),
+        ({"model": "fielded?attributes="}, 422, "no attribute ''"),
+        ({"model": "fielded?method=mmr"}, 422, "not re-ranked by 'method'; use attributes,"),
+        ({"model": "fielded?k=1&k=2"}, 422, "'k' is wrong"),
+        ({"model": "fielded?documents=all"}, 422, "either 'ids' or 'texts'"),
+        ({"fairqr": {"k": 101}}, 422, "at most 100 (k)"),
+        ({"fairqr": {"query": "other"}}, 422, "not re-ranked by 'query'"),
+        ({"fairqr": {"target": "gender=female:2"}}, 422, "target"),
+        ({"fairqr": {"target": "corpus:1"}}, 422, "so the target cannot have the part 'corpus'"),
+        ({"documents": [WOMAN] * 1001}, 422, "The number of documents is 1,001"),
+        ({"documents": [{**WOMAN, "more": [0] * 25_000}]}, 422, "more than 25,000 values"),
+        ({"documents": [{**WOMAN, "text": "a" * 1_000_000}]}, 413, "more than 1,000,000 bytes"),
+    ],
+)
+def test_a_wrong_list_is_told_in_a_sentence(
+    service: Served, change: dict[str, Any], status: int, sentence: str
+) -> None:
+    """Never a wrong order in silence."""
+    right = {"model": "fielded", "query": "physicist", "documents": [MAN, WOMAN]}
+    answer = service.client.post("/v1/rerank", json={**right, **change})
+    assert (answer.status_code, sentence in answer.json()["detail"]) == (status, True), answer.text
+
+
+@pytest.mark.parametrize("score", ["NaN", "Infinity", "1e999"])
+def test_a_score_is_a_number(service: Served, score: str) -> None:
+    body = f'{{"model": "fielded", "query": "a", "documents": [{{"score": {score}}}]}}'
+    answer = service.client.post("/v1/rerank", content=body, headers=JSON)
+    assert answer.status_code in (400, 422)
+
+
+def test_a_thousand_documents_with_fields_are_a_list_like_any(service: Served) -> None:
+    """Same ids and texts twice are two documents; a list is longer than what k may be."""
+    documents = [
+        {"id": number % 500, "text": "x" * 400, "score": -number, "gender": ("female", "male")[it]}
+        | {f"field{more}": more for more in range(15)}
+        for number, it in enumerate(number % 4 > 0 for number in range(1000))
+    ]
+    body = {"model": "fielded?attributes=gender", "query": "physicist", "documents": documents}
+    reply = service.client.post("/v1/rerank", json={**body, "top_n": 1000}).json()
+    assert sorted(order_of(reply)) == list(range(1000))
+    assert reply["fairqr"]["unlabelled"] == {"gender": 0}
+    assert reply["fairqr"]["estimated"] is False
+
+
+def test_keys_and_scopes_count_as_for_searches(tmp_path: Path) -> None:
+    body = {"model": "people?attributes=gender", "query": "physicist", "documents": [WOMAN, MAN]}
+    with a_service(tmp_path, "--require-keys") as service:
+        reads = a_key(service.variables, "reads", "read")[1]
+        foreign = {"Authorization": "Bearer theirs"}
+        for headers, status in ((service.key, 200), (reads, 403), (foreign, 401), ({}, 401)):
+            for path in ("/v1/rerank", "/v2/rerank"):
+                answer = service.client.post(path, json=body, headers=headers)
+                assert answer.status_code == status, answer.text
+        other = {**body, "model": "notables"}  # which is not offered
+        answer = service.client.post("/v1/rerank", json=other, headers=service.key)
+        assert answer.status_code == 403
+
+
+async def test_lists_at_the_same_time_keep_their_labels(
+    world: tuple[Path, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though what was looked up is forgotten by another's list meanwhile; others' labels count."""
+    monkeypatch.setattr(labels, "SECONDS_KEPT", -1.0)
+    engine = await open_source(load_source(world[0] / "filed.yaml"))
+    found, other = Labels(engine, Context.of(attributes=["gender"]), strict=True), ["p01", "zz"]
+    asked = engine.search
+
+    async def search(queries: Any) -> list[Hits]:
+        monkeypatch.setattr(engine, "search", asked)
+        await found.of(["p03"], {"gender": [None]})
+        return await asked(queries)
+
+    monkeypatch.setattr(engine, "search", search)
+    rows = await found.of(other, {"gender": [None, "female"]})
+    assert rows["gender"].tolist() == [[0.0, 1.0], [1.0, 0.0]]
+    await engine.aclose()
+
+
+async def test_texts_tell_which_documents_are_relevant(
+    minilm_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the first 200 are read, and none twice; whoever waits for too long is told so."""
+    texts = ["A recipe for onion soup"] * 3 + ["She studied the physics of atoms", " "]
+    ids = [str(place) for place in range(300)]
+    hits, known = Hits(ids[:5], [1.0] * 5, {}), evidence.ListEvidence()
+    assert (await known.known("physicist", texts, hits)).relevance is None  # encoded afterwards
+    chances = (await known.estimated("physicist", texts, hits)).relevance
+    assert chances is not None
+    assert chances[3] > 0.5 > chances[:3].max()
+    again = (await known.known("physicist", texts, hits)).relevance
+    assert again is not None
+    assert again.tolist() == chances.tolist()
+    long = (await known.estimated("physicist", texts * 60, Hits(ids, [1.0] * 300, {}))).relevance
+    assert long is not None
+    assert len(long) == 300
+    assert (await known.estimated("physicist", [" "] * 5, hits)).relevance is None
+    monkeypatch.setattr(evidence, "WITHIN", 0.0)
+    with pytest.raises(BusyError, match="could not be encoded in time"):
+        await known.estimated("another", texts, hits)
