@@ -30,6 +30,7 @@ from fairqr.retrieval.sources.schema import Attribute
 
 QUERIES, TITLES = "raw/queries.json", "raw/titles.json"
 OBSERVATIONS, PAIRS = "raw/observations.jsonl", "raw/pairs.jsonl"
+LISTS = "raw/lists.json"
 
 PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
 
@@ -254,7 +255,7 @@ class AuditFolder(Folder[AuditManifest]):
     manifest_type = AuditManifest
     name = "manifest.json"
     what = "audit"
-    evidence = frozenset((QUERIES, TITLES, OBSERVATIONS, PAIRS))
+    evidence = frozenset((QUERIES, TITLES, OBSERVATIONS, PAIRS, LISTS))
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

@@ -22,8 +22,16 @@ from fairqr.agents.statistics import too_few
 from fairqr.base.errors import FairqrError, InputError, one_line
 from fairqr.base.files import write_beside
 from fairqr.base.yaml_file import load_yaml
-from fairqr.evaluation.audit.bundle import QUERIES, REDACTED, TITLES, AuditFolder, AuditManifest
+from fairqr.evaluation.audit.bundle import (
+    LISTS,
+    QUERIES,
+    REDACTED,
+    TITLES,
+    AuditFolder,
+    AuditManifest,
+)
 from fairqr.evaluation.audit.figures import ALPHA, FEW_CANDIDATES, REASONS, GroupFigures
+from fairqr.evaluation.audit.lists import BothLists, figures_of_lists
 from fairqr.evaluation.audit.measuring import AuditFigures, Contribution, measure
 from fairqr.evaluation.audit.pairs import PairwiseAudit, VersionComparison, compare_versions
 from fairqr.evaluation.audit.queries import Queries
@@ -91,6 +99,7 @@ class Audit:
         figures: Of these.
         titles: Of documents, by id, as far as they are known and may be shown.
         pairs: What the versions of documents say; None if none were given.
+        lists: The engine's list and the fair one of each query, where both are known.
     """
 
     folder: Path
@@ -100,6 +109,7 @@ class Audit:
     figures: AuditFigures
     titles: Mapping[str, str] = field(default_factory=dict)
     pairs: PairwiseAudit | None = None
+    lists: Sequence[BothLists] = ()
 
     @property
     def digest(self) -> str:
@@ -216,6 +226,8 @@ def audit_json(audit: Audit) -> bytes:
         "contributions": [as_data(it) | printed[it.query] for it in figures.contributions],
         "pairs": pairs,
     }
+    if audit.lists:
+        found["lists"] = dict(zip(("both", "arms"), figures_of_lists(audit.lists), strict=True))
     data = json.dumps(as_data(found), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
     # Half of a pair of surrogates, as a JSON of documents may hold, becomes an escape of JSON.
     return f"{data}\n".encode(errors="backslashreplace")
@@ -336,7 +348,9 @@ def measured(folder: AuditFolder, manifest: AuditManifest) -> Audit:
     )
     titles = folder.read(TITLES, dict[str, str])
     pairs = compare_versions(manifest.pairs_by, scores, spec.seed) if scores else None
-    return Audit(folder.folder, manifest, spec, queries, figures, titles, pairs)
+    is_there = (folder.folder / LISTS).exists()
+    lists = folder.read(LISTS, list[BothLists]) if is_there else []
+    return Audit(folder.folder, manifest, spec, queries, figures, titles, pairs, lists)
 
 
 def finish(audit: Audit, folder: AuditFolder, layout: str) -> Audit:
@@ -370,6 +384,7 @@ def findings_of(audit: Audit) -> dict[str, list[str]]:
     sure = [it for it in plain if it.is_sure] or ordered
     values = {
         "audit": audit,
+        "lists": figures_of_lists(audit.lists),
         "ordered": ordered,
         "plain": plain,
         "foremost": next(name for name in VERDICTS if any(it.verdict == name for it in sure)),
@@ -439,6 +454,7 @@ def values_of(audit: Audit, layout: Layout) -> dict[str, Any]:
         "about": "",
         "layout": layout,
         "audit": audit,
+        "lists": figures_of_lists(audit.lists),
         "findings": findings_of(audit),
         "attributes": {name: _first(groups) for name, groups in audit.attributes().items()},
         "examples": _examples(audit),

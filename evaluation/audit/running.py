@@ -16,7 +16,7 @@ from fairqr.base import errors
 from fairqr.base.errors import FairqrError, IndexUnavailableError, InputError, one_line
 from fairqr.base.secrets import WITHHELD, without_secrets
 from fairqr.evaluation.audit import finishing
-from fairqr.evaluation.audit.bundle import AuditFolder, AuditManifest, Observation, Relevance
+from fairqr.evaluation.audit.bundle import LISTS, AuditFolder, AuditManifest, Observation, Relevance
 from fairqr.evaluation.audit.finishing import Audit
 from fairqr.evaluation.audit.measuring import dimensions_to_measure
 from fairqr.evaluation.audit.pairs import Pairs, ScoredPairs, open_pairs
@@ -318,6 +318,7 @@ async def audit_engine(
     *,
     qrels: Qrels | None = None,
     pairs: Pairs | None = None,
+    lists: Sequence[Mapping[str, Any]] = (),
     rate: float | None = None,
     concurrency: int,
     watcher: StageWatcher,
@@ -337,6 +338,7 @@ async def audit_engine(
         qrels: Judgements by query id. Without them relevance is estimated from texts, where that
             is possible.
         pairs: Documents in several versions.
+        lists: Figures of two lists of each query, as :class:`BothLists` has them.
         rate: The most requests a second; no limit by default.
         concurrency: How many queries may be under way.
         watcher: Told how far it is.
@@ -440,6 +442,8 @@ async def audit_engine(
             await _ask(asker, queries, scored, folder, manifest, rate, concurrency, watcher)
             watcher.note("All queries were asked; the figures are computed.")
             await asyncio.to_thread(folder.settle, queries, redact=redact)
+            if lists:
+                folder.write(LISTS, lists)
         # The folder says that it is redacted only once it is sealed.
         manifest = folder.manifest().model_copy(update={"redacted": redact})
         audit = await asyncio.to_thread(finishing.measured, folder, manifest)

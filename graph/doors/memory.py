@@ -8,9 +8,11 @@ bounded, the mean distance from the target falls as 1/T.
 from __future__ import annotations
 
 import json
-import time
 from contextlib import suppress
 from pathlib import Path
+from threading import Timer
+
+from pydantic import FiniteFloat, TypeAdapter
 
 from fairqr.base.files import write_beside
 from fairqr.graph.search.result import Shares
@@ -18,8 +20,8 @@ from fairqr.graph.search.result import Shares
 DECAY = 0.99
 """How much of a debt is left after another list: half of it after 69."""
 
-WRITTEN_EVERY = 5.0
-"""Seconds."""
+WRITTEN_AFTER = 1.0
+"""Seconds after a list was counted until that is in the file."""
 
 
 class Ledger:
@@ -32,10 +34,11 @@ class Ledger:
 
     def __init__(self, file: Path | None = None, decay: float = DECAY) -> None:
         self.owed: Shares = {}
-        self._file, self._decay, self._written = file, decay, time.monotonic()
+        self._file, self._decay, self._timer = file, decay, Timer(0, lambda: None)
         if file is not None:
             with suppress(OSError, ValueError):
-                self.owed = json.loads(file.read_text(encoding="utf-8"))
+                kind = TypeAdapter(dict[str, dict[str, FiniteFloat]])
+                self.owed = kind.validate_json(file.read_bytes())
 
     def add(self, target: Shares, exposure: Shares) -> None:
         """Count a list that was shown."""
@@ -46,9 +49,14 @@ class Ledger:
                     group: self._decay * before.get(group, 0.0) + target[name][group] - share
                     for group, share in groups.items()
                 }
-        if self._file is not None and time.monotonic() - self._written > WRITTEN_EVERY:
-            self._written = time.monotonic()
-            write_beside(self._file, json.dumps(self.owed).encode())
+        if self._file is not None and not self._timer.is_alive():
+            self._timer = Timer(WRITTEN_AFTER, self._write, [self._file])
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _write(self, file: Path) -> None:
+        with suppress(OSError):  # without room on the disk, what is owed is kept in memory
+            write_beside(file, json.dumps(self.owed))
 
 
 def moved(target: Shares, owed: Shares) -> Shares:

@@ -46,6 +46,7 @@ async def audit(
     retriever: str | Encoder | Embeddings = "auto",
     folder: Path | str | None = None,
     pairs: Path | str | None = None,
+    lists: Sequence[Mapping[str, Any]] = (),
     rate: float | None = None,
     concurrency: int = 4,
     redact: bool = False,
@@ -73,6 +74,7 @@ async def audit(
             temporary folder, which :meth:`Audit.write` copies.
         pairs: A file of documents in several versions, described in
             ``docs/how-to/audit-an-engine.md``.
+        lists: Figures of the engine's list and of a fair one, as the log of a proxy has them.
         rate: The most requests a second; no limit by default.
         concurrency: How many queries to run at a time.
         redact: Replace all queries by pseudonyms.
@@ -118,6 +120,7 @@ async def audit(
                 AuditFolder(Path(place)),
                 qrels=qrels,
                 pairs=None if pairs is None else await asyncio.to_thread(read_pairs, Path(pairs)),
+                lists=lists,
                 watcher=watcher,
                 rate=rate,
                 concurrency=concurrency,

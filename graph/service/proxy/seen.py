@@ -2,95 +2,148 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import json
+import os
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from threading import Semaphore
+from typing import Any, Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from filelock import FileLock, Timeout
+from prometheus_client import CollectorRegistry, Counter, Histogram, Summary, start_http_server
 
+from fairqr.base.errors import ConfigError
 from fairqr.graph.service.proxy.requests import Search
 from fairqr.graph.service.proxy.settings import ProxySettings
 
 Arm = Literal["fair", "engine"]
 """Whether the fair list was shown, or the engine's own."""
 
-Figure = TypeVar("Figure", Counter, Gauge, Histogram)
+LOG, OLDER = "log.jsonl", "log.older.jsonl"
+"""The files of a log. When the newer one has half of all bytes, it becomes the older one."""
 
-LOG = "log.jsonl"
-RECENT = 0.01
-"""The weight of a new search in the means that Prometheus reads: about the last hundred count."""
+WAITING = 1_000
+"""So many records may wait for the disk; others are lost."""
+
+_OWN = "re-ranked shadow labels slow worker busy cluster empty index body size from sort"
+OWN_OUTCOMES = frozenset(_OWN.split())
+"""Always counted by name. Clients choose the words of other outcomes."""
+OUTCOMES = 100
+"""So many of those are counted by name."""
 
 
 class Seen:
     """Counts searches and records what was shown.
 
-    The log keeps ids, labels and the hash of each query, its words only if that is set. When it is
-    full, its older half goes.
-
     Args:
         settings: Where the log is, how large it may be, and where Prometheus asks.
+
+    Raises:
+        ConfigError: The log cannot be written, or the port cannot be used.
     """
 
     def __init__(self, settings: ProxySettings) -> None:
-        self.settings, self.registry = settings, CollectorRegistry()
-        what = "Searches, by what became of them: re-ranked, or why they passed."
-        self._searches = self._of(Counter, "searches", what, "index", "outcome")
-        what = "Seconds that re-ranking added."
-        self._seconds = self._of(Histogram, "added_seconds", what, "index")
-        groups = ("index", "attribute", "group", "list")
-        self._exposure = self._of(Gauge, "exposure", "Mean exposure of late.", *groups)
-        self._gain = self._of(Gauge, "objective", "Mean objective J of late.", "index", "list")
-        self._means: dict[tuple[str, ...], float] = {}
-        self._file = settings.folder / settings.log / LOG if settings.log else None
-        if self._file:
-            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.registry, self._outcomes = CollectorRegistry(), set[str]()
+        of: Any = {"namespace": "fairqr_proxy", "registry": self.registry}
+        what = "Searches, by what became of them: re-ranked, shadow, or why they passed."
+        self._searches = Counter("searches", what, ["index", "outcome"], **of)
+        what = "Seconds that re-ranking added to searches."
+        self._seconds = Histogram("added_seconds", what, ["index"], **of)
+        what = "The exposure of a group in a list: shown, the engine's, the fair one, the target."
+        self._exposure = Summary("exposure", what, ["index", "attribute", "group", "list"], **of)
+        what = "The objective of a list, and the expected relevance and the fairness in it."
+        self._quality = Summary("quality", what, ["index", "list", "figure"], **of)
+        self._lost = Counter("log_lost", "Records that the log lacks.", ["reason"], **of)
+        self._words, self._log = settings.log_words, None
+        if settings.log:
+            self._log = Log(settings.folder / settings.log, settings.log_bytes, self._lost)
         if settings.metrics_port:
-            start_http_server(settings.metrics_port, settings.host, self.registry)
+            try:
+                start_http_server(settings.metrics_port, settings.host, self.registry)
+            except OSError as error:
+                raise ConfigError(f"metrics_port: {error.strerror}; choose another.") from None
 
     def count(self, index: str, outcome: str, seconds: float | None = None) -> None:
         """Count a search; ``seconds`` is what re-ranking added."""
+        if outcome.removeprefix("shadow: ") not in OWN_OUTCOMES:
+            if len(self._outcomes) < OUTCOMES:
+                self._outcomes.add(outcome)
+            outcome = outcome if outcome in self._outcomes else "other"
         self._searches.labels(index, outcome).inc()
         if seconds is not None:
             self._seconds.labels(index).observe(seconds)
 
     def shown(self, search: Search, told: Mapping[str, Any], arm: Arm) -> None:
-        """Record a search whose hits were looked at by the worker."""
-        for name, shares in (
-            ("engine", told["shown"]),
-            ("fair", told["exposure"]),
-            ("target", told["target"]),
-        ):
+        """Record a search whose hits were looked at; further pages are of the same list."""
+        plan = search.plan
+        if plan.start:
+            return
+        lists = {"engine": told["shown"], "fair": told["exposure"], "target": told["target"]}
+        for name, shares in (*lists.items(), ("shown", lists[arm])):
             for attribute, groups in shares.items():
                 for group, share in groups.items():
-                    key = (search.index, attribute, group, name)
-                    self._exposure.labels(*key).set(self._mean(key, share))
-        for name, (value, *_) in (("engine", told["before"]), ("fair", told["after"])):
-            self._gain.labels(search.index, name).set(self._mean((search.index, name), value))
-        if self._file is None:
-            return
-        line = {"time": round(time.time(), 3), "index": search.index, "query": search.plan.key}
-        line |= {"words": search.plan.words} if self.settings.log_words else {}
-        line |= {"arm": arm, "start": search.plan.start, "size": search.plan.size}
-        line |= {name: told[name] for name in ("ids", "order", "groups", "before", "after")}
-        _appended(self._file, json.dumps(line) + "\n", self.settings.log_bytes)
-
-    def _of(self, kind: type[Figure], name: str, what: str, *labels: str) -> Figure:
-        return kind(name, what, labels, namespace="fairqr_proxy", registry=self.registry)
-
-    def _mean(self, key: tuple[str, ...], value: float) -> float:
-        before = self._means.get(key, value)
-        self._means[key] = before + RECENT * (value - before)
-        return self._means[key]
+                    self._exposure.labels(search.index, attribute, group, name).observe(share)
+        names = ("objective", "relevance", "fairness")
+        both = {"engine": told["before"], "fair": told["after"]}
+        quality = {it: dict(zip(names, values, strict=True)) for it, values in both.items()}
+        for name, values in quality.items():
+            for of, value in values.items():
+                self._quality.labels(search.index, name, of).observe(value)
+        if self._log is not None:
+            record = {"time": round(time.time(), 3), "index": search.index, "query": plan.key}
+            record |= {"words": plan.words} if self._words else {}
+            record |= {"arm": arm, "size": plan.size, "exposure": lists, "quality": quality}
+            self._log.add(record | {name: told[name] for name in ("ids", "order", "groups")})
 
 
-def _appended(file: Path, line: str, most: int) -> None:
-    """Add a line to a file, whose older half goes when it is full."""
-    if file.exists() and file.stat().st_size + len(line) > most:
-        lines = file.read_bytes().splitlines(keepends=True)
-        shorter = file.with_suffix(".new")
-        shorter.write_bytes(b"".join(lines[len(lines) // 2 :]))
-        shorter.replace(file)
-    with file.open("a", encoding="utf-8") as log:
-        log.write(line)
+class Log:
+    """A log of bounded size, in a folder that no other proxy uses.
+
+    Records are written by a thread: a disk that is slow or full holds up no search.
+
+    Args:
+        folder: Where the files go. Nobody but the owner may read them.
+        most: The most bytes of both files.
+        lost: Counts what is not written.
+
+    Raises:
+        ConfigError: The folder cannot be written, or another proxy uses it.
+    """
+
+    def __init__(self, folder: Path, most: int, lost: Counter) -> None:
+        self._file, self._older, self._most = folder / LOG, folder / OLDER, most // 2
+        self._lost, self._room, self._writer = lost, Semaphore(WAITING), ThreadPoolExecutor(1)
+        self._begin = b"\n"  # who wrote before may have been killed within a line
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = FileLock(folder / ".lock", mode=0o600).acquire(0)
+        except OSError as error:
+            why = "another proxy uses it" if isinstance(error, Timeout) else error.strerror
+            raise ConfigError(f"The log {folder} cannot be used: {why}.") from None
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Have a record written, if there is room."""
+        if self._room.acquire(blocking=False):
+            self._writer.submit(self._write, record)
+        else:
+            self._lost.labels("slow").inc()
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        line = self._begin + json.dumps(record).encode() + b"\n"
+        try:
+            if len(line) > self._most:
+                raise OSError(errno.EFBIG, "a record is larger than the log")
+            if self._file.exists() and self._file.stat().st_size + len(line) > self._most:
+                self._file.replace(self._older)
+            with open(self._file, "ab", opener=functools.partial(os.open, mode=0o600)) as file:
+                file.write(line)
+            self._begin = b""
+        except OSError as error:
+            self._begin = b"\n"  # half of it may be there
+            self._lost.labels(errno.errorcode.get(error.errno or 0, "error")).inc()
+        finally:
+            self._room.release()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import Field
@@ -13,7 +14,7 @@ from fairqr.base.errors import InputError
 from fairqr.base.extras import library
 from fairqr.cli.common import SEARCHED, Searched, run
 from fairqr.cli.options import Fields, command, readable
-from fairqr.cli.output import Printed
+from fairqr.cli.output import Printed, warn
 from fairqr.evaluation.audit.specification import AuditSpec
 
 if TYPE_CHECKING:
@@ -75,8 +76,7 @@ def measure(
     sure: bool = False,
     output: Path | None = None,
     sign: Path | None = None,
-    from_log: Path | None = None,
-    lists: Literal["shown", "engine", "fair"] = "shown",
+    from_log: list[Path] | None = None,
 ) -> Printed:
     """Audit a search engine: who gets seen in its results, and how sure that is.
 
@@ -90,8 +90,8 @@ def measure(
         sure: The whole interval must meet a condition.
         output: The folder; an interrupted audit resumes there.
         sign: Sign it by this SSH key. Without --queries, a finished audit is only signed.
-        from_log: Audit what a proxy recorded in this folder, with its queries and their weights.
-        lists: Of a log: the lists that were shown, the engine's own, or the fair ones.
+        from_log: Audit the searches that a proxy recorded in this folder. A query weighs as often
+            as it was asked. Repeatable, for several proxies; --corpus names one of several indexes.
     """
     if ctx.invoked_subcommand is not None:
         return None  # type: ignore[return-value]
@@ -108,12 +108,8 @@ def measure(
     if sign is not None and queries is None and kept.exists() and kept.manifest().finished:
         signature = str(verifying.sign(manifest, sign))
         return Printed({"signature": signature}, [f"signature: {signature}"])
-    if from_log is not None:
-        from fairqr.graph.service.proxy.log import as_run
-
-        source, queries = as_run(from_log, lists)
-        settings = settings.model_copy(update={"corpus": str(source), "weight": "weight"})
     limits = [measuring.parse_condition(text) for text in fail_if or []]
+    more: dict[str, Any] = {}
 
     async def work() -> Audit:
         async with settings.opened() as engine:
@@ -125,9 +121,13 @@ def measure(
                 watcher=progress,
                 command=sys.argv[1:],
                 **settings.model_dump(exclude={*Searched.model_fields}),
+                **more,
             )
 
-    with Progress() as progress:
+    with Progress() as progress, TemporaryDirectory() as place:
+        if from_log:
+            settings, spec, lists = _of_log(from_log, settings, spec, Path(place))
+            queries, more = Path(place) / "queries.csv", {"lists": lists, "withhold_place": True}
         found = run(work(), "audit")
     if sign is not None:
         verifying.sign(manifest, sign)
@@ -138,6 +138,24 @@ def measure(
         FAILED if broken else DOUBTFUL if doubtful else 0,
         [*broken, *doubtful],
     )
+
+
+def _of_log(
+    folders: list[Path], settings: AuditRunSettings, spec: AuditSpec, place: Path
+) -> tuple[AuditRunSettings, AuditSpec, list[dict[str, Any]]]:
+    """Write what proxies recorded as a source; return what audits it, and figures of both lists.
+
+    By default as many results count as shown as most searches asked for.
+    """
+    from fairqr.graph.service.proxy.log import as_run
+
+    logged = as_run(folders, place, settings.corpus)
+    if logged.damaged:
+        warn(f"Lines of the log that are damaged, and left out: {logged.damaged:,}.")
+    if "k" not in spec.model_fields_set:
+        spec = spec.model_copy(update={"k": min(logged.size, spec.depth - 1)})
+    source = {"corpus": str(place / "source.yaml"), "weight": "weight"}
+    return settings.model_copy(update=source), spec, logged.lists
 
 
 def _of_run(engine: SearchEngine) -> list[dict[str, str]]:

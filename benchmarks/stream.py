@@ -1,0 +1,106 @@
+"""Whether a memory of what groups are owed helps over a stream of searches, and what it costs.
+
+``python -m benchmarks.stream [--trec NAME]`` draws streams of the topics of notables, and of the
+joined subset of TREC Fair 2022 imported under that name, by Zipf's law, and shows for each search
+the first k of its 100 best by BM25 in their fair order. Heavier weights of fairness are tried in
+each list alone, and with a memory of several decays. What it prints stands in
+docs/results/quality.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measuring import table
+from fairqr.evaluation.collections.finding import find_collection
+from fairqr.graph.doors.evidence import ListEvidence
+from fairqr.graph.doors.memory import Ledger
+from fairqr.graph.doors.order import fair_order
+from fairqr.graph.search.context import Context
+from fairqr.retrieval.engines.engine import Hits, Query
+from fairqr.retrieval.sources.catalog import Catalog
+
+WEIGHTS = {"alone": (0, 0.5, 1, 2, 4, 8, 16, 32, 64), "memory": (0.1, 0.25, 0.5, 1, 2)}
+DECAYS = {"alone": (None,), "memory": (1.0, 0.999, 0.99)}
+SIZES, SEARCHES, SEEDS, ZIPF = (3, 10), 2_000, 3, 1.0
+Lists = Sequence[tuple[Hits, np.ndarray]]
+
+
+async def lists_of(name: str) -> tuple[Any, Lists]:
+    """Return the schema, and of each topic its list with what of it is judged relevant."""
+    collection, evidence, found = find_collection(name), ListEvidence(), []
+    engine = await Catalog().resolve(collection.corpus_name, retriever="bm25")
+    for topic in collection.topics:
+        (hits,) = await engine.search([Query(topic.text(0), 100)])
+        if len(hits):
+            texts = [f"{it.title}\n{it.text}" for it in await engine.documents(hits.ids)]
+            relevant = np.isin(hits.ids, [*collection.relevant(topic.id)])
+            found.append((await evidence.estimated(topic.text(0), texts, hits), relevant))
+    return engine.schema, found
+
+
+def measured(
+    schema: Any, lists: Lists, draws: Sequence[int], context: Context, decay: float | None
+) -> tuple[float, float, float]:
+    """Return the distance of a whole stream, its slope on log-log, and the mean nDCG."""
+    ledger = None if decay is None else Ledger(decay=decay)
+    gains, sums, distances, kept = [], np.zeros(2), [], dict[int, Any]()
+    discount = 1 / np.log2(np.arange(2, context.k + 2))
+    for draw in draws:
+        hits, relevant = lists[draw]
+        if ledger is not None or draw not in kept:
+            kept[draw] = fair_order(schema, context, hits, ledger and ledger.owed)
+        found = kept[draw]
+        if ledger is not None:
+            ledger.add(found.target, found.exposure)
+        ideal = discount[: int(relevant.sum())].sum()
+        shown = relevant[found.positions[: context.k]]
+        gains.append((discount[: len(shown)] @ shown) / ideal if ideal else np.nan)
+        for sign, shares in ((1, found.exposure), (-1, found.target)):
+            sums += sign * np.array([shares["gender"][it] for it in ("female", "male")])
+        distances.append(np.abs(sums).sum() / 2 / len(gains))
+    times = np.unique(np.geomspace(20, len(draws), 40).astype(int))
+    logs = np.log(np.maximum(np.array(distances)[times - 1], 1e-6))
+    return distances[-1], np.polyfit(np.log(times), logs, 1)[0], float(np.nanmean(gains))
+
+
+def compared(schema: Any, lists: Lists, k: int) -> Iterator[dict[str, str]]:
+    """Yield a row for each way and weight: means over streams."""
+    chances = 1 / np.arange(1, len(lists) + 1) ** ZIPF
+    streams = []
+    for seed in range(SEEDS):
+        random = np.random.default_rng(seed)
+        order = random.permutation(len(lists))
+        streams.append(order[random.choice(len(lists), SEARCHES, p=chances / chances.sum())])
+    for way, weights in WEIGHTS.items():
+        for decay in DECAYS[way]:
+            for weight in weights:
+                options = {"target": "population:1", "fairness_weight": weight, "k": k}
+                context = Context.of(attributes=("gender",), **options)
+                runs = [measured(schema, lists, it, context, decay) for it in streams]
+                far, slope, ndcg = np.mean(runs, axis=0)
+                yield {
+                    "k": str(k),
+                    "way": way,
+                    "decay": f"{decay or ''}",
+                    "weight": f"{weight:g}",
+                } | {"distance": f"{far:.4f}", "slope": f"{slope:.2f}", "nDCG": f"{ndcg:.4f}"}
+
+
+async def main(names: Sequence[str]) -> None:
+    """Print a table for each collection."""
+    for name in names:
+        schema, lists = await lists_of(name)
+        for k in SIZES:
+            print(name, len(lists), table([*compared(schema, lists, k)]), sep="\n", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trec", default="trec2022")
+    asyncio.run(main(["notables", parser.parse_args().trec]))

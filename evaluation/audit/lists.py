@@ -1,0 +1,86 @@
+"""Two lists of each query, one as it is and one that is fair: what the second gives and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, FiniteFloat, NonNegativeFloat
+
+from fairqr.evaluation.estimates import Estimate, differences, shares
+
+Arm = Literal["engine", "fair"]
+
+
+class BothLists(BaseModel, frozen=True, extra="forbid"):
+    """What is known of both lists of a query.
+
+    Attributes:
+        weight: How often the query was asked.
+        arm: Which of the lists was shown.
+        engine: Figures of the engine's list by name, from 0 to 1.
+        fair: Those of the fair list.
+        target: What they should be, if that is known.
+    """
+
+    weight: NonNegativeFloat
+    arm: Arm
+    engine: dict[str, FiniteFloat]
+    fair: dict[str, FiniteFloat]
+    target: dict[str, FiniteFloat] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ListFigure:
+    """A figure of both lists.
+
+    Attributes:
+        name: ``relevance``, ``fairness``, or the exposure of a group.
+        engine: Its mean over the engine's lists.
+        fair: Its mean over the fair lists.
+        change: How much more it is in the fair lists.
+        target: What its mean should be; NaN if that is not known.
+    """
+
+    name: str
+    engine: Estimate
+    fair: Estimate
+    change: Estimate
+    target: float
+
+
+def figures_of_lists(lists: Sequence[BothLists]) -> tuple[list[ListFigure], list[ListFigure]]:
+    """Return the figures of both lists of all queries, and those of the arms, if there are two.
+
+    The first are compared query by query. The arms have other queries, so chance moves them more.
+    """
+    by_arm = [[it for it in lists if it.arm == arm] for arm in ("engine", "fair")]
+    names = list(dict.fromkeys(name for it in lists for name in it.fair))
+    both = [it for name in names for it in _compared(name, lists, lists)]
+    return both, [it for name in names for it in _compared(name, *by_arm)] if all(by_arm) else []
+
+
+def _compared(
+    name: str, first: Sequence[BothLists], second: Sequence[BothLists]
+) -> Iterator[ListFigure]:
+    one, two = ([it for it in side if name in it.engine] for side in (first, second))
+    if not (one and two):
+        return
+    values = [
+        np.array([[it.engine[name]] for it in one]),
+        np.array([[it.fair[name]] for it in two]),
+    ]
+    weights = [np.array([it.weight for it in side]) for side in (one, two)]
+    means = [*map(shares, values, map(np.ones_like, values), weights)]
+    (engine,), (fair,) = means
+    if first is second:
+        (change,) = differences(*reversed(values), weights[0])
+    else:  # the arms are independent of each other
+        low = np.hypot(fair.value - fair.low, engine.high - engine.value)
+        high = np.hypot(fair.high - fair.value, engine.value - engine.low)
+        value = fair.value - engine.value
+        change = replace(fair, value=value, low=value - float(low), high=value + float(high))
+    due = [it.target.get(name, np.nan) for it in two]
+    yield ListFigure(name, engine, fair, change, float(np.average(due, weights=weights[1])))

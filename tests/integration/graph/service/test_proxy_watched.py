@@ -1,0 +1,174 @@
+"""What a proxy in front of a real Elasticsearch records, and what it keeps over restarts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from elasticsearch import Elasticsearch
+
+from tests.integration.attached_people import ATTRIBUTES, TOPICS, people
+from tests.integration.model_server import Command
+from tests.patience import PATIENCE, until
+from tests.ports import free_port
+
+pytestmark = pytest.mark.elasticsearch
+TARGET = {"female": 0.5, "male": 0.5}
+Running = Callable[..., Any]
+
+
+def asked(word: str, **more: Any) -> dict[str, Any]:
+    return {"query": {"match": {"bio": word}}, **more}
+
+
+@pytest.fixture
+def proxied(command: Command, elasticsearch_url: str, tmp_path: Path) -> Iterator[Running]:
+    """Runs a proxy in front of an index of people, with these settings of the index and others."""
+    source = {"name": "people", "engine": "elasticsearch", "url": elasticsearch_url}
+    source |= {"index": "people", "title": "headline", "text": ["bio"], "attributes": ATTRIBUTES}
+    (tmp_path / "people.yaml").write_text(yaml.safe_dump(source))
+
+    @contextmanager
+    def run(index: dict[str, Any], **more: Any) -> Iterator[httpx.Client]:
+        file, aim = tmp_path / "proxy.yaml", {"target": "gender=female:0.5,male:0.5", "k": 10}
+        one = {"source": "people.yaml", "window": 50, "parameters": aim, **index}
+        given = {"cluster": elasticsearch_url, "port": 0, "within": 10, "indexes": {"people": one}}
+        file.write_text(yaml.safe_dump({**given, **more}))
+        process = command.start("proxy", file)
+        try:
+            assert process.stdout is not None
+            told = process.stdout.readline()
+            assert told, process.communicate()[1]
+            with httpx.Client(base_url=told.split()[3], timeout=PATIENCE) as client:
+                yield client
+        finally:
+            process.terminate()
+            process.communicate(timeout=PATIENCE)
+
+    with people(elasticsearch_url, "people"):
+        yield run
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    file = folder / "log.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [json.loads(line) for line in lines if line]
+
+
+def ready(client: httpx.Client, holds: Callable[[httpx.Response], Any]) -> None:
+    """Ask until the worker has started."""
+    until(lambda: holds(client.post("/people/_search", json=asked("novel"))))
+
+
+def figures(port: int) -> dict[str, float]:
+    text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+    return {name: float(it) for name, it in re.findall(r"^([^# ].*) (\S+)$", text, re.MULTILINE)}
+
+
+def test_shadow_changes_nothing_and_its_log_is_audited(
+    proxied: Running, elasticsearch_url: str, command: Command, tmp_path: Path
+) -> None:
+    log, port = tmp_path / "log", free_port()
+    with proxied({}, log="log", log_words=True, metrics_port=port) as client:
+        ready(client, lambda _: records(log))
+        direct = httpx.Client(base_url=elasticsearch_url, timeout=PATIENCE)
+        before = sum(it for name, it in figures(port).items() if name.startswith(SEARCHES))
+
+        def ask(number: int) -> None:
+            body = asked(TOPICS[number % 8], size=10, _source=["headline"])
+            pair = [it.post("/people/_search", json=body) for it in (client, direct)]
+            one, two = (re.sub(rb'^\{"took":\d+', b"", it.content) for it in pair)
+            assert one == two
+            assert pair[0].headers["fairqr"] == "passed; shadow"
+
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(ask, range(160)))
+
+        def counted() -> bool:
+            found = figures(port)
+            every = sum(it for name, it in found.items() if name.startswith(SEARCHES))
+            kept = found[SEARCHES + '{index="people",outcome="shadow"}']
+            return every == before + 160 and len(records(log)) == kept
+
+        until(counted)
+        found = figures(port)
+        of = (
+            'fairqr_proxy_exposure_{}{{attribute="gender",group="female",index="people",list="{}"}}'
+        )
+        means = {
+            it: found[of.format("sum", it)] / found[of.format("count", it)]
+            for it in ("shown", "engine", "fair", "target")
+        }
+        assert means["target"] == 0.5
+        assert means["shown"] == means["engine"] < means["fair"] <= 0.51
+        second = command("proxy", tmp_path / "proxy.yaml")
+        assert (second.code, second.stderr.count("\n")) == (2, 1)
+        assert "another proxy uses it" in second.stderr or "metrics_port" in second.stderr
+    words = {it["words"] for it in records(log)}
+    assert words == set(TOPICS)
+    told = command(*("audit", "--from-log", log, "-o", tmp_path / "out", "--json"))
+    audit = json.loads(told.stdout)
+    assert audit["queries"]["weight"] == len(records(log))
+    relevance = next(it for it in audit["lists"]["both"] if it["name"] == "relevance")
+    assert relevance["change"]["value"] < 0  # what mending would cost
+    women = next(it for it in audit["lists"]["both"] if it["name"] == "gender: female")
+    assert women["engine"]["value"] == pytest.approx(means["engine"], abs=0.02)
+
+
+SEARCHES = "fairqr_proxy_searches_total"
+
+
+def test_a_share_of_the_queries_gets_fair_lists_and_the_arms_are_compared(
+    proxied: Running, command: Command, tmp_path: Path
+) -> None:
+    got: dict[str, str] = {}
+    with proxied({"mode": "fair", "share": 0.5}, log="log") as client:
+        queries = [f"{one} {two}" for one in TOPICS for two in TOPICS[:5]]
+        engine = Elasticsearch(str(client.base_url))
+        ready(client, lambda _: records(tmp_path / "log"))
+        for words in queries * 2:
+            for start in (0, 10):
+                it = engine.search(index="people", **asked(words), from_=start, size=10)
+                assert got.setdefault(words, it.meta.headers["fairqr"][:4]) in ("re-r", "pass")
+        until(lambda: len({it["query"] for it in records(tmp_path / "log")}) >= len(queries))
+    assert 8 < sum(it == "re-r" for it in got.values()) < 32
+    found = command("audit", "--from-log", tmp_path / "log", "-o", tmp_path / "out")
+    assert found.code == 0, found.stderr
+    assert "shown fair lists, beside the others: objective" in found.stdout
+    audit = json.loads((tmp_path / "out" / "audit.json").read_text())
+    both, arms = (
+        next(it["change"]["interval"] for it in audit["lists"][of] if it["name"] == "fairness")
+        for of in ("both", "arms")
+    )
+    assert both[0] > 0
+    assert arms[1] - arms[0] > both[1] - both[0]  # the arms have other queries
+
+
+def test_what_groups_are_owed_is_kept_over_a_restart(proxied: Running, tmp_path: Path) -> None:
+    file = tmp_path / "owed.json"
+
+    def owed() -> float:
+        found: float = json.loads(file.read_text())["gender"]["female"] if file.exists() else 0.0
+        return found
+
+    settings, narrow = {"mode": "fair", "memory": "owed.json"}, {"fairness_weight": 0.2, "k": 3}
+    settings |= {"parameters": {"target": "population:0.01,uniform:0.99", **narrow}}
+    with proxied(settings) as client:
+        ready(client, lambda it: it.headers["fairqr"].startswith("re-ranked"))
+        for word in TOPICS:
+            client.post("/people/_search", json=asked(word))
+        until(lambda: owed() != 0)
+    before = owed()
+    assert before != 0
+    with proxied(settings) as client:
+        ready(client, lambda it: it.headers["fairqr"].startswith("re-ranked"))
+        until(lambda: owed() != before)
+        assert abs(owed() - 0.99 * before) <= 1.0  # one list more, and none forgotten

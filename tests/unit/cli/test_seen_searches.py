@@ -1,0 +1,232 @@
+"""What a proxy records of searches, and how an audit reads that."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import generate_latest
+
+from fairqr.base.errors import ConfigError
+from fairqr.graph.service.proxy.requests import Plan, Search, planned
+from fairqr.graph.service.proxy.seen import LOG, OLDER, OUTCOMES, Arm, Seen
+from fairqr.graph.service.proxy.settings import ProxySettings
+from tests.patience import until
+
+DOCS = Path(__file__).parents[3] / "docs"
+EXPOSURE = {"gender": {"female": 0.0, "male": 1.0}}, {"gender": {"female": 0.4, "male": 0.6}}
+TOLD: dict[str, Any] = {
+    "ids": ["a man", "b", "c"],
+    "groups": {"gender": ["male", "male", {"female": 0.5, "male": 0.5}]},
+    "order": [0, 2, 1],
+    "shown": EXPOSURE[0],
+    "exposure": EXPOSURE[1],
+    "target": {"gender": {"female": 0.5, "male": 0.5, "other": 0.0}},
+    "before": [0.5, 1.0, 0.5],
+    "after": [0.81, 0.9, 0.9],
+}
+WOMEN = {**TOLD, "ids": ["x", "y", "z"], "groups": {"gender": ["female"] * 3}}
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Callable[..., Seen]:
+    def make(**changes: Any) -> Seen:
+        given = {"cluster": "http://127.0.0.1:9", "folder": tmp_path, "log": "log", **changes}
+        return Seen(
+            ProxySettings.model_validate({"indexes": {"it": {"source": "it.yaml"}}, **given})
+        )
+
+    return make
+
+
+def search(words: str, start: int = 0, size: int = 2, index: str = "it") -> Search:
+    body = {"query": {"match": {"bio": words}}, "from": start, "size": size}
+    plan = planned(body, {}, 100)
+    assert isinstance(plan, Plan)
+    return Search(None, index, plan, fair=False)
+
+
+def show(seen: Seen, *words: str, told: dict[str, Any] = TOLD, arm: Arm = "engine") -> None:
+    for one in words:
+        seen.shown(search(one), told, arm)
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    files = [folder / name for name in (OLDER, LOG) if (folder / name).exists()]
+    return [json.loads(line) for it in files for line in it.read_bytes().split(b"\n") if line]
+
+
+def figures(seen: Seen) -> dict[str, float]:
+    text = generate_latest(seen.registry).decode()
+    return {name: float(it) for name, it in re.findall(r"^([^# ].*) (\S+)$", text, re.MULTILINE)}
+
+
+def test_a_log_is_private_bounded_and_keeps_the_newest(
+    opened: Callable[..., Seen], tmp_path: Path
+) -> None:
+    seen = opened(log_bytes=20_000)
+    for number in range(200):
+        show(seen, f"secret {number}")
+    newest = search("secret 199").plan.key
+    until(lambda: newest in {it["query"] for it in lines(tmp_path / "log")})
+    files = [*(tmp_path / "log").iterdir()]
+    assert 10_000 < sum(it.stat().st_size for it in files) <= 20_000
+    assert {stat.S_IMODE(it.stat().st_mode) for it in files} == {0o600}
+    assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o700
+    assert not any(b"secret" in it.read_bytes() for it in files)
+    assert (tmp_path / "log" / OLDER).exists()
+    kept = [it["query"] for it in lines(tmp_path / "log")]
+    assert kept == [search(f"secret {it}").plan.key for it in range(200 - len(kept), 200)]
+
+
+def test_a_disk_without_room_costs_records_and_nothing_else(
+    opened: Callable[..., Seen], tmp_path: Path
+) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / LOG).symlink_to("/dev/full")
+    seen, lost = opened(log_words=True), 'fairqr_proxy_log_lost_total{reason="ENOSPC"}'
+    show(seen, "one", "two")
+    until(lambda: figures(seen).get(lost) == 2)
+    (tmp_path / "log" / LOG).unlink()
+    (tmp_path / "log" / LOG).write_text('{"half')  # of a record, as a full disk leaves it
+    show(seen, "three")
+    until(lambda: b"three" in (tmp_path / "log" / LOG).read_bytes())
+    first, second = (tmp_path / "log" / LOG).read_text().split()[0], figures(seen)[lost]
+    assert (first, second) == ('{"half', 2)
+    show(seen, *["x" * 100] * 3, told={**TOLD, "ids": ["y" * 100_000]})
+    assert len((tmp_path / "log" / LOG).read_bytes()) < 1_000_000
+
+
+def test_a_log_has_one_proxy(opened: Callable[..., Seen], tmp_path: Path) -> None:
+    first = opened()
+    with pytest.raises(ConfigError, match="another proxy uses it"):
+        opened()
+    del first
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be used: Not a directory"):
+        opened(log="file/log")
+
+
+def test_figures_count_what_was_shown_and_clients_cannot_fill_the_memory(
+    opened: Callable[..., Seen],
+) -> None:
+    seen = opened(log=None)
+    show(seen, "a", "b", "c")
+    show(seen, "d", arm="fair")
+    seen.shown(search("d", start=2), TOLD, "fair")  # another page of the same list
+    for number in range(2 * OUTCOMES):
+        seen.count("it", f"field of a client {number}")
+    seen.count("it", "slow", 0.2)
+    seen.count("it", "shadow: labels")
+    found = figures(seen)
+    of = 'fairqr_proxy_exposure_{}{{attribute="gender",group="female",index="it",list="{}"}}'
+    sums = {it: found[of.format("sum", it)] for it in ("shown", "engine", "fair", "target")}
+    assert sums == pytest.approx({"shown": 0.4, "engine": 0.0, "fair": 1.6, "target": 2.0})
+    assert found[of.format("count", "shown")] == 4
+    assert found['fairqr_proxy_quality_sum{figure="relevance",index="it",list="fair"}'] == 3.6
+    outcomes = {it: n for it, n in found.items() if it.startswith("fairqr_proxy_searches_total")}
+    assert len(outcomes) == OUTCOMES + 3
+    assert sum(outcomes.values()) == 2 * OUTCOMES + 2
+    assert found['fairqr_proxy_searches_total{index="it",outcome="other"}'] == OUTCOMES
+
+
+def test_the_dashboard_and_the_alerts_name_figures_that_there_are(
+    opened: Callable[..., Seen],
+) -> None:
+    board = json.loads((DOCS / "proxy-dashboard.json").read_text())
+    rules = yaml.safe_load((DOCS / "proxy-alerts.yaml").read_text())
+    asked = [it["expr"] for panel in board["panels"] for it in panel["targets"]]
+    asked += [it["expr"] for group in rules["groups"] for it in group["rules"]]
+    seen = opened()
+    show(seen, "a")
+    seen.count("it", "sort", 0.1)
+    seen._lost.labels("slow")
+    there = {name.split("{")[0] for name in figures(seen)}
+    named = {it for text in asked for it in re.findall(r"fairqr_proxy_\w+", text)}
+    assert len(asked) > 6
+    assert named <= there
+    assert {it for it in there if not it.endswith("_created")} - named <= {
+        "fairqr_proxy_added_seconds_count",
+        "fairqr_proxy_added_seconds_sum",
+    }
+
+
+def audited(fairqr: Callable[..., Any], *more: str) -> dict[str, Any]:
+    done = fairqr("audit", *more, "--attribute", "gender", "--target", "uniform:1", "--json")
+    assert done.code == 0, done
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found | {"warned": done.stderr}
+
+
+def test_an_audit_of_a_log_says_who_was_seen_by_whom_asked(
+    opened: Callable[..., Seen], fairqr: Callable[..., Any], tmp_path: Path
+) -> None:
+    """All the exposure of women is where nobody looks: by lists they have half, by people 1 %."""
+    seen = opened(log_words=True)
+    show(seen, *[f"asked {it % 9}" for it in range(9 * 99)])
+    show(seen, *[f"never asked {it}" for it in range(9)], told=WOMEN)
+    until(lambda: len(lines(tmp_path / "log")) == 9 * 100)
+    with (tmp_path / "log" / LOG).open("a") as log:
+        log.write('{"index": "it", "que')
+    found = audited(fairqr, "--from-log", "log", "-o", "out")
+    shares = {it["group"]: it["exposure"]["value"] for it in found["groups"]}
+    assert shares["female"] == pytest.approx(0.01)
+    assert shares["other"] == 0  # who is never found is not forgotten
+    assert (found["queries"]["asked"], found["queries"]["weight"]) == (18, 900)
+    assert found["spec"]["k"] == 2  # as many as searches asked for
+    assert "damaged, and left out: 1." in found["warned"]
+    (relevance,) = (it for it in found["lists"]["both"] if it["name"] == "relevance")
+    assert (relevance["engine"]["value"], relevance["fair"]["value"]) == (1.0, 0.9)
+    assert found["lists"]["arms"] == []
+    report = Path("out/report.md").read_text()
+    assert re.search(r"\| relevance \| 100.0% .*\| 90.0% .*\| −10.0%", report)
+    assert "Fair lists in place of the engine's: " in report
+    assert fairqr("audit", "verify", "out").code == 0
+    lists = Path("out/raw/lists.json")
+    lists.write_text(lists.read_text().replace("0.9", "0.8"))
+    assert "raw/lists.json was changed" in fairqr("audit", "verify", "out").stderr
+
+
+def test_two_arms_stand_beside_each_other(
+    opened: Callable[..., Seen], fairqr: Callable[..., Any], tmp_path: Path
+) -> None:
+    seen = opened()
+    for number in range(30):
+        some = {**TOLD, "exposure": {"gender": {"female": 0.3 + 0.01 * number, "male": 0.0}}}
+        show(seen, f"of the one {number}", told={**some, "shown": EXPOSURE[0]})
+        show(seen, f"of the other {number}", told=some, arm="fair")
+    until(lambda: len(lines(tmp_path / "log")) == 60)
+    found = audited(fairqr, "--from-log", "log", "-o", "out")
+    (women,) = (it for it in found["lists"]["arms"] if it["name"] == "gender: female")
+    assert (women["engine"]["queries"], women["fair"]["queries"]) == (30, 30)
+    assert women["change"]["value"] == pytest.approx(0.445)
+    low, high = women["change"]["interval"]
+    assert 0.2 < low < 0.445 < high < 0.7
+    assert (
+        "The queries that were shown fair lists, beside the others"
+        in Path("out/report.md").read_text()
+    )
+
+
+def test_an_audit_says_which_log_and_index_it_needs(
+    opened: Callable[..., Seen], fairqr: Callable[..., Any], tmp_path: Path
+) -> None:
+    seen = opened()
+    for index in ("it", "other"):
+        for number in range(9):
+            seen.shown(search(f"a {number}", index=index), TOLD, "engine")
+    until(lambda: len(lines(tmp_path / "log")) == 18)
+    asking = ("audit", "--from-log", "log", "-o", "out")
+    assert "name one by --corpus" in fairqr(*asking).complaint()
+    assert "no such searches" in fairqr(*asking, "--corpus", "a").complaint()
+    assert "no such searches" in fairqr("audit", "--from-log", ".", "-o", "out").complaint()
+    os.rename("log", "of-one")
+    found = audited(fairqr, *asking[1:], "--from-log", "of-one", "--corpus", "other")
+    assert found["queries"]["weight"] == 9
