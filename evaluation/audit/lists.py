@@ -76,7 +76,7 @@ def _compared(
     means = [*map(shares, values, map(np.ones_like, values), weights)]
     (engine,), (fair,) = means
     if first is second:
-        (change,) = differences(*reversed(values), weights[0])
+        (change,) = differences(values[1], values[0], weights[0])
     else:  # the arms are independent of each other
         low = np.hypot(fair.value - fair.low, engine.high - engine.value)
         high = np.hypot(fair.high - fair.value, engine.value - engine.low)

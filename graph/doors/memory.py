@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from pathlib import Path
-from threading import Timer
+from threading import Lock, Timer
 
 from pydantic import FiniteFloat, TypeAdapter
 
@@ -34,7 +34,7 @@ class Ledger:
 
     def __init__(self, file: Path | None = None, decay: float = DECAY) -> None:
         self.owed: Shares = {}
-        self._file, self._decay, self._timer = file, decay, Timer(0, lambda: None)
+        self._file, self._decay, self._is_due, self._writing = file, decay, False, Lock()
         if file is not None:
             with suppress(OSError, ValueError):
                 kind = TypeAdapter(dict[str, dict[str, FiniteFloat]])
@@ -49,13 +49,17 @@ class Ledger:
                     group: self._decay * before.get(group, 0.0) + target[name][group] - share
                     for group, share in groups.items()
                 }
-        if self._file is not None and not self._timer.is_alive():
-            self._timer = Timer(WRITTEN_AFTER, self._write, [self._file])
-            self._timer.daemon = True
-            self._timer.start()
+        if self._file is not None and not self._is_due:
+            self._is_due, timer = True, Timer(WRITTEN_AFTER, self._write, [self._file])
+            timer.daemon = True
+            timer.start()
 
     def _write(self, file: Path) -> None:
-        with suppress(OSError):  # without room on the disk, what is owed is kept in memory
+        self._is_due = False  # what is added from now on is written later
+        with (
+            self._writing,
+            suppress(OSError),
+        ):  # without room on the disk, what is owed is kept in memory
             write_beside(file, json.dumps(self.owed))
 
 

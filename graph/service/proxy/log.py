@@ -99,7 +99,12 @@ def _written(
         }
         for name, known in groups.items()
     }
-    source = {"name": "shown", "engine": "run", "runs": ["run.txt"], "topics": "queries.csv"}
+    source: dict[str, Any] = {
+        "name": "shown",
+        "engine": "run",
+        "runs": ["run.txt"],
+        "topics": "queries.csv",
+    }
     source |= {"documents": "documents.jsonl", "attributes": attributes}
     (place / "source.yaml").write_text(yaml.safe_dump(source), encoding="utf-8")
     (place / "run.txt").write_text("".join(run), encoding="utf-8")

@@ -29,8 +29,11 @@ LOG, OLDER = "log.jsonl", "log.older.jsonl"
 WAITING = 1_000
 """So many records may wait for the disk; others are lost."""
 
-_OWN = "re-ranked shadow labels slow worker busy cluster empty index body size from sort"
-OWN_OUTCOMES = frozenset(_OWN.split())
+_OWN = (
+    "re-ranked,shadow,labels,slow,worker,busy,cluster,empty,ids,partial,reply,reply too long,body,"
+    "size,from,sort,MemoryError"
+)
+OWN_OUTCOMES = frozenset(_OWN.split(","))
 """Always counted by name. Clients choose the words of other outcomes."""
 OUTCOMES = 100
 """So many of those are counted by name."""
