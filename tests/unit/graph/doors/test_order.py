@@ -143,7 +143,7 @@ def test_debts_fade_and_outlast_a_restart(tmp_path: Path, monkeypatch: pytest.Mo
     for damaged in ("{", "[]", '{"gender": {"female": NaN}}', '{"gender": 1}'):
         (tmp_path / "owed.json").write_text(damaged)
         assert Ledger(tmp_path / "owed.json").owed == {}
-    ledger = Ledger(tmp_path / "no folder" / "\0")
+    ledger = Ledger(tmp_path / "owed.json" / "below a file")
     ledger.add(target, target)  # a file that cannot be written costs nothing but itself
 
 
