@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -27,12 +28,14 @@ from benchmarks.load.servers import ROOT, Process
 from benchmarks.load.world import EMBEDDED, World
 from benchmarks.measuring import in_turns, median, row, taken_by
 from fairqr import FairSearch
+from fairqr.base.weights import pull
 from fairqr.evaluation.collections.finding import find_collection
+from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.sources.catalog import Catalog
 
 CORPUS = "notables"
-SHOWN = 20
+SHOWN, LISTED = 20, 200
 ASKED: dict[str, Any] = {"attributes": ["gender"], "ask": "never", "k": SHOWN}
 CLIENTS = 8
 WARM_UP = 40
@@ -98,7 +101,8 @@ async def served(process: Process, clients: int, count: int, more: Any) -> dict[
     async def work(http: httpx.AsyncClient) -> None:
         for query in left:
             start = time.perf_counter()
-            answer = await http.post(f"{process.url}/v1/search", json={"query": query, **more})
+            path = "rerank" if "documents" in more else "search"
+            answer = await http.post(f"{process.url}/v1/{path}", json={"query": query, **more})
             answer.raise_for_status()
             times.append((time.perf_counter() - start) * 1000)
 
@@ -109,20 +113,27 @@ async def served(process: Process, clients: int, count: int, more: Any) -> dict[
     return {"processor": busy * 1000 / count, "per_second": count / taken, "times": times}
 
 
+def listed(text: str, score: float | None = None) -> dict[str, Any]:
+    """Return a list to re-rank."""
+    groups = ("male", "male", "male", "male", "female") * (LISTED // 5)
+    texts = [{"gender": it, "text": f"{n} {text}", "score": score} for n, it in enumerate(groups)]
+    return {"model": f"{CORPUS}?attributes=gender", "query": "physicist", "documents": texts}
+
+
 async def speed(world: World, searches: int) -> dict[str, Any]:
     """Measure in three turns, with so many searches of each kind in each; return ``rows``."""
     world.command("search", "physicist", "--corpus", CORPUS, "--method", "plain")  # makes its index
     more = {"corpus": CORPUS, "retriever": "bm25", **ASKED}
-    databases = [f"sqlite:///{world.new_file()}" for _ in range(2)]
     peer = Process(world.folder / "plain.txt", world.environment)
     peer.run(*MODULE, "plain", str(peer.port), ready="/docs")
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     two: Any = {"arguments": ("--workers", "2"), "work": False}
     with (
-        world.workers(databases[0], corpus=CORPUS) as (worker,),
-        world.workers(databases[1], corpus=CORPUS, **two) as (pair,),
+        world.workers(f"sqlite:///{world.new_file()}", corpus=CORPUS) as (worker,),
+        world.workers(f"sqlite:///{world.new_file()}", corpus=CORPUS, **two) as (pair,),
     ):
         servers = {"plain": (peer, {}), "served": (worker, more), "by two": (pair, more)}
+        servers["list"] = (worker, listed("", 1.0))
         for turn in range(-1, 3):
             for clients in (1, CLIENTS):
                 for name, (process, body) in servers.items():
@@ -133,6 +144,15 @@ async def speed(world: World, searches: int) -> dict[str, Any]:
                     command = [*MODULE, "alone", str(clients), str(searches)]
                     told = subprocess.check_output(command, cwd=ROOT, env=world.environment)
                     found[f"alone {clients}"].append(json.loads(told))
+        os.environ["FAIRQR_CACHE_DIR"] = worker.environment["FAIRQR_CACHE_DIR"]
+        pull(MiniLmEncoder.name)
+        words, encode = " ".join(world.queries[:15]), MiniLmEncoder().encode_documents
+        async with new_client() as http:
+            lists = await in_turns(
+                1,
+                ours=lambda n: http.post(f"{worker.url}/v1/rerank", json=listed(f"{n} a {words}")),
+                bare=lambda n: encode([it["text"] for it in listed(f"{n} b {words}")["documents"]]),
+            )
     peer.kill()
 
     def middle(name: str, figure: str) -> float:
@@ -150,6 +170,8 @@ async def speed(world: World, searches: int) -> dict[str, Any]:
         row(f"searches a second, {at_once}", rate, "", "in process", in_process, "≥ 0.75×"),
         row(f"by two workers, {at_once}", by_two, "", "one worker", rate, "≥ 1.5×"),
         row(f"p95, {at_once}", tail, "ms", "p50", half, "≤ 2.5×"),
+        row(f"re-ranking {LISTED}", middle("list 1", "processor"), "ms", peers, bare, "≤ 5×"),
+        row("by new texts", lists["ours"][0], "ms", "encoding", lists["bare"][0], "≤ 1.2×"),
     ]
     return {"rows": rows, "violations": []}
 
