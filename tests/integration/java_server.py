@@ -55,7 +55,7 @@ class Package:
 
 def install(package: Package, unpack: Callable[[Path, Path], None]) -> Path:
     """Return the folder of the unpacked server, after downloading it where it is not there yet."""
-    cache = _cache_folder()
+    cache = cache_folder()
     home = cache / package.server
     with (cache / f"{package.server}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -164,7 +164,7 @@ def wait_for(
     pytest.fail(f"The server {what}; the end of its log:\n{tail}")
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
     named = os.environ.get("FAIRQR_TEST_CACHE")
     folder = Path(named) if named else Path.home() / ".cache" / "fairqr-tests"
     folder.mkdir(parents=True, exist_ok=True)

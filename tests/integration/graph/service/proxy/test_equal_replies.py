@@ -1,0 +1,277 @@
+"""Requests give the same replies directly and through the proxy, the order of hits apart."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import tarfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from elasticsearch import Elasticsearch
+
+from tests.integration.attached_people import TOPICS, people
+from tests.integration.graph.service.proxy.proxied import QUERY, Proxied, hits_of, proxied
+from tests.integration.java_server import cache_folder, run_program
+from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.timeout(1200)
+
+RECORDER = """
+import json, os
+from elasticsearch.dsl import aggs, query, utils
+write, written = open(os.environ["RECORDED"], "w"), utils.DslBase.to_dict
+def to_dict(self):
+    found = written(self)
+    if isinstance(self, query.Query | aggs.Agg):
+        what = {"query": found} if isinstance(self, query.Query) else {"aggs": {"a": found}}
+        write.write(json.dumps(what, default=str) + "\\n")
+        write.flush()
+    return found
+utils.DslBase.to_dict = to_dict
+"""
+"""Keeps what the tests of elasticsearch-dsl make; they ask no server."""
+
+
+@dataclass
+class Sides:
+    """A cluster, directly and through the proxy."""
+
+    direct: httpx.Client
+    proxy: Proxied
+
+
+@pytest.fixture(scope="module", params=["elasticsearch", "opensearch"])
+def sides(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Sides]:
+    url = request.getfixturevalue(f"{request.param}_url")
+    source = {"engine": request.param}
+    with ExitStack() as stack:
+        server = stack.enter_context(people(url, "people"))
+        folder = tmp_path_factory.mktemp(request.param)
+        proxy = stack.enter_context(proxied(folder, url, source=source))
+        proxy.ready()
+        yield Sides(server.client, proxy)
+
+
+def recorded(folder: Path) -> list[dict[str, Any]]:
+    """Return the queries and aggregations of elasticsearch-dsl's own tests, fetched once."""
+    cache = cache_folder() / "elasticsearch-dsl-8.18.0"
+    if not list(cache.glob("*.tar.gz")):
+        pip = (sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:")
+        run_program(*pip, "elasticsearch-dsl==8.18.0", "-d", str(cache))
+    with tarfile.open(next(cache.glob("*.tar.gz"))) as archive:
+        archive.extractall(folder, filter="data")
+    (folder / "recorder.py").write_text(RECORDER)
+    own = folder / "elasticsearch_dsl-8.18.0"
+    how = {**os.environ, "RECORDED": str(folder / "made"), "PYTHONPATH": f"{folder}:{own}"}
+    plain = ("-p", "no:asyncio", "-p", "no:xdist", "-p", "no:cacheprovider", "-c", "/dev/null")
+    tests = [str(own / "tests" / f"test_{name}.py") for name in ("query", "aggs")]
+    pytest_ = (sys.executable, "-m", "pytest", "-q", "-p", "recorder", *plain, *tests)
+    subprocess.run(pytest_, env=how, cwd=own, check=True, capture_output=True, timeout=PATIENCE)
+    return [json.loads(it) for it in dict.fromkeys((folder / "made").read_text().splitlines())]
+
+
+MATCH: dict[str, Any] = {"match": {"bio": "physicist opera"}}
+QUERIES: list[dict[str, Any]] = [
+    {},
+    {"query": MATCH},
+    {"query": {"bool": {"must": MATCH, "filter": {"term": {"alive": True}}}}},
+    {"query": {"function_score": {"query": MATCH, "weight": 2}}},
+    {"query": {"nested": {"path": "jobs", "query": {"match_all": {}}, "inner_hits": {}}}},
+    {"query": {"match": {"bio": "of no document"}}},
+    {"query": {"unknown": {}}},
+]
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"size": 3},
+    {"from": 7, "size": 5},
+    {"from": 95, "size": 20},
+    {"from": 100},
+    {"size": 0},
+    {"from": 9_990, "size": 20},
+    {"size": 150},
+    {"_source": False, "fields": ["headline"]},
+    {"_source": ["head*", "person.sex"], "docvalue_fields": ["height"]},
+    {"stored_fields": "_none_"},
+    {"highlight": {"fields": {"bio": {}}}},
+    {"aggs": {"a": {"terms": {"field": "person.sex"}}}},
+    {"track_total_hits": 5},
+    {"track_total_hits": False, "track_scores": True},
+    {"explain": True, "version": True, "seq_no_primary_term": True},
+    {"min_score": 0.2},
+    {"post_filter": {"range": {"height": {"gt": 180}}}},
+    {"script_fields": {"a": {"script": "doc['height'].value * 1.10"}}},
+    {"suggest": {"a": {"text": "opera", "term": {"field": "bio"}}}},
+    {"indices_boost": [{"people": 1.5}]},
+    {"timeout": "10s", "stats": ["a"]},
+    {"sort": ["_score"]},
+    {"sort": [{"number": "asc"}]},
+    {"sort": ["number"], "search_after": ["n100"]},
+    {"collapse": {"field": "person.sex"}},
+    {"rescore": {"window_size": 9, "query": {"rescore_query": {"match": {"bio": "river"}}}}},
+    {"terminate_after": 20},
+    {"slice": {"id": 0, "max": 2}},
+    {"pit": {"id": "none"}},
+    {"knn": {"field": "v", "query_vector": [1], "k": 1, "num_candidates": 2}},
+    {"of_tomorrow": 1},
+    {"size": True},
+    {"size": "4"},
+    {"size": 2.5},
+    {"from": -1},
+]
+PARAMETERS = [
+    {"q": "bio:opera", "df": "bio"},
+    {"size": "4", "from": "3", "typed_keys": "true"},
+    {"rest_total_hits_as_int": "true", "_source": "headline"},
+    {"filter_path": "hits.hits._id"},
+    {"scroll": "1m"},
+    {"sort": "number:asc"},
+    {"format": "yaml"},
+    {"pretty": "true", "preference": "abc", "routing": "p1"},
+    {"search_type": "dfs_query_then_fetch", "human": ""},
+    {"size": "many"},
+    {"of_tomorrow": "1"},
+]
+VOLATILE = ("took", "_scroll_id", "profile", "pit_id")
+
+
+def without_hits(reply: httpx.Response) -> Any:
+    """Return all of a reply but its hits and what differs from time to time."""
+    if "json" not in reply.headers.get("content-type", ""):
+        return [line for line in reply.text.splitlines() if "took" not in line]
+    said = reply.json()
+    for name in VOLATILE:
+        said.pop(name, None)
+    said.get("hits", {}).pop("hits", None)
+    return said
+
+
+def compare(sides: Sides, body: Any, parameters: dict[str, str]) -> str:
+    """Ask both sides, compare, and return what the proxy says that it did."""
+    how: Any = {"json": body, "params": parameters}
+    direct = sides.direct.post("/people/_search", **how)
+    passed = sides.proxy.client.post("/people/_search", **how)
+    outcome = passed.headers.pop("fairqr")
+    assert passed.status_code == direct.status_code, (body, passed.text)
+    assert without_hits(passed) == without_hits(direct), body
+    names = {*direct.headers, *passed.headers} - {"content-length", "transfer-encoding"}
+    if outcome.startswith("passed"):
+        kept = [name for name in names if passed.headers.get(name) != direct.headers.get(name)]
+        assert not kept, (body, kept)
+        if passed.status_code == 200 and "json" in direct.headers["content-type"]:
+            hits = [it.json().get("hits", {}).get("hits") for it in (passed, direct)]
+            assert hits[0] == hits[1], body
+    else:
+        size = {"from": 0, "size": 200}
+        told = {name: value for name, value in parameters.items() if name not in size}
+        asked = {"json": {**body, **size}, "params": told}
+        every = Counter(hits_of(sides.direct.post("/people/_search", **asked)))
+        assert len(hits_of(passed)) == len(hits_of(direct))
+        assert not Counter(hits_of(passed)) - every, body
+    return outcome
+
+
+def test_two_hundred_requests_give_equal_replies(sides: Sides, tmp_path: Path) -> None:
+    """Those made by others' tests, and one for each documented option with each kind of query."""
+    requests: list[tuple[Any, dict[str, str]]] = [(it, {}) for it in recorded(tmp_path)]
+    assert len(requests) > 100
+    options = itertools.product(QUERIES, OPTIONS)
+    drawn = random.Random(5).sample([{**query, **option} for query, option in options], 120)
+    requests += [({**QUERIES[1], **option}, {}) for option in OPTIONS]
+    requests += [(it, {}) for it in drawn]
+    requests += [({"query": MATCH}, it) for it in PARAMETERS]
+    different = {json.dumps(it): it for it in requests}
+    outcomes = Counter(compare(sides, *it) for it in different.values())
+    assert outcomes.total() >= 200
+    assert sum(outcomes[it] for it in outcomes if it.startswith("re-ranked")) > 60
+    for why in [
+        "sort",
+        "search_after",
+        "collapse",
+        "rescore",
+        "size",
+        "knn",
+        "from",
+        "scroll",
+        "terminate_after",
+    ]:
+        assert outcomes[f"passed; {why}"] >= 1, outcomes
+
+
+def test_several_searches_are_each_treated_on_their_own(sides: Sides) -> None:
+    lines: list[Any] = [{"index": "people"}, QUERY, {"index": "nowhere"}, {}]
+    lines += [{"index": ["people"], "preference": "a"}, {**QUERY, "sort": ["number"]}]
+    lines += [{"index": "people"}, {"query": {"match": {"bio": "opera"}}, "from": 2, "size": 4}]
+    lines += [{"index": "people"}, {"query": {"unknown": {}}}]
+    for last in (10, 8):  # with a search that fails, nothing is re-ranked
+        content = "".join(json.dumps(it) + "\n" for it in lines[:last])
+        how: Any = {"content": content, "headers": {"content-type": "application/x-ndjson"}}
+        direct, passed = (it.post("/_msearch", **how) for it in (sides.direct, sides.proxy.client))
+        pairs = [*zip(direct.json()["responses"], passed.json()["responses"], strict=True)]
+        if last == 10:
+            assert passed.headers["fairqr"] == "passed; reply"
+            assert [a.get("hits") for a, _ in pairs] == [b.get("hits") for _, b in pairs]
+            continue
+        assert passed.headers["fairqr"] == "re-ranked; ranks; passed 2, index"
+        hits = [[it.pop("hits", {}).pop("hits", []) for it in pair] for pair in pairs]
+        assert [len(a) for a, _ in hits] == [len(b) for _, b in hits] == [10, 0, 10, 4]
+        assert [a == b for a, b in hits] == [False, True, True, False]
+        assert all({**a, "took": 0} == {**b, "took": 0} for a, b in pairs)
+
+
+def test_ten_pages_of_a_hundred_queries_have_each_document_once(sides: Sides) -> None:
+    words = [" ".join(pair) for pair in itertools.permutations(TOPICS, 2)]
+    queries = [{"match": {"bio": it}} for it in words]
+    queries += [{"match": {"bio": {"query": it, "boost": 2.0}}} for it in words[:44]]
+    assert len(queries) == 100
+    for query in queries:
+        whole = sides.direct.post("/people/_search", json={"query": query, "size": 100})
+        pages = []
+        for start in range(0, 100, 10):
+            reply = sides.proxy.search({"query": query, "from": start})
+            assert reply.headers["fairqr"] == "re-ranked; ranks"
+            pages += hits_of(reply)
+        assert sorted(pages) == sorted(hits_of(whole))
+        assert pages != hits_of(whole)
+
+
+def test_official_clients_packed_bodies_and_exact_numbers(sides: Sides) -> None:
+    body = gzip.compress(json.dumps({**QUERY, "size": 2}).encode())
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    reply = sides.proxy.client.post("/people/_search", content=body, headers=headers)
+    assert reply.headers["fairqr"] == "re-ranked; ranks" and len(hits_of(reply)) == 2
+    exact = b'{"bio": "theorem river", "exact": [1.10, 1e-300, 123456789012345678901.50, 1E400]}'
+    if "x-elastic-product" in reply.headers:
+        es = Elasticsearch(sides.proxy.url, http_compress=True)
+        assert es.search(index="people", q="bio:opera").meta.headers["fairqr"]
+        how: Any = {"params": {"refresh": "true"}, "headers": {"content-type": "application/json"}}
+        mapping = {"properties": {"exact": {"type": "object", "enabled": False}}}
+        sides.direct.put("/people/_mapping", json=mapping)
+        assert sides.direct.put("/people/_doc/exact", content=exact, **how).is_success
+        query = {"query": {"match": {"bio": "theorem"}}, "size": 100}
+        found = sides.proxy.search(query)
+        sides.direct.delete("/people/_doc/exact?refresh=true")
+        assert found.headers["fairqr"].startswith("re-ranked") and exact in found.content
+
+
+def test_windows_that_the_cluster_refuses_or_are_too_long_pass(sides: Sides) -> None:
+    setting = {"index": {"max_result_window": 50}}
+    sides.direct.put("/people/_settings", json=setting)
+    assert sides.proxy.outcome() == "passed; cluster"
+    sides.direct.put("/people/_settings", json={"index": {"max_result_window": None}})
+    long = "x" * 60_000
+    scripted = {"script_fields": {"a": {"script": f"return '{long}'"}}}
+    assert sides.proxy.outcome(body={**QUERY, **scripted}) == "passed; reply too long"
