@@ -86,7 +86,7 @@ REQUESTS = {
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_request_arrives_as_it_was_sent(cluster: RawCluster, proxy: Proxied, name: str) -> None:
-    first, end, body = REQUESTS[name].partition(b"\r\n\r\n")
+    first, _end, body = REQUESTS[name].partition(b"\r\n\r\n")
     sent = first.rstrip(b"\r\n") + b"\r\nhost: a\r\nconnection: close\r\n\r\n" + body
     exchanged(proxy.url, sent)
     exchanged(cluster.url, sent)
@@ -127,7 +127,8 @@ def test_nothing_is_remembered_from_one_client_to_the_next(
     httpx.get(proxy.url + "/x", headers={"authorization": SECRET}, trust_env=False)
     httpx.get(proxy.url + "/y", headers={"user-agent": ""}, trust_env=False)
     assert SECRET.encode() in cluster.asked[0]
-    assert b"cookie" not in cluster.asked[1].lower() and SECRET.encode() not in cluster.asked[1]
+    assert b"cookie" not in cluster.asked[1].lower()
+    assert SECRET.encode() not in cluster.asked[1]
 
 
 def test_large_streams_take_no_memory(cluster: RawCluster, proxy: Proxied) -> None:
@@ -160,7 +161,8 @@ def test_a_dead_cluster_is_told_by_a_sentence_and_nothing_secret(tmp_path: Path)
             assert reply.json() == {"error": reason, "status": 502}
         until(lambda: "Nothing is re-ranked at present" in proxy.log)
         assert proxy.end() == 0
-        assert SECRET not in proxy.log and "Traceback" not in proxy.log
+        assert SECRET not in proxy.log
+        assert "Traceback" not in proxy.log
 
 
 def test_a_reply_that_breaks_off_breaks_off(cluster: RawCluster, proxy: Proxied) -> None:
