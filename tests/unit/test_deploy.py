@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 import yaml
 
 from fairqr.base.settings import SETTINGS, variable_of
+from fairqr.cli.main import app
 from fairqr.graph.service.configuration import ServiceSettings, service_variables
+from fairqr.graph.service.proxy.settings import ProxySettings
 from tests.checks.lock import check_bounds, check_lines, pins_of
 
 ROOT = Path(__file__).parents[2]
@@ -79,6 +82,25 @@ def test_what_is_mounted_and_copied_is_there(compose: dict[str, Any]) -> None:
     layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     folders = {path.split("/")[0] for path in layers["package-dir"].values()}
     assert folders <= set(kept)
+
+
+def test_a_proxy_stands_beside_an_elasticsearch() -> None:
+    found = yaml.safe_load((DEPLOY / "compose.proxy.yaml").read_text())
+    proxy, engine = (found["services"][it] for it in ("proxy", "elasticsearch"))
+    port = ProxySettings.model_fields["port"].default
+    assert proxy["ports"] == [f"127.0.0.1:{port}:{port}"]
+    assert f"127.0.0.1:{port}'" in proxy["healthcheck"]["test"][-1]
+    assert proxy["command"][0] in typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    most = ProxySettings.model_fields["memory"].default
+    assert int(proxy["mem_limit"].removesuffix("g")) * 1024 > most
+    assert {*proxy["depends_on"]} == {*found["services"]} - {"proxy"}
+    assert "healthcheck" in engine
+    volumes = [it.split(":")[0] for one in (proxy, engine) for it in one["volumes"]]
+    assert {*volumes} == {*found["volumes"], "./sources"}
+    assert (
+        proxy["build"]
+        == yaml.safe_load((DEPLOY / "compose.yaml").read_text())["x-process"]["build"]
+    )
 
 
 def test_workers_build_their_indexes_in_places_of_their_own(compose: dict[str, Any]) -> None:
