@@ -227,7 +227,7 @@ def audit_json(audit: Audit) -> bytes:
         "pairs": pairs,
     }
     if audit.lists:
-        found["lists"] = dict(zip(("both", "arms"), figures_of_lists(audit.lists), strict=True))
+        found["lists"] = figures_of_lists(audit.lists)
     data = json.dumps(as_data(found), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
     # Half of a pair of surrogates, as a JSON of documents may hold, becomes an escape of JSON.
     return f"{data}\n".encode(errors="backslashreplace")

@@ -1,17 +1,15 @@
-"""Two lists of each query, one as it is and one that is fair: what the second gives and costs."""
+"""Two lists of each query, the engine's and a fair one: what the second gives and costs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, FiniteFloat, NonNegativeFloat
 
-from fairqr.evaluation.estimates import Estimate, differences, shares
-
-Arm = Literal["engine", "fair"]
+from fairqr.evaluation.estimates import differences, shares
 
 
 class BothLists(BaseModel, frozen=True, extra="forbid"):
@@ -22,49 +20,31 @@ class BothLists(BaseModel, frozen=True, extra="forbid"):
         arm: Which of the lists was shown.
         engine: Figures of the engine's list by name, from 0 to 1.
         fair: Those of the fair list.
-        target: What they should be, if that is known.
+        target: What they should be, as far as that is known.
     """
 
     weight: NonNegativeFloat
-    arm: Arm
+    arm: Literal["engine", "fair"]
     engine: dict[str, FiniteFloat]
     fair: dict[str, FiniteFloat]
-    target: dict[str, FiniteFloat] = {}
+    target: dict[str, FiniteFloat]
 
 
-@dataclass(frozen=True, slots=True)
-class ListFigure:
-    """A figure of both lists.
-
-    Attributes:
-        name: ``relevance``, ``fairness``, or the exposure of a group.
-        engine: Its mean over the engine's lists.
-        fair: Its mean over the fair lists.
-        change: How much more it is in the fair lists.
-        target: What its mean should be; NaN if that is not known.
-    """
-
-    name: str
-    engine: Estimate
-    fair: Estimate
-    change: Estimate
-    target: float
-
-
-def figures_of_lists(lists: Sequence[BothLists]) -> tuple[list[ListFigure], list[ListFigure]]:
-    """Return the figures of both lists of all queries, and those of the arms, if there are two.
+def figures_of_lists(lists: Sequence[BothLists]) -> dict[str, list[dict[str, Any]]]:
+    """Return the figures of ``both`` lists of all queries, and those of the ``arms``, if two.
 
     The first are compared query by query. The arms have other queries, so chance moves them more.
+    Each figure has a ``name``, the estimates ``engine``, ``fair`` and ``change``, and a ``target``.
     """
-    by_arm = [[it for it in lists if it.arm == arm] for arm in ("engine", "fair")]
+    arms = [[it for it in lists if it.arm == arm] for arm in ("engine", "fair")]
     names = list(dict.fromkeys(name for it in lists for name in it.fair))
     both = [it for name in names for it in _compared(name, lists, lists)]
-    return both, [it for name in names for it in _compared(name, *by_arm)] if all(by_arm) else []
+    return {"both": both, "arms": [it for name in names for it in _compared(name, *arms)]}
 
 
 def _compared(
     name: str, first: Sequence[BothLists], second: Sequence[BothLists]
-) -> Iterator[ListFigure]:
+) -> Iterator[dict[str, Any]]:
     one, two = ([it for it in side if name in it.engine] for side in (first, second))
     if not (one and two):
         return
@@ -83,4 +63,5 @@ def _compared(
         value = fair.value - engine.value
         change = replace(fair, value=value, low=value - float(low), high=value + float(high))
     due = [it.target.get(name, np.nan) for it in two]
-    yield ListFigure(name, engine, fair, change, float(np.average(due, weights=weights[1])))
+    target = float(np.average(due, weights=weights[1]))
+    yield {"name": name, "engine": engine, "fair": fair, "change": change, "target": target}

@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import yaml
 
@@ -78,8 +77,7 @@ def _written(
         it = json.loads(line)
         weight, words = asked[index, key], it.get("words", "")
         queries.append((key, words if any(map(str.isalnum, words)) else key, str(weight)))
-        # Columns of a run have spaces between them.
-        ids = [re.sub(r"\s", lambda space: quote(space[0]), id_) for id_ in it["ids"]]
+        ids = [re.sub(r"\s", "%20", id_) for id_ in it["ids"]]  # columns of a run have spaces
         order = it["order"] if it["arm"] == "fair" else range(len(ids))
         shown = enumerate(dict.fromkeys(ids[number] for number in order), start=1)
         run += [f"{key} Q0 {id_} {rank} {1 / rank} shown\n" for rank, id_ in shown]
@@ -119,4 +117,5 @@ def _figures(record: Mapping[str, Any], which: str) -> dict[str, float]:
     """Return the figures of a list, or of the target, by name."""
     groups = record["exposure"][which].items()
     shares = [(f"{name}: {group}", it) for name, own in groups for group, it in own.items()]
-    return {**record["quality"].get(which, {}), **dict(shares)}
+    quality = zip(("relevance", "fairness"), record["quality"].get(which, ()), strict=False)
+    return dict([*quality, *shares])

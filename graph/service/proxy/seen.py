@@ -58,8 +58,6 @@ class Seen:
         self._seconds = Histogram("added_seconds", what, ["index"], **of)
         what = "The exposure of a group in a list: shown, the engine's, the fair one, the target."
         self._exposure = Summary("exposure", what, ["index", "attribute", "group", "list"], **of)
-        what = "The objective of a list, and the expected relevance and the fairness in it."
-        self._quality = Summary("quality", what, ["index", "list", "figure"], **of)
         self._lost = Counter("log_lost", "Records that the log lacks.", ["reason"], **of)
         self._words, self._log = settings.log_words, None
         if settings.log:
@@ -90,12 +88,7 @@ class Seen:
             for attribute, groups in shares.items():
                 for group, share in groups.items():
                     self._exposure.labels(search.index, attribute, group, name).observe(share)
-        names = ("objective", "relevance", "fairness")
-        both = {"engine": told["before"], "fair": told["after"]}
-        quality = {it: dict(zip(names, values, strict=True)) for it, values in both.items()}
-        for name, values in quality.items():
-            for of, value in values.items():
-                self._quality.labels(search.index, name, of).observe(value)
+        quality = {"engine": told["before"][1:], "fair": told["after"][1:]}
         if self._log is not None:
             record = {"time": round(time.time(), 3), "index": search.index, "query": plan.key}
             record |= {"words": plan.words} if self._words else {}

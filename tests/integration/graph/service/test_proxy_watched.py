@@ -142,7 +142,7 @@ def test_a_share_of_the_queries_gets_fair_lists_and_the_arms_are_compared(
     assert 8 < sum(it == "re-r" for it in got.values()) < 32
     found = command("audit", "--from-log", tmp_path / "log", "-o", tmp_path / "out")
     assert found.code == 0, found.stderr
-    assert "shown fair lists, beside the others: objective" in found.stdout
+    assert "shown fair lists, beside the others: relevance" in found.stdout
     audit = json.loads((tmp_path / "out" / "audit.json").read_text())
     both, arms = (
         next(it["change"] for it in audit["lists"][of] if it["name"] == "gender: female")
