@@ -6,14 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.graph.search.context import Context
 from fairqr.retrieval.engines.engine import Memberships, Query, SearchEngine, lexical_of
 from fairqr.retrieval.fairness.dimension import dimensions_of
-from fairqr.retrieval.fairness.exposure import FloatArray
-from fairqr.retrieval.sources.schema import Attribute
 
 WORDS, BEST = 300, 3
 """By how many first characters a text is searched for, and in how many documents."""
@@ -41,8 +38,12 @@ class Labels:
         self._kept: dict[str, Mapping[str, list[float]]] = {}
         self._since = time.monotonic()
 
-    async def of(self, ids: Sequence[str], own: Mapping[str, Sequence[object]]) -> Memberships:
-        """Return the share of each group in each document, an array for each attribute.
+    async def of(
+        self, ids: Sequence[str], own: Mapping[str, Sequence[object]]
+    ) -> tuple[Memberships, dict[str, int]]:
+        """Return the share of each group in each document, and how many have no label.
+
+        Both are by attribute.
 
         Args:
             ids: The documents' ids in the source; empty where there is none.
@@ -74,12 +75,16 @@ class Labels:
                 ) from None
 
         rows = {it: np.array([row(it, *one) for one in enumerate(own[it])]) for it in own}
-        if not any(labelled(self.attributes[it], its).any() for it, its in rows.items()):
+        unlabelled = {
+            it: int((~rows[it][:, : len(how.groups)].any(axis=1)).sum())
+            for it, how in self.attributes.items()
+        }
+        if min(unlabelled.values()) == len(ids):
             named = " or ".join(rows)
             raise InputError(
                 f"No document has a label of {named}; send labels or fields, or ids of the source."
             )
-        return rows
+        return rows, unlabelled
 
 
 async def ids_of(engine: SearchEngine, texts: Sequence[str]) -> list[str]:
@@ -93,8 +98,3 @@ async def ids_of(engine: SearchEngine, texts: Sequence[str]) -> list[str]:
 
     every = zip(texts, found, strict=True)
     return [next((id_ for id_ in hits.ids if has(id_, text)), "") for text, hits in every]
-
-
-def labelled(attribute: Attribute, rows: FloatArray) -> NDArray[np.bool_]:
-    """Return which documents have a label, given the share of each group in them."""
-    return np.asarray(rows[:, : len(attribute.groups)].any(axis=1))

@@ -23,7 +23,7 @@ _ELSEWHERE = frozenset({"corpus", "question", "keep", "stream"})
 """Parameters of an answer for which chat completions have another form, or none."""
 
 
-def _or_text(made: Callable[[str], object], usual: Any) -> BeforeValidator:
+def or_text(made: Callable[[str], object], usual: Any) -> BeforeValidator:
     """Return a validator that also takes a text, and makes it what is usually given."""
     return BeforeValidator(
         lambda it: made(it) if isinstance(it, str) else it, json_schema_input_type=str | usual
@@ -34,7 +34,7 @@ _Text = Annotated[str, Field(max_length=2000)]
 _Texts = Annotated[list[_Text], Field(max_length=100, fail_fast=True)]
 """Some texts, of which only the first wrong one is told."""
 
-_Attributes = Annotated[_Texts, _or_text(lambda text: [text], _Texts)]
+_Attributes = Annotated[_Texts, or_text(lambda text: [text], _Texts)]
 _Target = Annotated[
     _Text | _Texts | Target | None,
     Field(examples=["retrieved:0.5,population:0.5", ["gender=female:0.5,male:0.5"]]),
@@ -185,7 +185,7 @@ class AuditedQuery(Frozen):
     weight: float = Field(1.0, ge=0, le=1e9, allow_inf_nan=False)
 
 
-_Query = Annotated[AuditedQuery, _or_text(lambda text: {"query": text}, AuditedQuery)]
+_Query = Annotated[AuditedQuery, or_text(lambda text: {"query": text}, AuditedQuery)]
 
 
 class AuditRequest(Frozen):

@@ -6,17 +6,17 @@ import asyncio
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
-from fastapi import APIRouter, Query
-from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat
+from fastapi import APIRouter
+from pydantic import BaseModel, Field, FiniteFloat
 from starlette.requests import Request
 from starlette.responses import Response
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.graph.documented import Documented
-from fairqr.graph.doors.labels import Labels, ids_of, labelled
+from fairqr.graph.doors.labels import Labels, ids_of
 from fairqr.graph.doors.order import Shown, fair_order
 from fairqr.graph.search.result import Shares
-from fairqr.graph.service.engine.requests import parsed
+from fairqr.graph.service.engine.requests import or_text, parsed
 from fairqr.graph.service.http.access import RERANK
 from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.parts import parts_of
@@ -56,13 +56,7 @@ class RerankDocument(Documented, extra="allow", coerce_numbers_to_str=True):
         return value_at({**(self.model_extra or {}), **self.fields}, attribute.field)
 
 
-_Document = Annotated[
-    RerankDocument,
-    BeforeValidator(
-        lambda it: {"text": it} if isinstance(it, str) else it,
-        json_schema_input_type=str | RerankDocument,
-    ),
-]
+_Document = Annotated[RerankDocument, or_text(lambda text: {"text": text}, RerankDocument)]
 
 
 class RerankRequest(Documented):
@@ -132,28 +126,21 @@ class RerankResult(Documented):
 
 @router.post(RERANK[1], include_in_schema=False)  # as Cohere's newer clients ask
 @router.post(RERANK[0], response_model=RerankResult, response_model_exclude_none=True)
-async def rerank(
-    asked: RerankRequest,
-    request: Request,
-    model: Annotated[
-        str,
-        Query(max_length=2000, description="Replaces that of the body, which some clients fix."),
-    ] = "",
-) -> Response:
+async def rerank(asked: RerankRequest, request: Request) -> Response:
     """Re-rank a list so that groups get a fair share of the exposure.
 
     Documents without scores are taken to come best first; if the service has MiniLM, their texts
-    are encoded, and tell which of them are relevant. `fairqr` says what was paid and gained.
+    are encoded, and tell which of them are relevant. `fairqr` says what was paid and gained. A
+    parameter `model` of the address replaces that of the body, which some clients fix.
     """
     parts, documents, size = parts_of(request), asked.documents, len(asked.documents)
     caps = parts.settings.caps
     caps.check("depth", size, "The number of documents")
-    name, _, options = (model or asked.model).partition("?")
+    model = request.query_params.get("model", asked.model)
+    name, _, options = model.partition("?")
     read = parse_qs(options, keep_blank_values=True).items()
     given = {it: values if values[1:] else values[0] for it, values in read} | asked.fairqr
-    texts = given.pop("documents", "")
-    if texts not in ("", "ids", "texts"):
-        raise InputError("The option 'documents' is either 'ids' or 'texts', or left out.")
+    texts = given.pop("documents") if given.get("documents") in ("ids", "texts") else ""
     if unknown := given.keys() - {*OPTIONS}:
         raise InputError(
             f"A list is not re-ranked by '{one_line(min(unknown), 80)}'; use {', '.join(OPTIONS)}."
@@ -173,7 +160,7 @@ async def rerank(
         ids = [one.id or (one.text if texts == "ids" else "") for one in documents]
         if texts == "texts":
             ids = await ids_of(engine, written)
-        members = await labels.of(ids, own)
+        members, unlabelled = await labels.of(ids, own)
         listed = {it: rows[order] for it, rows in members.items()}
         hits = Hits([*map(str, order)], [1 / rank for rank in range(1, size + 1)], listed)
         if not scores and texts != "ids":
@@ -191,10 +178,7 @@ async def rerank(
         "after": found.after,
         "target": found.target,
         "estimated": hits.relevance is not None,
-        "unlabelled": {
-            it: size - int(labelled(how, members[it]).sum())
-            for it, how in labels.attributes.items()
-        },
+        "unlabelled": unlabelled,
     }
     usage = {"prompt_tokens": 0, "total_tokens": 0}
-    return Json({"model": asked.model, "results": results, "usage": usage, "fairqr": fairness})
+    return Json({"model": model, "results": results, "usage": usage, "fairqr": fairness})

@@ -74,7 +74,7 @@ class IndexOrder:
         attributes = self.labels.attributes
         own = {name: [_field(hit, it.field) for hit in hits] for name, it in attributes.items()}
         try:
-            members = await self.labels.of([self._id(hit) for hit in hits], own)
+            members, _ = await self.labels.of([self._id(hit) for hit in hits], own)
         except InputError:
             raise UnavailableError("labels") from None
         ranks = [1 / rank for rank in range(1, len(hits) + 1)]

@@ -286,7 +286,7 @@ WOMAN, MAN = {"text": "a", "gender": "female"}, {"text": "b", "gender": "male"}
         ({"model": "fielded?attributes="}, 422, "no attribute ''"),
         ({"model": "fielded?method=mmr"}, 422, "not re-ranked by 'method'; use attributes,"),
         ({"model": "fielded?k=1&k=2"}, 422, "'k' is wrong"),
-        ({"model": "fielded?documents=all"}, 422, "either 'ids' or 'texts'"),
+        ({"model": "fielded?documents=all"}, 422, "not re-ranked by 'documents'"),
         ({"fairqr": {"k": 101}}, 422, "at most 100 (k)"),
         ({"fairqr": {"query": "other"}}, 422, "not re-ranked by 'query'"),
         ({"fairqr": {"target": "gender=female:2"}}, 422, "target"),
@@ -355,7 +355,7 @@ async def test_lists_at_the_same_time_keep_their_labels(
         return await asked(queries)
 
     monkeypatch.setattr(engine, "search", search)
-    rows = await found.of(other, {"gender": [None, "female"]})
+    rows, _ = await found.of(other, {"gender": [None, "female"]})
     assert rows["gender"].tolist() == [[0.0, 1.0], [1.0, 0.0]]
     await engine.aclose()
 
