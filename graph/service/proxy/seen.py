@@ -29,14 +29,12 @@ LOG, OLDER = "log.jsonl", "log.older.jsonl"
 WAITING = 1_000
 """So many records may wait for the disk; others are lost."""
 
-_OWN = (
-    "re-ranked,shadow,labels,slow,worker,busy,cluster,empty,ids,partial,reply,reply too long,body,"
-    "size,from,sort,MemoryError"
+_OUTCOMES = (
+    "re-ranked shadow labels slow worker busy cluster empty ids partial reply body size from sort "
+    "search_after collapse rescore knn retriever pit scroll slice rank format filter_path"
 )
-OWN_OUTCOMES = frozenset(_OWN.split(","))
-"""Always counted by name. Clients choose the words of other outcomes."""
-OUTCOMES = 100
-"""So many of those are counted by name."""
+OUTCOMES = frozenset(_OUTCOMES.split())
+"""What has a count of its own. Clients choose the words of some outcomes: all others are one."""
 
 
 class Seen:
@@ -50,7 +48,7 @@ class Seen:
     """
 
     def __init__(self, settings: ProxySettings) -> None:
-        self.registry, self._outcomes = CollectorRegistry(), set[str]()
+        self.registry = CollectorRegistry()
         of: Any = {"namespace": "fairqr_proxy", "registry": self.registry}
         what = "Searches, by what became of them: re-ranked, shadow, or why they passed."
         self._searches = Counter("searches", what, ["index", "outcome"], **of)
@@ -70,11 +68,8 @@ class Seen:
 
     def count(self, index: str, outcome: str, seconds: float | None = None) -> None:
         """Count a search; ``seconds`` is what re-ranking added."""
-        if outcome.removeprefix("shadow: ") not in OWN_OUTCOMES:
-            if len(self._outcomes) < OUTCOMES:
-                self._outcomes.add(outcome)
-            outcome = outcome if outcome in self._outcomes else "other"
-        self._searches.labels(index, outcome).inc()
+        known = outcome.removeprefix("shadow: ") in OUTCOMES
+        self._searches.labels(index, outcome if known else "other").inc()
         if seconds is not None:
             self._seconds.labels(index).observe(seconds)
 
