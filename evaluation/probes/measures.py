@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from fairqr.agents import statistics
 from fairqr.agents.models.opening import CAUSAL
 from fairqr.agents.ranking import lean
-from fairqr.evaluation.estimates import estimate, mean_with_ends
+from fairqr.evaluation.estimates import LEVEL, estimate, mean_with_ends
 from fairqr.evaluation.experiments.catalogue import Measured
 from fairqr.evaluation.measures.kinds import ndcg, precision
 from fairqr.evaluation.probes import store as kept
@@ -511,7 +511,9 @@ def changes_of(
 
     - ``ratio nearer to 1``: of wins in both orders, protected to unprotected. The difference is
       |ln before| − |ln after|, with ½ added to each count (Haldane 1956): above 0 the ratio is
-      nearer to 1 after. There is no test if a count is 0.
+      nearer to 1 after. There is no test if a count is 0. If a tuning makes more items win,
+      ratios before are surer than those that the test draws by swapping, so the greater p counts,
+      of that test and of the interval.
     - ``consistent``: the share of pairs that either item wins in both orders.
     - ``both orders``, of relevance pairs: the share whose relevant item wins in both orders.
 
@@ -539,9 +541,20 @@ def changes_of(
         row |= dict.fromkeys(("difference", "low", "high", "p"))
         if couples:
             row |= _change(parts, statistic, random)
-        if kind in GROUPS and measure != "consistent" and not parts.sum(axis=0).all():
-            row |= dict.fromkeys(("low", "high", "p"))
+        if kind in GROUPS and measure != "consistent":
+            if not parts.sum(axis=0).all():
+                row |= dict.fromkeys(("low", "high", "p"))
+            elif row["low"] is not None:
+                row["p"] = max(row["p"], _p_of_interval(row, len(parts) - 1))
         yield row
+
+
+def _p_of_interval(row: Row, freedom: int) -> float:
+    from scipy.stats import t
+
+    half: Any = (row["high"] - row["low"]) / 2
+    errors = abs(row["difference"]) / half * t.ppf((1 + LEVEL) / 2, freedom)
+    return float(2 * t.sf(errors, freedom))
 
 
 def _change(parts: FloatArray, statistic: Callable[[Any], Any], random: np.random.Generator) -> Row:
