@@ -147,12 +147,11 @@ async def speed(world: World, searches: int) -> dict[str, Any]:
         os.environ["FAIRQR_CACHE_DIR"] = worker.environment["FAIRQR_CACHE_DIR"]
         pull(MiniLmEncoder.name)
         words, encode = " ".join(world.queries[:15]), MiniLmEncoder().encode_documents
-        async with new_client() as http:
-            lists = await in_turns(
-                1,
-                ours=lambda n: http.post(f"{worker.url}/v1/rerank", json=listed(f"{n} a {words}")),
-                bare=lambda n: encode([it["text"] for it in listed(f"{n} b {words}")["documents"]]),
-            )
+        lists = await in_turns(
+            1,
+            ours=lambda n: served(worker, 1, 1, listed(f"{n} a {words}")),
+            bare=lambda n: encode([it["text"] for it in listed(f"{n} b {words}")["documents"]]),
+        )
     peer.kill()
 
     def middle(name: str, figure: str) -> float:

@@ -19,7 +19,7 @@ from fairqr.retrieval.fairness.relevance import CALIBRATED, FEEDBACK, POOL, rank
 from fairqr.retrieval.texts.sendable import sendable
 
 WITHIN = 30.0
-"""Seconds that a list may wait to be encoded; each takes all processors in turn."""
+"""Seconds that a list may wait for its turn to be encoded, which takes all processors."""
 
 SHORT = 5 * FEEDBACK
 """Of a shorter list, the documents that move a query would be too many."""
@@ -51,11 +51,15 @@ class ListEvidence:
         """
         if words := _read(query, texts):
             try:
-                async with asyncio.timeout(WITHIN), self._turn:
-                    await (await self.opened()).vectors.encode(words)
+                async with asyncio.timeout(WITHIN):
+                    await self._turn.acquire()
             except TimeoutError:
-                late = "The texts could not be encoded in time; try again later, or give scores."
+                late = "Other texts are encoded first; try again later, or give scores."
                 raise BusyError(late, retry_after=2.0, own=False) from None
+            try:
+                await (await self.opened()).vectors.encode(words)
+            finally:
+                self._turn.release()
         return await self.known(query, texts, hits)
 
     async def known(self, query: str, texts: Sequence[str], hits: Hits) -> Hits:
