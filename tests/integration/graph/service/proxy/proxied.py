@@ -72,7 +72,7 @@ class Proxied:
 def write_settings(folder: Path, cluster: str, source: Any = None, **changes: Any) -> Path:
     """Write the files of a proxy; a change of an index's setting is in ``index``."""
     index = {"source": "people.yaml", "mode": "fair", **changes.pop("index", {})}
-    index.setdefault("parameters", {"target": "gender=female:0.5,male:0.5"})
+    index.setdefault("parameters", {"target": "gender=female:0.9,male:0.1"})
     described = {**SOURCE, "engine": "elasticsearch", "url": cluster, "index": "people"}
     (folder / "people.yaml").write_text(yaml.safe_dump(described | (source or {})))
     file = folder / "proxy.yaml"
@@ -89,7 +89,9 @@ def proxied(folder: Path, cluster: str, verify: Any = True, **changes: Any) -> I
     with errors.open("w") as log:
         process = subprocess.Popen(
             [Command.executable, "proxy", str(file)],
-            env=environment({"FAIRQR_DATA_DIR": str(folder / "data"), "HTTP_PROXY": "http://x"}),
+            # Without MiniLM; and the proxy minds no other proxy.
+            env=environment({f"FAIRQR_{it}_DIR": str(folder / it) for it in ("DATA", "CACHE")})
+            | {"HTTP_PROXY": "http://127.0.0.1:1"},
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,

@@ -167,7 +167,10 @@ def compare(sides: Sides, body: Any, parameters: dict[str, str]) -> str:
     outcome = passed.headers.pop("fairqr")
     assert passed.status_code == direct.status_code, (body, passed.text)
     assert without_hits(passed) == without_hits(direct), body
-    names = {*direct.headers, *passed.headers} - {"content-length", "transfer-encoding"}
+    # Of what passes by itself even these are the same: see test_passed_bytes.py.
+    # OpenSearch warns of old options only at times.
+    packed = {"content-length", "content-encoding", "transfer-encoding", "warning"}
+    names = {*direct.headers, *passed.headers} - packed
     if outcome.startswith("passed"):
         kept = [name for name in names if passed.headers.get(name) != direct.headers.get(name)]
         assert not kept, (body, kept)
@@ -215,7 +218,7 @@ def test_several_searches_are_each_treated_on_their_own(sides: Sides) -> None:
     lines: list[Any] = [{"index": "people"}, QUERY, {"index": "nowhere"}, {}]
     lines += [{"index": ["people"], "preference": "a"}, {**QUERY, "sort": ["number"]}]
     lines += [{"index": "people"}, {"query": {"match": {"bio": "opera"}}, "from": 2, "size": 4}]
-    lines += [{"index": "people"}, {"query": {"unknown": {}}}]
+    lines += [{"index": "people"}, {"query": {"range": {"height": {"gt": "tall"}}}}]
     for last in (10, 8):  # with a search that fails, nothing is re-ranked
         content = "".join(json.dumps(it) + "\n" for it in lines[:last])
         how: Any = {"content": content, "headers": {"content-type": "application/x-ndjson"}}
@@ -228,7 +231,7 @@ def test_several_searches_are_each_treated_on_their_own(sides: Sides) -> None:
         assert passed.headers["fairqr"] == "re-ranked; ranks; passed 2, index"
         hits = [[it.pop("hits", {}).pop("hits", []) for it in pair] for pair in pairs]
         assert [len(a) for a, _ in hits] == [len(b) for _, b in hits] == [10, 0, 10, 4]
-        assert [a == b for a, b in hits] == [False, True, True, False]
+        assert [a == b for a, b in hits] == [False, True, True, False], hits
         assert all({**a, "took": 0} == {**b, "took": 0} for a, b in pairs)
 
 
