@@ -22,6 +22,7 @@ from fairqr.base import errors
 from fairqr.base.errors import FairqrError, InputError, one_line
 from fairqr.base.files import open_beside
 from fairqr.base.secrets import WITHHELD
+from fairqr.evaluation.audit.lists import LISTS
 from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.experiments.engine import Done
 from fairqr.evaluation.experiments.folder import Folder, Lines, Record, SealedManifest
@@ -30,7 +31,6 @@ from fairqr.retrieval.sources.schema import Attribute
 
 QUERIES, TITLES = "raw/queries.json", "raw/titles.json"
 OBSERVATIONS, PAIRS = "raw/observations.jsonl", "raw/pairs.jsonl"
-LISTS = "raw/lists.json"
 
 PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
 

@@ -22,16 +22,9 @@ from fairqr.agents.statistics import too_few
 from fairqr.base.errors import FairqrError, InputError, one_line
 from fairqr.base.files import write_beside
 from fairqr.base.yaml_file import load_yaml
-from fairqr.evaluation.audit.bundle import (
-    LISTS,
-    QUERIES,
-    REDACTED,
-    TITLES,
-    AuditFolder,
-    AuditManifest,
-)
+from fairqr.evaluation.audit.bundle import QUERIES, REDACTED, TITLES, AuditFolder, AuditManifest
 from fairqr.evaluation.audit.figures import ALPHA, FEW_CANDIDATES, REASONS, GroupFigures
-from fairqr.evaluation.audit.lists import BothLists, figures_of_lists
+from fairqr.evaluation.audit.lists import LISTS, BothLists, figures_of_lists
 from fairqr.evaluation.audit.measuring import AuditFigures, Contribution, measure
 from fairqr.evaluation.audit.pairs import PairwiseAudit, VersionComparison, compare_versions
 from fairqr.evaluation.audit.queries import Queries

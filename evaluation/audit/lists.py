@@ -11,6 +11,9 @@ from pydantic import BaseModel, FiniteFloat, NonNegativeFloat
 
 from fairqr.evaluation.estimates import differences, shares
 
+LISTS = "raw/lists.json"
+"""The file in the folder of an audit."""
+
 
 class BothLists(BaseModel, frozen=True, extra="forbid"):
     """What is known of both lists of a query.

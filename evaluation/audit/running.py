@@ -16,8 +16,9 @@ from fairqr.base import errors
 from fairqr.base.errors import FairqrError, IndexUnavailableError, InputError, one_line
 from fairqr.base.secrets import WITHHELD, without_secrets
 from fairqr.evaluation.audit import finishing
-from fairqr.evaluation.audit.bundle import LISTS, AuditFolder, AuditManifest, Observation, Relevance
+from fairqr.evaluation.audit.bundle import AuditFolder, AuditManifest, Observation, Relevance
 from fairqr.evaluation.audit.finishing import Audit
+from fairqr.evaluation.audit.lists import LISTS
 from fairqr.evaluation.audit.measuring import dimensions_to_measure
 from fairqr.evaluation.audit.pairs import Pairs, ScoredPairs, open_pairs
 from fairqr.evaluation.audit.queries import AuditQuery, Queries

@@ -108,6 +108,8 @@ def measure(
     if sign is not None and queries is None and kept.exists() and kept.manifest().finished:
         signature = str(verifying.sign(manifest, sign))
         return Printed({"signature": signature}, [f"signature: {signature}"])
+    if from_log and (queries or settings.weight):
+        raise InputError("A log brings its queries and weights; leave --queries and --weight out.")
     limits = [measuring.parse_condition(text) for text in fail_if or []]
     more: dict[str, Any] = {}
 

@@ -188,6 +188,8 @@ def test_an_audit_of_a_log_says_who_was_seen_by_whom_asked(
     assert re.search(r"\| relevance \| 100.0% .*\| 90.0% .*\| −10.0%", report)
     assert "Fair lists in place of the engine's: " in report
     assert fairqr("audit", "verify", "out").code == 0
+    again = audited(fairqr, "--from-log", "log", "-o", "out")  # as it was made
+    assert {**again, "warned": ""} == {**found, "warned": ""}
     lists = Path("out/raw/lists.json")
     lists.write_text(lists.read_text().replace("0.9", "0.8"))
     assert "raw/lists.json was changed" in fairqr("audit", "verify", "out").stderr
@@ -226,6 +228,7 @@ def test_an_audit_says_which_log_and_index_it_needs(
     assert "name one by --corpus" in fairqr(*asking).complaint()
     assert "no such searches" in fairqr(*asking, "--corpus", "a").complaint()
     assert "no such searches" in fairqr("audit", "--from-log", ".", "-o", "out").complaint()
+    assert "brings its queries and weights" in fairqr(*asking, "--queries", "log").complaint()
     os.rename("log", "of-one")
     found = audited(fairqr, *asking[1:], "--from-log", "of-one", "--corpus", "other")
     assert found["queries"]["weight"] == 9
