@@ -178,7 +178,7 @@ def bound(settings: Listening) -> socket.socket:
             why = (getattr(error, "strerror", None) or "there is no such address").lower()
             raise ConfigError(
                 f"The service cannot listen on {settings.host}, port {port}: {why}; choose another "
-                "one with --host and --port."
+                "host or port."
             ) from None
         stack.pop_all()
     return listener

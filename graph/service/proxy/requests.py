@@ -123,10 +123,7 @@ def words_in(query: Any) -> Iterator[str]:
         if name in ("filter", "must_not", "negative"):
             continue
         if name in WORDS and isinstance(inner, Mapping):
-            if isinstance(inner.get("query"), str):
-                yield inner["query"]
-                continue
-            for field in inner.values():
+            for field in [inner] if "query" in inner else inner.values():
                 text = field.get("query") if isinstance(field, Mapping) else field
                 if isinstance(text, str):
                     yield text

@@ -19,6 +19,7 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 from elasticsearch import Elasticsearch
 
 from tests.integration.attached_people import TOPICS, people
@@ -84,67 +85,7 @@ def recorded(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(it) for it in dict.fromkeys((folder / "made").read_text().splitlines())]
 
 
-MATCH: dict[str, Any] = {"match": {"bio": "physicist opera"}}
-QUERIES: list[dict[str, Any]] = [
-    {},
-    {"query": MATCH},
-    {"query": {"bool": {"must": MATCH, "filter": {"term": {"alive": True}}}}},
-    {"query": {"function_score": {"query": MATCH, "weight": 2}}},
-    {"query": {"nested": {"path": "jobs", "query": {"match_all": {}}, "inner_hits": {}}}},
-    {"query": {"match": {"bio": "of no document"}}},
-    {"query": {"unknown": {}}},
-]
-OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"size": 3},
-    {"from": 7, "size": 5},
-    {"from": 95, "size": 20},
-    {"from": 100},
-    {"size": 0},
-    {"from": 9_990, "size": 20},
-    {"size": 150},
-    {"_source": False, "fields": ["headline"]},
-    {"_source": ["head*", "person.sex"], "docvalue_fields": ["height"]},
-    {"stored_fields": "_none_"},
-    {"highlight": {"fields": {"bio": {}}}},
-    {"aggs": {"a": {"terms": {"field": "person.sex"}}}},
-    {"track_total_hits": 5},
-    {"track_total_hits": False, "track_scores": True},
-    {"explain": True, "version": True, "seq_no_primary_term": True},
-    {"min_score": 0.2},
-    {"post_filter": {"range": {"height": {"gt": 180}}}},
-    {"script_fields": {"a": {"script": "doc['height'].value * 1.10"}}},
-    {"suggest": {"a": {"text": "opera", "term": {"field": "bio"}}}},
-    {"indices_boost": [{"people": 1.5}]},
-    {"timeout": "10s", "stats": ["a"]},
-    {"sort": ["_score"]},
-    {"sort": [{"number": "asc"}]},
-    {"sort": ["number"], "search_after": ["n100"]},
-    {"collapse": {"field": "person.sex"}},
-    {"rescore": {"window_size": 9, "query": {"rescore_query": {"match": {"bio": "river"}}}}},
-    {"terminate_after": 20},
-    {"slice": {"id": 0, "max": 2}},
-    {"pit": {"id": "none"}},
-    {"knn": {"field": "v", "query_vector": [1], "k": 1, "num_candidates": 2}},
-    {"of_tomorrow": 1},
-    {"size": True},
-    {"size": "4"},
-    {"size": 2.5},
-    {"from": -1},
-]
-PARAMETERS = [
-    {"q": "bio:opera", "df": "bio"},
-    {"size": "4", "from": "3", "typed_keys": "true"},
-    {"rest_total_hits_as_int": "true", "_source": "headline"},
-    {"filter_path": "hits.hits._id"},
-    {"scroll": "1m"},
-    {"sort": "number:asc"},
-    {"format": "yaml"},
-    {"pretty": "true", "preference": "abc", "routing": "p1"},
-    {"search_type": "dfs_query_then_fetch", "human": ""},
-    {"size": "many"},
-    {"of_tomorrow": "1"},
-]
+ASKED: Any = yaml.safe_load(Path(__file__).with_name("options.yaml").read_text())
 VOLATILE = ("took", "_scroll_id", "profile", "pit_id")
 
 
@@ -191,11 +132,11 @@ def test_two_hundred_requests_give_equal_replies(sides: Sides, tmp_path: Path) -
     """Those made by others' tests, and one for each documented option with each kind of query."""
     requests: list[tuple[Any, dict[str, str]]] = [(it, {}) for it in recorded(tmp_path)]
     assert len(requests) > 100
-    options = itertools.product(QUERIES, OPTIONS)
+    options = itertools.product(ASKED["queries"], ASKED["options"])
     drawn = random.Random(5).sample([{**query, **option} for query, option in options], 120)
-    requests += [({**QUERIES[1], **option}, {}) for option in OPTIONS]
+    requests += [({**ASKED["queries"][1], **option}, {}) for option in ASKED["options"]]
     requests += [(it, {}) for it in drawn]
-    requests += [({"query": MATCH}, it) for it in PARAMETERS]
+    requests += [(ASKED["queries"][1], it) for it in ASKED["parameters"]]
     different = {json.dumps(it): it for it in requests}
     outcomes = Counter(compare(sides, *it) for it in different.values())
     assert outcomes.total() >= 200
