@@ -300,7 +300,7 @@ async def read_body(request: Request, settings: ServiceSettings) -> bytes:
         raise HTTPException(413, {"detail": large, **more}, CLOSES)
     caps = settings.caps
     values = max(MOST_VALUES, OF_A_QUERY * caps.audit_queries)
-    if request.url.path in RERANK:
+    if request.scope["path"] in RERANK:
         values = max(values, OF_A_DOCUMENT * caps.depth)
     check_json(bytes(body), values)
     return bytes(body)
