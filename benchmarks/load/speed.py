@@ -147,11 +147,11 @@ async def speed(world: World, searches: int) -> dict[str, Any]:
         os.environ["FAIRQR_CACHE_DIR"] = worker.environment["FAIRQR_CACHE_DIR"]
         pull(MiniLmEncoder.name)
         words, encode = " ".join(world.queries[:15]), MiniLmEncoder().encode_documents
-        lists = await in_turns(
-            1,
-            ours=lambda n: served(worker, 1, 1, listed(f"{n} a {words}")),
-            bare=lambda n: encode([it["text"] for it in listed(f"{n} b {words}")["documents"]]),
-        )
+        for turn in "ab":  # the first one loads the encoder
+            ours = (await served(worker, 1, 1, listed(f"{turn} {words}")))["processor"]
+            start = time.process_time()
+            await encode([it["text"] for it in listed(words)["documents"]])
+            theirs = (time.process_time() - start) * 1000
     peer.kill()
 
     def middle(name: str, figure: str) -> float:
@@ -170,7 +170,7 @@ async def speed(world: World, searches: int) -> dict[str, Any]:
         row(f"by two workers, {at_once}", by_two, "", "one worker", rate, "≥ 1.5×"),
         row(f"p95, {at_once}", tail, "ms", "p50", half, "≤ 2.5×"),
         row(f"re-ranking {LISTED}", middle("list 1", "processor"), "ms", peers, bare, "≤ 5×"),
-        row("by new texts", lists["ours"][0], "ms", "encoding", lists["bare"][0], "≤ 1.2×"),
+        row("the same by new texts", ours, "ms", "encoding them", theirs, "≤ 1.2×"),
     ]
     return {"rows": rows, "violations": []}
 
