@@ -95,10 +95,18 @@ def test_shadow_changes_nothing_and_its_log_is_audited(
         def counted() -> bool:
             found = figures(port)
             every = sum(it for name, it in found.items() if name.startswith(SEARCHES))
-            kept = found[SEARCHES + '{index="people",outcome="shadow"}']
+            kept = found[SEARCHES + SHADOW]
             return every == before + 160 and len(records(log)) == kept
 
         until(counted)
+        for word in TOPICS:  # many at once are not all looked at
+
+            def recorded(word: str = word) -> bool:
+                client.post("/people/_search", json=asked(word))
+                return word in {it["words"] for it in records(log)}
+
+            until(recorded)
+        until(lambda: figures(port)[SEARCHES + SHADOW] == len(records(log)))
         found = figures(port)
         of = (
             'fairqr_proxy_exposure_{}{{attribute="gender",group="female",index="people",list="{}"}}'
@@ -108,22 +116,24 @@ def test_shadow_changes_nothing_and_its_log_is_audited(
             for it in ("shown", "engine", "fair", "target")
         }
         assert means["target"] == 0.5
-        assert means["shown"] == means["engine"] < means["fair"] <= 0.51
+        assert means["shown"] == means["engine"]
+        assert abs(means["fair"] - 0.5) < 0.01 < abs(means["engine"] - 0.5)
         second = command("proxy", tmp_path / "proxy.yaml")
         assert (second.code, second.stderr.count("\n")) == (2, 1)
         assert "another proxy uses it" in second.stderr or "metrics_port" in second.stderr
     words = {it["words"] for it in records(log)}
-    assert words == set(TOPICS)
+    assert set(TOPICS) <= words
     told = command(*("audit", "--from-log", log, "-o", tmp_path / "out", "--json"))
     audit = json.loads(told.stdout)
     assert audit["queries"]["weight"] == len(records(log))
     relevance = next(it for it in audit["lists"]["both"] if it["name"] == "relevance")
-    assert relevance["change"]["value"] < 0  # what mending would cost
+    cost = relevance["fair"]["value"] - relevance["engine"]["value"]
+    assert relevance["change"]["value"] == pytest.approx(cost)  # what mending would cost
     women = next(it for it in audit["lists"]["both"] if it["name"] == "gender: female")
     assert women["engine"]["value"] == pytest.approx(means["engine"], abs=0.02)
 
 
-SEARCHES = "fairqr_proxy_searches_total"
+SEARCHES, SHADOW = "fairqr_proxy_searches_total", '{index="people",outcome="shadow"}'
 
 
 def test_a_share_of_the_queries_gets_fair_lists_and_the_arms_are_compared(
@@ -149,8 +159,7 @@ def test_a_share_of_the_queries_gets_fair_lists_and_the_arms_are_compared(
         for of in ("both", "arms")
     )
     widths = [high - low for low, high in (both["interval"], arms["interval"])]
-    assert widths[0] < widths[1]  # the arms have other queries
-    assert both["value"] > 0
+    assert 0 < widths[0] < widths[1]  # the arms have other queries
 
 
 def test_what_groups_are_owed_is_kept_over_a_restart(proxied: Running, tmp_path: Path) -> None:
