@@ -69,7 +69,7 @@ def measured(
     return distances[-1], np.polyfit(np.log(times), logs, 1)[0], float(np.nanmean(gains))
 
 
-def compared(schema: Any, lists: Lists, k: int) -> Iterator[dict[str, str]]:
+def compared(schema: Any, lists: Lists, k: int) -> Iterator[dict[str, object]]:
     """Yield a row for each way and weight: means over streams."""
     chances = 1 / np.arange(1, len(lists) + 1) ** ZIPF
     streams = []
@@ -84,12 +84,14 @@ def compared(schema: Any, lists: Lists, k: int) -> Iterator[dict[str, str]]:
                 context = Context.of(attributes=("gender",), **options)
                 runs = [measured(schema, lists, it, context, decay) for it in streams]
                 far, slope, ndcg = np.mean(runs, axis=0)
-                yield {
-                    "k": str(k),
+                told: dict[str, object] = {
+                    "k": k,
                     "way": way,
-                    "decay": f"{decay or ''}",
-                    "weight": f"{weight:g}",
-                } | {"distance": f"{far:.4f}", "slope": f"{slope:.2f}", "nDCG": f"{ndcg:.4f}"}
+                    "decay": decay or "",
+                    "weight": weight,
+                }
+                told |= {"distance": f"{far:.4f}", "slope": f"{slope:.2f}", "nDCG": f"{ndcg:.4f}"}
+                yield told
 
 
 async def main(names: Sequence[str]) -> None:
