@@ -84,14 +84,9 @@ def compared(schema: Any, lists: Lists, k: int) -> Iterator[dict[str, object]]:
                 context = Context.of(attributes=("gender",), **options)
                 runs = [measured(schema, lists, it, context, decay) for it in streams]
                 far, slope, ndcg = np.mean(runs, axis=0)
-                told: dict[str, object] = {
-                    "k": k,
-                    "way": way,
-                    "decay": decay or "",
-                    "weight": weight,
-                }
-                told |= {"distance": f"{far:.4f}", "slope": f"{slope:.2f}", "nDCG": f"{ndcg:.4f}"}
-                yield told
+                row: Any = {"k": k, "way": way, "decay": decay or "", "weight": weight}
+                row |= {"distance": f"{far:.4f}", "slope": f"{slope:.2f}", "nDCG": f"{ndcg:.4f}"}
+                yield row
 
 
 async def main(names: Sequence[str]) -> None:
