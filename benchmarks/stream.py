@@ -1,7 +1,7 @@
 """Whether a memory of what groups are owed helps over a stream of searches, and what it costs.
 
-``python -m benchmarks.stream [--trec NAME]`` draws streams of the topics of notables, and of the
-joined subset of TREC Fair 2022 imported under that name, by Zipf's law, and shows for each search
+``python -m benchmarks.stream`` draws streams of the topics of notables, and of the
+joined subset of TREC Fair 2022 imported as ``trec2022``, by Zipf's law, and shows for each search
 the first k of its 100 best by BM25 in their fair order. Heavier weights of fairness are tried in
 each list alone, and with a memory of several decays. What it prints stands in
 docs/results/quality.md.
@@ -9,7 +9,6 @@ docs/results/quality.md.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -98,6 +97,4 @@ async def main(names: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trec", default="trec2022")
-    asyncio.run(main(["notables", parser.parse_args().trec]))
+    asyncio.run(main(["notables", "trec2022"]))
