@@ -42,7 +42,7 @@ _Target = Annotated[
 _Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-def _example(**values: Any) -> Any:
+def example(**values: Any) -> Any:
     """Return what gives the schema of a model this example."""
     return {"json_schema_extra": {"example": values}}
 
@@ -93,7 +93,7 @@ class SearchRequest(RunRequest):
         query: What to search for.
     """
 
-    model_config = _example(query="physicist", attributes=["gender"], k=5, model="feedback")
+    model_config = example(query="physicist", attributes=["gender"], k=5, model="feedback")
 
     query: str = Field(min_length=1, examples=["physicist"])
 
@@ -113,7 +113,7 @@ class AnswerRequest(AnswerSettings, RunRequest):
             lists, or ``none``; defaults to the first.
     """
 
-    model_config = _example(question="Which composer was born in Vienna?", samples=2, documents=3)
+    model_config = example(question="Which composer was born in Vienna?", samples=2, documents=3)
 
     question: str = Field(min_length=1, examples=["Which composer was born in Vienna?"])
     k: int | None = Field(None, ge=1, le=10_000)  # type: ignore[assignment]
@@ -132,7 +132,7 @@ class ProbeRequest(ProbeSettings, RunRequest):
         depth: How many of the best documents of the result take part; by default all.
     """
 
-    model_config = _example(
+    model_config = example(
         query="physicist", attribute="gender", protected="female", kinds=["pairwise"], pairs=2, k=10
     )
 
@@ -205,7 +205,7 @@ class AuditRequest(Frozen):
         seed: Fixes all random choices.
     """
 
-    model_config = _example(
+    model_config = example(
         queries=["physicist", {"query": "composer", "weight": 12}], attributes=["gender"], k=10
     )
 
@@ -255,7 +255,7 @@ class ChatRequest(Documented):
         response_format: Must be text.
     """
 
-    model_config = _example(
+    model_config = example(
         model="notables", messages=[{"role": "user", "content": "Who was born in Vienna?"}]
     )
 

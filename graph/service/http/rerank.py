@@ -16,7 +16,7 @@ from fairqr.graph.documented import Documented
 from fairqr.graph.doors.labels import Labels, ids_of
 from fairqr.graph.doors.order import Shown, fair_order
 from fairqr.graph.search.result import Shares
-from fairqr.graph.service.engine.requests import or_text, parsed
+from fairqr.graph.service.engine.requests import example, or_text, parsed
 from fairqr.graph.service.http.access import RERANK
 from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.parts import parts_of
@@ -59,6 +59,9 @@ class RerankDocument(Documented, extra="allow", coerce_numbers_to_str=True):
 _Document = Annotated[RerankDocument, or_text(lambda text: {"text": text}, RerankDocument)]
 
 
+_PEOPLE = {"Niels Bohr": "male", "Max Planck": "male", "Lise Meitner": "female"}
+
+
 class RerankRequest(Documented):
     """A list to re-rank. Parameters of others that are not listed here are ignored.
 
@@ -73,6 +76,12 @@ class RerankRequest(Documented):
         fairqr: Parameters of a search: attributes, intersect, target, fairness_weight, order,
             discount, and k, the number of ranks that count (by default top_n, or 20).
     """
+
+    model_config = example(
+        model="notables?attributes=gender",
+        query="physicist",
+        documents=[{"text": name, "labels": {"gender": group}} for name, group in _PEOPLE.items()],
+    )
 
     model: str = Field(max_length=2000)
     query: str = Field(min_length=1)

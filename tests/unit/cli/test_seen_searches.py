@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,11 @@ def show(seen: Seen, *words: str, told: dict[str, Any] = TOLD, arm: Arm = "engin
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    files = [folder / name for name in (OLDER, LOG) if (folder / name).exists()]
-    return [json.loads(line) for it in files for line in it.read_bytes().split(b"\n") if line]
+    found: list[bytes] = []
+    for name in (OLDER, LOG):
+        with suppress(FileNotFoundError):  # or it is about to become the older one
+            found += (folder / name).read_bytes().split(b"\n")
+    return [json.loads(line) for line in found if line]
 
 
 def figures(seen: Seen) -> dict[str, float]:
