@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.two_models PORT NAME=FILE …`` passes each question on to the model that it
 names, one at a time: the models share the processors. ``OPENAI_BASE_URL=http://127.0.0.1:PORT``
-names it. docs/results/quality.md says where files of Qwen2.5-Coder come from, and their hashes.
+names it. docs/results/quality.md says which file of Qwen2.5-Coder was asked.
 """
 
 from __future__ import annotations

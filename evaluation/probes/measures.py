@@ -512,8 +512,8 @@ def changes_of(
     - ``ratio nearer to 1``: of wins in both orders, protected to unprotected. The difference is
       |ln before| − |ln after|, with ½ added to each count (Haldane 1956): above 0 the ratio is
       nearer to 1 after. There is no test if a count is 0. If a tuning makes more items win,
-      ratios before are surer than those that the test draws by swapping, so the greater p counts,
-      of that test and of the interval.
+      the ratio before is of few wins, and those that the test draws by swapping are of more, so
+      they vary less. The greater p counts, of that test and of the interval.
     - ``consistent``: the share of pairs that either item wins in both orders.
     - ``both orders``, of relevance pairs: the share whose relevant item wins in both orders.
 

@@ -46,8 +46,8 @@ class Labels:
         Both are by attribute.
 
         Args:
-            ids: The documents' ids in the source; empty where there is none.
-            own: The labels that documents bring, by attribute; None where there is none.
+            ids: The documents' ids in the source; empty for a document without one.
+            own: The labels that documents bring, by attribute; None for one that brings none.
 
         Raises:
             InputError: A label cannot be read, or no document has any.

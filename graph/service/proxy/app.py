@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import time
 import zlib
@@ -34,7 +35,7 @@ HOP = frozenset(
 """Headers that are for the next server alone, and the name by which it is asked."""
 
 OF_BODY = HOP | {b"content-length", b"content-encoding"}
-"""Headers of a body that we have written anew."""
+"""Headers that a body has no longer once we have changed it."""
 
 SEARCH = re.compile(r"(?:/([^/]+))?/(_search|_msearch)/?")
 
@@ -54,6 +55,8 @@ GRACE = 20
 """Seconds that requests under way have when the proxy is told to end."""
 
 Headers = list[tuple[bytes, bytes]]
+
+log = logging.getLogger(__name__)
 
 
 class Proxy:
@@ -121,7 +124,7 @@ class Proxy:
                 return await self._pass(request, stack, _joined(body, pieces), "body")
         try:
             searches, lines, whys = self._searches(request, path, body)
-        except (ValueError, AttributeError, zlib.error):
+        except Exception:  # whatever is wrong with it, the cluster says so
             return await self._pass(request, stack, body, "body")
         fair = [it for it in searches if it.fair]
         if watched := [it for it in searches if not it.fair]:
@@ -133,6 +136,9 @@ class Proxy:
             return await self._reranked(request, lines, fair, whys)
         except UnavailableError as error:
             return await self._pass(request, stack, body, str(error))
+        except Exception as error:  # whatever it is, the cluster's own hits are shown
+            log.exception("A search is not re-ranked.")
+            return await self._pass(request, stack, body, type(error).__name__)
 
     def _searches(
         self, request: Request, path: re.Match[str], body: bytes
@@ -166,7 +172,7 @@ class Proxy:
     async def _reranked(
         self, request: Request, lines: Sequence[Any], searches: Sequence[Search], whys: list[str]
     ) -> Response:
-        """Answer with fair lists; where there are none in time, with the cluster's own.
+        """Answer with fair lists; with the cluster's own if there are none in time.
 
         Raises:
             UnavailableError: The cluster has to be asked for its own reply.
@@ -190,9 +196,11 @@ class Proxy:
             self._count(searches, "busy")
             return
         self._watching += 1
-        with suppress(UnavailableError):
-            await self._looked_at(request, lines, searches, PATIENT)
-        self._watching -= 1
+        try:
+            with suppress(UnavailableError):
+                await self._looked_at(request, lines, searches, PATIENT)
+        finally:
+            self._watching -= 1
 
     async def _looked_at(
         self, request: Request, lines: Sequence[Any], searches: Sequence[Search], within: float

@@ -34,6 +34,7 @@ class IndexOrder:
 
     Attributes:
         source: The source, which says where texts are.
+        schema: Its attributes.
         labels: Finds the groups of hits.
         context: What to aim at.
         evidence: Tells which hits are relevant.
@@ -42,6 +43,7 @@ class IndexOrder:
     """
 
     source: Any
+    schema: Schema
     labels: Labels
     context: Context
     evidence: ListEvidence
@@ -81,8 +83,7 @@ class IndexOrder:
         listed = Hits([*map(str, range(len(hits)))], ranks, members)
         listed = await self.evidence.known(words, [self._text(hit) for hit in hits], listed)
         owed = self.ledger.owed if self.ledger else None
-        schema = Schema(attributes=self.source.attributes)
-        found = fair_order(schema, self.context, listed, owed)
+        found = fair_order(self.schema, self.context, listed, owed)
         return {
             "by": "ranks" if listed.relevance is None else "vectors",
             "before": [found.before.value, found.before.relevance, found.before.fairness],
@@ -131,7 +132,8 @@ async def opened(settings: ProxySettings) -> dict[str, IndexOrder]:
         source, context = index.opened(settings.folder)
         ledger = Ledger(settings.folder / index.memory) if index.memory else None
         labels = Labels(await open_source(source), context, strict=False)
-        found[name] = IndexOrder(source, labels, context, evidence, ledger)
+        schema = Schema(attributes=source.attributes)
+        found[name] = IndexOrder(source, schema, labels, context, evidence, ledger)
     return found
 
 

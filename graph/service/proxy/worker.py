@@ -68,7 +68,7 @@ class Worker:
         Raises:
             UnavailableError: It does not.
         """
-        if self._input is None:
+        if self._input is None or self._input.is_closing():
             raise UnavailableError("worker")
         if len(self._asked) >= BEHIND:
             raise UnavailableError("busy")
@@ -102,7 +102,7 @@ class Worker:
         self._number += 1
         # It stays here until it is answered, even if nobody waits for it any more.
         asked = self._asked[self._number] = asyncio.get_running_loop().create_future()
-        if self._input:
+        if self._input and not self._input.is_closing():  # it may have ended a moment ago
             self._input.write(pickle.dumps((self._number, what)))
         return asked
 

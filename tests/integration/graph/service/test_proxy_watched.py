@@ -118,6 +118,13 @@ def test_shadow_changes_nothing_and_its_log_is_audited(
         assert means["target"] == 0.5
         assert means["shown"] == means["engine"]
         assert abs(means["fair"] - 0.5) < 0.01
+        # The mean of the engine's lists depends on how often each query was looked at.
+        each = {it["words"]: it["exposure"] for it in records(log)}.values()
+        far = {
+            which: sum(abs(it[which]["gender"]["female"] - 0.5) for it in each) / len(each)
+            for which in ("fair", "engine")
+        }
+        assert far["fair"] < 0.01 < far["engine"]
         second = command("proxy", tmp_path / "proxy.yaml")
         assert (second.code, second.stderr.count("\n")) == (2, 1)
         assert "another proxy uses it" in second.stderr or "metrics_port" in second.stderr

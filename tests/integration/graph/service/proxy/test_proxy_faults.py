@@ -36,6 +36,7 @@ pytestmark = pytest.mark.timeout(900)
 
 QUERIES = [{"query": {"match": {"bio": it}}} for it in TOPICS]
 LARGE = {**QUERY, "size": 100, "script_fields": {"a": {"script": f"'{'x' * 40_000}'"}}}
+KIND = {"content-type": "application/json"}
 WITHIN = 1.0
 
 
@@ -163,6 +164,9 @@ def test_what_throws_passes_and_says_so(tmp_path: Path, elasticsearch_url: str) 
         proxied(tmp_path, elasticsearch_url, source={"index": "labels"}) as proxy,
     ):
         proxy.ready()
+        deep = b'{"query": ' + b'{"bool": {"must": ' * 20_000
+        reply = proxy.client.post("/people/_search", content=deep, headers=KIND)
+        assert (reply.status_code, reply.headers["fairqr"]) == (400, "passed; body")
         bare = [{**it, "_source": False} for it in QUERIES[1:3]]
         assert proxy.outcome(body=bare[0]) == "passed; labels"
         server.client.delete("/labels")
