@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import httpx
-import ir_measures
 import numpy as np
 import openai
 import tantivy
@@ -30,7 +29,6 @@ from langchain.chat_models import init_chat_model
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Overwrite
 
-import fairqr
 from benchmarks.generated import queries, write_corpus
 from benchmarks.load.servers import Model
 from benchmarks.measuring import in_turns, machine, median, row, table, taken_by
@@ -86,9 +84,9 @@ class Workspace:
         return write_corpus(self.folder / f"corpus{count}", count)
 
     @functools.cache  # noqa: B019
-    def index(self, count: int) -> tuple[str, float, float]:
-        """Index a corpus in a process; return its name, its peak of own MB, and seconds."""
-        name, peak, start = f"generated{count}", 0.0, time.perf_counter()
+    def index(self, count: int) -> tuple[str, float]:
+        """Index a corpus in a process; return its name, and its peak of own MB."""
+        name, peak = f"generated{count}", 0.0
         command = [FAIRQR, "index", "create", name, str(self.corpus(count))]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
             while process.poll() is None:
@@ -96,7 +94,7 @@ class Workspace:
                 time.sleep(0.005)
         if process.returncode:
             raise RuntimeError(f"{command} ended with {process.returncode}")
-        return name, peak, time.perf_counter() - start
+        return name, peak
 
     async def engine(self) -> TantivyEngine:
         """Open the engine that searches are measured on."""
@@ -129,11 +127,10 @@ async def starting(space: Workspace) -> Rows:
 async def memory(space: Workspace) -> Rows:
     """Measure what indexing needs beside a third of the documents, from files on disk."""
     count = space.documents
-    (_, small, soon), (_, large, late) = space.index(count), space.index(3 * count)
+    (_, small), (_, large) = space.index(count), space.index(3 * count)
     peer, what = f"indexing {count:,}", f"indexing {3 * count:,} documents"
     # Few documents do not fill the buffer of the index writer.
     yield row(f"peak of {what}", large, "MB", peer, small, "≤ 1.5×", judged=not space.quick)
-    yield row(f"time of {what}", late, "s", peer, soon)
 
 
 async def searching(space: Workspace) -> Rows:
@@ -158,63 +155,23 @@ async def searching(space: Workspace) -> Rows:
 
 
 async def reranking(space: Workspace) -> Rows:
-    """Measure the fair step beside rescoring the same pool by its ids."""
+    """Measure the fair step for eight groups beside rescoring the same pool by its ids."""
     engine, (query,) = await space.engine(), queries(1)
     (hits,) = await engine.search([Query(query, POOL)])
-    two, eight = hits.memberships["gender"], hits.memberships["region"]
-    random = np.random.default_rng(1)
-    relevance = np.sort(random.uniform(size=len(hits.ids)))[::-1]
-    fractional = random.dirichlet(np.ones(8), len(hits.ids))
-
-    def step(shown: int, *members: Any) -> Callable[[int], object]:
-        even = [np.full(own.shape[1], 1 / own.shape[1]) for own in members]
-        return lambda _: best_ranking(RankingObjective(relevance, [*members], even, shown))
-
-    first = f"first {SHOWN} of {POOL:,}"
-    peer = f"rescore the {POOL:,} by ids"
-    steps = {
-        f"fair step for 2 groups, {first}": step(SHOWN, two),
-        f"fair step for 8 groups, {first}": step(SHOWN, eight),
-        f"fair step for 2 and 8 groups at once, {first}": step(SHOWN, two, eight),
-        f"fair step, no two memberships equal, {first}": step(SHOWN, fractional),
-        f"fair step for 8 groups, all {POOL:,}": step(POOL, eight),
-    }
+    members, even = hits.memberships["region"], np.full(8, 1 / 8)
+    relevance = np.sort(np.random.default_rng(1).uniform(size=len(hits.ids)))[::-1]
+    objective = RankingObjective(relevance, [members], [even], SHOWN)
     rescored = Query(query, POOL, only=tuple(hits.ids))
-    calls = {peer: lambda _: engine.search([rescored]), **steps}
-    taken = await in_turns(space.rounds(40), **calls)
-    for name in steps:
-        target = "≤ 5 ms" if name == f"fair step for 8 groups, {first}" else ""
-        yield row(name, median(taken[name]), "ms", peer, median(taken[peer]), target)
-
-
-async def evaluating(space: Workspace) -> Rows:
-    """Measure nDCG@20 and AP of files of 1,000 queries × 1,000 documents, beside ir_measures."""
-    count, found, judged = 100 if space.quick else 1_000, 1_000, 100
-    random, measures = np.random.default_rng(0), [ir_measures.nDCG @ 20, ir_measures.AP]
-    run_path, qrels_path = space.folder / "large.run", space.folder / "large.qrels"
-    with run_path.open("w") as run, qrels_path.open("w") as qrels:
-        for query in range(count):
-            ids = random.choice(200_000, found, replace=False)
-            scores = np.sort(random.random(found))[::-1] * 30
-            for rank, (id_, score) in enumerate(zip(ids, scores, strict=True), start=1):
-                run.write(f"q{query} Q0 d{id_:06d} {rank} {score:.6f} bm25\n")
-            for id_ in ids[:: found // judged]:
-                qrels.write(f"q{query} 0 d{id_:06d} {random.integers(0, 3)}\n")
-
-    def theirs(_: int) -> dict[Any, float]:
-        judgements = list(ir_measures.read_trec_qrels(str(qrels_path)))
-        run = list(ir_measures.read_trec_run(str(run_path)))
-        return dict(ir_measures.calc_aggregate(measures, judgements, run))
-
-    def ours(_: int) -> Any:
-        return fairqr.evaluate(run_path, qrels_path, "nDCG@20,AP")
-
-    expected = {str(measure): value for measure, value in theirs(0).items()}
-    np.testing.assert_allclose([ours(0).mean[it] for it in expected], [*expected.values()])
-    taken = await in_turns(space.rounds(5), ours=ours, theirs=theirs)
-    what = f"nDCG@20 and AP from files, {count:,} queries × {found:,} documents"
-    peer, peers = "ir_measures, pytrec_eval", median(taken["theirs"])
-    yield row(what, median(taken["ours"]), "ms", peer, peers, "≤ 0.33×")
+    calls = {
+        "rescored": lambda _: engine.search([rescored]),
+        "fair": lambda _: best_ranking(objective),
+    }
+    taken = {name: median(its) for name, its in (await in_turns(space.rounds(40), **calls)).items()}
+    name, peer = (
+        f"fair step for 8 groups, first {SHOWN} of {POOL:,}",
+        f"rescore the {POOL:,} by ids",
+    )
+    yield row(name, taken["fair"], "ms", peer, taken["rescored"], "≤ 5 ms")
 
 
 async def graph(space: Workspace) -> Rows:
@@ -359,7 +316,7 @@ async def attached(space: Workspace) -> Rows:
     yield row(what, ours, "ms", peer, median(taken["plain"]), "≤ 1.4×")
 
 
-EACH = (starting, memory, searching, reranking, evaluating, graph, checkpoints, calls, attached)
+EACH = (starting, memory, searching, reranking, graph, checkpoints, calls, attached)
 BENCHMARKS: dict[str, Callable[[Workspace], Rows]] = {it.__name__: it for it in EACH}
 
 

@@ -56,11 +56,11 @@ def measured(
             kept[draw] = fair_order(schema, context, hits, ledger and ledger.owed)
         found = kept[draw]
         if ledger is not None:
-            ledger.add(found.target, found.exposure)
+            ledger.add(found.target, found.after.exposure)
         ideal = discount[: int(relevant.sum())].sum()
         shown = relevant[found.positions[: context.k]]
         gains.append((discount[: len(shown)] @ shown) / ideal if ideal else np.nan)
-        for sign, shares in ((1, found.exposure), (-1, found.target)):
+        for sign, shares in ((1, found.after.exposure), (-1, found.target)):
             sums += sign * np.array([shares["gender"][it] for it in ("female", "male")])
         distances.append(np.abs(sums).sum() / 2 / len(gains))
     times = np.unique(np.geomspace(20, len(draws), 40).astype(int))

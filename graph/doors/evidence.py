@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from fairqr.base.errors import BusyError
 from fairqr.base.weights import is_pulled
 from fairqr.retrieval.encoders.encoder import Float32Array, KeptVectors
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
@@ -17,9 +16,6 @@ from fairqr.retrieval.engines.engine import Hits
 from fairqr.retrieval.engines.hybrid.texts import LONGEST, RANKED, TextReader
 from fairqr.retrieval.fairness.relevance import CALIBRATED, FEEDBACK, POOL, rank_evidence
 from fairqr.retrieval.texts.sendable import sendable
-
-WITHIN = 30.0
-"""Seconds that a list may wait for its turn to be encoded, which takes all processors."""
 
 SHORT = 5 * FEEDBACK
 """Of a shorter list, the documents that move a query would be too many."""
@@ -37,48 +33,38 @@ class ListEvidence:
         self._turn = asyncio.Lock()
         self._later: asyncio.Task[Float32Array] | None = None
 
-    async def estimated(self, query: str, texts: Sequence[str], hits: Hits) -> Hits:
+    async def estimated(
+        self, query: str, texts: Sequence[str], hits: Hits, *, later: bool = False
+    ) -> Hits:
         """Return a list with the probability that each document is relevant, if that can be told.
 
         Args:
             query: What was searched for.
             texts: The texts of its documents; only the first 200 are read.
             hits: The list, best first.
+            later: Only use vectors that are kept, and encode what is missing afterwards, one list
+                at a time. The texts of others are when they come again.
 
         Raises:
             ModelError: The encoder failed.
-            BusyError: Other lists were encoded for too long.
         """
-        if words := _read(query, texts):
-            try:
-                async with asyncio.timeout(WITHIN):
-                    await self._turn.acquire()
-            except TimeoutError:
-                late = "Other texts are encoded first; try again later, or give scores."
-                raise BusyError(late, retry_after=2.0, own=False) from None
-            try:
-                await (await self.opened()).vectors.encode(words)
-            finally:
-                self._turn.release()
-        return await self.known(query, texts, hits)
-
-    async def known(self, query: str, texts: Sequence[str], hits: Hits) -> Hits:
-        """Do the same by vectors that are kept; otherwise encode afterwards what is missing.
-
-        One list is encoded at a time. The texts of others are when they come again.
-        """
-        if not (words := _read(query, texts)):
+        words = [sendable(text)[:LONGEST] for text in (query, *texts[:POOL])]
+        says = words[0].strip() and any(text.strip() for text in words[1:])
+        if not says or not is_pulled(MiniLmEncoder.name):
             return hits
         reader = await self.opened()
-        rows = await reader.vectors.kept(words)
+        rows: Sequence[Float32Array | None] = await reader.vectors.kept(words)
         missing = [text for text, row in zip(words, rows, strict=True) if row is None]
-        if not missing:
-            return _estimated(reader, np.array(rows, dtype=np.float32), hits)
-        if self._later is None or self._later.done():
-            self._later = asyncio.create_task(reader.vectors.encode(missing))
-            # Nobody waits for an error; the list is in order without it.
-            self._later.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return hits
+        if missing and later:
+            if self._later is None or self._later.done():
+                self._later = asyncio.create_task(reader.vectors.encode(missing))
+                # Nobody waits for an error; the list is in order without it.
+                self._later.add_done_callback(lambda done: done.cancelled() or done.exception())
+            return hits
+        if missing:
+            async with self._turn:  # one alone takes all processors
+                rows = [*await reader.vectors.encode(words)]
+        return _estimated(reader, np.array(rows, dtype=np.float32), hits)
 
     async def opened(self) -> TextReader:
         """Load the encoder, if it is not yet there."""
@@ -88,13 +74,6 @@ class ListEvidence:
             self._reader = TextReader(nowhere, vectors, with_terms=False)
             self._reader.background = np.zeros((0, vectors.dimensions), dtype=np.float32)
         return self._reader
-
-
-def _read(query: str, texts: Sequence[str]) -> list[str]:
-    """Return the query and the texts as far as they are read; nothing if they say nothing."""
-    words = [sendable(text)[:LONGEST] for text in (query, *texts[:POOL])]
-    says = words[0].strip() and any(text.strip() for text in words[1:])
-    return words if says and is_pulled(MiniLmEncoder.name) else []
 
 
 def _estimated(reader: TextReader, rows: Float32Array, hits: Hits) -> Hits:

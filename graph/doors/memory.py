@@ -8,9 +8,9 @@ bounded, the mean distance from the target falls as 1/T.
 from __future__ import annotations
 
 import json
+import time
 from contextlib import suppress
 from pathlib import Path
-from threading import Lock, Timer
 
 from pydantic import FiniteFloat, TypeAdapter
 
@@ -20,8 +20,8 @@ from fairqr.graph.search.result import Shares
 DECAY = 0.99
 """How much of a debt is left after another list: half of it after 69."""
 
-WRITTEN_AFTER = 1.0
-"""Seconds after a list was counted until that is in the file."""
+WRITTEN = 1.0
+"""Seconds between two times that debts are written; what is owed by lists meanwhile may be lost."""
 
 
 class Ledger:
@@ -34,7 +34,7 @@ class Ledger:
 
     def __init__(self, file: Path | None = None, decay: float = DECAY) -> None:
         self.owed: Shares = {}
-        self._file, self._decay, self._is_due, self._writing = file, decay, False, Lock()
+        self._file, self._decay, self._written = file, decay, 0.0
         if file is not None:
             with suppress(OSError, ValueError):
                 kind = TypeAdapter(dict[str, dict[str, FiniteFloat]])
@@ -49,18 +49,10 @@ class Ledger:
                     group: self._decay * before.get(group, 0.0) + target[name][group] - share
                     for group, share in groups.items()
                 }
-        if self._file is not None and not self._is_due:
-            self._is_due, timer = True, Timer(WRITTEN_AFTER, self._write, [self._file])
-            timer.daemon = True
-            timer.start()
-
-    def _write(self, file: Path) -> None:
-        self._is_due = False  # what is added from now on is written later
-        with (
-            self._writing,
-            suppress(OSError),
-        ):  # without room on the disk, what is owed is kept in memory
-            write_beside(file, json.dumps(self.owed))
+        if self._file is not None and time.monotonic() - self._written > WRITTEN:
+            self._written = time.monotonic()
+            with suppress(OSError):  # without room on the disk, debts are kept in memory
+                write_beside(self._file, json.dumps(self.owed))
 
 
 def moved(target: Shares, owed: Shares) -> Shares:

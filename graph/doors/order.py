@@ -6,13 +6,17 @@ It is the fair step of a search whose only round is that list, so it equals what
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from fairqr.graph.doors.evidence import ListEvidence
+from fairqr.graph.doors.labels import Given, labels_of
 from fairqr.graph.doors.memory import moved
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import Objective, Shares
 from fairqr.graph.search.rounds import by_group, estimate_target, vector_of
-from fairqr.retrieval.engines.engine import Hits
+from fairqr.retrieval.engines.engine import Hits, SearchEngine
 from fairqr.retrieval.fairness.dimension import dimensions_of
 from fairqr.retrieval.fairness.exposure import exposure
 from fairqr.retrieval.fairness.ranking import Ranking
@@ -32,8 +36,7 @@ class Shown(Objective):
     exposure: Shares
 
 
-@dataclass(frozen=True, slots=True)
-class FairOrder:
+class FairOrder(NamedTuple):
     """A list in its fair order.
 
     Attributes:
@@ -48,6 +51,41 @@ class FairOrder:
     before: Shown
     after: Shown
     target: Shares
+
+
+async def fair_list(
+    engine: SearchEngine,
+    context: Context,
+    query: str,
+    documents: Sequence[Given],
+    evidence: ListEvidence | None,
+    *,
+    strict: bool = True,
+    owed: Shares | None = None,
+    later: bool = False,
+) -> tuple[FairOrder, Hits, dict[str, int]]:
+    """Return the fair order of documents, the list as it was given, and how many lack a label.
+
+    Args:
+        engine: The source of the documents; see :func:`labels_of`.
+        context: What to aim at.
+        query: What was searched for.
+        documents: The documents, best first.
+        evidence: Estimates from texts which are relevant; without it, ranks tell.
+        strict: See :func:`labels_of`.
+        owed: See :func:`fair_order`.
+        later: Whether no text is encoded now; see :meth:`ListEvidence.estimated`.
+
+    Raises:
+        FairqrError: See these functions.
+    """
+    members, unlabelled = await labels_of(engine, context, documents, strict=strict)
+    places = range(len(documents))
+    hits = Hits([*map(str, places)], [1 / (place + 1) for place in places], members)
+    if evidence:
+        texts = [one.text for one in documents]
+        hits = await evidence.estimated(query, texts, hits, later=later)
+    return await asyncio.to_thread(fair_order, engine.schema, context, hits, owed), hits, unlabelled
 
 
 def fair_order(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
@@ -13,14 +12,13 @@ from starlette.responses import Response
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.graph.documented import Documented
-from fairqr.graph.doors.labels import Labels, ids_of
-from fairqr.graph.doors.order import Shown, fair_order
+from fairqr.graph.doors.labels import Given, ids_of
+from fairqr.graph.doors.order import Shown, fair_list
 from fairqr.graph.search.result import Shares
 from fairqr.graph.service.engine.requests import example, or_text, parsed
 from fairqr.graph.service.http.access import RERANK
 from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.parts import parts_of
-from fairqr.retrieval.engines.engine import Hits
 from fairqr.retrieval.sources.documents import value_at
 from fairqr.retrieval.sources.schema import Attribute
 
@@ -163,18 +161,15 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
     async with parts.engine.searched(name) as engine:
         for attribute in {it for one in documents for it in one.labels}:
             engine.schema.attribute(attribute)
-        labels = Labels(engine, context, strict=True)
-        own = {it: [one.label(how) for one in documents] for it, how in labels.attributes.items()}
-        written = [one.text for one in documents]
-        ids = [one.id or (one.text if texts == "ids" else "") for one in documents]
+        every = [documents[place] for place in order]
+        ids = [it.text if texts == "ids" else "" for it in every]
         if texts == "texts":
-            ids = await ids_of(engine, written)
-        members, unlabelled = await labels.of(ids, own)
-        listed = {it: rows[order] for it, rows in members.items()}
-        hits = Hits([*map(str, order)], [1 / rank for rank in range(1, size + 1)], listed)
-        if not scores and texts != "ids":
-            hits = await parts.evidence.estimated(asked.query, written, hits)
-        found = await asyncio.to_thread(fair_order, engine.schema, context, hits)
+            ids = await ids_of(engine, [it.text for it in every])
+        listed = [
+            Given(it.id or id_, it.text, it.label) for it, id_ in zip(every, ids, strict=True)
+        ]
+        evidence = None if scores or texts == "ids" else parts.evidence
+        found, hits, unlabelled = await fair_list(engine, context, asked.query, listed, evidence)
     results: list[dict[str, Any]] = [
         {"index": order[place], "relevance_score": 1 - rank / size}
         for rank, place in enumerate(found.positions[: asked.top_n])
@@ -182,12 +177,7 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
     if asked.return_documents:
         for result in results:
             result["document"] = documents[result["index"]].model_dump(exclude_unset=True)
-    fairness = {
-        "before": found.before,
-        "after": found.after,
-        "target": found.target,
-        "estimated": hits.relevance is not None,
-        "unlabelled": unlabelled,
-    }
+    told = {"estimated": hits.relevance is not None, "unlabelled": unlabelled}
+    fairness = {"before": found.before, "after": found.after, "target": found.target, **told}
     usage = {"prompt_tokens": 0, "total_tokens": 0}
     return Json({"model": model, "results": results, "usage": usage, "fairqr": fairness})

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.util import find_spec
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -149,35 +149,26 @@ def let_open_files_be_many() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-class Listening(Protocol):
-    """Settings that say where to listen."""
-
-    @property
-    def host(self) -> str:
-        """A name or an address of this machine."""
-
-    @property
-    def port(self) -> int:
-        """The port; 0 for any that is free."""
-
-
-def bound(settings: Listening) -> socket.socket:
+def bound(host: str, port: int) -> socket.socket:
     """Return a socket bound to the address; it does not listen yet.
+
+    Args:
+        host: A name or an address of this machine.
+        port: The port; 0 for any that is free.
 
     Raises:
         ConfigError: The address is not on this machine, is in use, or may not be used.
     """
-    host, port = settings.host.strip("[]"), settings.port
     with contextlib.ExitStack() as stack:
         try:
-            kind, passive = socket.SOCK_STREAM, socket.AI_PASSIVE
-            family, *_, address = socket.getaddrinfo(host, port, type=kind, flags=passive)[0]
+            name, kind, passive = host.strip("[]"), socket.SOCK_STREAM, socket.AI_PASSIVE
+            family, *_, address = socket.getaddrinfo(name, port, type=kind, flags=passive)[0]
             listener = stack.enter_context(socket.socket(family))
             _bind(listener, address, socket.SO_REUSEADDR)
         except (OSError, UnicodeError) as error:
             why = (getattr(error, "strerror", None) or "there is no such address").lower()
             raise ConfigError(
-                f"The service cannot listen on {settings.host}, port {port}: {why}; choose another "
+                f"The service cannot listen on {host}, port {port}: {why}; choose another "
                 "host or port."
             ) from None
         stack.pop_all()

@@ -8,6 +8,7 @@ import logging
 import re
 import time
 import zlib
+from asyncio import Semaphore
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
 from pathlib import Path
@@ -21,9 +22,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from fairqr.base.errors import ConfigError
 from fairqr.graph.service.http.serving import Server
 from fairqr.graph.service.proxy.ordering import Told
-from fairqr.graph.service.proxy.requests import Search, UnavailableError, in_pages, planned
+from fairqr.graph.service.proxy.requests import Search, UnavailableError, planned
 from fairqr.graph.service.proxy.seen import Seen
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.graph.service.proxy.worker import Worker
@@ -72,7 +74,7 @@ class Proxy:
 
     def __init__(self, settings: ProxySettings, worker: Worker) -> None:
         self.settings, self.worker, self.seen = settings, worker, Seen(settings)
-        self._prefix, self._watching = urlsplit(settings.cluster).path.encode(), 0
+        self._prefix, self._watching = urlsplit(settings.cluster).path.encode(), Semaphore(WATCHED)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
         self.cluster = httpx.AsyncHTTPTransport(settings.trusted(), limits=limits, trust_env=False)
 
@@ -97,19 +99,11 @@ class Proxy:
             whole.set()
         async with AsyncExitStack() as stack, create_task_group() as tasks:
             tasks.start_soon(leave)
-            await self._respond(request, send, stack)
-            tasks.cancel_scope.cancel()
-
-    async def _respond(self, request: Request, send: Send, stack: AsyncExitStack) -> None:
-        # Where a reply of the cluster breaks off, that to the client breaks off as well.
-        with suppress(ClientDisconnect, httpx.TransportError):
-            try:
+            # Where a reply of the cluster breaks off, that to the client breaks off as well.
+            with suppress(ClientDisconnect, httpx.TransportError):
                 response = await self._answer(request, stack)
-            except httpx.TransportError as error:
-                reason = f"The cluster gave no reply: {type(error).__name__}."
-                why = {"error": {"type": "fairqr_proxy", "reason": reason}, "status": 502}
-                response = JSONResponse(why, 502, {"fairqr": "passed; cluster"})
-            await response(request.scope, request.receive, send)
+                await response(scope, hear, send)
+            tasks.cancel_scope.cancel()
 
     async def _answer(self, request: Request, stack: AsyncExitStack) -> Response:
         path = SEARCH.fullmatch(unquote(request.scope["raw_path"].decode("latin-1")))
@@ -123,66 +117,63 @@ class Proxy:
             if len(body) > self.settings.body:
                 return await self._pass(request, stack, _joined(body, pieces), "body")
         try:
-            searches, lines, whys = self._searches(request, path, body)
+            lines, plans = self._planned(request, path, body)
         except Exception:  # whatever is wrong with it, the cluster says so
             return await self._pass(request, stack, body, "body")
+        searches = [it for it in plans if isinstance(it, Search)]
         fair = [it for it in searches if it.fair]
-        if watched := [it for it in searches if not it.fair]:
-            whys.append("shadow")
-            stack.push_async_callback(self._watch, request, lines, watched)
+        whys = ["shadow" if isinstance(it, Search) else it for it in plans if it not in fair]
+        if not fair:
+            if searches:
+                stack.push_async_callback(self._watch, request, lines, searches)
+            return await self._pass(request, stack, body, whys[0])
         try:
-            if not fair:
-                raise UnavailableError(whys[0])
-            return await self._reranked(request, lines, fair, whys)
+            return await self._reranked(request, lines, searches, whys)
         except UnavailableError as error:
             return await self._pass(request, stack, body, str(error))
-        except Exception as error:  # whatever it is, the cluster's own hits are shown
-            log.exception("A search is not re-ranked.")
-            return await self._pass(request, stack, body, type(error).__name__)
 
-    def _searches(
+    def _planned(
         self, request: Request, path: re.Match[str], body: bytes
-    ) -> tuple[list[Search], list[Any], list[str]]:
-        """Return the searches that can be re-ranked, all lines, and why other searches pass.
+    ) -> tuple[list[Any], list[Search | str]]:
+        """Return the lines of a body, and for each search how to re-rank it, or why it passes.
 
         Raises:
             ValueError: The body is no JSON, or too long.
         """
         text = _unpacked(request, body, self.settings.body).strip()
         alone, parameters = path[2] == "_search", dict(_parameters(request))
-        written = [b"{}", text] if alone else text.split(b"\n")
-        lines = [json.loads(line or b"{}") for line in written]
-        found, whys = list[Search](), list[str]()
-        for place, (head, asked) in enumerate(zip(lines[::2], lines[1::2], strict=True)):
+        lines = [json.loads(it or b"{}") for it in ([text] if alone else text.split(b"\n"))]
+        heads: Sequence[Any] = [{}] if alone else lines[::2]
+        plans = list[Search | str]()
+        for place, head in enumerate(heads):
             names = head.get("index", path[1])
-            name = names[0] if isinstance(names, list) and len(names) == 1 else names
-            index = self.settings.indexes.get(str(name))
-            if index is None:
-                whys.append("index")
-                continue
-            plan = planned(asked, {**parameters, **head}, index.window)
-            if isinstance(plan, str):
-                whys.append(plan)
-                self.seen.count(name, plan)
-                continue
-            fair = index.mode == "fair" and plan.draw < index.share
-            found.append(Search(None if alone else place, name, plan, fair))
-        return found, lines, whys
+            name = str(names[0] if isinstance(names, list) and len(names) == 1 else names)
+            index, at = self.settings.indexes.get(name), 0 if alone else 2 * place + 1
+            plan: Search | str = "index"
+            if index:
+                given = {**parameters, **head}
+                plan = planned(lines[at], given, index, name, at)
+                if isinstance(plan, str):
+                    self.seen.passed(name, plan)
+            plans.append(plan)
+        return lines, plans
 
     async def _reranked(
         self, request: Request, lines: Sequence[Any], searches: Sequence[Search], whys: list[str]
     ) -> Response:
-        """Answer with fair lists; with the cluster's own if there are none in time.
+        """Answer with fair lists, and with the cluster's own where there are none.
 
         Raises:
             UnavailableError: The cluster has to be asked for its own reply.
         """
         within = self.settings.within
         reply, told, shown = await self._looked_at(request, lines, searches, within)
-        by = {one["by"] for one in told if not isinstance(one, str)}
+        pairs = zip(searches, told, strict=True)
+        by = {one["by"] for it, one in pairs if it.fair and not isinstance(one, str)}
         whys += [one for one in told if isinstance(one, str)]
-        passed = [f"passed {len(whys)}, {whys[0]}" if by else f"passed; {whys[0]}"] if whys else []
-        outcome = "; ".join([f"re-ranked; {min(by)}", *passed] if by else passed)
+        outcome = f"re-ranked; {min(by)}" if by else f"passed; {whys[0]}"
+        if by and whys:
+            outcome += f"; passed {len(whys)}, {whys[0]}"
         length = (b"content-length", str(len(shown)).encode())
         response = Response(shown)
         response.raw_headers = [*_without(reply.headers.raw, OF_BODY), length, _told(outcome)]
@@ -192,15 +183,12 @@ class Proxy:
         self, request: Request, lines: Sequence[Any], searches: Sequence[Search]
     ) -> None:
         """Record what was shown and what the fair list would have been, after the reply."""
-        if self._watching >= WATCHED:
-            self._count(searches, "busy")
+        if self._watching.locked():
+            self.seen.failed(searches, "busy")
             return
-        self._watching += 1
-        try:
+        async with self._watching:
             with suppress(UnavailableError):
                 await self._looked_at(request, lines, searches, PATIENT)
-        finally:
-            self._watching -= 1
 
     async def _looked_at(
         self, request: Request, lines: Sequence[Any], searches: Sequence[Search], within: float
@@ -210,31 +198,22 @@ class Proxy:
         Raises:
             UnavailableError: There is no such reply.
         """
-        told: list[Told | str] = []
         try:
             reply, window = await self._windows(request, lines, searches)
             begun = time.perf_counter()
-            try:
-                told, shown = await self.worker.ask(searches, window, within)
-            except UnavailableError as error:
-                told, shown = [str(error)] * len(searches), in_pages(window, searches)
-        except UnavailableError as error:
-            self._count(searches, str(error))
-            raise
+            told, shown = await self.worker.ask(searches, window, within)
+        except Exception as error:  # whatever it is, the cluster's own hits are shown
+            why = str(error) if isinstance(error, UnavailableError) else type(error).__name__
+            if why != str(error):
+                log.exception("A search is not re-ranked.")
+            self.seen.failed(searches, why)
+            raise UnavailableError(why) from None
         for it, one in zip(searches, told, strict=True):
             if isinstance(one, str):
-                self._count([it], one)
-            elif it.fair:
-                self.seen.count(it.index, "re-ranked", time.perf_counter() - begun)
-                self.seen.shown(it, one, "fair")
+                self.seen.failed([it], one)
             else:
-                self.seen.count(it.index, "shadow")
-                self.seen.shown(it, one, "engine")
+                self.seen.shown(it, one, time.perf_counter() - begun)
         return reply, told, shown
-
-    def _count(self, searches: Sequence[Search], why: str) -> None:
-        for it in searches:
-            self.seen.count(it.index, why if it.fair else f"shadow: {why}")
 
     async def _windows(
         self, request: Request, lines: Sequence[Any], searches: Sequence[Search]
@@ -248,10 +227,9 @@ class Proxy:
         self.worker.check()
         query, asked, window = _parameters(request), [*lines], b""
         for it in searches:
-            asked[2 * (it.place or 0) + 1] = it.plan.body
-        if searches[0].place is None:
+            asked[it.place] = it.body
+        if len(lines) == 1:
             query = [it for it in query if it[0] not in ("from", "size")]
-            asked = asked[1:]
         body = b"".join(json.dumps(line).encode() + b"\n" for line in asked)
         headers = _without(request.headers.raw, OF_BODY | {b"accept-encoding"})
         if "content-type" not in request.headers:
@@ -275,7 +253,12 @@ class Proxy:
         """Pass a request on as it is, and the reply back as it comes."""
         query = request.scope["query_string"].decode("latin-1")
         content = body if _has_body(request) else None
-        reply = await self._ask(request, query, _without(request.headers.raw, HOP), content)
+        try:
+            reply = await self._ask(request, query, _without(request.headers.raw, HOP), content)
+        except httpx.TransportError as error:
+            reason = f"The cluster gave no reply: {type(error).__name__}."
+            told = {"error": {"type": "fairqr_proxy", "reason": reason}, "status": 502}
+            return JSONResponse(told, 502, {"fairqr": "passed; cluster"})
         stack.push_async_callback(reply.aclose)
         response = StreamingResponse(reply.aiter_raw(), reply.status_code)
         response.raw_headers = [*_without(reply.headers.raw, HOP), _told(f"passed; {why}")]
@@ -287,10 +270,10 @@ class Proxy:
         target = self._prefix + request.scope["raw_path"]
         target += f"?{query}".encode("latin-1") if query else b""
         how = {"target": target, "timeout": CONNECTING}
-        url = self.settings.cluster
-        return await self.cluster.handle_async_request(
-            httpx.Request(request.method, url, headers=headers, content=body, extensions=how)
+        asked = httpx.Request(
+            request.method, self.settings.cluster, headers=headers, content=body, extensions=how
         )
+        return await self.cluster.handle_async_request(asked)
 
 
 def _told(what: str) -> tuple[bytes, bytes]:
@@ -340,11 +323,15 @@ async def serve(
         started: Called when clients can connect.
     """
     worker = Worker(path)
-    proxy, keeping = Proxy(settings, worker), asyncio.create_task(worker.keep())
-    own = [it and str(settings.folder / it) for it in (settings.certificate, settings.key)]
-    how: Any = {"date_header": False, "ssl_certfile": own[0], "ssl_keyfile": own[1]}
-    server = Server(proxy, lambda: asyncio.sleep(0), **how)
-    server.config.timeout_graceful_shutdown = GRACE
+    keeping = asyncio.create_task(worker.keep())
+    try:
+        proxy = Proxy(settings, worker)
+        server = Server(proxy, lambda: asyncio.sleep(0), date_header=False, **settings.certified())
+        server.config.timeout_graceful_shutdown = GRACE
+        server.config.load()
+    except OSError as error:
+        why = (error.strerror or "it is none").lower()
+        raise ConfigError(f"A certificate cannot be read: {why}.") from None
     async with proxy.cluster:
         await server.run_on(listener, started)
         keeping.cancel()

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from fairqr.base.errors import InputError
+from fairqr.graph.search.result import Shares
 from fairqr.graph.service.proxy.seen import LOG, OLDER
 from fairqr.retrieval.sources.schema import UNKNOWN
 
@@ -21,14 +22,16 @@ class Logged(NamedTuple):
     """What logs say of the searches of an index, beside the files of a run.
 
     Attributes:
-        lists: Figures of the engine's list and of the fair one, for each query.
         size: How many hits most searches asked for.
         damaged: How many lines cannot be read.
+        lists: Figures of the engine's list and of the fair one, for each query.
+        target: What fair lists aimed at on average: the share of each group, by attribute.
     """
 
-    lists: list[dict[str, Any]]
     size: int
     damaged: int
+    lists: list[dict[str, Any]]
+    target: Shares
 
 
 def as_run(folders: Iterable[Path], place: Path, index: str | None = None) -> Logged:
@@ -62,32 +65,37 @@ def as_run(folders: Iterable[Path], place: Path, index: str | None = None) -> Lo
         raise InputError(f"The log has searches of {', '.join(indexes)}; name one by --corpus.")
     if index not in (None, *indexes) or not indexes:
         raise InputError("The log has no such searches; name the folder of a proxy's log.")
-    kept = {it: line for it, line in last.items() if index in (None, it[0])}
+    kept = {key: (line, asked[it, key]) for (it, key), line in last.items() if index in (None, it)}
     size = next(size for (it, size), _ in sizes.most_common() if index in (None, it))
-    return Logged(_written(kept, asked, place), size, damaged)
+    return Logged(size, damaged, *_written(kept, place))
 
 
 def _written(
-    last: Mapping[tuple[str, str], bytes], asked: Mapping[Any, int], place: Path
-) -> list[dict[str, Any]]:
+    last: Mapping[str, tuple[bytes, int]], place: Path
+) -> tuple[list[dict[str, Any]], Shares]:
     documents, lists = defaultdict[str, dict[str, Any]](dict), list[dict[str, Any]]()
-    groups, queries = defaultdict[str, dict[str, Any]](dict), [("id", "query", "weight")]
-    run = list[str]()
-    for (index, key), line in last.items():
+    queries, run = [("id", "query", "weight")], list[str]()
+    groups, aims = (defaultdict[str, Counter[str]](Counter) for _ in range(2))
+    every = sum(weight for _, weight in last.values())
+    for key, (line, weight) in last.items():
         it = json.loads(line)
-        weight, words = asked[index, key], it.get("words", "")
+        words, exposure = it.get("words", ""), it["exposure"]
         queries.append((key, words if any(map(str.isalnum, words)) else key, str(weight)))
         ids = [re.sub(r"\s", "%20", id_) for id_ in it["ids"]]  # columns of a run have spaces
         order = it["order"] if it["arm"] == "fair" else range(len(ids))
         shown = enumerate(dict.fromkeys(ids[number] for number in order), start=1)
         run += [f"{key} Q0 {id_} {rank} {1 / rank} shown\n" for rank, id_ in shown]
         for name, own in it["groups"].items():
-            groups[name] |= it["exposure"]["target"].get(name, {})  # also who is never found
             for id_, label in zip(ids, own, strict=True):
                 shares = label if isinstance(label, dict) else {label: 1.0} if label else {}
                 documents[id_] |= {"id": id_, f"label {name}": shares}
-                groups[name] |= shares
-        figures = {name: _figures(it, name) for name in it["exposure"]}
+                groups[name].update(shares)
+            for group, share in exposure["target"].get(name, {}).items():
+                groups[name][group] += 0  # who is never found is not forgotten
+                aims[name][group] += share * weight / every
+        figures = {
+            which: _figures(of, it["quality"].get(which, ())) for which, of in exposure.items()
+        }
         lists.append({"weight": weight, "arm": it["arm"], **figures})
     attributes = {
         name: {
@@ -97,25 +105,18 @@ def _written(
         }
         for name, known in groups.items()
     }
-    source: dict[str, Any] = {
-        "name": "shown",
-        "engine": "run",
-        "runs": ["run.txt"],
-        "topics": "queries.csv",
-    }
-    source |= {"documents": "documents.jsonl", "attributes": attributes}
+    files = {"runs": ["run.txt"], "topics": "queries.csv", "documents": "documents.jsonl"}
+    source = {"name": "shown", "engine": "run", **files, "attributes": attributes}
     (place / "source.yaml").write_text(yaml.safe_dump(source), encoding="utf-8")
     (place / "run.txt").write_text("".join(run), encoding="utf-8")
     lines = "".join(json.dumps(one) + "\n" for one in documents.values())
     (place / "documents.jsonl").write_text(lines, encoding="utf-8")
     with (place / "queries.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows(queries)
-    return lists
+    return lists, {name: dict(shares) for name, shares in aims.items()}
 
 
-def _figures(record: Mapping[str, Any], which: str) -> dict[str, float]:
+def _figures(exposure: Shares, quality: Iterable[float]) -> dict[str, float]:
     """Return the figures of a list, or of the target, by name."""
-    groups = record["exposure"][which].items()
-    shares = [(f"{name}: {group}", it) for name, own in groups for group, it in own.items()]
-    quality = zip(("relevance", "fairness"), record["quality"].get(which, ()), strict=False)
-    return dict([*quality, *shares])
+    shares = {f"{it}: {group}": own for it, of in exposure.items() for group, own in of.items()}
+    return dict(zip(("relevance", "fairness"), quality, strict=False)) | shares

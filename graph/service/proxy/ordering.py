@@ -5,22 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fairqr.base.errors import InputError
 from fairqr.base.weights import is_pulled
 from fairqr.graph.doors.evidence import ListEvidence
-from fairqr.graph.doors.labels import Labels
+from fairqr.graph.doors.labels import Given
 from fairqr.graph.doors.memory import Ledger
-from fairqr.graph.doors.order import fair_order
+from fairqr.graph.doors.order import fair_list
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.proxy.requests import Search, UnavailableError, hits_in, with_page
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
-from fairqr.retrieval.engines.engine import Hits
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.sources.documents import value_at
-from fairqr.retrieval.sources.schema import Attribute, Schema
+from fairqr.retrieval.sources.schema import Attribute
 
 Told = dict[str, Any]
 
@@ -28,27 +29,26 @@ KEPT, SECONDS_KEPT = 1_000, 300.0
 """How many fair lists we keep, and for how long: all pages are cut from one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class IndexOrder:
     """Finds the fair order of the hits of one index.
 
     Attributes:
-        source: The source, which says where texts are.
-        schema: Its attributes.
-        labels: Finds the groups of hits.
+        source: The source, which says where texts and ids are.
+        engine: The source, opened.
         context: What to aim at.
         evidence: Tells which hits are relevant.
         ledger: What groups are owed, if that counts.
-        kept: When fair lists were made, and the lists, by query and hits.
+        kept: Fair lists by query and hits, since when we keep some.
     """
 
     source: Any
-    schema: Schema
-    labels: Labels
+    engine: SearchEngine
     context: Context
     evidence: ListEvidence
     ledger: Ledger | None
-    kept: dict[tuple[str, ...], tuple[float, Told]] = field(default_factory=dict)
+    kept: dict[tuple[str, ...], Told] = field(default_factory=dict)
+    since: float = 0.0
 
     async def __call__(self, documents: Sequence[Any], search: Search) -> Told:
         """Return the fair order of the hits of a whole window, and what it gains.
@@ -56,67 +56,55 @@ class IndexOrder:
         Raises:
             UnavailableError: There is nothing to re-rank by.
         """
-        hits, first = documents[: search.plan.window], search.fair and search.plan.start == 0
+        hits, first = documents[: search.window], search.fair and search.start == 0
         if not all("_id" in hit for hit in hits):
             raise UnavailableError("ids")
-        key = (search.plan.key, *(hit["_id"] for hit in hits))
-        since, told = self.kept.pop(key, (0.0, None))
-        if told is None or time.monotonic() - since > SECONDS_KEPT or (self.ledger and first):
-            since, told = time.monotonic(), await self._told(hits, search.plan.words)
-        self.kept[key] = since, told
-        if len(self.kept) > KEPT:
-            del self.kept[next(iter(self.kept))]
+        if time.monotonic() - self.since > SECONDS_KEPT or len(self.kept) > KEPT:
+            self.kept, self.since = {}, time.monotonic()
+        key, kept = (search.key, *(hit["_id"] for hit in hits)), self.kept
+        if key not in kept or (self.ledger and first):
+            kept[key] = await self._told(hits, search.words)
         if self.ledger and first:
-            self.ledger.add(told["target"], told["exposure"])
-        return told
+            lists = kept[key]["exposure"]
+            self.ledger.add(lists["target"], lists["fair"])
+        return kept[key]
 
     async def _told(self, hits: Sequence[Any], words: str) -> Told:
         if not hits:
             raise UnavailableError("empty")
-        attributes = self.labels.attributes
-        own = {name: [_field(hit, it.field) for hit in hits] for name, it in attributes.items()}
+        how: Any = {"strict": False, "later": True, "owed": self.ledger and self.ledger.owed}
+        documents, own = [*map(self._given, hits)], (self.engine, self.context, words)
         try:
-            members, _ = await self.labels.of([self._id(hit) for hit in hits], own)
+            found, listed, _ = await fair_list(*own, documents, self.evidence, **how)
         except InputError:
             raise UnavailableError("labels") from None
-        ranks = [1 / rank for rank in range(1, len(hits) + 1)]
-        listed = Hits([*map(str, range(len(hits)))], ranks, members)
-        listed = await self.evidence.known(words, [self._text(hit) for hit in hits], listed)
-        owed = self.ledger.owed if self.ledger else None
-        found = fair_order(self.schema, self.context, listed, owed)
+        lists = {"engine": found.before, "fair": found.after}
+        exposure = {name: it.exposure for name, it in lists.items()}
         return {
             "by": "ranks" if listed.relevance is None else "vectors",
-            "before": [found.before.value, found.before.relevance, found.before.fairness],
-            "after": [found.after.value, found.after.relevance, found.after.fairness],
-            "shown": found.before.exposure,
-            "exposure": found.after.exposure,
-            "target": found.target,
+            "exposure": {**exposure, "target": found.target},
+            "quality": {name: [it.relevance, it.fairness] for name, it in lists.items()},
             "ids": [hit["_id"] for hit in hits],
             "order": found.positions,
             "groups": {
-                name: [_named(attributes[name], row) for row in rows.tolist()]
-                for name, rows in members.items()
+                name: [_named(self.engine.schema.attribute(name), row) for row in rows.tolist()]
+                for name, rows in listed.memberships.items()
             },
         }
 
-    def _id(self, hit: Any) -> str:
-        own = getattr(self.source, "id", "_id")
-        return str(hit["_id"] if own == "_id" else _field(hit, own))
-
-    def _text(self, hit: Any) -> str:
-        names = [getattr(self.source, "title", None), *getattr(self.source, "text", ())]
-        texts = (_field(hit, name) for name in names)
-        return "\n".join(text for text in texts if isinstance(text, str))
+    def _given(self, hit: Any) -> Given:
+        values = partial(value_at, hit.get("_source") or {})
+        own, title = (getattr(self.source, name, None) for name in ("id", "title"))
+        id_ = values(own) if own and own != "_id" else hit["_id"]
+        texts = [values(name) for name in (title, *getattr(self.source, "text", ())) if name]
+        text = "\n".join(it for it in texts if isinstance(it, str))
+        return Given(str(id_), text, lambda it: values(it.field) if it.field else None)
 
 
 def _named(attribute: Attribute, row: Sequence[float]) -> str | dict[str, float] | None:
     """Return a document's group, the shares of several, or None if it has none."""
     shares = {group: share for group, share in zip(attribute.universe, row, strict=True) if share}
     return next(iter(shares)) if [*shares.values()] == [1.0] else shares or None
-
-
-def _field(hit: Any, name: str | None) -> Any:
-    return value_at(hit.get("_source") or {}, name) if name else None
 
 
 async def opened(settings: ProxySettings) -> dict[str, IndexOrder]:
@@ -131,9 +119,7 @@ async def opened(settings: ProxySettings) -> dict[str, IndexOrder]:
     for name, index in settings.indexes.items():
         source, context = index.opened(settings.folder)
         ledger = Ledger(settings.folder / index.memory) if index.memory else None
-        labels = Labels(await open_source(source), context, strict=False)
-        schema = Schema(attributes=source.attributes)
-        found[name] = IndexOrder(source, schema, labels, context, evidence, ledger)
+        found[name] = IndexOrder(source, await open_source(source), context, evidence, ledger)
     return found
 
 
@@ -144,7 +130,7 @@ async def reranked(
 
     Args:
         orders: By index.
-        searches: In the order of the reply.
+        searches: Those that can be re-ranked.
         reply: The cluster's reply to whole windows.
 
     Raises:
@@ -156,7 +142,7 @@ async def reranked(
         try:
             told = await orders[search.index]([hit for *_, hit in hits], search)
             outcomes.append(told)
-            order = told["order"]
+            order = told["order"] if search.fair else []
         except UnavailableError as error:
             outcomes.append(str(error))
         text = with_page(text, search, hits, order)

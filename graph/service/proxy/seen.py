@@ -7,34 +7,25 @@ import functools
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Semaphore
-from typing import Any, Literal
+from typing import Any
 
 from filelock import FileLock, Timeout
 from prometheus_client import CollectorRegistry, Counter, Histogram, Summary, start_http_server
 
 from fairqr.base.errors import ConfigError
-from fairqr.graph.service.proxy.requests import Search
+from fairqr.graph.service.proxy.ordering import Told
+from fairqr.graph.service.proxy.requests import COUNTED, Search
 from fairqr.graph.service.proxy.settings import ProxySettings
-
-Arm = Literal["fair", "engine"]
-"""Whether the fair list was shown, or the engine's own."""
 
 LOG, OLDER = "log.jsonl", "log.older.jsonl"
 """The files of a log. When the newer one has half of all bytes, it becomes the older one."""
 
 WAITING = 1_000
 """So many records may wait for the disk; others are lost."""
-
-_OUTCOMES = (
-    "re-ranked shadow labels slow worker busy cluster empty ids partial reply body size from sort "
-    "search_after collapse rescore knn retriever pit scroll slice rank format filter_path"
-)
-OUTCOMES = frozenset(_OUTCOMES.split())
-"""What has a count of its own. Clients choose the words of some outcomes: all others are one."""
 
 
 class Seen:
@@ -66,29 +57,41 @@ class Seen:
             except OSError as error:
                 raise ConfigError(f"metrics_port: {error.strerror}; choose another.") from None
 
-    def count(self, index: str, outcome: str, seconds: float | None = None) -> None:
-        """Count a search; ``seconds`` is what re-ranking added."""
-        known = outcome.removeprefix("shadow: ") in OUTCOMES
-        self._searches.labels(index, outcome if known else "other").inc()
-        if seconds is not None:
-            self._seconds.labels(index).observe(seconds)
+    def count(self, index: str, outcome: str) -> None:
+        """Count a search."""
+        self._searches.labels(index, outcome).inc()
 
-    def shown(self, search: Search, told: Mapping[str, Any], arm: Arm) -> None:
-        """Record a search whose hits were looked at; further pages are of the same list."""
-        plan = search.plan
-        if plan.start:
+    def passed(self, index: str, why: str) -> None:
+        """Count a search that is none to re-rank."""
+        self.count(index, why if why in COUNTED else "other")
+
+    def failed(self, searches: Iterable[Search], why: str) -> None:
+        """Count searches that should have been looked at."""
+        for it in searches:
+            self.count(it.index, why if it.fair else f"shadow: {why}")
+
+    def shown(self, search: Search, told: Told, seconds: float) -> None:
+        """Record a search that was looked at; further pages are of the same list.
+
+        Args:
+            search: The search.
+            told: What became of it.
+            seconds: What looking at it took.
+        """
+        self.count(search.index, "re-ranked" if search.fair else "shadow")
+        if search.fair:
+            self._seconds.labels(search.index).observe(seconds)
+        if search.start:
             return
-        lists = {"engine": told["shown"], "fair": told["exposure"], "target": told["target"]}
+        arm, lists = "fair" if search.fair else "engine", told["exposure"]
         for name, shares in (*lists.items(), ("shown", lists[arm])):
             for attribute, groups in shares.items():
                 for group, share in groups.items():
                     self._exposure.labels(search.index, attribute, group, name).observe(share)
-        quality = {"engine": told["before"][1:], "fair": told["after"][1:]}
         if self._log is not None:
-            record = {"time": round(time.time(), 3), "index": search.index, "query": plan.key}
-            record |= {"words": plan.words} if self._words else {}
-            record |= {"arm": arm, "size": plan.size, "exposure": lists, "quality": quality}
-            self._log.add(record | {name: told[name] for name in ("ids", "order", "groups")})
+            record = {"time": round(time.time(), 3), "index": search.index, "query": search.key}
+            record |= {"words": search.words} if self._words else {}
+            self._log.add({**record, "arm": arm, "size": search.size, **told})
 
 
 class Log:
@@ -108,7 +111,6 @@ class Log:
     def __init__(self, folder: Path, most: int, lost: Counter) -> None:
         self._file, self._older, self._most = folder / LOG, folder / OLDER, most // 2
         self._lost, self._room, self._writer = lost, Semaphore(WAITING), ThreadPoolExecutor(1)
-        self._begin = b"\n"  # who wrote before may have been killed within a line
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = FileLock(folder / ".lock", mode=0o600).acquire(0)
@@ -124,17 +126,14 @@ class Log:
             self._lost.labels("slow").inc()
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        line = self._begin + json.dumps(record).encode() + b"\n"
+        # The line before may be half there, of a proxy that was killed or had no room.
+        line = b"\n" + json.dumps(record).encode()
         try:
-            if len(line) > self._most:
-                raise OSError(errno.EFBIG, "a record is larger than the log")
             if self._file.exists() and self._file.stat().st_size + len(line) > self._most:
                 self._file.replace(self._older)
             with open(self._file, "ab", opener=functools.partial(os.open, mode=0o600)) as file:
                 file.write(line)
-            self._begin = b""
         except OSError as error:
-            self._begin = b"\n"  # half of it may be there
             self._lost.labels(errno.errorcode.get(error.errno or 0, "error")).inc()
         finally:
             self._room.release()

@@ -6,7 +6,7 @@ import ssl
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator
 
 from fairqr.base.errors import ConfigError
 from fairqr.base.yaml_file import load_yaml
@@ -27,6 +27,11 @@ class ProxiedIndex(BaseModel, frozen=True, extra="forbid"):
     window: int = Field(100, ge=2, le=1000, description="How many of the first hits to re-rank.")
     memory: Path | None = Field(None, description="The file of what groups are owed; off if none.")
     parameters: dict[str, Any] = Field({}, description="Those of a search, such as target and k.")
+
+    @property
+    def shown(self) -> float:
+        """The share of queries whose fair lists are shown."""
+        return self.share if self.mode == "fair" else 0.0
 
     def opened(self, folder: Path) -> tuple[Source, Context]:
         """Return the source and what to aim at.
@@ -56,7 +61,7 @@ class ProxySettings(BaseModel, frozen=True, extra="forbid"):
     body: int = Field(1_000_000, ge=1_000, description="Longer bodies pass, in bytes.")
     log: Path | None = Field(None, description="The folder of what was shown; none by default.")
     log_words: bool = Field(False, description="Record words of queries, not only their hashes.")
-    log_bytes: int = Field(100_000_000, ge=10_000, description="How large the log may be.")
+    log_bytes: int = Field(100_000_000, ge=10_000_000, description="How large the log may be.")
     metrics_port: int = Field(
         0, ge=0, le=65535, description="Where Prometheus asks; 0 for nowhere."
     )
@@ -69,24 +74,14 @@ class ProxySettings(BaseModel, frozen=True, extra="forbid"):
         check_server(url)
         return url.rstrip("/")
 
-    @model_validator(mode="after")
-    def _fit_together(self) -> ProxySettings:
-        if self.key and not self.certificate:
-            raise ValueError("key has no certificate")
-        try:
-            self.trusted()
-            if self.certificate:
-                server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-                key = self.key and self.folder / self.key
-                server.load_cert_chain(self.folder / self.certificate, key)
-        except OSError as error:
-            why = error.strerror or "it is none"
-            raise ValueError(f"a certificate cannot be read: {why.lower()}") from None
-        return self
-
     def trusted(self) -> ssl.SSLContext:
         """Return what the cluster's certificate is checked by."""
         return ssl.create_default_context(cafile=self.ca and self.folder / self.ca)
+
+    def certified(self) -> dict[str, Any]:
+        """Return the proxy's own certificate, as uvicorn takes it."""
+        files = {"ssl_certfile": self.certificate, "ssl_keyfile": self.key}
+        return {name: str(self.folder / it) for name, it in files.items() if it}
 
 
 def proxy_settings(path: Path) -> ProxySettings:
@@ -99,6 +94,8 @@ def proxy_settings(path: Path) -> ProxySettings:
     if isinstance(given, dict):
         given = {**given, "folder": path.absolute().parent}
     settings = validated(ProxySettings, given, f"The proxy {path}", ConfigError)
+    if settings.key and not settings.certificate:
+        raise ConfigError(f"The proxy {path} has a key without a certificate; name both, or none.")
     for index in settings.indexes.values():
         index.opened(settings.folder)
     return settings

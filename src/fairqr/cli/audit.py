@@ -147,15 +147,20 @@ def _of_log(
 ) -> tuple[AuditRunSettings, AuditSpec, list[dict[str, Any]]]:
     """Write what proxies recorded as a source; return what audits it, and figures of both lists.
 
-    By default as many results count as shown as most searches asked for.
+    By default as many results count as shown as most searches asked for, and the target is what
+    fair lists aimed at.
     """
     from fairqr.graph.service.proxy.log import as_run
+    from fairqr.retrieval.fairness.target import Target
 
     logged = as_run(folders, place, settings.corpus)
     if logged.damaged:
         warn(f"Lines of the log that are damaged, and left out: {logged.damaged:,}.")
-    if "k" not in spec.model_fields_set:
-        spec = spec.model_copy(update={"k": min(logged.size, spec.depth - 1)})
+    usual = {
+        "k": min(logged.size, spec.depth - 1),
+        "target": Target(parts={"uniform": 1.0}, shares=logged.target),
+    }
+    spec = spec.model_copy(update={it: usual[it] for it in usual.keys() - spec.model_fields_set})
     source = {"corpus": str(place / "source.yaml"), "weight": "weight"}
     return settings.model_copy(update=source), spec, logged.lists
 

@@ -83,7 +83,7 @@ def serve(
             "Several workers cannot share the runs in a SQLite file; name a PostgreSQL database, "
             "or set FAIRQR_SERVICE_WORK=false to keep no runs."
         )
-    with bound(settings) as listener:
+    with bound(settings.host, settings.port) as listener:
         announces, socket_ = (True, listener) if workers == 1 else fork(workers, listener)
         serving = _serve(settings, socket_, announces, corpus or [], model[0] if model else None)
         run(serving, loop=new_loop)
@@ -138,7 +138,7 @@ def proxy(file: Path) -> None:
 
     logging.basicConfig(format=LOG)
     settings = proxy_settings(file)
-    with bound(settings) as listener:
+    with bound(settings.host, settings.port) as listener:
         url = url_of(listener).replace("http:", "https:" if settings.certificate else "http:")
         told = f"fairqr stands at {url} in front of {settings.cluster}"
         run(serve_proxy(settings, file, listener, lambda: typer.echo(told)), loop=new_loop)

@@ -14,7 +14,6 @@ from starlette.types import Message
 
 from fairqr.base import errors
 from fairqr.base.errors import BusyError, CapError, FairqrError, ModelError
-from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.engine.engines import Engines
 from fairqr.graph.service.http import app, serving
 from fairqr.graph.service.http.access import is_loopback
@@ -152,13 +151,13 @@ async def test_who_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_address_that_is_in_use_is_refused_in_one_sentence() -> None:
-    with serving.bound(ServiceSettings(port=0)) as taken:
+    with serving.bound("127.0.0.1", 0) as taken:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(errors.ConfigError, match="already in use"):
-            serving.bound(ServiceSettings(port=port))
+            serving.bound("127.0.0.1", port)
     with pytest.raises(errors.ConfigError, match="cannot listen on nowhere"):
-        serving.bound(ServiceSettings(host="nowhere.invalid"))
+        serving.bound("nowhere.invalid", 0)
 
 
 def test_the_log_tells_where_a_mistake_was_made_and_nothing_of_its_text() -> None:

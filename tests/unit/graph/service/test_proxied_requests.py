@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.graph.service.proxy.requests import Plan, planned
+from fairqr.graph.service.proxy.requests import Search, planned
+from fairqr.graph.service.proxy.settings import ProxiedIndex
 
 QUERY = {"match": {"title": "physicist"}}
+INDEX = ProxiedIndex(source=Path("people.yaml"), mode="fair", window=50)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +43,7 @@ QUERY = {"match": {"title": "physicist"}}
 def test_what_would_change_more_than_an_order_passes(
     body: Any, parameters: dict[str, str], why: str
 ) -> None:
-    assert planned(body, parameters, 50) == why
+    assert planned(body, parameters, INDEX) == why
 
 
 @pytest.mark.parametrize(
@@ -56,8 +59,8 @@ def test_what_would_change_more_than_an_order_passes(
 def test_the_whole_window_is_asked_for(
     body: Any, parameters: dict[str, str], page: tuple[int, int, int]
 ) -> None:
-    plan = planned(body, parameters, 50)
-    assert isinstance(plan, Plan)
+    plan = planned(body, parameters, INDEX)
+    assert isinstance(plan, Search)
     assert (plan.start, plan.size, plan.body["size"]) == page
     assert plan.body["from"] == 0
     kept = {name: it for name, it in (body or {}).items() if name not in ("from", "size")}
@@ -67,15 +70,15 @@ def test_the_whole_window_is_asked_for(
 @given(start=st.integers(0, 200), size=st.integers(1, 100))
 def test_pages_of_a_query_are_of_one_kind(start: int, size: int) -> None:
     """What stands within the window is re-ranked, and what is beyond comes as the engine has it."""
-    plan = planned({"query": QUERY, "from": start, "size": size}, {}, 100)
-    first = planned({"query": QUERY}, {"size": "3"}, 100)
-    assert isinstance(first, Plan)
-    if start >= 100:
+    plan = planned({"query": QUERY, "from": start, "size": size}, {}, INDEX)
+    first = planned({"query": QUERY}, {"size": "3"}, INDEX)
+    assert isinstance(first, Search)
+    if start >= 50:
         assert plan == "from"
     else:
-        assert isinstance(plan, Plan)
-        assert plan.body["size"] == max(100, start + size)
-        assert (plan.key, plan.draw) == (first.key, first.draw)
+        assert isinstance(plan, Search)
+        assert plan.body["size"] == max(50, start + size)
+        assert (plan.key, plan.fair) == (first.key, first.fair)
 
 
 @pytest.mark.parametrize(
@@ -91,15 +94,17 @@ def test_pages_of_a_query_are_of_one_kind(start: int, size: int) -> None:
     ],
 )
 def test_the_words_of_a_query_are_found(query: Any, words: str) -> None:
-    plan = planned({"query": query}, {}, 50)
-    assert isinstance(plan, Plan)
+    plan = planned({"query": query}, {}, INDEX)
+    assert isinstance(plan, Search)
     assert plan.words == words
 
 
 def test_shares_of_queries_are_drawn_by_their_hash() -> None:
-    draws = []
-    for number in range(500):
-        plan = planned({"query": {"match": {"title": f"word {number}"}}}, {}, 50)
-        assert isinstance(plan, Plan)
-        draws.append(plan.draw)
-    assert 0.05 < sum(draw < 0.1 for draw in draws) / 500 < 0.15
+    queries = [{"query": {"match": {"title": f"word {number}"}}} for number in range(500)]
+    few, more, every, none = (
+        [planned(it, {}, INDEX.model_copy(update={"share": share})).fair for it in queries]  # type: ignore[union-attr]
+        for share in (0.1, 0.3, 1.0, 0.0)
+    )
+    assert 0.05 < sum(few) / 500 < 0.15
+    assert all(more for less, more in zip(few, more, strict=True) if less)
+    assert (sum(every), sum(none)) == (500, 0)

@@ -36,7 +36,7 @@ async def answer(scope: Scope, receive: Receive, send: Send) -> None:
 @pytest.fixture
 async def server() -> AsyncIterator[tuple[serving.Server, int]]:
     """A server on a real socket, and its port."""
-    listener, started = serving.bound(ServiceSettings(port=0)), asyncio.Event()
+    listener, started = serving.bound("127.0.0.1", 0), asyncio.Event()
 
     async def drain() -> None:
         pass
