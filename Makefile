@@ -20,6 +20,7 @@ demo: $(DEMO)
 
 # Three tests at a time, on two processors: much of the time is spent in waiting for servers.
 test: $(NEURAL)
+	@tests/needs.sh
 	$(BIN)/pytest --numprocesses 3 --dist loadgroup
 
 # Lines of code are counted against the limits in pyproject.toml. Types and layers are checked on the

@@ -121,9 +121,9 @@ class Proxy:
         except Exception:  # whatever is wrong with it, the cluster says so
             return await self._pass(request, stack, body, "body")
         searches = [it for it in plans if isinstance(it, Search)]
-        fair = [it for it in searches if it.fair]
-        whys = ["shadow" if isinstance(it, Search) else it for it in plans if it not in fair]
-        if not fair:
+        whys = [it for it in plans if isinstance(it, str)]
+        whys += ["shadow" for it in searches if not it.fair]
+        if not any(it.fair for it in searches):
             if searches:
                 stack.push_async_callback(self._watch, request, lines, searches)
             return await self._pass(request, stack, body, whys[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from tests.integration.model_server import Main
 
+pytestmark = pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="install openssh-client")
 MANIFEST, SIGNATURE = Path("out/manifest.json"), Path("out/manifest.json.sig")
 
 

@@ -1,7 +1,7 @@
 """The image of the service is built from `deploy/Dockerfile`, started, and asked for a search.
 
 No registry is asked: the base image is made of Debian's packages, under the name that the file has.
-It takes root, `mmdebstrap` and `buildah`, which `.ci/run` installs.
+It takes root, `mmdebstrap` and `buildah`, which `make test` installs.
 """
 
 from __future__ import annotations

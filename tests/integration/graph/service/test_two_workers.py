@@ -41,6 +41,7 @@ from tests.ports import free_port
 
 ROOT = Path(__file__).parents[4]
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
+pytestmark = pytest.mark.skipif(not Path(NGINX).exists(), reason="install nginx-light")
 
 
 SEARCH = {**PHYSICIST, "corpus": "shared"}

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# What tests need and no Python package brings. Where apt may, it installs what is missing; otherwise
+# it says which tests are skipped for it.
+set -euo pipefail
+missing=()
+lacks() { [ -n "$(PATH="$PATH:/usr/sbin" command -v "$1")" ] || missing+=("$2"); }
+lacks chromium chromium        # the page, and reports of audits
+lacks nginx nginx-light        # several workers behind a balancer
+lacks ssh-keygen openssh-client  # signatures of audits
+if [ "$(id -u)" -eq 0 ]; then  # others build no image
+  lacks buildah buildah
+  lacks mmdebstrap mmdebstrap
+fi
+[ "${#missing[@]}" -gt 0 ] || exit 0
+if [ "$(id -u)" -eq 0 ] && [ -n "$(command -v apt-get)" ]; then
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
+else
+  echo "Tests of the page (chromium), of a balancer (nginx-light), of signatures (openssh-client) and of"
+  echo "the image (buildah, mmdebstrap) are skipped for what is missing: ${missing[*]}."
+fi
