@@ -155,7 +155,7 @@ def page(found: Mapping[str, Result]) -> Iterator[str]:
             report = f"; [report]({command.report})" if command.report else ""
             first = f"`python -m {command.first}`, then " if command.first else ""
             about = f"{size}, {command.takes}; {state}{report}"
-            yield f"{first}`fairqr {command.run} -o out --report` ({about})\n"
+            yield f"{first}`fairqr {command.run} -o out/{name}-{size} --report` ({about})\n"
             for table in command.tables:
                 yield from _table(table)
         if one.differs:

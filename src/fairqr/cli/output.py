@@ -272,7 +272,7 @@ class Progress(StageWatcher):
         """
         if self._stage is not None:
             self._bars.remove_task(self._stage)
-        self._stage = self._bars.add_task(what, total=total, completed=done)
+        self._stage = self._bars.add_task(what, total=total, completed=done, first=done)
         if self._bars.disable:
             typer.echo(f"{what}: {done} of {total} done", err=True)
         self._next_line, self._due = done + FIRST, time.monotonic() + EVERY
@@ -291,8 +291,11 @@ class Progress(StageWatcher):
         """Return how many steps of a stage are done, of how many, and that with the time left."""
         (task,) = (each for each in self._bars.tasks if each.id == stage)
         done, total = int(task.completed), int(task.total or 0)
-        left = time_left(task.time_remaining or 0)
-        return done, total, f"{done} of {total}, about {left} left" if total else str(done)
+        if not total or not (new := done - task.fields.get("first", 0)):
+            return done, total, f"{done} of {total}" if total else str(done)
+        # The bars know no speed before the second step.
+        left = time_left(task.time_remaining or (task.elapsed or 0) / new * (total - done))
+        return done, total, f"{done} of {total}, about {left} left"
 
     def note(self, sentence: str) -> None:
         """Print a sentence above the bars."""

@@ -24,6 +24,7 @@ def test_a_log_tells_the_time_after_the_first_steps_and_then_each_tenth(
     """What was done before is no step of this run."""
     with Progress() as stages:
         stages.stage("few", 3, 0)
+        assert stages._told(stages._stage)[2] == "0 of 3"  # nobody can tell
         stages.advance(3)
         stages.stage("answers", 110, 10)
         for _ in range(100):
