@@ -82,13 +82,14 @@ async def labels_of(
 
 
 async def ids_of(engine: SearchEngine, texts: Sequence[str]) -> list[str]:
-    """Return the id of a document of the source that has each text; empty if none is found."""
+    """Return the id of the document of the source that has each text; empty if several have it."""
     found = await lexical_of(engine).search([Query(text[:WORDS], BEST) for text in texts])
     documents = await engine.documents([*{id_ for hits in found for id_ in hits.ids}])
     whole = {it.id: " ".join(f"{it.title} {it.text}".split()) for it in documents}
 
-    def has(id_: str, text: str) -> bool:
-        return bool(words := " ".join(text.split())) and words in whole.get(id_, "")
+    def one(text: str, ids: Sequence[str]) -> str:
+        words = " ".join(text.split())
+        inside = [id_ for id_ in ids if words and words in whole.get(id_, "")]
+        return inside[0] if len(inside) == 1 else next((i for i in inside if words == whole[i]), "")
 
-    every = zip(texts, found, strict=True)
-    return [next((id_ for id_ in hits.ids if has(id_, text)), "") for text, hits in every]
+    return [one(text, hits.ids) for text, hits in zip(texts, found, strict=True)]

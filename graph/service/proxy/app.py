@@ -47,8 +47,11 @@ LONGEST = 5_000_000
 WATCHED = 8
 """So many searches may be looked at behind the replies; more are not recorded."""
 
+MANY = 50
+"""More searches in one request are not re-ranked."""
+
 PATIENT = 5.0
-"""Seconds that re-ranking may take if nobody waits for it."""
+"""Seconds that a whole window may take, and re-ranking if nobody waits for it."""
 
 CONNECTING = {"connect": 5.0}
 """Seconds; how long a reply may take is the client's decision."""
@@ -119,14 +122,16 @@ class Proxy:
         try:
             lines, plans = self._planned(request, path, body)
         except Exception:  # whatever is wrong with it, the cluster says so
+            self.seen.passed(path[1] or "", "body")
             return await self._pass(request, stack, body, "body")
         searches = [it for it in plans if isinstance(it, Search)]
         whys = [it for it in plans if isinstance(it, str)]
         whys += ["shadow" for it in searches if not it.fair]
         if not any(it.fair for it in searches):
-            if searches:
+            response = await self._pass(request, stack, body, whys[0])
+            if searches and response.status_code == 200:
                 stack.push_async_callback(self._watch, request, lines, searches)
-            return await self._pass(request, stack, body, whys[0])
+            return response
         try:
             return await self._reranked(request, lines, searches, whys)
         except UnavailableError as error:
@@ -142,7 +147,10 @@ class Proxy:
         """
         text = _unpacked(request, body, self.settings.body).strip()
         alone, parameters = path[2] == "_search", dict(_parameters(request))
-        lines = [json.loads(it or b"{}") for it in ([text] if alone else text.split(b"\n"))]
+        written = [text] if alone else text.split(b"\n")
+        if len(written) > 2 * MANY:
+            return [], ["many"]
+        lines = [json.loads(it or b"{}", object_pairs_hook=_once) for it in written]
         heads: Sequence[Any] = [{}] if alone else lines[::2]
         plans = list[Search | str]()
         for place, head in enumerate(heads):
@@ -168,9 +176,9 @@ class Proxy:
         """
         within = self.settings.within
         reply, told, shown = await self._looked_at(request, lines, searches, within)
-        pairs = zip(searches, told, strict=True)
-        by = {one["by"] for it, one in pairs if it.fair and not isinstance(one, str)}
-        whys += [one for one in told if isinstance(one, str)]
+        fair = [one for it, one in zip(searches, told, strict=True) if it.fair]
+        by = {one["by"] for one in fair if not isinstance(one, str)}
+        whys += [one for one in fair if isinstance(one, str)]
         outcome = f"re-ranked; {min(by)}" if by else f"passed; {whys[0]}"
         if by and whys:
             outcome += f"; passed {len(whys)}, {whys[0]}"
@@ -202,18 +210,18 @@ class Proxy:
             reply, window = await self._windows(request, lines, searches)
             begun = time.perf_counter()
             told, shown = await self.worker.ask(searches, window, within)
+            for it, one in zip(searches, told, strict=True):
+                if isinstance(one, str):
+                    self.seen.failed([it], one)
+                else:
+                    self.seen.shown(it, one, time.perf_counter() - begun)
+            return reply, told, shown
         except Exception as error:  # whatever it is, the cluster's own hits are shown
             why = str(error) if isinstance(error, UnavailableError) else type(error).__name__
             if why != str(error):
                 log.exception("A search is not re-ranked.")
             self.seen.failed(searches, why)
             raise UnavailableError(why) from None
-        for it, one in zip(searches, told, strict=True):
-            if isinstance(one, str):
-                self.seen.failed([it], one)
-            else:
-                self.seen.shown(it, one, time.perf_counter() - begun)
-        return reply, told, shown
 
     async def _windows(
         self, request: Request, lines: Sequence[Any], searches: Sequence[Search]
@@ -235,13 +243,14 @@ class Proxy:
         if "content-type" not in request.headers:
             headers.append((b"content-type", b"application/json"))
         try:
-            reply = await self._ask(request, urlencode(query, quote_via=quote), headers, body)
-            async with aclosing(reply):
-                async for piece in reply.aiter_raw():
-                    window += piece
-                    if len(window) > LONGEST:
-                        raise UnavailableError("reply too long")
-        except httpx.TransportError:
+            async with asyncio.timeout(PATIENT):
+                reply = await self._ask(request, urlencode(query, quote_via=quote), headers, body)
+                async with aclosing(reply):
+                    async for piece in reply.aiter_raw():
+                        window += piece
+                        if len(window) > LONGEST:
+                            raise UnavailableError("reply too long")
+        except (httpx.TransportError, TimeoutError):
             raise UnavailableError("cluster") from None
         if reply.status_code != 200:
             raise UnavailableError("cluster")
@@ -253,15 +262,18 @@ class Proxy:
         """Pass a request on as it is, and the reply back as it comes."""
         query = request.scope["query_string"].decode("latin-1")
         content = body if _has_body(request) else None
+        headers = _onward(request.headers.raw)
+        if "transfer-encoding" in request.headers:  # which says where the body ends
+            headers = _without(headers, frozenset([b"content-length"]))
         try:
-            reply = await self._ask(request, query, _without(request.headers.raw, HOP), content)
+            reply = await self._ask(request, query, headers, content)
         except httpx.TransportError as error:
             reason = f"The cluster gave no reply: {type(error).__name__}."
             told = {"error": {"type": "fairqr_proxy", "reason": reason}, "status": 502}
             return JSONResponse(told, 502, {"fairqr": "passed; cluster"})
         stack.push_async_callback(reply.aclose)
         response = StreamingResponse(reply.aiter_raw(), reply.status_code)
-        response.raw_headers = [*_without(reply.headers.raw, HOP), _told(f"passed; {why}")]
+        response.raw_headers = [*_onward(reply.headers.raw), _told(f"passed; {why}")]
         return response
 
     async def _ask(
@@ -283,6 +295,19 @@ def _told(what: str) -> tuple[bytes, bytes]:
 
 def _without(headers: Headers, names: frozenset[bytes]) -> Headers:
     return [it for it in headers if it[0].lower() not in names]
+
+
+def _onward(headers: Headers) -> Headers:
+    """Return the headers that go on: not those that belong to this connection."""
+    own = b",".join(value for name, value in headers if name.lower() == b"connection").split(b",")
+    return _without(headers, HOP.union(it.strip().lower() for it in own))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object, unless it has a member twice, which clusters refuse."""
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("twice")
+    return found
 
 
 def _has_body(request: Request) -> bool:

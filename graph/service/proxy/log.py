@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections import Counter, defaultdict
@@ -16,6 +15,7 @@ from fairqr.base.errors import InputError
 from fairqr.graph.search.result import Shares
 from fairqr.graph.service.proxy.seen import LOG, OLDER
 from fairqr.retrieval.sources.schema import UNKNOWN
+from fairqr.retrieval.texts.sendable import sendable
 
 
 class Logged(NamedTuple):
@@ -35,9 +35,10 @@ class Logged(NamedTuple):
 
 
 def as_run(folders: Iterable[Path], place: Path, index: str | None = None) -> Logged:
-    """Write what was last shown for each query as a run with ``source.yaml`` and ``queries.csv``.
+    """Write what was last shown for each query as a run with ``source.yaml`` and ``queries.jsonl``.
 
-    A query weighs as often as its first page was asked for.
+    A query weighs as often as its first page was asked for. If it was shown both lists, as before
+    and after fair lists were switched on, it counts as two.
 
     Args:
         folders: The folders of one or several logs.
@@ -47,40 +48,44 @@ def as_run(folders: Iterable[Path], place: Path, index: str | None = None) -> Lo
     Raises:
         InputError: There is no search of it, or there are several indexes.
     """
-    last, asked, sizes = dict[tuple[str, str], bytes](), Counter[Any](), Counter[Any]()
+    last, asked, sizes = dict[tuple[str, str, str], bytes](), Counter[Any](), Counter[Any]()
     damaged = 0
     for path in (folder / name for folder in folders for name in (OLDER, LOG)):
         for line in path.read_bytes().split(b"\n") if path.is_file() else ():
             try:
                 record = json.loads(line)
-                named, key, size = (record[it] for it in ("index", "query", "size"))
+                names = ("index", "query", "arm", "size")
+                named, key, arm, size = (record[it] for it in names)
             except (ValueError, LookupError, TypeError):
                 damaged += bool(line)  # of a proxy that was killed, or had no room
                 continue
-            last[named, key] = line
-            asked[named, key] += 1
+            last[named, key, arm] = line
+            asked[named, key, arm] += 1
             sizes[named, size] += 1
-    indexes = dict.fromkeys(it for it, _ in last)
+    indexes = dict.fromkeys(it for it, *_ in last)
     if index is None and len(indexes) > 1:
         raise InputError(f"The log has searches of {', '.join(indexes)}; name one by --corpus.")
     if index not in (None, *indexes) or not indexes:
         raise InputError("The log has no such searches; name the folder of a proxy's log.")
-    kept = {key: (line, asked[it, key]) for (it, key), line in last.items() if index in (None, it)}
+    kept = {of[1:]: (line, asked[of]) for of, line in last.items() if index in (None, of[0])}
     size = next(size for (it, size), _ in sizes.most_common() if index in (None, it))
     return Logged(size, damaged, *_written(kept, place))
 
 
 def _written(
-    last: Mapping[str, tuple[bytes, int]], place: Path
+    last: Mapping[tuple[str, ...], tuple[bytes, int]], place: Path
 ) -> tuple[list[dict[str, Any]], Shares]:
     documents, lists = defaultdict[str, dict[str, Any]](dict), list[dict[str, Any]]()
-    queries, run = [("id", "query", "weight")], list[str]()
+    queries, run = list[dict[str, Any]](), list[str]()
     groups, aims = (defaultdict[str, Counter[str]](Counter) for _ in range(2))
     every = sum(weight for _, weight in last.values())
-    for key, (line, weight) in last.items():
+    for (key, arm), (line, weight) in last.items():
         it = json.loads(line)
-        words, exposure = it.get("words", ""), it["exposure"]
-        queries.append((key, words if any(map(str.isalnum, words)) else key, str(weight)))
+        text, exposure = sendable(it.get("words", "")), it["exposure"]
+        text = text if any(map(str.isalnum, text)) else key
+        if (key, "engine") in last and arm == "fair":
+            key, text = f"{key}-fair", f"{text} (fair list)"
+        queries.append({"id": key, "query": text, "weight": weight})
         ids = [re.sub(r"\s", "%20", id_) for id_ in it["ids"]]  # columns of a run have spaces
         order = it["order"] if it["arm"] == "fair" else range(len(ids))
         shown = enumerate(dict.fromkeys(ids[number] for number in order), start=1)
@@ -105,14 +110,13 @@ def _written(
         }
         for name, known in groups.items()
     }
-    files = {"runs": ["run.txt"], "topics": "queries.csv", "documents": "documents.jsonl"}
+    files = {"runs": ["run.txt"], "topics": "queries.jsonl", "documents": "documents.jsonl"}
     source = {"name": "shown", "engine": "run", **files, "attributes": attributes}
     (place / "source.yaml").write_text(yaml.safe_dump(source), encoding="utf-8")
     (place / "run.txt").write_text("".join(run), encoding="utf-8")
-    lines = "".join(json.dumps(one) + "\n" for one in documents.values())
-    (place / "documents.jsonl").write_text(lines, encoding="utf-8")
-    with (place / "queries.csv").open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows(queries)
+    for name, rows in (("documents", documents.values()), ("queries", queries)):
+        lines = "".join(json.dumps(one) + "\n" for one in rows)
+        (place / f"{name}.jsonl").write_text(lines, encoding="utf-8")
     return lists, {name: dict(shares) for name, shares in aims.items()}
 
 

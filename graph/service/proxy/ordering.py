@@ -15,7 +15,13 @@ from fairqr.graph.doors.labels import Given
 from fairqr.graph.doors.memory import Ledger
 from fairqr.graph.doors.order import fair_list
 from fairqr.graph.search.context import Context
-from fairqr.graph.service.proxy.requests import Search, UnavailableError, hits_in, with_page
+from fairqr.graph.service.proxy.requests import (
+    Search,
+    UnavailableError,
+    hits_in,
+    replies_in,
+    with_page,
+)
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -39,7 +45,7 @@ class IndexOrder:
         context: What to aim at.
         evidence: Tells which hits are relevant.
         ledger: What groups are owed, if that counts.
-        kept: Fair lists by query and hits, since when we keep some.
+        kept: When fair lists were made, and the lists, by query and hits.
     """
 
     source: Any
@@ -47,8 +53,7 @@ class IndexOrder:
     context: Context
     evidence: ListEvidence
     ledger: Ledger | None
-    kept: dict[tuple[str, ...], Told] = field(default_factory=dict)
-    since: float = 0.0
+    kept: dict[tuple[str, ...], tuple[float, Told]] = field(default_factory=dict)
 
     async def __call__(self, documents: Sequence[Any], search: Search) -> Told:
         """Return the fair order of the hits of a whole window, and what it gains.
@@ -59,15 +64,16 @@ class IndexOrder:
         hits, first = documents[: search.window], search.fair and search.start == 0
         if not all("_id" in hit for hit in hits):
             raise UnavailableError("ids")
-        if time.monotonic() - self.since > SECONDS_KEPT or len(self.kept) > KEPT:
-            self.kept, self.since = {}, time.monotonic()
-        key, kept = (search.key, *(hit["_id"] for hit in hits)), self.kept
-        if key not in kept or (self.ledger and first):
-            kept[key] = await self._told(hits, search.words)
+        key = (search.key, *(hit["_id"] for hit in hits))
+        since, told = self.kept.pop(key, (0.0, None))
+        if told is None or time.monotonic() - since > SECONDS_KEPT or (self.ledger and first):
+            since, told = time.monotonic(), await self._told(hits, search.words)
+        self.kept[key] = since, told
+        if len(self.kept) > KEPT:
+            del self.kept[next(iter(self.kept))]
         if self.ledger and first:
-            lists = kept[key]["exposure"]
-            self.ledger.add(lists["target"], lists["fair"])
-        return kept[key]
+            self.ledger.add(told["exposure"]["target"], told["exposure"]["fair"])
+        return told
 
     async def _told(self, hits: Sequence[Any], words: str) -> Told:
         if not hits:
@@ -98,7 +104,8 @@ class IndexOrder:
         id_ = values(own) if own and own != "_id" else hit["_id"]
         texts = [values(name) for name in (title, *getattr(self.source, "text", ())) if name]
         text = "\n".join(it for it in texts if isinstance(it, str))
-        return Given(str(id_), text, lambda it: values(it.field) if it.field else None)
+        id_ = "" if id_ is None else str(id_)
+        return Given(id_, text, lambda it: values(it.field) if it.field else None)
 
 
 def _named(attribute: Attribute, row: Sequence[float]) -> str | dict[str, float] | None:
@@ -137,13 +144,14 @@ async def reranked(
         UnavailableError: The reply cannot be cut.
     """
     text, outcomes = reply.decode(), list[Told | str]()
-    for search in searches:
-        hits, order = hits_in(text, search), list[int]()
+    begins = replies_in(text)
+    for search in reversed(searches):  # so that what comes before stays in its place
+        hits, order = hits_in(text, begins[search.place // 2]), list[int]()
         try:
             told = await orders[search.index]([hit for *_, hit in hits], search)
-            outcomes.append(told)
+            outcomes.insert(0, told)
             order = told["order"] if search.fair else []
         except UnavailableError as error:
-            outcomes.append(str(error))
+            outcomes.insert(0, str(error))
         text = with_page(text, search, hits, order)
     return outcomes, text.encode()

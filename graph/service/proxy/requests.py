@@ -19,9 +19,14 @@ import yaml
 from fairqr.graph.service.proxy.settings import ProxiedIndex
 
 _LISTS = yaml.safe_load(Path(__file__).with_name("searches.yaml").read_text(encoding="utf-8"))
-HARMLESS, PARAMETERS, WORDS, COUNTED = (
-    frozenset(_LISTS[name].split()) for name in ("body", "parameters", "words", "counted")
+HARMLESS, PARAMETERS, QUERIES, WORDS, COUNTED = (
+    frozenset(_LISTS[name].split())
+    for name in ("body", "parameters", "queries", "words", "counted")
 )
+_CLAUSES = "must should must_not filter query queries positive negative"
+CLAUSES = frozenset(_CLAUSES.split())
+"""Where queries have other queries."""
+
 SCORED = ("_score", ["_score"], {"_score": "desc"}, [{"_score": "desc"}])
 """Orders that are none."""
 
@@ -79,9 +84,10 @@ def planned(
     if not isinstance(asked, Mapping):
         return "body"
     harmless = HARMLESS | {"sort"} if asked.get("sort") in SCORED else HARMLESS
-    unknown = [*(asked.keys() - harmless), *(parameters.keys() - PARAMETERS)]
-    if unknown:
-        return str(min(unknown))
+    kinds = {*kinds_in(asked.get("query"))}
+    if unknown := (asked.keys() - harmless) | (parameters.keys() - PARAMETERS) | (kinds - QUERIES):
+        # Clients choose these words, and a header takes few characters.
+        return re.sub(r"[^\w.]+", "_", min(unknown), flags=re.ASCII)[:50] or "_"
     usual = {"from": 0, "size": SIZE}
     page = [str(parameters.get(name, asked.get(name, it))) for name, it in usual.items()]
     if not all(map(NUMBER.fullmatch, page)) or page[1] == "0":
@@ -96,6 +102,15 @@ def planned(
     whole = {**asked, "from": 0, "size": max(index.window, start + size)}
     fair = int(key, 16) / 2**64 < index.shown
     return Search(name, place, whole, start, size, index.window, words, key, fair)
+
+
+def kinds_in(query: Any) -> Iterator[str]:
+    """Yield the kinds of a query and of those in it, such as match and bool."""
+    for one in query if isinstance(query, list) else [query]:
+        for kind, inner in one.items() if isinstance(one, Mapping) else ():
+            yield kind
+            for name in CLAUSES & inner.keys() if isinstance(inner, Mapping) else ():
+                yield from kinds_in(inner[name])
 
 
 def words_in(query: Any) -> Iterator[str]:
@@ -124,17 +139,23 @@ _value = json.JSONDecoder().raw_decode
 _between: Any = re.compile(r"[\s,:]*").match
 
 
-def hits_in(text: str, search: Search) -> list[Part]:
-    """Return the hits of a search.
+def replies_in(text: str) -> list[int]:
+    """Return where the reply to each search begins."""
+    whole = _parts(text, 0)
+    if "responses" not in whole:
+        return [0]
+    return [begin for begin, *_ in _parts(text, whole["responses"][0]).values()]
+
+
+def hits_in(text: str, at: int) -> list[Part]:
+    """Return the hits of the reply that begins there.
 
     Raises:
         UnavailableError: The search failed, or only a part of the shards answered in time: perhaps
             because we asked for more than the client.
     """
     try:
-        whole = _parts(text, 0)
-        if "responses" in whole:
-            whole = _parts(text, _parts(text, whole["responses"][0])[search.place // 2][0])
+        whole = _parts(text, at)
         if whole["timed_out"][2] or whole["_shards"][2].get("failed"):
             raise UnavailableError("partial")
         return [*_parts(text, _parts(text, whole["hits"][0])["hits"][0]).values()]

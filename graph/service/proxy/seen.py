@@ -127,8 +127,8 @@ class Log:
 
     def _write(self, record: Mapping[str, Any]) -> None:
         # The line before may be half there, of a proxy that was killed or had no room.
-        line = b"\n" + json.dumps(record).encode()
         try:
+            line = b"\n" + json.dumps(record).encode()
             if self._file.exists() and self._file.stat().st_size + len(line) > self._most:
                 self._file.replace(self._older)
             with open(self._file, "ab", opener=functools.partial(os.open, mode=0o600)) as file:

@@ -54,8 +54,8 @@ class Worker:
         while True:
             try:
                 why = await self._live()
-            except OSError as error:
-                why = f"The process that does it cannot start: {error.strerror}."
+            except Exception as error:  # whatever it is, we try again
+                why = f"The process that does it cannot start: {error!r}."
             pause = 0.1 if self._input else min(LONGEST_PAUSE, 2 * pause)
             self._input = None
             self._asked.clear()

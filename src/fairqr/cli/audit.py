@@ -129,7 +129,7 @@ def measure(
     with Progress() as progress, TemporaryDirectory() as place:
         if from_log:
             settings, spec, lists = _of_log(from_log, settings, spec, Path(place))
-            queries, more = Path(place) / "queries.csv", {"lists": lists, "withhold_place": True}
+            queries, more = Path(place) / "queries.jsonl", {"lists": lists, "withhold_place": True}
         found = run(work(), "audit")
     if sign is not None:
         verifying.sign(manifest, sign)

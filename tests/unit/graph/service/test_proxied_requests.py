@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ INDEX = ProxiedIndex(source=Path("people.yaml"), mode="fair", window=50)
         ({"query": QUERY, "pit": {"id": "x"}}, {}, "pit"),
         ({"query": QUERY, "terminate_after": 5}, {}, "terminate_after"),
         ({"query": QUERY, "of_next_year": 1}, {}, "of_next_year"),
+        ({"query": {"bool": {"must": [QUERY, {"knn": {"field": "v"}}]}}}, {}, "knn"),
+        ({"query": {"bool": {"filter": {"of_next_year": {}}}}}, {}, "of_next_year"),
+        ({"query": {"pinned": {"ids": ["1"], "organic": QUERY}}}, {}, "pinned"),
         ({"query": QUERY, "size": 0}, {}, "size"),
         ({"query": QUERY, "size": "many"}, {}, "size"),
         ({"query": QUERY, "from": -1}, {}, "size"),
@@ -65,6 +69,13 @@ def test_the_whole_window_is_asked_for(
     assert plan.body["from"] == 0
     kept = {name: it for name, it in (body or {}).items() if name not in ("from", "size")}
     assert {name: it for name, it in plan.body.items() if name not in ("from", "size")} == kept
+
+
+@given(name=st.text(), parameter=st.text())
+def test_whatever_clients_ask_for_a_header_can_say_it(name: str, parameter: str) -> None:
+    for body, parameters in ({name: 1}, {}), ({"query": {name: {}}}, {}), ({}, {parameter: ""}):
+        why = planned(body, parameters, INDEX)
+        assert isinstance(why, Search) or re.fullmatch(r"[\w.]{1,50}", why, re.ASCII)
 
 
 @given(start=st.integers(0, 200), size=st.integers(1, 100))

@@ -21,6 +21,7 @@ import httpx
 import pytest
 import yaml
 from elasticsearch import Elasticsearch
+from opensearchpy import OpenSearch
 
 from tests.integration.attached_people import TOPICS, people
 from tests.integration.graph.service.proxy.proxied import QUERY, Proxied, hits_of, proxied
@@ -202,6 +203,9 @@ def test_official_clients_packed_bodies_and_exact_numbers(sides: Sides) -> None:
         sides.direct.delete("/people/_doc/exact?refresh=true")
         assert found.headers["fairqr"].startswith("re-ranked")
         assert exact in found.content
+    else:
+        client = OpenSearch(sides.proxy.url)
+        assert len(client.search(index="people", q="bio:opera")["hits"]["hits"]) == 10
 
 
 def test_windows_that_the_cluster_refuses_or_are_too_long_pass(sides: Sides) -> None:
