@@ -315,6 +315,8 @@ LEAST_GAP = 0.01
 LINE = 120
 """How many characters of a document's title, and of its text, are shown."""
 
+UNCHECKED = "We moved documents up without checking that they are relevant"
+BROUGHT = "The model's queries brought"
 TOO_FEW = "too few documents were found that are likely to be relevant"
 """Others may exist: their estimates may be too low, or they were not found at all."""
 
@@ -341,7 +343,7 @@ def _before(result: SearchResult) -> Iterator[str]:
         why = f"{result.retriever} does not estimate that; the retriever 'hybrid' does"
         if result.retriever.startswith(("hybrid", "run:")):
             why = "the documents have no texts to compare"
-        yield f"We moved documents up without checking that they are relevant: {why}."
+        yield f"{UNCHECKED}: {why}."
 
 
 def _lacked(result: SearchResult) -> Iterator[str]:
@@ -389,7 +391,7 @@ def _gained(result: SearchResult) -> Iterator[str]:
         relevance_gained = after.relevance - without.objective.relevance
         fairness_gained = after.fairness - without.objective.fairness
         yield (
-            f"The model's queries brought {brought} into this ranking: {relevance_gained:+.3f} of "
+            f"{BROUGHT} {brought} into this ranking: {relevance_gained:+.3f} of "
             f"expected relevance, {fairness_gained:+.3f} of fairness."
         )
 

@@ -162,11 +162,7 @@ def run(
     from fairqr.base.exporting import exporting
 
     try:
-        with (
-            _recording(what, trace),
-            exporting(warn),
-            asyncio.Runner(loop_factory=loop) as runner,
-        ):
+        with _recording(what, trace), exporting(warn), asyncio.Runner(loop_factory=loop) as runner:
             return runner.run(work)
     finally:
         work.close()  # Without this, work that never started would warn.

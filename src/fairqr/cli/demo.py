@@ -14,12 +14,13 @@ from fairqr.cli.settings import fetch
 
 QUERY, CORPUS, ATTRIBUTE = "mathematician", "notables", "gender"
 
-NEXT = """
-What to try next: a search that asks the model if it finds too few documents; a description of your
-own Elasticsearch or OpenSearch, which is only read; its audit, which needs 'fairqr[evaluation]'.
+NEXT = """\
+What to try next: a search that asks the model if it finds too few documents; your own Elasticsearch
+or OpenSearch, which is only read: describe, search and audit it (with 'fairqr[evaluation]').
 
   {0} search "football player" --attribute gender -k 10
   {0} attach --draft --url http://localhost:9200 --index INDEX -o my.source.yaml
+  {0} search "WORDS" --corpus my.source.yaml
   {0} audit --corpus my.source.yaml --queries queries.txt -o audit"""
 
 
@@ -36,8 +37,11 @@ def demo() -> None:
         library(name, "The demo", "local", ModelUnavailableError)
     fetch([weights for weights in WEIGHTS.values() if not is_pulled(weights.name)])
     called = "fairqr" if shutil.which("fairqr") else sys.argv[0]
-    typer.echo(f'{called} search "{QUERY}" --corpus {CORPUS} --attribute {ATTRIBUTE}\n')
-    asked = Context(attributes=(ATTRIBUTE,))
     settings = SearchRunSettings(corpus=CORPUS, model=DEFAULT_MODEL)
-    say(result_lines(*run(searched(QUERY, asked, settings))))
+    command = f'{called} search "{QUERY}" --corpus {CORPUS} --attribute {ATTRIBUTE}'
+    for method, rounds in (("fairqr", ""), ("fair-qr", " --method fair-qr --max-iterations 1")):
+        # Who is seen comes first on stdout.
+        typer.echo(f"{command}{rounds}", err=True)
+        asked = Context(attributes=(ATTRIBUTE,), method=method, max_iterations=1)
+        say([*result_lines(*run(searched(QUERY, asked, settings))), ""])
     typer.echo(NEXT.format(called))

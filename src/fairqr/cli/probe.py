@@ -125,13 +125,9 @@ def pairwise(
             FAIRQR_MODEL, or the local model]
         running: How it runs.
     """
-    usual = {
-        "kind": specs.PAIRWISE_KIND,
-        "queries": 20,
-        "pairs": 10,
-        "models": model or [default_model()],
-    }
-    return _probe(specs.PairwiseExperiment, {**usual, **changes}, running)
+    usual = {"kind": specs.PAIRWISE_KIND, "queries": 20, "pairs": 10}
+    models = model or [default_model()]
+    return _probe(specs.PairwiseExperiment, {**usual, "models": models, **changes}, running)
 
 
 @command(app)

@@ -12,20 +12,21 @@ from rich.text import Text
 
 from fairqr.cli import output as out
 from fairqr.cli.common import agree
+from fairqr.graph.search.final_ranking import BROUGHT, LEAST_GAP, TOO_FEW, UNCHECKED
 from fairqr.graph.stream import StepData
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import RenderableType
 
     from fairqr.api import FairSearch
     from fairqr.graph.answer.builder import AnswerResult, ExposedDocument
     from fairqr.graph.search.context import Budget, Context
-    from fairqr.graph.search.result import RankedDocument, RankingCost, SearchResult
+    from fairqr.graph.search.result import RankedDocument, RankingCost, RefinedGroup, SearchResult
     from fairqr.graph.steps import UsageReport
 
-BAR = 30
+BAR = 20
 NAME = 24
 TITLE = 30
 _STOPPED = {
@@ -39,9 +40,9 @@ _STOPPED = {
     "model_failed": "the model failed",
 }
 _NO_WORDS = {
-    "repeated": "none that is new",
-    "unknown_terms": "none that any document has",
-    "unsupported": "none of the topic or the group",
+    "repeated": "no new words",
+    "unknown_terms": "no words that any document has",
+    "unsupported": "no words of the topic or the group",
 }
 """What a refinement's status means for people, where there are no keywords; others are failures."""
 
@@ -107,86 +108,114 @@ def _say_cost(cost: RankingCost, model: str, budget: Budget, yes: bool) -> None:
     typer.echo(out.printable(line), err=True)
 
 
-def exposure_bars(
-    exposure: Mapping[str, Mapping[str, float]], target: Mapping[str, Mapping[str, float]]
-) -> RenderableType:
-    """Draw the exposure of each group as a bar, with a mark where its target is.
-
-    Args:
-        exposure: For each attribute, the share of each group.
-        target: The same for the target.
-    """
-    # In a narrow terminal bars and names are shorter, and figures whole from 40 columns.
-    width = out.console().width
-    bar = BAR if width >= 80 else 6
-    space = min(NAME, max(width - bar - 30, 4))
-    rows = []
-    for attribute, groups in exposure.items():
-        for group, share in groups.items():
-            wanted = target[attribute][group]
-            style = "green" if share >= wanted - 0.02 else "yellow"
-            line = Text()
-            for cell in range(bar + 1):
-                if cell == round(wanted * bar):
-                    line.append("┃", "bold white")
-                else:
-                    line.append(*(("█", style) if cell < round(share * bar) else ("·", "dim")))
-            figure, aim = Text(f"{share:.1%}", style), Text(f"target {wanted:.1%}", "dim")
-            rows.append((f"  {out.shortened(group, space)}", line, figure, aim))
-    return out.table(("", out.number(), out.number(), out.number()), rows, gap=1)
-
-
-def result_lines(result: SearchResult, passages: Mapping[str, str]) -> Iterator[RenderableType]:
-    """Yield who gets seen in each round, the ranking before and after, and what it cost.
+def result_lines(
+    result: SearchResult, passages: Mapping[str, str], *, verbose: bool = False
+) -> Iterator[RenderableType]:
+    """Yield who gets seen, what it cost, the rounds of a model, and the lists before and after.
 
     Args:
         result: The result of a search.
         passages: How the texts of its documents begin, by id; those of some may be missing.
+        verbose: Also show all rounds and explanations, the divergence, and how it was made.
     """
-    title = out.literal(result.query, "bold")
-    yield title.append(out.printable(f"  in {result.corpus}, method {result.method}"), "not bold")
-    for record in result.iterations:
-        retrieved = "" if record.index else "  plain retrieval"
-        yield Text(f"\nround {record.index}{retrieved}", "bold")
-        for each in record.refinements:
-            none = _NO_WORDS.get(each.status, f"none ({each.status.replace('_', ' ')})")
-            words = ", ".join(each.keywords) or none
-            yield out.literal(f"  words for {out.shortened(each.group, NAME)}: {words}")
-        yield exposure_bars(record.exposure, result.target)
-        if record.divergence is not None:
-            yield f"  divergence from the target {record.divergence:.4f}"
-    yield Text("\nre-ranked", "bold")
-    for sentence in result.explanation:
-        yield out.literal(f"  {sentence}")
-    yield exposure_bars(result.exposure, result.target)
-    for attribute, share in result.unknown.items():
-        if share >= 0.0005:  # below that it would read 0.0%
-            unknown = f"{share:.1%} of the exposure has no label for '{attribute}'"
-            yield out.literal(f"  {unknown}", "dim")
-    if result.divergence is not None:
-        before = result.baseline.divergence
-        was = "" if before is None else f", before {before:.4f}"
-        yield f"  divergence from the target {result.divergence:.4f}{was}"
     old, new = result.baseline.ranking, result.ranking
+    if not old:
+        yield Text("No document matches the query.", "bold")
+    for name in result.exposure if old else ():
+        yield out.literal(_opening(result, name), "bold")
+        yield _bars(result, name, 1 if verbose else 0)
+        if (share := result.unknown[name]) >= 0.0005:  # below that it would read 0.0%
+            yield out.literal(f"  {share:.1%} of the exposure has no label for '{name}'", "dim")
     places = {document.id: document.rank for document in old}
-    befores, afters = ([_document(it, passages) for it in ranking] for ranking in (old, new))
-    moves = [(_move(document, places),) for document in new]
-    rows = zip_longest(befores, afters, moves, fillvalue=("", ""))
-    yield out.table(
-        ("", "plain retrieval", "", "re-ranked", "", out.number("was")),
-        ((rank, *before, *after, move[0]) for rank, (before, after, move) in enumerate(rows, 1)),
-        gap=1,
-    )
-    by = f"found by {result.retriever}; "
-    if result.model:
-        prompt = result.prompt
-        with_ = f" with {prompt.id}={prompt.version}" if prompt else ""
-        by += f"refined by {result.model}{with_}; "
-    if result.ranker:
-        by += f"re-ranked by {result.ranker}; "
-    rounds = len(result.iterations) - 1
-    ended = f"stopped after {out.counted(rounds, 'round')}" if rounds else "no refinement"
-    yield origin(f"{by}{ended}: {_STOPPED[result.stop_reason]}", result.usage)
+    befores = [_document(it, passages) for it in old]
+    afters = [(*_document(it, passages), _move(it, places)) for it in new]
+    models = {"Refined": result.model, "Re-ranked": result.ranker}
+    made = [f"{did} by {model}." for did, model in models.items() if model]
+    moved = sum(move.plain.startswith(("new", "▲")) for *_, move in afters)
+    yield out.literal(" ".join([*_cost(result, moved), *(made or ["No model was needed."])]))
+    for sentence in result.explanation:
+        if verbose or any(said in sentence for said in (UNCHECKED, TOO_FEW, BROUGHT)):
+            yield out.literal(sentence)
+    tried = "; ".join(map(_no_words, result.unused_refinements))
+    if verbose or tried or len(result.iterations) > 1 or result.method == "fair-qr":
+        yield ""
+        heads = ("round", "group", "KL", "attention", "query")
+        yield out.table(heads, _rounds(result, verbose), digits=4)
+        yield out.literal(f"Ended: {_STOPPED[result.stop_reason]}{tried and f' ({tried})'}.")
+    yield ""
+    rows = enumerate(zip_longest(befores, afters, fillvalue=("", "", "")), start=1)
+    cells = ((rank, *before[:2], *after) for rank, (before, after) in rows)
+    yield out.table(("", "before", "", "after", "", out.number()), cells, gap=1)
+    if verbose:
+        change = " → ".join(out.decimal(it.divergence, 4) for it in (result.baseline, result))
+        how = f"'{result.query}' in {result.corpus}, method {result.method}, divergence {change}."
+        made += [f"Prompt {it.id}={it.version}." for it in [result.prompt] if it]
+        yield origin(" ".join([how, *made, f"Found by {result.retriever}"]), result.usage)
+
+
+def _opening(result: SearchResult, name: str) -> str:
+    """Return the sentence about the group of an attribute that lacks most exposure before."""
+    due, before = result.target[name], result.baseline.exposure[name]
+    group = max(due, key=lambda it: due[it] - before[it])
+    if result.baseline.divergences[name] is None:
+        return f"{name}: no document of the plain ranking has a label."
+    if due[group] - before[group] < LEAST_GAP:
+        return f"{name}: no group is a point or more below its target."
+    then = f"Fair order: {result.exposure[name][group]:.0%}."
+    if [it.id for it in result.ranking] == [it.id for it in result.baseline.ranking]:
+        then = "The order stays as it is."
+    return f"{group}: {before[group]:.0%} of the attention; the target is {due[group]:.0%}. {then}"
+
+
+def _bars(result: SearchResult, name: str, digits: int) -> RenderableType:
+    """Draw the exposure of each group before and after, with a mark where its target is."""
+    # In a narrow terminal bars and names are shorter, and figures whole from 40 columns.
+    width = out.console().width
+    bar = min(BAR, max(width // 4 - 6, 3))
+    space = min(NAME, max(width - 2 * bar - 27, 4))
+    rows = []
+    for group, wanted in result.target[name].items():
+        row: list[Any] = [f"  {out.shortened(group, space)}"]
+        for share in (result.baseline.exposure[name][group], result.exposure[name][group]):
+            style = "green" if share >= wanted - 0.02 else "yellow"
+            full = round(share * bar)
+            cells = [("█", style) if cell < full else ("·", "dim") for cell in range(bar + 1)]
+            cells[round(wanted * bar)] = ("┃", "bold white")
+            row += [Text.assemble(*cells), Text(out.percent(share, digits), style)]
+        rows.append((*row, Text(out.percent(wanted, digits), "dim")))
+    heads = ("", "before", out.number(), "after", out.number(), out.number("target"))
+    return out.table(heads, rows, gap=1)
+
+
+def _cost(result: SearchResult, moved: int) -> Iterator[str]:
+    """Yield what the ranking cost in relevance, if that was estimated, and how many rose."""
+    before, after = result.baseline.objective, result.objective
+    if before and after and result.relevance is not None:
+        yield f"Cost: expected relevance {before.relevance:.2f} → {after.relevance:.2f}."
+    if moved:
+        yield f"{out.counted(moved, 'document')} moved up."
+
+
+def _rounds(result: SearchResult, verbose: bool) -> Iterator[Sequence[Any]]:
+    """Yield the cells of each round: for whom, the divergence, what it brought, and its query."""
+    earlier = [result.baseline.exposure, *(it.exposure for it in result.iterations)]
+    for last, it in zip(earlier, result.iterations, strict=False):
+        groups = [(each.attribute, each.group) for each in it.refinements]
+        brought = [f"{last[name][of]:.0%} → {it.exposure[name][of]:.0%}" for name, of in groups]
+        if verbose:
+            every = (group for groups in it.exposure.values() for group in groups.items())
+            brought = [f"{group} {share:.1%}" for group, share in every]
+        queries = [*it.queries, *(_no_words(x) for x in it.refinements if x.status != "ok")]
+        whom = [group for _, group in groups]
+        cells = (out.literal(", ".join(part)) for part in (whom, brought, queries))
+        name, *more = cells if verbose else map(_cut, cells)
+        yield it.index, name, it.divergence, *more
+
+
+def _no_words(refinement: RefinedGroup) -> str:
+    """Return for which group there are no words, and why."""
+    failed = f"no words ({refinement.status.replace('_', ' ')})"
+    return f"{refinement.group}: {_NO_WORDS.get(refinement.status, failed)}"
 
 
 def origin(how: str, usage: UsageReport) -> Text:
@@ -244,13 +273,9 @@ def _sources(result: AnswerResult, passages: Mapping[str, str]) -> Iterator[Rend
     used = answer.used or [False] * len(answer.ids)
     title = "sources" if result.attributor is None else "sources, ✓ used"
     yield ""
-    yield out.table(
-        ("", "", title, "groups"),
-        (
-            (place, _USED[is_used], *_document(documents[id_], passages))
-            for place, (id_, is_used) in enumerate(zip(answer.ids, used, strict=True), start=1)
-        ),
-    )
+    read = enumerate(zip(answer.ids, used, strict=True), start=1)
+    rows = ((rank, _USED[it], *_document(documents[id_], passages)) for rank, (id_, it) in read)
+    yield out.table(("", "", title, "groups"), rows)
 
 
 def _samples(result: AnswerResult, passages: Mapping[str, str]) -> Iterator[RenderableType]:
@@ -261,24 +286,17 @@ def _samples(result: AnswerResult, passages: Mapping[str, str]) -> Iterator[Rend
     ]
     answers += [(n, f"none ({why.replace('_', ' ')})", "") for why, n in counts.failed.items()]
     yield ""
-    yield out.table(
-        (out.number("samples"), "answer", "rankings"),
-        ((f"{n} of {counts.samples}", *cells) for n, *cells in answers),
-    )
+    written = ((f"{n} of {counts.samples}", *cells) for n, *cells in answers)
+    yield out.table((out.number("samples"), "answer", "rankings"), written)
     read = [document for document in result.ranking if document.exposure]
     yield ""
-    yield out.table(
-        ("rank", "document", "groups", "exposure", "attributed"),
-        ((it.rank, *_document(it, passages), it.exposure, it.attributed) for it in read),
-    )
+    cells = ((it.rank, *_document(it, passages), it.exposure, it.attributed) for it in read)
+    yield out.table(("rank", "document", "groups", "exposure", "attributed"), cells)
     yield f"{out.counted(len(result.ranking) - len(read), 'document')} in no sample"
+    groups = ((part.attribute, it) for part in result.groups for it in part.groups)
     rows = [
-        (
-            f"{part.attribute}: {it.group}",
-            *map(out.percent, (it.exposure, it.attributed, it.target)),
-        )
-        for part in result.groups
-        for it in part.groups
+        (f"{name}: {it.group}", *map(out.percent, (it.exposure, it.attributed, it.target)))
+        for name, it in groups
     ]
     rows += [
         (f"{it.attribute}: unknown", *map(out.percent, (it.unknown, it.attributed_unknown)), "")
@@ -305,6 +323,10 @@ def _document(
         cell.append(f"\n{passage}", style="dim")
     groups = ", ".join("+".join(shares) or "unknown" for shares in document.groups.values())
     labels = out.literal(out.shortened(groups, 2 * NAME), "dim")
-    for each in (cell, labels):
-        each.no_wrap, each.overflow = True, "ellipsis"
-    return cell, labels
+    return _cut(cell), _cut(labels)
+
+
+def _cut(text: Text) -> Text:
+    """Let a text end with an ellipsis where its column ends."""
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text

@@ -28,9 +28,11 @@ class SearchRunSettings(RunSettings):
 
     Attributes:
         strict: Exit with code 2 if the model failed.
+        verbose: Also show how the texts begin, every round, the divergence and the tokens.
     """
 
     strict: bool = False
+    verbose: bool = False
 
 
 def search(
@@ -39,7 +41,7 @@ def search(
     asked: Annotated[
         Context, Fields("target", "k", "method", "max_iterations", "seed", attribute="attributes")
     ],
-    settings: Annotated[SearchRunSettings, Fields(*RUN)],
+    settings: Annotated[SearchRunSettings, Fields(*RUN, "verbose")],
     as_json: bool = False,
 ) -> Printed:
     """Search so that every group gets its share of exposure, through relevant documents.
@@ -61,7 +63,7 @@ def search(
     error = None
     if failed and settings.strict:
         error = ModelError("failed", "The model failed, and strict was set.")
-    lines = result_lines(result, passages)
+    lines = result_lines(result, passages, verbose=settings.verbose)
     return Printed(result, lines, warnings=result.warnings, error=error)
 
 
@@ -74,7 +76,7 @@ async def searched(
         query: What to search for.
         asked: How to search.
         settings: How the run works.
-        silent: Say nothing meanwhile, and read no texts.
+        silent: Say nothing meanwhile.
 
     Returns:
         The result, and the passages by the documents' ids.
@@ -103,7 +105,7 @@ async def searched(
     async with settings.opened(asked) as engine:
         fair = FairSearch(engine, model, ranker=ranker, prompts=prompts)
         result, _ = await follow(fair, query, asked, quiet=silent, model=ranks, yes=settings.yes)
-        shown = () if silent else (*result.baseline.ranking, *result.ranking)
+        shown = (*result.baseline.ranking, *result.ranking) if settings.verbose else ()
         return result, await settings.passages_of(engine, (place.id for place in shown))
 
 

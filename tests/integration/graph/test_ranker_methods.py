@@ -102,8 +102,10 @@ def test_a_language_model_ranks_by_windows_and_says_beforehand_what_it_costs(
     assert result["reranking"]["asked"] == len(model_server.asked) == 5
     assert result["usage"]["model_calls"] == 5
     assert result["warnings"] == []
-    shown = search(quick, model_server, people, *asked, json_=False)
-    assert "re-ranked by listwise(openai:fake, 20/10); " in shown.stdout
+    shown = search(quick, model_server, people, *asked, "--verbose", json_=False)
+    before = result["baseline"]["exposure"]["gender"]["female"]
+    assert shown.stdout.startswith(f"female: {before:.0%} of the attention; ")
+    assert "Re-ranked by listwise(openai:fake, 20/10)." in shown.stdout
     assert "5 from the cache" in shown.stdout
     assert "at most 5 calls of openai:fake for 60 documents" in shown.stderr
     assert "at most" not in shown.stdout

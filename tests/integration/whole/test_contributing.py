@@ -169,8 +169,8 @@ def test_an_engine_and_a_re_ranker(site: Path) -> None:
     assert result["retriever"] == "shelf"
     assert [place["id"] for place in result["baseline"]["ranking"]] == ["a", "b"]
     assert [place["id"] for place in result["ranking"]] == ["c", "b"]
-    assert "What c tells." in said(site, *search, *steps)
-    assert "tells." not in said(site, *search, *steps, "--set", "passages=no")
+    assert "What c tells." in said(site, *search, *steps, "--verbose")
+    assert "tells." not in said(site, *search, *steps)
     assert "reverse: The reverse (nobody 2026)" in said(site, "search", "--method", "help")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,13 @@ def result(places: list[dict[str, Any]], **changes: Any) -> SearchResult:
         places: What they have, where it is not what :data:`PLACE` has.
         changes: Of the result.
     """
-    recorded = {**GOLDEN["fair-qr-gender"], "usage": dict.fromkeys(USAGE, 0)}
+    recorded = {**GOLDEN["fair-qr-gender"], "usage": dict.fromkeys(USAGE, 0), **changes}
     ranking = [{**PLACE, **place} for place in places]
     baseline = {**recorded["baseline"], "ranking": ranking[:1]}
-    changed = {**recorded, "ranking": ranking, "baseline": baseline, **changes}
-    return SearchResult.model_validate(changed)
+    return SearchResult.model_validate({**recorded, "ranking": ranking, "baseline": baseline})
 
 
-@pytest.fixture(params=[40, 80, 200])
+@pytest.fixture(params=[40, 60, 80, 200])
 def columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """How wide the terminal is."""
     monkeypatch.setenv("COLUMNS", str(request.param))
@@ -45,7 +45,7 @@ def columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_title_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """Escape sequences, markup and overrides of direction are shown, not obeyed."""
     found = result([{"title": "\x1b[2J[red]Ma\nrie\u202e[/red]"}], explanation=["fe\x1bmale: 12%."])
-    say(result_lines(found, {}))
+    say(result_lines(found, {}, verbose=True))
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
     assert "\u202e" not in shown
@@ -58,14 +58,14 @@ def test_a_result_shows_how_its_text_begins(
 ) -> None:
     """Under its title, in both rankings, in one line, and without control codes."""
     found = result([{}])
-    say(result_lines(found, {"a": "\x1b[2JShe found radium and 鐳 " * 20}))
+    say(result_lines(found, {"a": "\x1b[2JShe found radium and 鐳 " * 20}, verbose=True))
     shown = capsys.readouterr().out
     _, below = shown.split("\n1 Marie", 1)
     _, first, end, *_ = below.splitlines()
     assert "\x1b" not in shown
     assert first.count("[2JShe") >= 2 or columns < 60
     assert first.count("…") == 2
-    assert end.startswith("found by bm25")
+    assert end.startswith("'physicist' in notables")
 
 
 def test_long_names_of_groups_break_no_line(
@@ -73,13 +73,11 @@ def test_long_names_of_groups_break_no_line(
 ) -> None:
     """They are cut, as bars are, but no figure; wide characters are counted by their cells."""
     exposure = {"field": {name: 1 / len(ODD) for name in ODD}}
-    measured = {"exposure": exposure, "divergences": {"field": 0.1}}
-    first = {**GOLDEN["fair-qr-gender"]["iterations"][0], **measured}
-    found = result([{}], target=exposure, **measured, iterations=[first], best_iteration=0)
-    say(result_lines(found, {}))
-    bars = [line for line in capsys.readouterr().out.splitlines() if " target " in line]
-    bars = [line for line in bars if "┃" in line]
-    assert len(bars) == 2 * len(ODD)
+    told = {"exposure": exposure, "divergence": 0.1, "divergences": {"field": 0.1}}
+    more: dict[str, Any] = {"baseline": told, "target": exposure, "unknown": {"field": 0.0}}
+    say(result_lines(result([{}], **told, **more, iterations=[]), {}))
+    bars = [line for line in capsys.readouterr().out.splitlines() if "┃" in line]
+    assert len(bars) == len(ODD)
     assert len({cell_len(line) for line in bars}) == 1
     assert all(line.endswith("%") for line in bars)
     assert cell_len(bars[0]) <= columns
@@ -97,3 +95,42 @@ def test_ranks_moves_and_a_part_of_each_label_are_shown(
     assert last.rstrip().endswith("new")
     assert "…" in last
     assert columns < 80 or ", f" in last
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_search_opens_with_who_is_seen(
+    capsys: pytest.CaptureFixture[str], columns: int, name: str
+) -> None:
+    """By the group that lacks most, in the figures of ``--json``; the rounds have a line each."""
+    ids = [{"id": id_} for id_, *_ in GOLDEN[name]["ranking"]]
+    found = result(ids[:1] if name == "plain" else ids, **GOLDEN[name])
+    say(result_lines(found, {}))
+    shown = capsys.readouterr().out
+    assert all(cell_len(line) <= columns for line in shown.splitlines())
+    lists = (found.baseline.exposure, found.target, found.exposure)
+    before, due, after = (next(iter(each.values())) for each in lists)
+    group = max(due, key=lambda it: due[it] - before[it])
+    figures = [f"{it[group]:.0%}" for it in (before, due, after)][: 2 if name == "plain" else 3]
+    assert re.findall(r"^.*?(?=:)|\d+%", shown.partition("\n  ")[0]) == [group, *figures]
+    assert ("No model was needed." in " ".join(shown.split())) == (found.model is None)
+    asked = shown.partition("\nround ")[2].partition("\nEnded: ")[0].splitlines()
+    told = [str(it.index) for it in found.iterations] if found.model else []
+    assert [line.split()[0] for line in asked[-len(told) :]] == told
+
+
+def test_all_else_is_verbose(capsys: pytest.CaptureFixture[str]) -> None:
+    """What was left out is there, and what was not estimated is not told."""
+    found = result([{}], explanation=["The target: half of it."])
+    say(result_lines(found, {}, verbose=True))
+    shown = " ".join(capsys.readouterr().out.split())
+    parts = ["half", "method fair-qr", "0 + 0 tokens", "by scripted", "by bm25"]
+    for it in found.iterations:
+        parts += [f"{it.divergence:.4f}", *(f"{x:.1%}" for x in it.exposure["gender"].values())]
+        parts += [word for each in it.refinements for word in each.keywords]
+    assert [part for part in (*parts, "Cost") if part not in shown] == ["Cost"]
+    changes = {"target": found.baseline.exposure, "relevance": 0.5}
+    say(result_lines(result([{}], **{**GOLDEN["default-gender"], **changes}), {}))
+    shown = capsys.readouterr().out
+    assert shown.startswith("gender: no group is a point or more below")
+    assert "Cost: expected relevance 1.00 → " in shown
+    assert not any(part in shown for part in ("half", "tokens", "method"))
