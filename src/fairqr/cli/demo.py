@@ -12,7 +12,7 @@ from fairqr.base.extras import library
 from fairqr.cli.common import run
 from fairqr.cli.settings import fetch
 
-QUERY, CORPUS, ATTRIBUTE = "mathematician", "notables", "gender"
+QUERY, CORPUS, ATTRIBUTE, K = "mathematician", "notables", "gender", 10
 
 NEXT = """\
 What to try next: a search that asks the model if it finds too few documents; your own Elasticsearch
@@ -38,10 +38,10 @@ def demo() -> None:
     fetch([weights for weights in WEIGHTS.values() if not is_pulled(weights.name)])
     called = "fairqr" if shutil.which("fairqr") else sys.argv[0]
     settings = SearchRunSettings(corpus=CORPUS, model=DEFAULT_MODEL)
-    command = f'{called} search "{QUERY}" --corpus {CORPUS} --attribute {ATTRIBUTE}'
+    command = f'{called} search "{QUERY}" --corpus {CORPUS} --attribute {ATTRIBUTE} -k {K}'
     for method, rounds in (("fairqr", ""), ("fair-qr", " --method fair-qr --max-iterations 1")):
         # Who is seen comes first on stdout.
         typer.echo(f"{command}{rounds}", err=True)
-        asked = Context(attributes=(ATTRIBUTE,), method=method, max_iterations=1)
+        asked = Context(attributes=(ATTRIBUTE,), k=K, method=method, max_iterations=1)
         say([*result_lines(*run(searched(QUERY, asked, settings))), ""])
     typer.echo(NEXT.format(called))
