@@ -240,11 +240,7 @@ GENDER = "\n  gender: {field: person.sex, groups: {female: [F, f], male: M}}"
     ],
 )
 def test_what_is_wrong_is_one_sentence_and_registers_nothing(
-    quick: Main,
-    source: Path,
-    index: httpx.Client,
-    changes: dict[str, str],
-    said: str,
+    quick: Main, source: Path, index: httpx.Client, changes: dict[str, str], said: str
 ) -> None:
     """It ends with exit code 2, and names what is wrong."""
     source.write_text(source_text(**{"url": str(index.base_url), **changes}))

@@ -57,10 +57,7 @@ def test_the_help_of_no_command_loads_what_is_slow(explain: bool) -> None:
     """None of the large libraries is imported to print a help text."""
     asked = [name for name in commands() if (name.partition(" ")[0] in EXPLAIN) is explain]
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, ",".join(asked)],
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", SCRIPT, ",".join(asked)], capture_output=True, text=True, check=True
     )
     assert not (HEAVY - ({"numpy"} if explain else set())) & set(done.stdout.split())
 

@@ -15,6 +15,7 @@ from fairqr.cli.render import result_lines
 from fairqr.graph.search.result import SearchResult
 from tests.golden import record
 
+Capsys = pytest.CaptureFixture[str]
 GOLDEN = json.loads(Path(record.__file__).with_name("searches.json").read_text(encoding="utf-8"))
 USAGE = ("model_calls", "cached_calls", "prompt_tokens", "completion_tokens", "milliseconds")
 PLACE = {"rank": 1, "id": "a", "title": "Marie", "score": 1.0, "groups": {"gender": {"female": 1}}}
@@ -42,7 +43,7 @@ def columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return found
 
 
-def test_a_title_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_title_cannot_steer_the_terminal(capsys: Capsys) -> None:
     """Escape sequences, markup and overrides of direction are shown, not obeyed."""
     found = result([{"title": "\x1b[2J[red]Ma\nrie\u202e[/red]"}], explanation=["fe\x1bmale: 12%."])
     say(result_lines(found, {}, verbose=True))
@@ -53,9 +54,7 @@ def test_a_title_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -
     assert "male: 12%." in shown
 
 
-def test_a_result_shows_how_its_text_begins(
-    capsys: pytest.CaptureFixture[str], columns: int
-) -> None:
+def test_a_result_shows_how_its_text_begins(capsys: Capsys, columns: int) -> None:
     """Under its title, in both rankings, in one line, and without control codes."""
     found = result([{}])
     say(result_lines(found, {"a": "\x1b[2JShe found radium and 鐳 " * 20}, verbose=True))
@@ -68,9 +67,7 @@ def test_a_result_shows_how_its_text_begins(
     assert end.startswith("'physicist' in notables")
 
 
-def test_long_names_of_groups_break_no_line(
-    capsys: pytest.CaptureFixture[str], columns: int
-) -> None:
+def test_long_names_of_groups_break_no_line(capsys: Capsys, columns: int) -> None:
     """They are cut, as bars are, but no figure; wide characters are counted by their cells."""
     exposure = {"field": {name: 1 / len(ODD) for name in ODD}}
     told = {"exposure": exposure, "divergence": 0.1, "divergences": {"field": 0.1}}
@@ -84,9 +81,7 @@ def test_long_names_of_groups_break_no_line(
     assert any("…" in line for line in bars)
 
 
-def test_ranks_moves_and_a_part_of_each_label_are_shown(
-    capsys: pytest.CaptureFixture[str], columns: int
-) -> None:
+def test_ranks_moves_and_a_part_of_each_label_are_shown(capsys: Capsys, columns: int) -> None:
     """Whatever the width; what is too long ends with an ellipsis."""
     groups = {"place": {"North America": 1.0}, "gender": {"female": 1.0}}
     more = {"title": "物理学 " * 20, "groups": groups}
@@ -98,9 +93,7 @@ def test_ranks_moves_and_a_part_of_each_label_are_shown(
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_a_search_opens_with_who_is_seen(
-    capsys: pytest.CaptureFixture[str], columns: int, name: str
-) -> None:
+def test_who_is_seen_comes_first(capsys: Capsys, columns: int, name: str) -> None:
     """By the group that lacks most, in the figures of ``--json``; the rounds have a line each."""
     ids = [{"id": id_} for id_, *_ in GOLDEN[name]["ranking"]]
     found = result(ids[:1] if name == "plain" else ids, **GOLDEN[name])
@@ -111,6 +104,7 @@ def test_a_search_opens_with_who_is_seen(
     before, due, after = (next(iter(each.values())) for each in lists)
     group = max(due, key=lambda it: due[it] - before[it])
     figures = [f"{it[group]:.0%}" for it in (before, due, after)][: 2 if name == "plain" else 3]
+    # At 40 columns the sentence has several lines.
     assert re.findall(r"^.*?(?=:)|\d+%", shown.partition("\n  ")[0]) == [group, *figures]
     assert ("No model was needed." in " ".join(shown.split())) == (found.model is None)
     asked = shown.partition("\nround ")[2].partition("\nEnded: ")[0].splitlines()
@@ -118,7 +112,7 @@ def test_a_search_opens_with_who_is_seen(
     assert [line.split()[0] for line in asked[-len(told) :]] == told
 
 
-def test_all_else_is_verbose(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_else_is_verbose(capsys: Capsys) -> None:
     """What was left out is there, and what was not estimated is not told."""
     found = result([{}], explanation=["The target: half of it."])
     say(result_lines(found, {}, verbose=True))
