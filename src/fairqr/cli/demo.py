@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from typing import Any
 
 import typer
 
@@ -39,9 +40,10 @@ def demo() -> None:
     called = "fairqr" if shutil.which("fairqr") else sys.argv[0]
     settings = SearchRunSettings(corpus=CORPUS, model=DEFAULT_MODEL)
     command = f'{called} search "{QUERY}" --corpus {CORPUS} --attribute {ATTRIBUTE} -k {K}'
-    for method, rounds in (("fairqr", ""), ("fair-qr", " --method fair-qr --max-iterations 1")):
-        # Who is seen comes first on stdout.
-        typer.echo(f"{command}{rounds}", err=True)
-        asked = Context(attributes=(ATTRIBUTE,), k=K, method=method, max_iterations=1)
+    loop: dict[str, Any] = {"method": "fair-qr", "max_iterations": 1}
+    for more in ({}, loop):
+        options = [f" --{name.replace('_', '-')} {value}" for name, value in more.items()]
+        typer.echo("".join([command, *options]), err=True)  # who is seen comes first on stdout
+        asked = Context.of(attributes=(ATTRIBUTE,), k=K, **more)
         say([*result_lines(*run(searched(QUERY, asked, settings))), ""])
     typer.echo(NEXT.format(called))
