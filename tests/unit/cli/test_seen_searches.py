@@ -202,12 +202,13 @@ def test_an_audit_of_a_log_says_who_was_seen_by_whom_asked(
 def test_two_arms_stand_beside_each_other(
     opened: Callable[..., Seen], fairqr: Callable[..., Any], tmp_path: Path
 ) -> None:
-    seen = opened()
+    """A query that was shown both lists counts in both; whatever its words are, it is audited."""
+    seen = opened(log_words=True)
     for number in range(30):
         fair = {"gender": {"female": 0.3 + 0.01 * number, "male": 0.0}}
         some = {**TOLD, "exposure": {**TOLD["exposure"], "fair": fair}}
-        show(seen, f"of the one {number}", told=some)
-        show(seen, f"of the other {number}", told=some, share=1.0)
+        show(seen, f"asked {number} \ud800", told=some)
+        show(seen, f"asked {number} \ud800", told=some, share=1.0)
     until(lambda: len(lines(tmp_path / "log")) == 60)
     found = audited(fairqr, "--from-log", "log", "-o", "out")
     (women,) = (it for it in found["lists"]["arms"] if it["name"] == "gender: female")
@@ -215,10 +216,8 @@ def test_two_arms_stand_beside_each_other(
     assert women["change"]["value"] == pytest.approx(0.445)
     low, high = women["change"]["interval"]
     assert 0.2 < low < 0.445 < high < 0.7
-    assert (
-        "The queries that were shown fair lists, beside the others"
-        in Path("out/report.md").read_text()
-    )
+    told = "The queries that were shown fair lists, beside the others"
+    assert told in Path("out/report.md").read_text()
 
 
 def test_an_audit_says_which_log_and_index_it_needs(

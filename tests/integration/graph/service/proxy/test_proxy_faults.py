@@ -107,15 +107,10 @@ def filled(worker: int) -> None:
     resource.prlimit(worker, resource.RLIMIT_DATA, (used, used))
 
 
-@pytest.mark.parametrize(
-    ("fault", "outcome"),
-    [
-        (killed, "passed; worker"),
-        (frozen, "passed; slow"),
-        (slowed, "passed; slow"),
-        (filled, "passed; worker"),
-    ],
-)
+FAULTS = {killed: "worker", frozen: "slow", slowed: "slow", filled: "worker"}
+
+
+@pytest.mark.parametrize(("fault", "outcome"), FAULTS.items())
 def test_faults_of_the_worker_under_load_cost_a_bounded_time(
     tmp_path: Path, elasticsearch_url: str, fault: Callable[[int], None], outcome: str
 ) -> None:
@@ -130,7 +125,7 @@ def test_faults_of_the_worker_under_load_cost_a_bounded_time(
             fault(worker)
             if fault == filled:  # what is small has room yet
                 assert proxy.outcome(body=LARGE).startswith("passed; ")
-            load.sees(outcome)
+            load.sees(f"passed; {outcome}")
             load.sees("re-ranked; ranks")
         assert (proxy.ready() == worker) == (fault == slowed)
         assert load.slowest < WITHIN + 4  # of a machine that does other things, too
@@ -201,10 +196,7 @@ def test_the_proxy_ends_cleanly_while_requests_are_under_way(tmp_path: Path) -> 
 
 
 def test_a_killed_proxy_leaves_no_orphan(tmp_path: Path, elasticsearch_url: str) -> None:
-    with (
-        people(elasticsearch_url, "people"),
-        proxied(tmp_path, elasticsearch_url) as proxy,
-    ):
+    with people(elasticsearch_url, "people"), proxied(tmp_path, elasticsearch_url) as proxy:
         worker = psutil.Process(proxy.ready())
         proxy.process.kill()
         until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
