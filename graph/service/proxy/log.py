@@ -73,7 +73,7 @@ def as_run(folders: Iterable[Path], place: Path, index: str | None = None) -> Lo
 
 
 def _written(
-    last: Mapping[tuple[str, ...], tuple[bytes, int]], place: Path
+    last: Mapping[tuple[str, str], tuple[bytes, int]], place: Path
 ) -> tuple[list[dict[str, Any]], Shares]:
     documents, lists = defaultdict[str, dict[str, Any]](dict), list[dict[str, Any]]()
     queries, run = list[dict[str, Any]](), list[str]()
