@@ -121,6 +121,8 @@ def result_lines(
     old, new = result.baseline.ranking, result.ranking
     if not old:
         yield Text("No document matches the query.", "bold")
+        if not new and not verbose:
+            return
     for name in result.exposure if old else ():
         yield out.literal(_opening(result, name), "bold")
         yield _bars(result, name, 1 if verbose else 0)
