@@ -167,10 +167,8 @@ async def reranking(space: Workspace) -> Rows:
         "fair": lambda _: best_ranking(objective),
     }
     taken = {name: median(its) for name, its in (await in_turns(space.rounds(40), **calls)).items()}
-    name, peer = (
-        f"fair step for 8 groups, first {SHOWN} of {POOL:,}",
-        f"rescore the {POOL:,} by ids",
-    )
+    name = f"fair step for 8 groups, first {SHOWN} of {POOL:,}"
+    peer = f"rescore the {POOL:,} by ids"
     yield row(name, taken["fair"], "ms", peer, taken["rescored"], "≤ 5 ms")
 
 

@@ -22,11 +22,13 @@ class Given(NamedTuple):
     """A document that somebody else retrieved.
 
     Attributes:
+        place: Its place in what was sent, for complaints.
         id: Its id in the source; empty if it has none.
         text: What it says.
         label: Returns the label for an attribute that it brings; None if it brings none.
     """
 
+    place: int
     id: str
     text: str
     label: Callable[[Attribute], object]
@@ -51,27 +53,29 @@ async def labels_of(
     dimensions = dimensions_of(engine.schema, context.attributes, intersect=context.intersect)
     attributes = [it for dimension in dimensions for it in dimension.factors]
     own = [[one.label(it) for it in attributes] for one in documents]
-    pairs = zip(documents, own, strict=True)
-    missing = tuple({one.id for one, labels in pairs if None in labels and one.id})
+    every = zip(documents, own, strict=True)
+    missing = tuple({one.id for one, labels in every if None in labels and one.id})
     known = dict[str, Memberships]()
     if missing:
         (found,) = await engine.search([Query("", len(missing), only=missing)])
         for place, id_ in enumerate(found.ids):
             known[id_] = {it: rows[place] for it, rows in found.memberships.items()}
 
-    def row(attribute: Attribute, place: int, label: object) -> Sequence[float] | FloatArray:
-        kept = known.get(documents[place].id, {})
+    def row(attribute: Attribute, one: Given, label: object) -> Sequence[float] | FloatArray:
+        kept = known.get(one.id, {})
         if label is None and attribute.name in kept:
             return kept[attribute.name]
         try:
             return attribute.membership(label, strict=strict)
         except ValueError as error:
-            wrong = f"The {attribute.name} of document {place} cannot be read: {one_line(error)}."
-            raise InputError(wrong) from None
+            raise InputError(
+                f"The {attribute.name} of document {one.place} cannot be read: {one_line(error)}."
+            ) from None
 
     members, unlabelled = dict[str, FloatArray](), dict[str, int]()
     for it, labels in zip(attributes, zip(*own, strict=True), strict=True):
-        rows = members[it.name] = np.array([row(it, *one) for one in enumerate(labels)])
+        pairs = zip(documents, labels, strict=True)
+        rows = members[it.name] = np.array([row(it, *pair) for pair in pairs])
         unlabelled[it.name] = int((~rows[:, : len(it.groups)].any(axis=1)).sum())
     if min(unlabelled.values()) == len(documents):
         named = " or ".join(members)

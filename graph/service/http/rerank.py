@@ -161,13 +161,11 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
     async with parts.engine.searched(name) as engine:
         for attribute in {it for one in documents for it in one.labels}:
             engine.schema.attribute(attribute)
-        every = [documents[place] for place in order]
-        ids = [it.text if texts == "ids" else "" for it in every]
+        ids = [it.text if texts == "ids" else "" for it in documents]
         if texts == "texts":
-            ids = await ids_of(engine, [it.text for it in every])
-        listed = [
-            Given(it.id or id_, it.text, it.label) for it, id_ in zip(every, ids, strict=True)
-        ]
+            ids = await ids_of(engine, [it.text for it in documents])
+        ranked = ((place, documents[place]) for place in order)
+        listed = [Given(place, it.id or ids[place], it.text, it.label) for place, it in ranked]
         evidence = None if scores or texts == "ids" else parts.evidence
         found, hits, unlabelled = await fair_list(engine, context, asked.query, listed, evidence)
     results: list[dict[str, Any]] = [

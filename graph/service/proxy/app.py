@@ -8,7 +8,6 @@ import logging
 import re
 import time
 import zlib
-from asyncio import Semaphore
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
 from pathlib import Path
@@ -77,7 +76,8 @@ class Proxy:
 
     def __init__(self, settings: ProxySettings, worker: Worker) -> None:
         self.settings, self.worker, self.seen = settings, worker, Seen(settings)
-        self._prefix, self._watching = urlsplit(settings.cluster).path.encode(), Semaphore(WATCHED)
+        self._prefix = urlsplit(settings.cluster).path.encode()
+        self._watching = asyncio.Semaphore(WATCHED)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
         self.cluster = httpx.AsyncHTTPTransport(settings.trusted(), limits=limits, trust_env=False)
 
@@ -122,7 +122,8 @@ class Proxy:
         try:
             lines, plans = self._planned(request, path, body)
         except Exception:  # whatever is wrong with it, the cluster says so
-            self.seen.passed(path[1] or "", "body")
+            if path[1] in self.settings.indexes:  # clients choose other names
+                self.seen.passed(path[1], "body")
             return await self._pass(request, stack, body, "body")
         searches = [it for it in plans if isinstance(it, Search)]
         whys = [it for it in plans if isinstance(it, str)]

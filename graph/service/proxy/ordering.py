@@ -78,10 +78,18 @@ class IndexOrder:
     async def _told(self, hits: Sequence[Any], words: str) -> Told:
         if not hits:
             raise UnavailableError("empty")
-        how: Any = {"strict": False, "later": True, "owed": self.ledger and self.ledger.owed}
-        documents, own = [*map(self._given, hits)], (self.engine, self.context, words)
+        owed = self.ledger.owed if self.ledger else None
         try:
-            found, listed, _ = await fair_list(*own, documents, self.evidence, **how)
+            found, listed, _ = await fair_list(
+                self.engine,
+                self.context,
+                words,
+                [self._given(place, hit) for place, hit in enumerate(hits)],
+                self.evidence,
+                strict=False,
+                owed=owed,
+                later=True,
+            )
         except InputError:
             raise UnavailableError("labels") from None
         lists = {"engine": found.before, "fair": found.after}
@@ -98,14 +106,14 @@ class IndexOrder:
             },
         }
 
-    def _given(self, hit: Any) -> Given:
+    def _given(self, place: int, hit: Any) -> Given:
         values = partial(value_at, hit.get("_source") or {})
         own, title = (getattr(self.source, name, None) for name in ("id", "title"))
         id_ = values(own) if own and own != "_id" else hit["_id"]
         texts = [values(name) for name in (title, *getattr(self.source, "text", ())) if name]
         text = "\n".join(it for it in texts if isinstance(it, str))
         id_ = "" if id_ is None else str(id_)
-        return Given(id_, text, lambda it: values(it.field) if it.field else None)
+        return Given(place, id_, text, lambda it: values(it.field) if it.field else None)
 
 
 def _named(attribute: Attribute, row: Sequence[float]) -> str | dict[str, float] | None:

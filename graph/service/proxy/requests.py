@@ -140,11 +140,18 @@ _between: Any = re.compile(r"[\s,:]*").match
 
 
 def replies_in(text: str) -> list[int]:
-    """Return where the reply to each search begins."""
-    whole = _parts(text, 0)
-    if "responses" not in whole:
-        return [0]
-    return [begin for begin, *_ in _parts(text, whole["responses"][0]).values()]
+    """Return where the reply to each search begins.
+
+    Raises:
+        UnavailableError: This is no reply.
+    """
+    try:
+        whole = _parts(text, 0)
+        if "responses" not in whole:
+            return [0]
+        return [begin for begin, *_ in _parts(text, whole["responses"][0]).values()]
+    except (ValueError, IndexError):
+        raise UnavailableError("reply") from None
 
 
 def hits_in(text: str, at: int) -> list[Part]:

@@ -129,6 +129,8 @@ class Log:
         # The line before may be half there, of a proxy that was killed or had no room.
         try:
             line = b"\n" + json.dumps(record).encode()
+            if len(line) > self._most:
+                raise OSError(errno.EFBIG, "a record is larger than the log")
             if self._file.exists() and self._file.stat().st_size + len(line) > self._most:
                 self._file.replace(self._older)
             with open(self._file, "ab", opener=functools.partial(os.open, mode=0o600)) as file:

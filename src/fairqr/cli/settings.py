@@ -161,9 +161,16 @@ def list_models() -> Printed:
     from fairqr.base.weights import WEIGHTS, is_pulled, weights_path
 
     rows = [
-        {"name": it.full_name, "kind": it.kind, "title": it.title, "licence": it.licence}
-        | {"bytes": it.size, "pulled": is_pulled(name), "path": str(weights_path(name))}
-        for name, it in WEIGHTS.items()
+        {
+            "name": weights.full_name,
+            "kind": weights.kind,
+            "title": weights.title,
+            "licence": weights.licence,
+            "bytes": weights.size,
+            "pulled": is_pulled(name),
+            "path": str(weights_path(name)),
+        }
+        for name, weights in WEIGHTS.items()
     ]
     others = (
         "All models of LangChain's init_chat_model and init_embeddings work too, such as "

@@ -371,8 +371,12 @@ def describe(name: str, *, split: str | None = None) -> Printed:
     told["more of these topics"] = len(without[10:]) or None
     lines: list[Any] = [f"{found['name']}: {found['title']}", *out.fact_lines(told)]
     for name, it in found["attributes"].items():
-        columns = {"documents": it["corpus"]}
-        columns |= {each: it[each] or {} for each in ("relevant", "population", "target")}
+        columns = {
+            "documents": it["corpus"],
+            "relevant": it["relevant"],
+            "population": it["population"] or {},
+            "target": it["target"] or {},
+        }
         rows = (
             (group, *(out.percent(shares.get(group), 2) for shares in columns.values()))
             for group in it["corpus"]

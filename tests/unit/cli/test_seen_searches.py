@@ -95,7 +95,8 @@ def test_a_disk_without_room_costs_records_and_nothing_else(
 ) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / LOG).symlink_to("/dev/full")
-    seen, lost = opened(log_words=True), 'fairqr_proxy_log_lost_total{reason="ENOSPC"}'
+    seen = opened(log_words=True, log_bytes=20_000)
+    lost = 'fairqr_proxy_log_lost_total{reason="ENOSPC"}'
     show(seen, "one", "two")
     until(lambda: figures(seen).get(lost) == 2)
     (tmp_path / "log" / LOG).unlink()
@@ -104,6 +105,9 @@ def test_a_disk_without_room_costs_records_and_nothing_else(
     until(lambda: b"three" in (tmp_path / "log" / LOG).read_bytes())
     first, second = (tmp_path / "log" / LOG).read_text().split()[0], figures(seen)[lost]
     assert (first, second) == ('{"half', 2)
+    show(seen, *["x" * 100] * 3, told={**TOLD, "ids": ["y" * 100_000]})
+    until(lambda: figures(seen).get('fairqr_proxy_log_lost_total{reason="EFBIG"}') == 3)
+    assert len((tmp_path / "log" / LOG).read_bytes()) < 1_000_000
 
 
 def test_a_log_has_one_proxy(opened: Callable[..., Seen], tmp_path: Path) -> None:

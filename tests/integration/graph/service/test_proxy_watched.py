@@ -21,7 +21,7 @@ from tests.patience import PATIENCE, until
 from tests.ports import free_port
 
 pytestmark = pytest.mark.elasticsearch
-TARGET = {"female": 0.5, "male": 0.5}
+OF = 'fairqr_proxy_exposure_{}{{attribute="gender",group="female",index="people",list="{}"}}'
 Running = Callable[..., Any]
 
 
@@ -108,11 +108,8 @@ def test_shadow_changes_nothing_and_its_log_is_audited(
             until(recorded)
         until(lambda: figures(port)[SEARCHES + SHADOW] == len(records(log)))
         found = figures(port)
-        of = (
-            'fairqr_proxy_exposure_{}{{attribute="gender",group="female",index="people",list="{}"}}'
-        )
         means = {
-            it: found[of.format("sum", it)] / found[of.format("count", it)]
+            it: found[OF.format("sum", it)] / found[OF.format("count", it)]
             for it in ("shown", "engine", "fair", "target")
         }
         assert means["target"] == 0.5

@@ -257,6 +257,7 @@ def test_the_requests_of_opensearch(service: Served) -> None:
 
 
 WOMAN, MAN = {"text": "a", "gender": "female"}, {"text": "b", "gender": "male"}
+SCORED = [{"gender": "f", "score": 1}, {**MAN, "score": 2}]
 
 
 @pytest.mark.parametrize(
@@ -270,6 +271,7 @@ WOMAN, MAN = {"text": "a", "gender": "female"}, {"text": "b", "gender": "male"}
         ({"documents": [{**WOMAN, "score": 1}, MAN]}, 422, "give all or none"),
         ({"documents": ["a", "b"]}, 422, "No document has a label of gender or place; send labels"),
         ({"documents": [WOMAN, {"gender": "f"}]}, 422, "The gender of document 1 cannot be read"),
+        ({"documents": SCORED}, 422, "The gender of document 0 cannot be read"),
         ({"documents": [{"labels": {"gendr": "female"}}]}, 422, "no attribute 'gendr'"),
         ({"documents": [{"gender": [["female"]]}]}, 422, "The gender of document 0 cannot be read"),
         ({"documents": [{"gender": {"female": -1}}]}, 422, "must be 0 or more"),

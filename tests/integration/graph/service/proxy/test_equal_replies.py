@@ -198,14 +198,13 @@ def test_official_clients_packed_bodies_and_exact_numbers(sides: Sides) -> None:
         mapping = {"properties": {"exact": {"type": "object", "enabled": False}}}
         sides.direct.put("/people/_mapping", json=mapping)
         assert sides.direct.put("/people/_doc/exact", content=exact, **how).is_success
-        query = {"query": {"match": {"bio": "theorem"}}, "size": 100}
-        found = sides.proxy.search(query)
+        found = sides.proxy.search({"query": {"match": {"bio": "theorem"}}, "size": 100})
         sides.direct.delete("/people/_doc/exact?refresh=true")
         assert found.headers["fairqr"].startswith("re-ranked")
         assert exact in found.content
     else:
-        client = OpenSearch(sides.proxy.url)
-        assert len(client.search(index="people", q="bio:opera")["hits"]["hits"]) == 10
+        found = OpenSearch(sides.proxy.url).search(index="people", q="bio:opera")
+        assert len(found["hits"]["hits"]) == 10
 
 
 def test_windows_that_the_cluster_refuses_or_are_too_long_pass(sides: Sides) -> None:
