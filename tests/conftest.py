@@ -28,6 +28,9 @@ atexit.register(shutil.rmtree, os.environ["FAIRQR_CACHE_DIR"], ignore_errors=Tru
 # MiniLM and llama.cpp, which spin while they wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# gRPC, which Ray's client loads, writes a line to stderr whenever a process is started after it.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 # A shell ignores Ctrl-C for what it runs in the background, and children inherit that. Tests that
 # send SIGINT to a child mean a command that somebody started at a terminal.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -157,7 +158,9 @@ CHAOS = {
 
 
 def missing_for(name: str) -> str:
-    """Say what a fault needs that this machine lacks; empty if nothing."""
+    """Say what a part needs that this machine lacks; empty if nothing."""
+    if name == "speed" and not shutil.which("wrk"):
+        return "it takes wrk, which Debian has under this name"
     if name == "full-disk" and os.geteuid() != 0:
         return "it mounts a disk of its own, which takes root"
     if name == "wrong-clock" and wrong_clock() is None:

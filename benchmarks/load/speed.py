@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.load.speed plain PORT`` serves the peer: a small FastAPI application that
 only searches the same index. ``… alone TASKS COUNT`` searches in process, and prints what that
-took. :func:`speed` starts both.
+took. :func:`speed` starts both; wrk makes the load.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import sys
 import time
 from collections import defaultdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel
@@ -38,8 +38,9 @@ CORPUS = "notables"
 SHOWN, LISTED = 20, 200
 ASKED: dict[str, Any] = {"attributes": ["gender"], "ask": "never", "k": SHOWN}
 CLIENTS = 8
-WARM_UP = 40
+WARM_UP, SECONDS = 40, 10
 MODEL_DELAY = 0.05
+SCRIPT = Path(__file__).with_name("wrk.lua")
 MODULE = (sys.executable, "-m", "benchmarks.load.speed")
 
 
@@ -94,23 +95,22 @@ async def alone(tasks: int, count: int) -> dict[str, float]:
     return {"processor": busy * 1000 / count, "per_second": count / taken}
 
 
-async def served(process: Process, clients: int, count: int, more: Any) -> dict[str, Any]:
-    """Let so many clients search through a server, and return the same of it, and each time."""
-    left, times = iter(titles(count)), list[float]()
+def served(process: Process, clients: int, seconds: int, more: Any) -> dict[str, float]:
+    """Let wrk ask a server by so many clients; return the same of it, and p50 and p95.
 
-    async def work(http: httpx.AsyncClient) -> None:
-        for query in left:
-            start = time.perf_counter()
-            path = "rerank" if "documents" in more else "search"
-            answer = await http.post(f"{process.url}/v1/{path}", json={"query": query, **more})
-            answer.raise_for_status()
-            times.append((time.perf_counter() - start) * 1000)
-
-    async with new_client() as http:
-        start, busy = time.perf_counter(), taken_by(process.child.pid)["busy"]
-        await asyncio.gather(*(work(http) for _ in range(clients)))
-        taken, busy = time.perf_counter() - start, taken_by(process.child.pid)["busy"] - busy
-    return {"processor": busy * 1000 / count, "per_second": count / taken, "times": times}
+    Raises:
+        AssertionError: A request failed.
+    """
+    bodies = process.output.with_suffix(".bodies")
+    bodies.write_text("\n".join(json.dumps({"query": it, **more}) for it in titles(60)))
+    url = f"{process.url}/v1/{'rerank' if 'documents' in more else 'search'}"
+    command = ["wrk", "-t1", f"-c{clients}", f"-d{seconds}s", "--timeout=60s", "-s", SCRIPT, url]
+    busy, environment = taken_by(process.child.pid)["busy"], {**os.environ, "BODIES": str(bodies)}
+    run = subprocess.run(command, env=environment, check=True, capture_output=True)
+    told, busy = json.loads(run.stderr), taken_by(process.child.pid)["busy"] - busy
+    assert not told["failed"], f"{url}: {told}"
+    count, taken = told["requests"], told["seconds"]
+    return {**told, "processor": busy * 1000 / count, "per_second": count / taken}
 
 
 def listed(text: str, score: float | None = None) -> dict[str, Any]:
@@ -121,12 +121,12 @@ def listed(text: str, score: float | None = None) -> dict[str, Any]:
 
 
 async def speed(world: World, searches: int) -> dict[str, Any]:
-    """Measure in three turns, with so many searches of each kind in each; return ``rows``."""
+    """Measure in three turns, in process with so many searches in each; return ``rows``."""
     world.command("search", "physicist", "--corpus", CORPUS, "--method", "plain")  # makes its index
     more = {"corpus": CORPUS, "retriever": "bm25", **ASKED}
     peer = Process(world.folder / "plain.txt", world.environment)
     peer.run(*MODULE, "plain", str(peer.port), ready="/docs")
-    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    found: dict[str, list[dict[str, float]]] = defaultdict(list)
     two: Any = {"arguments": ("--workers", "2"), "work": False}
     with (
         world.workers(f"sqlite:///{world.new_file()}", corpus=CORPUS) as (worker,),
@@ -137,8 +137,7 @@ async def speed(world: World, searches: int) -> dict[str, Any]:
         for turn in range(-1, 3):
             for clients in (1, CLIENTS):
                 for name, (process, body) in servers.items():
-                    number = searches if turn >= 0 else WARM_UP
-                    took = await served(process, clients, number, body)
+                    took = served(process, clients, SECONDS if turn >= 0 else 1, body)
                     found[f"{name} {clients}"] += [took] if turn >= 0 else []
                 if turn >= 0:
                     command = [*MODULE, "alone", str(clients), str(searches)]
@@ -148,7 +147,9 @@ async def speed(world: World, searches: int) -> dict[str, Any]:
         pull(MiniLmEncoder.name)
         words, encode = " ".join(world.queries[:15]), MiniLmEncoder().encode_documents
         for turn in "ab":  # the first one loads the encoder
-            ours = (await served(worker, 1, 1, listed(f"{turn} {words}")))["processor"]
+            busy, body = taken_by(worker.child.pid)["busy"], listed(f"{turn} {words}")
+            httpx.post(f"{worker.url}/v1/rerank", json=body, timeout=60).raise_for_status()
+            ours = (taken_by(worker.child.pid)["busy"] - busy) * 1000
             start = time.process_time()
             await encode([it["text"] for it in listed(words)["documents"]])
             theirs = (time.process_time() - start) * 1000
@@ -161,8 +162,7 @@ async def speed(world: World, searches: int) -> dict[str, Any]:
     what, at_once = "processor time of a fair search,", f"{CLIENTS} clients"
     rate, in_process = (middle(f"{it} {CLIENTS}", "per_second") for it in ("served", "alone"))
     by_two = middle(f"by two {CLIENTS}", "per_second")
-    times = [each for turn in found[f"served {CLIENTS}"] for each in turn["times"]]
-    tail, half = float(np.percentile(times, 95)), median(times)
+    tail, half = (middle(f"served {CLIENTS}", it) for it in ("p95", "p50"))
     rows = [
         row(f"{what} in process", middle("alone 1", "processor"), "ms", peers, bare, "≤ 5×"),
         row(f"{what} served", middle("served 1", "processor"), "ms", peers, bare, "≤ 6.5×"),
