@@ -55,7 +55,7 @@ class IndexOrder:
     ledger: Ledger | None
     kept: dict[tuple[str, ...], tuple[float, Told]] = field(default_factory=dict)
 
-    async def __call__(self, documents: Sequence[Any], search: Search) -> Told:
+    async def __call__(self, documents: Sequence[Any], search: Search, until: float) -> Told:
         """Return the fair order of the hits of a whole window, and what it gains.
 
         Raises:
@@ -71,7 +71,7 @@ class IndexOrder:
         self.kept[key] = since, told
         if len(self.kept) > KEPT:
             del self.kept[next(iter(self.kept))]
-        if self.ledger and first:
+        if self.ledger and first and time.monotonic() < until:  # later it is not shown
             self.ledger.add(told["exposure"]["target"], told["exposure"]["fair"])
         return told
 
@@ -139,7 +139,7 @@ async def opened(settings: ProxySettings) -> dict[str, IndexOrder]:
 
 
 async def reranked(
-    orders: Mapping[str, IndexOrder], searches: Sequence[Search], reply: bytes
+    orders: Mapping[str, IndexOrder], searches: Sequence[Search], reply: bytes, until: float
 ) -> tuple[list[Told | str], bytes]:
     """Re-rank the searches of a reply; return what was done to each, or why nothing, and the reply.
 
@@ -147,6 +147,7 @@ async def reranked(
         orders: By index.
         searches: Those that can be re-ranked.
         reply: The cluster's reply to whole windows.
+        until: How long somebody waits for it, by the monotonic clock.
 
     Raises:
         UnavailableError: The reply cannot be cut.
@@ -156,7 +157,7 @@ async def reranked(
     for search in reversed(searches):  # so that what comes before stays in its place
         hits, order = hits_in(text, begins[search.place // 2]), list[int]()
         try:
-            told = await orders[search.index]([hit for *_, hit in hits], search)
+            told = await orders[search.index]([hit for *_, hit in hits], search, until)
             outcomes.insert(0, told)
             order = told["order"] if search.fair else []
         except UnavailableError as error:

@@ -84,7 +84,7 @@ def planned(
     if not isinstance(asked, Mapping):
         return "body"
     harmless = HARMLESS | {"sort"} if asked.get("sort") in SCORED else HARMLESS
-    kinds = {*kinds_in(asked.get("query"))}
+    kinds = {*kinds_in([asked.get("query"), asked.get("post_filter")])}
     if unknown := (asked.keys() - harmless) | (parameters.keys() - PARAMETERS) | (kinds - QUERIES):
         # Clients choose these words, and a header takes few characters.
         return re.sub(r"[^\w.]+", "_", min(unknown), flags=re.ASCII)[:50] or "_"
@@ -105,7 +105,7 @@ def planned(
 
 
 def kinds_in(query: Any) -> Iterator[str]:
-    """Yield the kinds of a query and of those in it, such as match and bool."""
+    """Yield the kinds of one or several queries and of those in them, such as match and bool."""
     for one in query if isinstance(query, list) else [query]:
         for kind, inner in one.items() if isinstance(one, Mapping) else ():
             yield kind

@@ -12,6 +12,7 @@ import pickle
 import resource
 import sys
 import threading
+import time
 from asyncio.subprocess import PIPE
 from collections.abc import Sequence
 from contextlib import suppress
@@ -91,7 +92,7 @@ class Worker:
         self.check()
         try:
             async with asyncio.timeout(within):
-                why, told, shown = await self._ask(searches, reply)
+                why, told, shown = await self._ask(searches, reply, time.monotonic() + within)
         except TimeoutError:
             raise UnavailableError("slow" if self._input else "worker") from None
         if why:

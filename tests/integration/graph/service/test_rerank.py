@@ -11,6 +11,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from fairqr import Context, FairReranker
 from fairqr.base.errors import TargetError
 from fairqr.graph.doors.evidence import ListEvidence
 from fairqr.retrieval.engines.engine import Hits
+from tests.integration.attached_people import Server
 from tests.integration.model_server import write_people
 from tests.integration.service_client import Served, a_key, a_service
 
@@ -45,20 +47,25 @@ def without_some_labels(document: dict[str, Any]) -> dict[str, Any]:
     return {it: value for it, value in document.items() if it not in every or number % every[it]}
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
-    """Two sources of people, some of whom have no label: one reads genders from a file."""
+@pytest.fixture(scope="module", params=["elasticsearch_url", "opensearch_url"])
+def world(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
+    """Two sources of people, some of whom have no label: one is a server's, with a label file."""
     folder = tmp_path_factory.mktemp("rerank")
     path = write_people(folder / "partly", without_some_labels)
     (folder / "partly" / "schema.yaml").unlink()
     known = [json.loads(line) for line in path.read_text().splitlines()]
     rows = [f"{it['id']},{it['gender']}" for it in known if "gender" in it]
     (folder / "gender.csv").write_text("\n".join(["id,group", *rows]))
-    for name, attributes in (("fielded", FIELDED), ("filed", FILED)):
-        source = {"name": name, "engine": "tantivy", "documents": str(path)}
-        text = yaml.safe_dump({**source, "attributes": attributes})
-        (folder / f"{name}.yaml").write_text(text)
-    return folder, known
+    server, fields = Server(request.getfixturevalue(request.param)), ["title", "text"]
+    at = {"engine": server.engine, "url": server.url, "index": "rerank", "text": fields}
+    local = {"engine": "tantivy", "documents": str(path), "attributes": FIELDED}
+    for name, parts in (("fielded", local), ("filed", {**at, "attributes": FILED})):
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump({"name": name, **parts}))
+    mapping = {"properties": {"continent": {"type": "keyword"}}}
+    with closing(server.client), server.index("rerank", {it["id"]: it for it in known}, mapping):
+        yield folder, known
 
 
 @pytest.fixture(scope="module")

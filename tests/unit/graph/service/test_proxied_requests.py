@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairqr.graph.doors.evidence import ListEvidence
+from fairqr.graph.doors.memory import Ledger
+from fairqr.graph.search.context import Context
+from fairqr.graph.service.proxy.ordering import IndexOrder
 from fairqr.graph.service.proxy.requests import Search, planned
 from fairqr.graph.service.proxy.settings import ProxiedIndex
+from tests.unit.graph.corpora import indexed
 
 QUERY = {"match": {"title": "physicist"}}
 INDEX = ProxiedIndex(source=Path("people.yaml"), mode="fair", window=50)
@@ -31,6 +37,7 @@ INDEX = ProxiedIndex(source=Path("people.yaml"), mode="fair", window=50)
         ({"query": QUERY, "of_next_year": 1}, {}, "of_next_year"),
         ({"query": {"bool": {"must": [QUERY, {"knn": {"field": "v"}}]}}}, {}, "knn"),
         ({"query": {"bool": {"filter": {"of_next_year": {}}}}}, {}, "of_next_year"),
+        ({"query": QUERY, "post_filter": {"knn": {"field": "v"}}}, {}, "knn"),
         ({"query": {"pinned": {"ids": ["1"], "organic": QUERY}}}, {}, "pinned"),
         ({"query": QUERY, "size": 0}, {}, "size"),
         ({"query": QUERY, "size": "many"}, {}, "size"),
@@ -119,3 +126,16 @@ def test_shares_of_queries_are_drawn_by_their_hash() -> None:
     assert 0.05 < sum(few) / 500 < 0.15
     assert all(more for less, more in zip(few, more, strict=True) if less)
     assert (sum(every), sum(none)) == (500, 0)
+
+
+async def test_a_list_that_comes_too_late_is_no_debt(tmp_path: Path) -> None:
+    labels = [{"id": f"{it}", "text": "opera", "g": ("male", "female")[it > 3]} for it in range(6)]
+    engine, plan = await indexed(tmp_path, labels), planned({"query": QUERY}, {}, INDEX)
+    assert isinstance(plan, Search)
+    context, hits = Context.of(target="uniform:1"), [{"_id": one["id"]} for one in labels]
+    order = IndexOrder(None, engine, context, ListEvidence(), ledger := Ledger())
+    await order(hits, plan, until=0)
+    assert ledger.owed == {}
+    await order(hits, plan, until=math.inf)
+    assert ledger.owed
+    await engine.aclose()
