@@ -30,7 +30,6 @@ class ListEvidence:
 
     def __init__(self) -> None:
         self._reader: TextReader | None = None
-        self._turn = asyncio.Lock()
         self._later: asyncio.Task[Float32Array] | None = None
 
     async def estimated(
@@ -62,9 +61,12 @@ class ListEvidence:
                 self._later.add_done_callback(lambda done: done.cancelled() or done.exception())
             return hits
         if missing:
-            async with self._turn:  # one alone takes all processors
-                rows = [*await reader.vectors.encode(words)]
-        return _estimated(reader, np.array(rows, dtype=np.float32), hits)
+            rows = [*await reader.vectors.encode(words)]
+        own, similar = np.array(rows[1:], dtype=np.float32), np.zeros(len(hits))
+        movers = own if len(own) >= SHORT else own[:0]
+        similar[: len(own)] = reader.likeness(rows[0], own, (range(len(movers)), movers))
+        ranks = rank_evidence(hits.ids, hits.ids[:RANKED])
+        return replace(hits, relevance=CALIBRATED.rank.probability(ranks, similar))
 
     async def opened(self) -> TextReader:
         """Load the encoder, if it is not yet there."""
@@ -74,11 +76,3 @@ class ListEvidence:
             self._reader = TextReader(nowhere, vectors, with_terms=False)
             self._reader.background = np.zeros((0, vectors.dimensions), dtype=np.float32)
         return self._reader
-
-
-def _estimated(reader: TextReader, rows: Float32Array, hits: Hits) -> Hits:
-    asked, own, similar = rows[0], rows[1:], np.zeros(len(hits))
-    movers = own if len(own) >= SHORT else own[:0]
-    similar[: len(own)] = reader.likeness(asked, own, (range(len(movers)), movers))
-    ranks = rank_evidence(hits.ids, hits.ids[:RANKED])
-    return replace(hits, relevance=CALIBRATED.rank.probability(ranks, similar))

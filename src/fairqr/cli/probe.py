@@ -205,7 +205,6 @@ def _pairwise(measured: Any) -> Iterator[RenderableType]:
         words = dict(zip(("protected", "unprotected"), entries[name].sides.words, strict=True))
         shown = ("kind", "pairs", *words.values(), "ratio", "ratio_low", "ratio_high", "flips")
         figures = figures.assign(kind=figures.kind.replace("both", "together"))
-        yield out.frame_table(figures.rename(columns=words), *shown)
         for row in figures[figures.kind != "relevance"].itertuples():
             yield f"{row.kind}: {row.sentence}"
             if row.without_pairs and row.kind != "together":
@@ -215,6 +214,7 @@ def _pairwise(measured: Any) -> Iterator[RenderableType]:
                 and 2 * row.failures.get("neither", 0) > row.replies
             ):
                 yield "Most replies begin with neither A nor B; --set by=reply reads them whole."
+        yield out.frame_table(figures.rename(columns=words), *shown)
 
 
 def _listwise(measured: Any) -> Iterator[RenderableType]:
@@ -243,21 +243,21 @@ def probe_lines(result: ProbeResult) -> Iterator[RenderableType]:
 
     sides = Counter(document.side for document in result.documents)
     undecided = f", {sides['undecided']} undecided" if sides["undecided"] else ""
-    yield (
+    about = (
         f"{result.model} on {result.corpus}, '{result.query}', "
         f"{out.counted(len(result.documents), 'document')}: {sides['protected']} "
         f"{result.words[0]}, {sides['unprotected']} {result.words[1]}{undecided}"
     )
     if result.message:
-        yield result.message
+        yield from (out.literal(result.message, "bold"), about)
         return
     if (pairs := result.pairwise) is not None:
+        yield out.literal(pairs.sentence, "bold")
         shares = (pairs.protected, pairs.unprotected, pairs.flips, pairs.votes)
         told = [it.count / it.of if it.of else None for it in shares]
         heads = ("pairs", *result.words, "flips", "votes", "ratio", out.number("95 %"))
         ends = out.interval(*(pairs.ratio_interval or (None, None)))
         yield out.table(heads, [(len(pairs.pairs), *told, pairs.ratio, ends)], digits=3)
-        yield pairs.sentence
     if (lists := result.listwise) is not None:
         rows: list[Any] = [("as given", lists.initial_ratio, "")]
         for order in lists.askers:
@@ -266,7 +266,7 @@ def probe_lines(result: ProbeResult) -> Iterator[RenderableType]:
         yield out.table(["list for", "exposure", out.number("failed")], rows, digits=3)
     yield result.note
     prompts = ", ".join(f"{prompt.id}={prompt.version}" for prompt in result.prompts)
-    yield origin(f"{prompts}; seed {result.seed}", result.usage)
+    yield origin(f"{about}; {prompts}; seed {result.seed}", result.usage)
 
 
 def _queries(count: int) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fairqr.api import FairSearch
-    from fairqr.graph.answer.builder import AnswerResult, ExposedDocument
+    from fairqr.graph.answer.builder import AnswerResult, AttributeExposure, ExposedDocument
     from fairqr.graph.search.context import Budget, Context
     from fairqr.graph.search.result import RankedDocument, RankingCost, RefinedGroup, SearchResult
     from fairqr.graph.steps import UsageReport
@@ -125,7 +125,8 @@ def result_lines(
             return
     for name in result.exposure if old else ():
         yield out.literal(_opening(result, name), "bold")
-        yield _bars(result, name, 1 if verbose else 0)
+        lists = {"before": result.baseline.exposure[name], "after": result.exposure[name]}
+        yield _bars(lists, result.target[name], 1 if verbose else 0)
         if (share := result.unknown[name]) >= 0.0005:  # below that it would read 0.0%
             yield out.literal(f"  {share:.1%} of the exposure has no label for '{name}'", "dim")
     places = {document.id: document.rank for document in old}
@@ -169,24 +170,26 @@ def _opening(result: SearchResult, name: str) -> str:
     return f"{group}: {before[group]:.0%} of the attention; the target is {due[group]:.0%}. {then}"
 
 
-def _bars(result: SearchResult, name: str, digits: int) -> RenderableType:
-    """Draw the exposure of each group before and after, with a mark where its target is."""
+def _bars(
+    lists: Mapping[str, Mapping[str, float]], due: Mapping[str, float], digits: int = 0
+) -> RenderableType:
+    """Draw the share of each group in several lists, with a mark where its target is."""
     # In a narrow terminal bars and names are shorter, and figures whole from 40 columns.
     width = out.console().width
     bar = min(BAR, max(width // 4 - 6, 3))
     space = min(NAME, max(width - 2 * bar - 27, 4))
     rows = []
-    for group, wanted in result.target[name].items():
+    for group, wanted in due.items():
         row: list[Any] = [f"  {out.shortened(group, space)}"]
-        for share in (result.baseline.exposure[name][group], result.exposure[name][group]):
+        for share in (shares[group] for shares in lists.values()):
             style = "green" if share >= wanted - 0.02 else "yellow"
             full = round(share * bar)
             cells = [("█", style) if cell < full else ("·", "dim") for cell in range(bar + 1)]
             cells[round(wanted * bar)] = ("┃", "bold white")
             row += [Text.assemble(*cells), Text(out.percent(share, digits), style)]
         rows.append((*row, Text(out.percent(wanted, digits), "dim")))
-    heads = ("", "before", out.number(), "after", out.number(), out.number("target"))
-    return out.table(heads, rows, gap=1)
+    heads = [head for name in lists for head in (name, out.number())]
+    return out.table(("", *heads, out.number("target")), rows, gap=1)
 
 
 def _cost(result: SearchResult, moved: int) -> Iterator[str]:
@@ -204,9 +207,6 @@ def _rounds(result: SearchResult, verbose: bool) -> Iterator[Sequence[Any]]:
     for last, it in zip(earlier, result.iterations, strict=False):
         groups = [(each.attribute, each.group) for each in it.refinements]
         brought = [f"{last[name][of]:.0%} → {it.exposure[name][of]:.0%}" for name, of in groups]
-        if verbose:
-            every = (group for groups in it.exposure.values() for group in groups.items())
-            brought = [f"{group} {share:.1%}" for group, share in every]
         queries = [*it.queries, *(_no_words(x) for x in it.refinements if x.status != "ok")]
         whom = [group for _, group in groups]
         cells = (out.literal(", ".join(part)) for part in (whom, brought, queries))
@@ -283,6 +283,8 @@ def _sources(result: AnswerResult, passages: Mapping[str, str]) -> Iterator[Rend
 def _samples(result: AnswerResult, passages: Mapping[str, str]) -> Iterator[RenderableType]:
     """Yield the different answers, whose documents were read and used, and the measures."""
     counts = result.counts
+    for it in result.groups:
+        yield from _read_and_used(it)
     answers: list[Any] = [
         (it.samples, " ".join(it.text.split()), it.rankings) for it in result.distribution
     ]
@@ -295,25 +297,29 @@ def _samples(result: AnswerResult, passages: Mapping[str, str]) -> Iterator[Rend
     cells = ((it.rank, *_document(it, passages), it.exposure, it.attributed) for it in read)
     yield out.table(("rank", "document", "groups", "exposure", "attributed"), cells)
     yield f"{out.counted(len(result.ranking) - len(read), 'document')} in no sample"
-    groups = ((part.attribute, it) for part in result.groups for it in part.groups)
-    rows = [
-        (f"{name}: {it.group}", *map(out.percent, (it.exposure, it.attributed, it.target)))
-        for name, it in groups
-    ]
-    rows += [
-        (f"{it.attribute}: unknown", *map(out.percent, (it.unknown, it.attributed_unknown)), "")
-        for it in result.groups
-    ]
-    yield ""
-    yield out.table(("", *map(out.number, ("exposure", "attributed", "target"))), rows)
     yield ""
     yield f"disparity of exposure: {result.disparity:.3f} (EE-D/k; 1 is one ranking)"
-    if result.attribution_rate is None:
-        yield "attribution: not judged"
-    else:
-        yield f"disparity of attribution: {out.decimal(result.attributed_disparity, 3)}"
-        judged = out.counted(counts.judged, "sample")
-        yield f"attribution rate: {result.attribution_rate:.3f} (used of read, over {judged})"
+    rate, judged = result.attribution_rate, out.counted(counts.judged, "sample")
+    yield f"disparity of attribution: {out.decimal(result.attributed_disparity, 3)}"
+    over = "not judged" if rate is None else f"used of read, over {judged}"
+    yield f"attribution rate: {out.decimal(rate, 3)} ({over})"
+
+
+def _read_and_used(part: AttributeExposure) -> Iterator[RenderableType]:
+    """Yield how much of each group was read and used, first that which lacks most."""
+    due = {it.group: it.target for it in part.groups}
+    every = {"read": "exposure", "used": "attributed"}
+    lists = {name: {it.group: getattr(it, of) for it in part.groups} for name, of in every.items()}
+    lists = {name: shares for name, shares in lists.items() if None not in shares.values()}
+    if "read" not in lists:
+        yield out.literal(f"{part.attribute}: nothing that was read has a label.", "bold")
+        return
+    group = max(due, key=lambda it: due[it] - lists["read"][it])
+    told = " and ".join(f"{shares[group]:.0%} of what was {it}" for it, shares in lists.items())
+    yield out.literal(f"{group}: {told}; the target is {due[group]:.0%}.", "bold")
+    yield _bars(lists, due)
+    if part.unknown:
+        yield f"  {part.unknown:.1%} of what was read has no label for '{part.attribute}'"
 
 
 def _document(
