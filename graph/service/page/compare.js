@@ -101,9 +101,7 @@ function outcome(runs) {
   row("most frequent answer", only("distribution", ({ distribution }) => distribution[0]?.text ?? "–"));
   row("model", (result) => result.generator ?? result.model ?? "–");
   row("prompt", ({ prompt }) => (prompt ? `${prompt.id} ${prompt.version} ${prompt.sha256.slice(0, 12)}` : "–"));
-  row("model calls", ({ usage }) => whole(usage.model_calls));
-  row("from the cache", ({ usage }) => whole(usage.cached_calls));
-  row("tokens read, written", ({ usage }) => `${whole(usage.prompt_tokens)}, ${whole(usage.completion_tokens)}`);
+  row("model calls, tokens read", ({ usage }) => `${whole(usage.model_calls)}, ${whole(usage.prompt_tokens)}`);
   row("time", ({ usage }) => seconds(usage.milliseconds));
   return rows;
 }

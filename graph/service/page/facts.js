@@ -5,12 +5,13 @@ import { el, fact, foreign } from "./dom.js";
 import { figure, many, nats, seconds, STOPPED, whole, words } from "./format.js";
 import { whatIs } from "./glossary.js";
 
-/** The figures of a search: the divergence before and after, and who is shown. */
+/** Who is seen: first, in large, the group that lacked most; then all groups, and why. */
 export function figures(search, marks) {
   const { baseline, divergence } = search;
   const missing = search.gaps?.supply ?? {};
   const isMissing = Object.values(missing).flatMap(Object.values).some((share) => share >= LEAST_GAP);
   return el("section", { class: "card figures", "aria-label": "What came of it" },
+    el("div", { class: "headline" }, Object.keys(search.target).map((attribute) => lackedMost(search, attribute))),
     el("div", { class: "groups" },
       el("h2", {}, "Who gets seen"), whatIs("Exposure", "Target"),
       Object.entries(search.target).map(([attribute, shares]) =>
@@ -20,18 +21,24 @@ export function figures(search, marks) {
         ], missing[attribute])),
       el("p", { class: "hint" }, "Exposure is a group's share of the attention; the first ranks get most of it. ",
         "The upright line is the target.",
-        isMissing ? " A dashed box is the part of the target for which too few relevant documents were found." : null),
+        isMissing ? " A dashed box is the part of the target for which too few relevant documents were found." : null)),
+    el("div", { class: "aside" },
       sentences("Why", "explanation", search.explanation ?? []),
-      sentences("What is still lacking", "lacking", lacking(search), whatIs("Supply gap", "Ranking gap"))),
-    el("div", { class: "headline" },
-      el("p", { class: "label" }, "Divergence from the target"), whatIs("Divergence"),
-      el("p", { class: "big" }, el("span", { class: "was" }, nats(baseline.divergence)),
-        el("span", { class: "arrow" }, " → "),
-        el("b", { class: baseline.divergence - divergence > 0.0005 ? "lower" : null }, nats(divergence))),
-      el("p", { class: "hint" }, "How far the groups' shares are from the target: 0 is on target. ",
-        `KL in nats, over the first ${search.ranking.length}. ${ended(search)}, since `,
-        `${STOPPED[search.stop_reason] ?? words(search.stop_reason)}.`),
-      brought(search)));
+      sentences("What is still lacking", "lacking", lacking(search), whatIs("Supply gap", "Ranking gap")),
+      brought(search),
+      el("p", { class: "hint" }, `${ended(search)}, since ${STOPPED[search.stop_reason] ?? words(search.stop_reason)}. `,
+        `KL from the target over the first ${search.ranking.length}, in nats: `,
+        `${nats(baseline.divergence)} → ${nats(divergence)}.`), whatIs("Divergence")));
+}
+
+/** The exposure of the group that lacked most, before and after, and its target. */
+function lackedMost({ baseline, exposure, target }, attribute) {
+  const [before, after, due] = [baseline.exposure, exposure, target].map((all) => all[attribute]);
+  const group = Object.keys(due).reduce((one, other) =>
+    due[other] - before[other] > due[one] - before[one] ? other : one);
+  const [was, is, aim] = [before, after, due].map((shares) => `${Math.round(shares[group] * 100)}%`);
+  return el("p", { class: "big" }, el("bdi", {}, group), el("span", { class: "was" }, ` ${was} → `),
+    el("b", { class: after[group] > before[group] ? "better" : null }, is), el("span", { class: "aim" }, ` target ${aim}`));
 }
 
 const sentences = (title, kind, all, explained = null) => all.length ? el("div", {}, el("h3", {}, title), explained,
@@ -78,7 +85,6 @@ export function cost(usage) {
     el("h2", {}, "Cost"),
     el("dl", { class: "facts" },
       fact("Model calls", whole(usage.model_calls)),
-      fact("From the cache", whole(usage.cached_calls)),
       fact("Tokens read", whole(usage.prompt_tokens)),
       fact("Tokens written", whole(usage.completion_tokens)),
       fact("Time", seconds(usage.milliseconds))));

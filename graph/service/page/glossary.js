@@ -10,11 +10,11 @@ const glossary = fetch("/page/glossary.md")
   })))
   .catch(() => new Map()); // the page says less without it, and nothing wrong
 
-/** A small "what is this?" that opens the explanations of these terms. */
+/** A small ⓘ that opens the explanations of these terms. */
 export function whatIs(...terms) {
   const list = el("dl", {});
   const found = el("details", { class: "what", hidden: true },
-    el("summary", {}, "what is this?", hidden(` ${terms.join(", ")}`)), list);
+    el("summary", {}, el("span", { "aria-hidden": "true" }, "ⓘ"), hidden(`What is this? ${terms.join(", ")}`)), list);
   glossary.then((all) => {
     const known = terms.filter((term) => all.has(term));
     list.append(...known.flatMap((term) => [el("dt", {}, term), el("dd", {}, all.get(term))]));

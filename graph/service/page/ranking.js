@@ -23,12 +23,6 @@ export function sideBySide(marks, before, after) {
   ];
 }
 
-/** The marks of all places in order, to see at a glance who is shown where. */
-export function strip(marks, ranking) {
-  return el("div", { class: "strip", "aria-hidden": "true" },
-    ranking.map((document) => documentMarks(marks, document.groups)));
-}
-
 function places(ranking) {
   return new Map(ranking.map(({ id, rank }) => [id, rank]));
 }
@@ -37,7 +31,6 @@ function side(marks, { name, ranking }, estimated, moveOf) {
   const heads = ["Rank", "Groups", "Document", ...(estimated ? ["Estimated relevance"] : []), "Move"];
   return el("div", { class: "side" },
     el("h3", {}, name),
-    strip(marks, ranking),
     el("table", { class: "ranking" },
       el("caption", { class: "hidden" }, name),
       el("thead", { class: "hidden" }, el("tr", {}, heads.map((title) => el("th", { scope: "col" }, title)))),

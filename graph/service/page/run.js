@@ -71,7 +71,7 @@ function parts(id, again, signal) {
     el("header", { class: "run-head" },
       el("div", { class: "row" }, heading, status, el("span", { class: "row actions" }, cancel, repeat)),
       about),
-    progress, connection, slots.problem, slots.warnings, slots.answer, slots.figures, process, slots.ranking, slots.facts);
+    progress, connection, slots.problem, slots.warnings, slots.answer, slots.figures, slots.ranking, process, slots.facts);
   const drawing = curve();
   const made = new Map(); // what each part shows now, so that we draw nothing twice
   let back = null;
@@ -152,7 +152,7 @@ function parts(id, again, signal) {
       if (!state.rounds.has(Number(old.dataset.round))) old.remove();
     }
     const points = pointsOf(all, state.search);
-    if (points.length < 2 || made.get("points") === JSON.stringify(points)) return;
+    if (all.length < 3 || made.get("points") === JSON.stringify(points)) return;
     made.set("points", JSON.stringify(points));
     if (!drawing.element.isConnected) fill(slots.curve, drawing.element);
     drawing.show([{ name: "divergence", points }]);

@@ -90,7 +90,7 @@ def test_relevance_and_both_gaps_are_shown(pages: Pages, service: str) -> None:
         [f"female: {round(100 * missing)} points for which too few documents were found"]
     )
     expect(figures).to_contain_text("A dashed box")
-    what = figures.locator("details", has_text="what is this? Supply gap, Ranking gap")
+    what = figures.locator("details", has_text="What is this? Supply gap, Ranking gap")
     what.locator("summary").click()
     expect(what.locator("dd")).to_contain_text(["no ranking could give", "this ranking withholds"])
     box = figures.get_by_role("row", name="female").locator(".missing")
