@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import shlex
 import shutil
 import subprocess
@@ -19,7 +20,9 @@ from typing import Any
 
 import pandas as pd
 import yaml
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
+
+from fairqr.base.settings import data_dir
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "docs" / "results" / "results.yaml"
@@ -27,13 +30,7 @@ PAGE = ROOT / "docs" / "runs" / "results.md"
 FOLDER = ROOT / "build" / "results"
 
 
-class Strict(BaseModel):
-    """A part of the file, in which each field has a name that is known."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Table(Strict):
+class ExpectedTable(BaseModel, extra="forbid", frozen=True):
     """Figures of a command's ``measures.csv``: means over what the rest of its columns tell apart.
 
     Attributes:
@@ -52,7 +49,7 @@ class Table(Strict):
     figures: Mapping[str, Mapping[str, float]]
 
 
-class Command(Strict):
+class Command(BaseModel, extra="forbid", frozen=True):
     """A command with what it is expected to give.
 
     Attributes:
@@ -69,10 +66,10 @@ class Command(Strict):
     takes: str
     ran: str = ""
     report: str = ""
-    tables: list[Table] = []
+    tables: list[ExpectedTable] = []
 
 
-class Result(Strict):
+class Result(BaseModel, extra="forbid", frozen=True):
     """A table or a figure of a paper, or of our own.
 
     Attributes:
@@ -100,7 +97,7 @@ def results() -> dict[str, Result]:
     return {name: Result.model_validate(one) for name, one in found.items()}
 
 
-def measured(found: pd.DataFrame, table: Table) -> pd.DataFrame:
+def measured(found: pd.DataFrame, table: ExpectedTable) -> pd.DataFrame:
     """Return the figures of a table by row and column, from all that was measured."""
     for column, value in table.where.items():
         found = found[found.get(column, "") == value]
@@ -143,7 +140,8 @@ def ran(name: str, command: Command) -> bool:
 def page(found: Mapping[str, Result]) -> Iterator[str]:
     """Yield the lines of the page."""
     yield "# Every result, its command and its figures\n"
-    yield "Written by `python -m benchmarks.results page` from `docs/results/results.yaml`.\n"
+    yield "From `docs/results/results.yaml`. First `fairqr models pull`, and bring the"
+    yield "[collections](../how-to/bring-a-collection.md). Others stand with their commands.\n"
     for name, one in found.items():
         yield f"## {name}: {one.shows}\n"
         yield f"*{one.of}*" + (f"; {one.paper}" if one.paper else "") + "\n"
@@ -162,7 +160,7 @@ def page(found: Mapping[str, Result]) -> Iterator[str]:
             yield f"{one.differs}\n"
 
 
-def _table(table: Table) -> Iterator[str]:
+def _table(table: ExpectedTable) -> Iterator[str]:
     frame = pd.DataFrame(table.figures).T
     told = ", ".join(f"{column} {value}" for column, value in table.where.items())
     yield f"| {told} (± {table.tolerance:g}) | {' | '.join(map(str, frame.columns))} |"
@@ -189,8 +187,11 @@ def main() -> int:
     for name in given.names or found:
         one = found[name]
         command = one.full if given.full else one.small
-        if command is None or (given.full and one.missing):
-            print(f"{name}: not run: {one.missing or 'no command of this size'}")
+        needed = re.findall(r"--collection (\w+)(?: |$)", command.run if command else "")
+        absent = [it for it in needed if not (data_dir() / "collections" / it).exists()]
+        if command is None or absent or (given.full and one.missing):
+            lacking = one.missing or f"collection {', '.join(absent)}"
+            print(f"{name}: not run: {lacking if command else 'no command of this size'}")
             continue
         held = ran(f"{name}{'-full' if given.full else ''}", command) and held
     return not held

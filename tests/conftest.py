@@ -12,10 +12,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.slowest import pytest_terminal_summary
-
-__all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary"]
-
 # Nobody's own settings file is read. Set here, so that fixtures of any scope and all child
 # processes have it.
 os.environ["FAIRQR_CONFIG"] = os.devnull

@@ -16,12 +16,11 @@ import time
 from collections import defaultdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
 import uvicorn
-from fastapi import FastAPI
-from pydantic import BaseModel
+from fastapi import Body, FastAPI
 
 from benchmarks.load.clients import RESULT, Crowd, new_client
 from benchmarks.load.servers import ROOT, Process
@@ -50,20 +49,14 @@ def titles(count: int) -> list[str]:
     return [topics[number % len(topics)].title for number in range(count)]
 
 
-class Asked(BaseModel):
-    """The body of a plain search."""
-
-    query: str
-
-
 def plain(port: int) -> None:
     """Serve plain searches."""
     engine = asyncio.run(Catalog().resolve(CORPUS, retriever="bm25"))
     app = FastAPI()
 
     @app.post("/v1/search")
-    async def search(asked: Asked) -> list[dict[str, object]]:
-        (hits,) = await engine.search([Query(asked.query, SHOWN)])
+    async def search(query: Annotated[str, Body(embed=True)]) -> list[dict[str, object]]:
+        (hits,) = await engine.search([Query(query, SHOWN)])
         documents = await engine.documents(hits.ids)
         return [
             {"id": one.id, "title": one.title, "text": one.text, "score": score}

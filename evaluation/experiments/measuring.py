@@ -17,7 +17,7 @@ from fairqr.evaluation.collections.labels import scan_corpus
 from fairqr.evaluation.estimates import mean_with_ends
 from fairqr.evaluation.evaluate import evaluate, ids_of
 from fairqr.evaluation.experiments.catalogue import Measured
-from fairqr.evaluation.experiments.specification import Manifest, SearchRecord, Store
+from fairqr.evaluation.experiments.specification import Manifest, RunFolder, SearchRecord
 from fairqr.evaluation.measures.kinds import GROUPS
 from fairqr.evaluation.measures.measure import Measure, parse_measures
 from fairqr.evaluation.qrels import Qrels
@@ -227,7 +227,7 @@ def measure(folder: Path) -> MeasuredSearches:
     Raises:
         InputError: Nothing is finished yet, or the collection is another.
     """
-    store = Store(folder)
+    store = RunFolder(folder)
     manifest = store.manifest()
     experiment = manifest.experiment
     collection = find_collection(experiment.collection, experiment.split)

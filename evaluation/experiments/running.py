@@ -238,7 +238,7 @@ async def run(experiment: specs.Experiment, options: RunOptions) -> None:
         FairqrError: A search cannot be done for a reason that concerns more than its topic; the
             results so far are kept.
     """
-    watcher, store = options.watcher, specs.Store(options.folder)
+    watcher, store = options.watcher, specs.RunFolder(options.folder)
     collection = find_collection(experiment.collection, experiment.split)
     manifest = manifest_of(experiment, collection, options.prompts)
     store.check(manifest)

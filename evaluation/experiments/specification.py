@@ -236,7 +236,7 @@ class SearchRecord(Record):
     error: str = ""
 
 
-class Store(Folder[Manifest]):
+class RunFolder(Folder[Manifest]):
     """The folder of an experiment.
 
     Args:

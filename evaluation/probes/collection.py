@@ -142,6 +142,10 @@ class ProbeCollection(PlainData):
         return CollectionEntry(**self.manifest.model_dump(), sha256=sha256)
 
 
+USUAL = ("gender=female", "continent=not Europe")
+"""What the experiments that come with fairqr probe; a collection may lack it."""
+
+
 def open_probe_collections(
     experiment: ProbeExperiment, *, texts: bool, watcher: StageWatcher
 ) -> list[ProbeCollection]:
@@ -159,11 +163,7 @@ def open_probe_collections(
             collections would have one name.
     """
     whole = find_collection(experiment.collection, experiment.split)
-    schema = whole.corpus.schema
-    compared = [
-        ProtectedGroup.parse(schema.attribute(name), protected, experiment.words)
-        for name, protected in _sources(experiment, whole, watcher)
-    ]
+    compared = _compared(experiment, whole, watcher)
     names = [_name(whole, sides) for sides in compared]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"Two probe collections are called '{one_line(twice[0])}'; drop one.")
@@ -171,26 +171,32 @@ def open_probe_collections(
     return [draw_collection(whole, it, experiment, progress, texts=texts) for it in compared]
 
 
-def _sources(
+def _compared(
     experiment: ProbeExperiment, whole: Collection, watcher: StageWatcher
-) -> list[tuple[str, str]]:
-    """Return attributes with their protected groups; of those listed some may be left out."""
+) -> list[ProtectedGroup]:
+    """Return the groups to compare; of those listed some may be left out."""
     schema = whole.corpus.schema
+
+    def parsed(name: str, protected: str = "") -> ProtectedGroup:
+        attribute = schema.attribute(name)
+        return ProtectedGroup.parse(attribute, protected or attribute.groups[0], experiment.words)
+
     if (name := experiment.attribute) is not None:
-        return [(name, experiment.protected or schema.attribute(name).groups[0])]
-    found, lacking = list[tuple[str, str]](), list[str]()
+        return [parsed(name, experiment.protected or "")]
+    found, lacking = list[ProtectedGroup](), list[str]()
     for source in experiment.sources:
-        name, _, protected = source.partition("=")
         try:
-            ProtectedGroup.parse(schema.attribute(name), protected)
-            found.append((name, protected))
+            found.append(parsed(*source.split("=", 1)))
         except InputError:
+            if source not in USUAL:  # somebody wrote it
+                raise
             lacking.append(source)
-    found = found or [(name, it.groups[0]) for name, it in schema.attributes.items()]
+    found = found or [parsed(name) for name in schema.attributes]
     if lacking:
+        probed = ", ".join(f"{it.attribute}={','.join(it.protected)}" for it in found)
         watcher.note(
-            f"'{whole.name}' has no {one_line(' and no '.join(lacking))}, so we probe "
-            f"{', '.join(map('='.join, found))}; '--attribute' and '--protected' name others."
+            f"'{whole.name}' has no {one_line(' and no '.join(lacking))}, so we probe {probed}; "
+            "'--attribute' and '--protected' name others."
         )
     return found
 

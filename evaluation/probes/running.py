@@ -39,7 +39,7 @@ JUDGE = "judge"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Entrant:
     """A ranker or a judge of an experiment, as plain data.
 
     Attributes:
@@ -109,14 +109,14 @@ class Task:
         group: What stands before those who ask.
     """
 
-    asked: Asked
+    asked: Entrant
     key: tuple[str, ...]
     query: str
     items: Any
     group: str
 
 
-def askings(experiment: Untuned, options: Mapping[str, Any]) -> list[Asked]:
+def askings(experiment: Untuned, options: Mapping[str, Any]) -> list[Entrant]:
     """Return the judges, or the rankers with each of their windows; the order as given is none.
 
     Args:
@@ -126,22 +126,22 @@ def askings(experiment: Untuned, options: Mapping[str, Any]) -> list[Asked]:
     how = rankers.RankerOptions(experiment.shown, experiment.length, versions=experiment.prompts)
     if isinstance(experiment, specs.PairwiseExperiment):
         how = replace(how, by=experiment.by)
-        return [Asked(model, JUDGE, model, how, options) for model in experiment.models]
+        return [Entrant(model, JUDGE, model, how, options) for model in experiment.models]
     found = []
     for name in experiment.rankers:
         kind, model = specs.parse_ranker(name)
         if kind in specs.POINTWISE:
             weighs = replace(how, shown=experiment.shown_to_neural, weights=model or None)
-            found.append(Asked(name, kind, "", weighs, options))
+            found.append(Entrant(name, kind, "", weighs, options))
         elif kind != specs.INITIAL:
             for window in experiment.windows_of(name):
                 size, step = specs.parse_window(window) if window else (how.window, how.step)
                 sorts = replace(how, window=size, step=step)
-                found.append(Asked(name, kind, model, sorts, options, window))
+                found.append(Entrant(name, kind, model, sorts, options, window))
     return found
 
 
-def tasks_of(experiment: Untuned, asked: Asked, collection: probes.ProbeCollection) -> list[Task]:
+def tasks_of(experiment: Untuned, asked: Entrant, collection: probes.ProbeCollection) -> list[Task]:
     """Return what a ranker has to rank, or a model is asked about.
 
     Raises:
@@ -172,7 +172,7 @@ def tasks_of(experiment: Untuned, asked: Asked, collection: probes.ProbeCollecti
     return tasks
 
 
-async def opened(tools: Tools, asked: Asked) -> Any:
+async def opened(tools: Tools, asked: Entrant) -> Any:
     """Return a ranker or judge that is started; it is opened where it is not open yet."""
 
     async def language_model() -> LanguageModel | None:
@@ -184,7 +184,7 @@ async def opened(tools: Tools, asked: Asked) -> Any:
     return await tools.started("ranker", asked, lambda: asked.open(*how))
 
 
-async def start_asked(tools: Tools, asked: Asked) -> None:
+async def start_asked(tools: Tools, asked: Entrant) -> None:
     """Open and start a ranker or judge, where it is not open yet."""
     await opened(tools, asked)
 
@@ -324,7 +324,7 @@ async def run_probe(
             items; or it cannot be tuned. The results so far are kept.
     """
 
-    async def start(asked: Asked) -> None:
+    async def start(asked: Entrant) -> None:
         await tools.do(start_asked, asked)
         # Nothing is written before the model is there.
         store.start(plan.manifest, plan.collections)

@@ -69,7 +69,7 @@ def best_ranking(objective: RankingObjective, order: Positions | None = None) ->
 
 
 def attainable(memberships: FloatArray, discount: Discount, length: int) -> FloatArray:
-    """Return the most exposure that each group could get by itself, shape (G,).
+    """Return the most exposure that each group could get alone, shape (G,).
 
     All its documents stand first, and others fill the remaining ranks.
 

@@ -39,8 +39,8 @@ def advice_on(pins: Iterable[tuple[str, str]], osv_url: str | None = None) -> Ad
 
     Args:
         pins: Names and versions.
-        osv_url: A service that speaks OSV's protocol; PyPI, and where it does not answer the public
-            OSV, where None.
+        osv_url: A service that speaks OSV's protocol; defaults to PyPI, and to the public OSV
+            if that does not answer.
     """
     wanted = sorted(set(pins))
     if osv_url is not None:

@@ -12,7 +12,7 @@ from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.catalogue import SHIPPED
 from tests.listed_results import module
 
-Command, Table, differences = module.Command, module.Table, module.differences
+Command, Table, differences = module.Command, module.ExpectedTable, module.differences
 FOUND = module.results()
 
 

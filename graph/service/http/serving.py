@@ -189,7 +189,7 @@ def fork(number: int, listener: socket.socket) -> tuple[bool, socket.socket]:
     listen on, whoever wakes first takes all connections that wait.
 
     This process waits for them, hands SIGTERM and SIGINT on, and then exits: with 0, or with the
-    code of the first that ended by itself, whereupon the others are ended. If it is killed, they
+    code of the first that ended alone, whereupon the others are ended. If it is killed, they
     end.
 
     Args:

@@ -12,7 +12,6 @@ import pickle
 import resource
 import sys
 import threading
-import time
 from asyncio.subprocess import PIPE
 from collections.abc import Sequence
 from contextlib import suppress
@@ -91,8 +90,8 @@ class Worker:
         """
         self.check()
         try:
-            async with asyncio.timeout(within):
-                why, told, shown = await self._ask(searches, reply, time.monotonic() + within)
+            async with asyncio.timeout(within) as limit:
+                why, told, shown = await self._ask(searches, reply, limit.when())
         except TimeoutError:
             raise UnavailableError("slow" if self._input else "worker") from None
         if why:

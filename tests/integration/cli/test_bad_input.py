@@ -130,7 +130,7 @@ def test_a_disk_that_fills_up_costs_the_trace_and_not_the_result(quick: Main, pe
 def test_an_index_of_another_version_or_damaged(
     command: Command, quick: Main, people: Path, tmp_path: Path, damage: str
 ) -> None:
-    """A named index says how to make it anew; deleting and creating it works."""
+    """A named index says how to make it again; deleting and creating it works."""
     # In another process: one that has it open watches its files, and may write a lock there.
     assert command("index", "create", "mine", people).code == 0
     (manifest,) = (tmp_path / "data" / "indexes").glob("*/v*/manifest.json")

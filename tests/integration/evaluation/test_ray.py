@@ -23,7 +23,7 @@ import pytest
 
 from fairqr.base.errors import ModelError, WorkersError
 from fairqr.evaluation.experiments import workers as ray_workers
-from fairqr.evaluation.experiments.specification import SearchRecord, Store
+from fairqr.evaluation.experiments.specification import RunFolder, SearchRecord
 from fairqr.evaluation.experiments.workers import RunOptions, Tools
 from tests.integration.evaluation.test_experiments import collection, write_experiment
 from tests.integration.model_server import KEY, Answer, Asked, Command, ModelServer, says
@@ -89,7 +89,7 @@ def _keywords(asked: Asked) -> Answer:
 
 def _records(folder: Path) -> dict[tuple[Any, ...], SearchRecord]:
     """The records of a run, without what is a time."""
-    found = Store(folder).lines.read()
+    found = RunFolder(folder).lines.read()
     return {it.key: it.model_copy(update={"milliseconds": 0}) for it in found}
 
 

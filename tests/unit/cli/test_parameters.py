@@ -86,13 +86,13 @@ def test_every_parameter_is_listed(
     assert "  ranking.window" in shown
 
 
-class Part(BaseModel):
+class SmallModel(BaseModel):
     name: str
 
 
 class Kind(BaseModel):
     kind: Literal["one"]
-    parts: tuple[Part, ...] = ()
+    parts: tuple[SmallModel, ...] = ()
     form: Literal["a", "b"] = "a"
 
 

@@ -336,7 +336,7 @@ class TestDocuments:
         assert len(text.splitlines()) <= len(sources)
 
     def test_a_tokenizer_that_sees_more_in_the_whole_is_kept_to_as_well(self) -> None:
-        """Joined lines may have more tokens than each by itself: the sum is checked."""
+        """Joined lines may have more tokens than each alone: the sum is checked."""
 
         def greedy(text: str) -> int:
             return len(text) + 5 * text.count("\n")

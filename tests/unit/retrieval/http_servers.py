@@ -16,7 +16,7 @@ ELASTICSEARCH = {"x-elastic-product": "Elasticsearch", "content-type": "applicat
 
 
 @dataclass
-class Asked:
+class ReceivedRequest:
     """What a server was asked.
 
     Attributes:
@@ -36,9 +36,9 @@ def of_json(status: int, content: Any, **headers: str) -> Answer:
 
 
 @contextmanager
-def answering(answer: Callable[[int, str], Answer]) -> Iterator[tuple[str, Asked]]:
+def answering(answer: Callable[[int, str], Answer]) -> Iterator[tuple[str, ReceivedRequest]]:
     """Serve what ``answer(number of the request from 0, its path)`` says."""
-    asked = Asked()
+    asked = ReceivedRequest()
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: Any) -> None:

@@ -234,7 +234,7 @@ def test_other_requests_that_are_refused(
     assert "set-cookie" not in answer.headers
 
 
-def test_an_index_that_is_made_anew_is_searched_without_a_restart(
+def test_an_index_that_is_made_again_is_searched_without_a_restart(
     service: Served, tmp_path: Path
 ) -> None:
     def titles(corpus: str) -> list[str]:

@@ -15,8 +15,8 @@ from fairqr.evaluation.experiments.specification import (
     Experiment,
     Manifest,
     Round,
+    RunFolder,
     SearchRecord,
-    Store,
 )
 from fairqr.evaluation.qrels import write_qrels
 from fairqr.prompts.library import PromptLibrary
@@ -128,7 +128,7 @@ def records_of(manifest: Manifest, collection: Collection) -> Iterator[SearchRec
             )
 
 
-def fill(store: Store, manifest: Manifest, records: Iterable[SearchRecord]) -> None:
+def fill(store: RunFolder, manifest: Manifest, records: Iterable[SearchRecord]) -> None:
     """Write records into a new folder."""
     with store.locked():
         store.begin(manifest)

@@ -13,7 +13,7 @@ from fairqr.evaluation.experiments import running
 from fairqr.evaluation.experiments.engine import Done
 from fairqr.evaluation.experiments.measuring import measure
 from fairqr.evaluation.experiments.running import Cell, search
-from fairqr.evaluation.experiments.specification import SearchRecord, Store
+from fairqr.evaluation.experiments.specification import RunFolder, SearchRecord
 from fairqr.evaluation.experiments.workers import RunOptions, Tools
 from fairqr.retrieval.sources.catalog import Catalog
 from tests.unit.evaluation.experiments.small import experiment, write_collection, write_source
@@ -31,7 +31,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FAIRQR_ELASTICSEARCH_URL", raising=False)
 
 
-async def _run(collection: Path, store: Store, at_once: int = 2, **changes: Any) -> Watcher:
+async def _run(collection: Path, store: RunFolder, at_once: int = 2, **changes: Any) -> Watcher:
     """Run a small experiment."""
     watcher, values = Watcher(), {"systems": [PLAIN, LEARNT, OURS], "model": "feedback", **changes}
     asked = experiment(collection, collection=str(collection), **values)
@@ -43,7 +43,7 @@ async def test_a_query_that_finds_nothing_is_a_result_that_counts_as_0(tmp_path:
     write_collection(tmp_path / "collection")
     topics = (tmp_path / "collection" / "topics.jsonl").read_text().replace("poet", "xyzzy")
     (tmp_path / "collection" / "topics.jsonl").write_text(topics)
-    store = Store(tmp_path / "run")
+    store = RunFolder(tmp_path / "run")
     await _run(tmp_path / "collection", store, systems=[PLAIN])
     (empty,) = [record for record in store.lines.read() if not record.ids]
     assert (empty.topic, empty.stop_reason, empty.error) == ("t2", "no_hits", "")
@@ -56,7 +56,7 @@ async def test_a_model_that_is_none_is_refused_before_anything_is_written(
     collection: Collection, tmp_path: Path
 ) -> None:
     """Otherwise the folder would hold an experiment that can never be finished."""
-    store = Store(tmp_path / "run")
+    store = RunFolder(tmp_path / "run")
     for system in (OURS, {"name": "listwise", "method": "listwise"}):
         with pytest.raises(ModelUnavailableError, match="'nonsense' names no provider"):
             await _run(collection.folder, store, model="nonsense", systems=[PLAIN, system])
@@ -78,7 +78,7 @@ async def test_a_system_searches_the_corpus_that_it_names(
     named = {"BM25": None, "own": collection.corpus_name, "path": str(path), "away": "not-attached"}
     systems = [{"name": name, "corpus": corpus} for name, corpus in named.items()]
     systems += [{"name": "no vectors", "corpus": source, "retriever": "dense"}]
-    store = Store(tmp_path / "run")
+    store = RunFolder(tmp_path / "run")
     watcher = await _run(collection.folder, store, systems=systems, corpus="elsewhere")
     assert [sentence.partition(";")[0] for sentence in watcher.notes] == [
         "'away' was left out: There is no index 'not-attached'",
@@ -97,7 +97,7 @@ async def test_a_system_that_finds_nothing_to_learn_from_is_left_out(
 ) -> None:
     """The others are done: one topic has no other to learn from."""
     systems = [{"name": "learnt", "method": "deltr", "train": {}}, {"name": "BM25"}]
-    store = Store(tmp_path / "run")
+    store = RunFolder(tmp_path / "run")
     watcher = await _run(collection.folder, store, systems=systems, topics=1)
     (note,) = watcher.notes
     assert note.startswith("'learnt' was left out: There is nothing to train on")
@@ -128,7 +128,7 @@ async def test_each_topic_is_ranked_by_weights_that_never_saw_its_judgements(
             others = [f"{turned} 0 d{n:02} 1" for n in range(int(turned[1:]), 48, 12)]
             (folder / "qrels.txt").write_text("\n".join(kept + others) + "\n")
         used.clear()
-        await _run(folder, Store(folder / "run"), systems=[PLAIN, LEARNT], seeds=[0, 1])
+        await _run(folder, RunFolder(folder / "run"), systems=[PLAIN, LEARNT], seeds=[0, 1])
         assert all(len(weights) == 1 for weights in used.values())
         return {topic: weights.pop() for topic, weights in used.items()}
 

@@ -12,7 +12,7 @@ import pytest
 import fairqr
 from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import Collection
-from fairqr.evaluation.experiments.specification import SearchRecord, Store
+from fairqr.evaluation.experiments.specification import RunFolder, SearchRecord
 from tests.golden.reports import check_report
 from tests.unit.evaluation.experiments import small
 
@@ -24,7 +24,10 @@ def _measured(
 ) -> Any:
     """Measure the small experiment with its records changed; its report is in ``run``, too."""
     folder.mkdir(exist_ok=True)
-    manifest, store = small.manifest_for(collection, folder, **changes), Store(folder / "run")
+    manifest, store = (
+        small.manifest_for(collection, folder, **changes),
+        RunFolder(folder / "run"),
+    )
     records = small.records_of(manifest, collection)
     small.fill(store, manifest, [it for record in records if (it := change(record))])
     measured = fairqr.load_experiment(store.folder)

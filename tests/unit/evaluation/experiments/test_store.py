@@ -14,7 +14,7 @@ import fairqr
 from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import Collection, load_collection
 from fairqr.evaluation.experiments.folder import Lines, Record, file_name
-from fairqr.evaluation.experiments.specification import Manifest, Store
+from fairqr.evaluation.experiments.specification import Manifest, RunFolder
 from tests.unit.evaluation.experiments.small import fill, manifest_for, records_of
 
 
@@ -24,13 +24,13 @@ def manifest(collection: Collection, tmp_path: Path) -> Manifest:
 
 
 @pytest.fixture
-def store(manifest: Manifest, collection: Collection, tmp_path: Path) -> Store:
-    found = Store(tmp_path / "run")
+def store(manifest: Manifest, collection: Collection, tmp_path: Path) -> RunFolder:
+    found = RunFolder(tmp_path / "run")
     fill(found, manifest, records_of(manifest, collection))
     return found
 
 
-def test_a_kill_at_any_byte_loses_no_more_than_the_search_it_hit(store: Store) -> None:
+def test_a_kill_at_any_byte_loses_no_more_than_the_search_it_hit(store: RunFolder) -> None:
     """Cut anywhere in the last two lines: whole lines stay, and writing goes on behind them."""
     path, written = store.lines.path, store.lines.read()
     whole = path.read_bytes()
@@ -63,7 +63,7 @@ def test_any_value_comes_back_from_its_line(tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_only_with_what_it_was_begun_with(
-    store: Store, manifest: Manifest, collection: Collection, tmp_path: Path
+    store: RunFolder, manifest: Manifest, collection: Collection, tmp_path: Path
 ) -> None:
     """Each change that would mix two experiments in one folder is refused, and says which."""
     fingerprints = {**manifest.fingerprints, "qrels.txt": "0"}
@@ -87,7 +87,10 @@ def test_a_run_goes_on_with_settings_that_json_writes_otherwise_and_with_other_v
     """A date of YAML comes back from the manifest as something else; versions are noted."""
     dated = {"options": {"day": datetime.date(2026, 1, 1)}}
     systems = [{"name": "BM25", "method": "plain", "train": dated}]
-    manifest, store = manifest_for(collection, tmp_path, systems=systems), Store(tmp_path / "odd")
+    manifest, store = (
+        manifest_for(collection, tmp_path, systems=systems),
+        RunFolder(tmp_path / "odd"),
+    )
     store.begin(manifest)
     assert store.manifest() != manifest
     newer = manifest.model_copy(update={"versions": {**manifest.versions, "numpy": "99.0"}})
@@ -98,13 +101,13 @@ def test_a_run_goes_on_with_settings_that_json_writes_otherwise_and_with_other_v
 
 def test_only_other_files_keep_a_folder_from_being_used(manifest: Manifest, tmp_path: Path) -> None:
     """What a kill at the beginning leaves is none."""
-    store = Store(tmp_path / "run")
+    store = RunFolder(tmp_path / "run")
     with store.locked():
         (store.folder / ".experiment.json.0123456789abcdef").write_text("{")
         assert store.begin(manifest) == manifest
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(InputError, match="is not empty and has no experiment; choose another"):
-        Store(tmp_path).begin(manifest)
+        RunFolder(tmp_path).begin(manifest)
     assert (tmp_path / "thesis.tex").read_text() == "precious"
 
 
@@ -117,7 +120,7 @@ def test_a_damaged_manifest(tmp_path: Path, content: str) -> None:
         fairqr.load_experiment(tmp_path)
 
 
-def test_a_damaged_line_in_the_middle_is_told(store: Store) -> None:
+def test_a_damaged_line_in_the_middle_is_told(store: RunFolder) -> None:
     lines = store.lines.path.read_text().splitlines(keepends=True)
     store.lines.path.write_text("".join([*lines[:2], lines[2][:40] + "\n", *lines[3:]]))
     with pytest.raises(InputError, match="line 3, is damaged or of another version; remove"):

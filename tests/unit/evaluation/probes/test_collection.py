@@ -175,11 +175,12 @@ def test_groups_are_named_or_come_from_the_collection(tmp_path: Path) -> None:
     for sources, name in (
         (both, "people, gender: male"),
         (both[1:], women),
-        (["gender=woman"], women),
     ):
         names, (note,) = opened(tmp_path, sources=sources)
         assert names == [name]
         assert note.startswith(f"'people' has no {sources[-1]}, so we probe gender=")
+    with pytest.raises(InputError, match="no group 'woman'"):  # a slip is no wish for another
+        opened(tmp_path, sources=["gender=woman"])
 
 
 def test_two_collections_of_one_name_are_refused_before_a_document_is_read(tmp_path: Path) -> None:

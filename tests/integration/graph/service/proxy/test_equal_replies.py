@@ -47,7 +47,7 @@ utils.DslBase.to_dict = to_dict
 
 
 @dataclass
-class Sides:
+class DirectAndProxied:
     """A cluster, directly and through the proxy."""
 
     direct: httpx.Client
@@ -57,7 +57,7 @@ class Sides:
 @pytest.fixture(scope="module", params=["elasticsearch", "opensearch"])
 def sides(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Sides]:
+) -> Iterator[DirectAndProxied]:
     url = request.getfixturevalue(f"{request.param}_url")
     source = {"engine": request.param}
     with ExitStack() as stack:
@@ -65,7 +65,7 @@ def sides(
         folder = tmp_path_factory.mktemp(request.param)
         proxy = stack.enter_context(proxied(folder, url, source=source))
         proxy.ready()
-        yield Sides(server.client, proxy)
+        yield DirectAndProxied(server.client, proxy)
 
 
 def recorded(folder: Path) -> list[dict[str, Any]]:
@@ -101,7 +101,7 @@ def without_hits(reply: httpx.Response) -> Any:
     return said
 
 
-def compare(sides: Sides, body: Any, parameters: dict[str, str]) -> str:
+def compare(sides: DirectAndProxied, body: Any, parameters: dict[str, str]) -> str:
     """Ask both sides, compare, and return what the proxy says that it did."""
     how: Any = {"json": body, "params": parameters}
     direct = sides.direct.post("/people/_search", **how)
@@ -109,7 +109,7 @@ def compare(sides: Sides, body: Any, parameters: dict[str, str]) -> str:
     outcome = passed.headers.pop("fairqr")
     assert passed.status_code == direct.status_code, (body, passed.text)
     assert without_hits(passed) == without_hits(direct), body
-    # Of what passes by itself even these are the same: see test_passed_bytes.py.
+    # Of what passes alone even these are the same: see test_passed_bytes.py.
     # OpenSearch warns of old options only at times.
     packed = {"content-length", "content-encoding", "transfer-encoding", "warning"}
     names = {*direct.headers, *passed.headers} - packed
@@ -129,7 +129,7 @@ def compare(sides: Sides, body: Any, parameters: dict[str, str]) -> str:
     return outcome
 
 
-def test_two_hundred_requests_give_equal_replies(sides: Sides, tmp_path: Path) -> None:
+def test_two_hundred_requests_give_equal_replies(sides: DirectAndProxied, tmp_path: Path) -> None:
     """Those made by others' tests, and one for each documented option with each kind of query."""
     requests: list[tuple[Any, dict[str, str]]] = [(it, {}) for it in recorded(tmp_path)]
     assert len(requests) > 100
@@ -147,7 +147,7 @@ def test_two_hundred_requests_give_equal_replies(sides: Sides, tmp_path: Path) -
         assert outcomes[f"passed; {why}"] >= 1, outcomes
 
 
-def test_several_searches_are_each_treated_on_their_own(sides: Sides) -> None:
+def test_several_searches_are_each_treated_on_their_own(sides: DirectAndProxied) -> None:
     lines: list[Any] = [{"index": "people"}, QUERY, {"index": "nowhere"}, {}]
     lines += [{"index": ["people"], "preference": "a"}, {**QUERY, "sort": ["number"]}]
     lines += [{"index": "people"}, {"query": {"match": {"bio": "opera"}}, "from": 2, "size": 4}]
@@ -168,7 +168,7 @@ def test_several_searches_are_each_treated_on_their_own(sides: Sides) -> None:
         assert all({**a, "took": 0} == {**b, "took": 0} for a, b in pairs)
 
 
-def test_ten_pages_of_a_hundred_queries_have_each_document_once(sides: Sides) -> None:
+def test_ten_pages_of_a_hundred_queries_have_each_document_once(sides: DirectAndProxied) -> None:
     words = [" ".join(pair) for pair in itertools.permutations(TOPICS, 2)]
     queries = [{"match": {"bio": it}} for it in words]
     queries += [{"match": {"bio": {"query": it, "boost": 2.0}}} for it in words[:44]]
@@ -184,7 +184,7 @@ def test_ten_pages_of_a_hundred_queries_have_each_document_once(sides: Sides) ->
         assert pages != hits_of(whole)
 
 
-def test_official_clients_packed_bodies_and_exact_numbers(sides: Sides) -> None:
+def test_official_clients_packed_bodies_and_exact_numbers(sides: DirectAndProxied) -> None:
     body = gzip.compress(json.dumps({**QUERY, "size": 2}).encode())
     headers = {"content-type": "application/json", "content-encoding": "gzip"}
     reply = sides.proxy.client.post("/people/_search", content=body, headers=headers)
@@ -207,7 +207,7 @@ def test_official_clients_packed_bodies_and_exact_numbers(sides: Sides) -> None:
         assert len(found["hits"]["hits"]) == 10
 
 
-def test_windows_that_the_cluster_refuses_or_are_too_long_pass(sides: Sides) -> None:
+def test_windows_that_the_cluster_refuses_or_are_too_long_pass(sides: DirectAndProxied) -> None:
     setting = {"index": {"max_result_window": 50}}
     sides.direct.put("/people/_settings", json=setting)
     assert sides.proxy.outcome() == "passed; cluster"

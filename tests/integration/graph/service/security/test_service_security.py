@@ -57,7 +57,7 @@ def exchanged(service: Served, sent: bytes | str, seconds: float = 10) -> bytes:
 
 
 def head(service: Served, line: str, *headers: str) -> str:
-    """Return the begin of a request to this server."""
+    """Return the first bytes of a request to this server."""
     base = service.client.base_url
     named = [] if any(h.lower().startswith("host:") for h in headers) else [f"Host: {base.host}"]
     return "\r\n".join([f"{line} HTTP/1.1", *named, *headers, "", ""])
