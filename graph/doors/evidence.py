@@ -48,8 +48,8 @@ class ListEvidence:
             ModelError: The encoder failed.
         """
         words = [sendable(text)[:LONGEST] for text in (query, *texts[:POOL])]
-        says = words[0].strip() and any(text.strip() for text in words[1:])
-        if not says or not is_pulled(MiniLmEncoder.name):
+        says = is_pulled(MiniLmEncoder.name) and any(map(str.strip, words[1:]))
+        if not says or not words[0].strip():
             return hits
         reader = await self.opened()
         rows: Sequence[Float32Array | None] = await reader.vectors.kept(words)
@@ -62,9 +62,10 @@ class ListEvidence:
             return hits
         if missing:
             rows = [*await reader.vectors.encode(words)]
-        own, similar = np.array(rows[1:], dtype=np.float32), np.zeros(len(hits))
-        movers = own if len(own) >= SHORT else own[:0]
-        similar[: len(own)] = reader.likeness(rows[0], own, (range(len(movers)), movers))
+        found, similar = np.array(rows, dtype=np.float32), np.zeros(len(hits))
+        movers = found[1:] if len(found) > SHORT else found[:0]
+        places = range(len(movers))
+        similar[: len(found) - 1] = reader.likeness(found[0], found[1:], (places, movers))
         ranks = rank_evidence(hits.ids, hits.ids[:RANKED])
         return replace(hits, relevance=CALIBRATED.rank.probability(ranks, similar))
 

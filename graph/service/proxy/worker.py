@@ -29,8 +29,8 @@ FROZEN = 5.0
 BEHIND = 32
 """So many searches may wait for it; others are shown as they are."""
 
-LONGEST_PAUSE = 30.0
-"""Seconds between two starts that fail."""
+PAUSE = 2.0
+"""Seconds until it is started again."""
 
 log = logging.getLogger(__name__)
 
@@ -50,17 +50,15 @@ class Worker:
 
     async def keep(self) -> None:
         """Start the process, and start it again whenever it ends, until this is cancelled."""
-        pause = 0.1
         while True:
             try:
                 why = await self._live()
             except Exception as error:  # whatever it is, we try again
                 why = f"The process that does it cannot start: {error!r}."
-            pause = 0.1 if self._input else min(LONGEST_PAUSE, 2 * pause)
             self._input = None
             self._asked.clear()
             log.warning("Nothing is re-ranked at present. %s", why)
-            await asyncio.sleep(pause)
+            await asyncio.sleep(PAUSE)
 
     def check(self) -> None:
         """Check that the process takes another search.
