@@ -14,7 +14,7 @@ from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.ranking.rankers import RankerOptions, RankItem, open_ranker
 from fairqr.evaluation.experiments.running import run
-from fairqr.evaluation.experiments.specification import Store
+from fairqr.evaluation.experiments.specification import RunFolder
 from fairqr.evaluation.experiments.workers import RunOptions
 from fairqr.graph.search.result import SearchResult
 from fairqr.retrieval.sources.catalog import Catalog
@@ -200,7 +200,7 @@ async def test_an_experiment_compares_rankers(
     monkeypatch.setenv("OPENAI_BASE_URL", model_server.base_url)
     model_server.does(orders(lambda text: float(re.findall(r"Person (\d+)", text)[0])))
     collection = write_collection(clean_environment / "collection")
-    store = Store(clean_environment / "run")
+    store = RunFolder(clean_environment / "run")
     settings = {"final_step": "none"}
     pairs = {**settings, "ranking": {"strategy": "all"}}
     systems = [
