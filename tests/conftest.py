@@ -51,6 +51,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group(group))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """End the run where xdist leaves the groups out: each worker would start every server."""
+    if getattr(session.config.option, "loadgroup", False):
+        apart = [item.nodeid for item in session.items if "@" not in item.nodeid]
+        assert not apart, f"This pytest-xdist has no groups with pytest {pytest.__version__}."
+
+
 @pytest.fixture
 def settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's settings file, which a test may write; no variable of fairqr names a server."""
