@@ -30,6 +30,7 @@ class ListEvidence:
 
     def __init__(self) -> None:
         self._reader: TextReader | None = None
+        self._turn = asyncio.Lock()
         self._later: asyncio.Task[Float32Array] | None = None
 
     async def estimated(
@@ -48,8 +49,8 @@ class ListEvidence:
             ModelError: The encoder failed.
         """
         words = [sendable(text)[:LONGEST] for text in (query, *texts[:POOL])]
-        says = is_pulled(MiniLmEncoder.name) and any(map(str.strip, words[1:]))
-        if not says or not words[0].strip():
+        says = words[0].strip() and any(map(str.strip, words[1:]))
+        if not says or not is_pulled(MiniLmEncoder.name):
             return hits
         reader = await self.opened()
         rows: Sequence[Float32Array | None] = await reader.vectors.kept(words)
@@ -61,11 +62,11 @@ class ListEvidence:
                 self._later.add_done_callback(lambda done: done.cancelled() or done.exception())
             return hits
         if missing:
-            rows = [*await reader.vectors.encode(words)]
-        found, similar = np.array(rows, dtype=np.float32), np.zeros(len(hits))
-        movers = found[1:] if len(found) > SHORT else found[:0]
-        places = range(len(movers))
-        similar[: len(found) - 1] = reader.likeness(found[0], found[1:], (places, movers))
+            async with self._turn:  # one alone takes all processors, and leaves vectors for others
+                rows = [*await reader.vectors.encode(words)]
+        own, similar = np.array(rows, dtype=np.float32), np.zeros(len(hits))
+        movers = own[1:] if len(own) > SHORT else own[:0]
+        similar[: len(own) - 1] = reader.likeness(own[0], own[1:], (range(len(movers)), movers))
         ranks = rank_evidence(hits.ids, hits.ids[:RANKED])
         return replace(hits, relevance=CALIBRATED.rank.probability(ranks, similar))
 

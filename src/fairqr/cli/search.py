@@ -60,8 +60,8 @@ def search(
     failed = result.stop_reason == "model_failed" or (
         ranked is not None and 0 < ranked.asked <= sum(ranked.failures.values())
     )
-    told = ModelError("failed", "The model failed, and strict was set.")
-    error = told if failed and settings.strict else None
+    why = "The model failed, and strict was set."
+    error = ModelError("failed", why) if failed and settings.strict else None
     lines = result_lines(result, passages, verbose=settings.verbose)
     return Printed(result, lines, warnings=result.warnings, error=error)
 
