@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.base.errors import ConfigError, IndexUnavailableError
+from fairqr.base.errors import IndexUnavailableError
 from fairqr.retrieval.engines.elasticsearch.attaching import draft
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.opening import check_source
@@ -100,17 +100,6 @@ async def test_an_account_that_may_not_read_is_one_sentence(
             await hits_of(engine, "opera", 5)
     assert not any(secret in str(caught.value) for secret in parts.values())
     assert caught.value.__cause__ is None
-
-
-async def test_an_entry_does_not_go_to_another_address(
-    admin: Server, secure_elasticsearch: SecureServer, settings_file: Path
-) -> None:
-    """Whatever a source file asks for."""
-    write(settings_file, secure_elasticsearch, api_key=key(admin, READING))
-    other = secure_elasticsearch.url.replace("127.0.0.1", "localhost")
-    with pytest.raises(ConfigError, match=f"'mine' may not be sent to {other}; if you"):
-        async with attached(described(other, INDEX, credentials="mine")):
-            pass
 
 
 async def test_a_certificate_that_is_not_trusted(

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from fairqr import FairSearch, SearchResult
-from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.api import open_engine
 from fairqr.retrieval.engines.elasticsearch.attaching import draft
 from fairqr.retrieval.engines.opening import check_source
@@ -19,6 +18,7 @@ from fairqr.retrieval.sources.source import Source
 from tests.integration.attached_people import Server
 from tests.integration.counting_proxy import CountingProxy, counting_proxy
 from tests.integration.model_server import write_people
+from tests.unit.graph.corpora import KnownRefiner
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.usefixtures("clean_environment")]
 
@@ -29,26 +29,9 @@ WORDS = {
     "male": ("man", "workshop", "he"),
     "Asia": ("Tokyo", "Asia"),
     "Africa": ("Cairo", "Africa"),
+    "any": ("Berlin", "laboratory", "Tokyo", "Cairo", "workshop"),
 }
-OTHERS = ("Berlin", "laboratory", "Tokyo", "Cairo", "workshop")
 DECADES = {f"{year}s": {"gte": year, "lt": year + 5} for year in range(1900, 1960, 5)}
-
-
-class EagerRefiner:
-    """Proposes a word for each group in each round, whatever the query."""
-
-    name = "eager"
-    prompt = None
-
-    async def start(self) -> None:
-        """Nothing is missing."""
-
-    async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
-        """Propose the first word that the group has not had."""
-        for word in WORDS.get(request.group, OTHERS):
-            if word not in request.keywords:
-                return Refinement("ok", keywords=(word,))
-        return Refinement("repeated", message="No new word.")
 
 
 @pytest.fixture
@@ -106,7 +89,7 @@ async def searched(
         several = {"groups": "lacking", "ask": "always", "fairness_weight": 0}
     async with aclosing(await open_engine(described(proxy))) as engine:
         proxy.clear()
-        result = await FairSearch(engine, EagerRefiner()).search(
+        result = await FairSearch(engine, KnownRefiner(WORDS)).search(
             "physicist",
             attributes=attributes,
             method=method,

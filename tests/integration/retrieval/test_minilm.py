@@ -26,7 +26,7 @@ from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.corpus import Corpus, find_corpus
-from tests.integration.model_server import write_people
+from tests.integration.model_server import Main, Run, write_people
 
 LONG = "A very long text about rivers and their fish. " * 80
 
@@ -197,40 +197,30 @@ async def test_an_index_whose_encoding_is_killed_goes_on_where_it_stopped(
 
 
 def test_the_command_makes_vectors_and_keeps_them_up_to_date(
-    tmp_path: Path, corpus: Corpus, environment: Mapping[str, str]
+    tmp_path: Path, corpus: Corpus, quick: Main
 ) -> None:
-    def run(*arguments: object) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "fairqr", *map(str, arguments)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def run(*arguments: str | Path) -> Run:
+        return quick(*arguments, FAIRQR_DATA_DIR=str(tmp_path / "data"))
 
-    small = tmp_path / "small.jsonl"
-    lines = corpus.path.read_text().splitlines(keepends=True)
-    small.write_text("".join(lines[:40]))
-    schema = ("--schema", corpus.path.with_name("schema.yaml"))
-    assert "40 documents" in run("index", "create", "people", small, *schema, "--vectors", "minilm")
+    small, more = tmp_path / "small.jsonl", tmp_path / "more.jsonl"
+    small.write_text("".join(corpus.path.read_text().splitlines(keepends=True)[:40]))
+    schema = ("--schema", corpus.path.with_name("schema.yaml"), "--vectors", "minilm")
+    assert "40 documents" in run("index", "create", "people", small, *schema).stdout
     assert manifest(tmp_path / "data")["rows"] == 40
-
-    new = {"id": "d3", "title": "A sailor", "text": "Crossed the Atlantic alone.", "g": "female"}
-    more = tmp_path / "more.jsonl"
-    more.write_text(json.dumps(new) + "\n" + json.dumps({**new, "id": "d99"}) + "\n")
-    assert "2 documents written, 41 in all" in run("index", "add", "people", more)
+    new = {"title": "A sailor", "text": "Crossed the Atlantic alone.", "g": "female"}
+    more.write_text("".join(json.dumps({**new, "id": it}) + "\n" for it in ("d3", "d99")))
+    assert "2 documents written, 41 in all" in run("index", "add", "people", more).stdout
 
     def found() -> list[str]:
         ask = ("search", "yacht on the ocean", "--corpus", "people", "--attribute", "gender")
-        plain = ("--target", "uniform:1", "--method", "plain", "--retriever", "dense", "-k", 40)
-        result = json.loads(run(*ask, *plain, "--json"))
+        plain = ("--target", "uniform:1", "--method", "plain", "--retriever", "dense", "-k", "40")
+        result = run(*ask, *plain, "--json").result
         assert result["retriever"] == "dense:minilm"
         return [document["id"] for document in result["ranking"]]
 
     assert found()[:2] == ["d3", "d99"]
     assert manifest(tmp_path / "data")["rows"] >= 42, "encoded by the search"
-    assert "1 of 1 documents removed, 40 left" in run("index", "remove", "people", "d99")
+    removed = run("index", "remove", "people", "d99").stdout
+    assert "1 of 1 documents removed, 40 left" in removed
     assert found()[0] == "d3"
     assert "d99" not in found()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -132,18 +130,6 @@ async def test_a_damaged_file_forgets() -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE kept SET value = x'00'")
     assert np.array_equal(await kept.encode(TEXTS[:3]), wanted)
-
-
-def test_opening_an_encoder_loads_nothing() -> None:
-    code = (
-        "import sys\n"
-        "from fairqr.retrieval.encoders.opening import open_encoder\n"
-        "assert open_encoder().name == 'minilm'\n"
-        "heavy = {'onnxruntime', 'tokenizers', 'langchain_core', 'tantivy', 'elasticsearch'}\n"
-        "print(heavy & {*sys.modules})"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
 
 
 # --- LangChain ---------------------------------------------------------------------------------

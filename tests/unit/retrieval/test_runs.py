@@ -6,8 +6,6 @@ import gzip
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fairqr.base.errors import CorpusError, InputError
 from fairqr.retrieval.fairness.ranking import Ranking
@@ -76,25 +74,3 @@ def test_what_is_empty_or_absent_or_breaks_off_is_refused(tmp_path: Path) -> Non
     packed.write_bytes(gzip.compress(b"1 Q0 a 1 1 s\n1 Q0 b 2 0 s\n")[:-9])
     with pytest.raises(CorpusError, match=r"cut\.run\.gz cannot be read to its end"):
         read_run(packed)
-
-
-SCORES = st.dictionaries(st.sampled_from("abcde"), st.floats(-5, 5), min_size=1)
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(["1", "2", "q3"]), st.lists(SCORES, min_size=1, max_size=3), min_size=1
-    )
-)
-def test_a_run_is_read_as_it_was_written(
-    tmp_path_factory: pytest.TempPathFactory, scores: dict[str, list[dict[str, float]]]
-) -> None:
-    rankings = {q: [Ranking.of(found) for found in several] for q, several in scores.items()}
-    lines = [
-        f"{query} Q0 {id_} {rank} {score!r} sys#{sample}"
-        for query, several in rankings.items()
-        for sample, ranking in enumerate(several)
-        for rank, (id_, score) in enumerate(zip(ranking.ids, ranking.scores, strict=True))
-    ]
-    path = write(tmp_path_factory.mktemp("run"), *lines)
-    assert read_run(path).rankings == rankings

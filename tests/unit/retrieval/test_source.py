@@ -71,6 +71,8 @@ ENDPOINT |= {"url": "http://127.0.0.1/search?q={{query}}", "attributes": GENDER}
         ({"url": "localhost"}, "is not an address"),
         ({"cloud_id": "abc"}, "url or cloud_id"),
         ({"body": {"query": {"match": {"bio": "x"}}}}, "{{query}}"),
+        ({"body": {"q": ["{{query}}", "title:{{query}}"]}}, "{{query}} inside 'title:{{query}}'"),
+        ({"body": {"q": "{{query}}", "{{query}}": 1}}, "{{query}} inside '{{query}}:'"),
         ({"body": {"query": "{{query}}", "from": 10}}, "body has 'from'"),
         ({"body": {"q": "{{query}}"}, "query": {"fields": ["bio"]}}, "query or body"),
         ({"title": None, "text": []}, "name the fields to search"),

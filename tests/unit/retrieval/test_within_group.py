@@ -33,12 +33,6 @@ COUNT = 300
 FEMALE = ("gender", "female")
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No vectors of other tests."""
-    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
-
-
 def generated(count: int = COUNT) -> list[Document]:
     """Short documents over few words, so that many scores tie; a few are far away."""
     draw = random.Random(3)
