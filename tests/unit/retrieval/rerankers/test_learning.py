@@ -25,7 +25,6 @@ from fairqr.retrieval.rerankers.learning import (
     DeltrTraining,
     TopicExample,
     TrainingOptions,
-    padded,
     train_deltr,
     train_dlf,
 )
@@ -127,7 +126,6 @@ def test_the_fairness_model_learns_from_the_target_alone(make_candidates: Make) 
     model = train_dlf(examples, TrainingOptions())
     assert model.fairness.features == (*FEATURES, "target(gender)")
     assert model.fairness.weights[-1] == pytest.approx(1.0, abs=0.1)
-    assert (model.fairness.means[-1], model.fairness.scales[-1]) == (0, 1)
     other = train_dlf(
         [replace(it, grades=it.grades[::-1].copy()) for it in examples], TrainingOptions()
     )
@@ -140,15 +138,10 @@ def test_training_repeats_itself(make_candidates: Make) -> None:
     assert train_dlf(examples, TrainingOptions()) == train_dlf(examples, TrainingOptions())
     deltr = train_deltr(examples, DeltrTraining(gamma=10.0))
     assert train_deltr(examples, DeltrTraining(gamma=10.0)) == deltr
-    # Another start ends at the same place. The mark of the group is not standardised.
+    # Another start ends at the same place.
     other = train_deltr(examples, DeltrTraining(gamma=10.0, seed=9))
     assert other.model.weights == pytest.approx(deltr.model.weights, abs=1e-3)
-    assert (deltr.protected, deltr.model.features[-1]) == (("female",), "protected")
-    assert (deltr.model.means[-1], deltr.model.scales[-2:]) == (0, (1, 1))
-    rows = np.concatenate([item.features for item in examples])
-    standard = (rows - deltr.model.means[:-1]) / deltr.model.scales[:-1]
-    assert standard.mean(axis=0) == pytest.approx(np.zeros(5), abs=1e-9)
-    assert standard[:, :2].std(axis=0) == pytest.approx(np.ones(2))
+    assert deltr.protected == ("female",)
 
 
 @pytest.fixture
@@ -219,4 +212,3 @@ def test_what_nothing_can_be_learned_from_is_refused(make_candidates: Make) -> N
             train_deltr(items, DeltrTraining())
     with pytest.raises(InputError, match="no group 'nobody' to protect"):
         train_deltr(examples, DeltrTraining(protected="nobody"))
-    assert padded([np.ones(2), np.ones(1)]).tolist() == [[1, 1], [1, 0]]
