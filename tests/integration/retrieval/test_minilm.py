@@ -25,8 +25,10 @@ from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.sources.catalog import Catalog
-from fairqr.retrieval.sources.corpus import Corpus, find_corpus
+from fairqr.retrieval.sources.corpus import Corpus
+from fairqr.retrieval.sources.documents import Document
 from tests.integration.model_server import Main, Run, write_people
+from tests.unit.retrieval.embedded import corpus_of
 
 LONG = "A very long text about rivers and their fish. " * 80
 
@@ -130,17 +132,10 @@ def test_the_graph_is_that_of_the_tool(tmp_path: Path) -> None:
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Corpus:
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    (folder / "schema.yaml").write_text(
-        "attributes:\n  gender: {field: g, groups: [female, male]}\n"
+    texts = [f"Known for {FIELDS[n % 8]}." for n in range(COUNT)]
+    return corpus_of(
+        tmp_path / "corpus", [Document(f"d{n}", f"Person {n}", it) for n, it in enumerate(texts)]
     )
-    lines = [
-        {"id": f"d{n}", "title": f"Person {n}", "text": f"Known for {FIELDS[n % 8]}.", "g": "male"}
-        for n in range(COUNT)
-    ]
-    (folder / "people.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return find_corpus(folder / "people.jsonl")
 
 
 @pytest.fixture
@@ -207,7 +202,7 @@ def test_the_command_makes_vectors_and_keeps_them_up_to_date(
     schema = ("--schema", corpus.path.with_name("schema.yaml"), "--vectors", "minilm")
     assert "40 documents" in run("index", "create", "people", small, *schema).stdout
     assert manifest(tmp_path / "data")["rows"] == 40
-    new = {"title": "A sailor", "text": "Crossed the Atlantic alone.", "g": "female"}
+    new = {"title": "A sailor", "text": "Crossed the Atlantic alone."}
     more.write_text("".join(json.dumps({**new, "id": it}) + "\n" for it in ("d3", "d99")))
     assert "2 documents written, 41 in all" in run("index", "add", "people", more).stdout
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,10 @@ from fairqr.retrieval.pools.retrievers import (
     MemoryIndex,
     open_pool_retriever,
 )
-from fairqr.retrieval.sources.catalog import Catalog
-from fairqr.retrieval.sources.corpus import find_corpus
+from fairqr.retrieval.sources.documents import Document
 from tests.unit.agents.ranking.tiny_models import LIMIT, save_bert
 from tests.unit.engines import ranked
+from tests.unit.retrieval.embedded import built
 
 WORDS = ["fair", "ranking", "rankings", "exposure", "of", "the", "groups", "1984", "naïve"]
 
@@ -29,16 +28,12 @@ WORDS = ["fair", "ranking", "rankings", "exposure", "of", "the", "groups", "1984
 async def test_bm25_scores_as_an_index_of_the_pool_does(tmp_path: Path) -> None:
     """The embedded index of the same texts gives the same scores to the last bit."""
     pool = [f"{' '.join(WORDS[i % 9 :])} person{i} " + "ranking " * (i % 4) for i in range(40)]
-    lines = (json.dumps({"id": f"d{i}", "text": text}) for i, text in enumerate(pool))
-    (tmp_path / "documents.jsonl").write_text("\n".join(lines))
-    (tmp_path / "schema.yaml").write_text("attributes: {g: {field: g, groups: [a, b]}}")
-    engine = await Catalog(tmp_path / "indexes").create("pool", find_corpus(tmp_path))
+    engine = built(tmp_path / "v1", [Document(f"d{i}", "", it) for i, it in enumerate(pool)])
     for query in ("rankings of groups", "the", "naïve person7 person7 fair", "absent"):
         found = await ranked(engine, query, len(pool))
         expected = np.zeros(len(pool))
         expected[[int(id_[1:]) for id_ in found.ids]] = found.scores
         assert (await Bm25PoolRetriever().scores(query, pool) == expected).all(), query
-    await engine.aclose()
 
 
 @pytest.mark.parametrize("name", ["bm25", "dense:minilm", "splade", "contriever"])

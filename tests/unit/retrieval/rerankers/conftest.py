@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,8 @@ from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.exposure import LOG2, Discount
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates
-from fairqr.retrieval.sources.catalog import Catalog
-from fairqr.retrieval.sources.corpus import find_corpus
+from fairqr.retrieval.sources.documents import Document
+from tests.unit.retrieval.embedded import built
 
 PATTERNS = {"f": (1.0, 0.0), "m": (0.0, 1.0), "b": (0.5, 0.5), "?": (0.0, 0.0)}
 
@@ -49,29 +48,24 @@ SUBJECTS = ("physics", "chemistry", "biology", "botany", "geology", "optics")
 
 
 @pytest.fixture
-async def engine(tmp_path: Path) -> AsyncIterator[SearchEngine]:
+def engine(tmp_path: Path) -> SearchEngine:
     """For each of six subjects 20 men, then 10 women whose texts are longer and score less.
 
     Half of either are relevant, those with an even number; their titles name the subject.
     """
-    (tmp_path / "schema.yaml").write_text(
-        "attributes:\n  gender: {field: g, groups: [female, male], "
-        "population: {female: 0.5, male: 0.5}}\n"
+    return built(
+        tmp_path / "v1",
+        [
+            Document(
+                f"{subject}{number:02}",
+                "a person" if number % 2 else f"{subject} scholar",
+                f"{subject} " + "word " * (5 + number if number < 20 else 40),
+                {"gender": "male" if number < 20 else "female"},
+            )
+            for subject in SUBJECTS
+            for number in range(30)
+        ],
     )
-    lines = []
-    for subject in SUBJECTS:
-        for number in range(30):
-            is_woman = number >= 20
-            title = f"{subject} scholar" if number % 2 == 0 else "a person"
-            text = f"{subject} " + "word " * (40 if is_woman else 5 + number)
-            group = "female" if is_woman else "male"
-            entry = {"id": f"{subject}{number:02}", "title": title, "text": text, "g": group}
-            lines.append(json.dumps(entry))
-    path = tmp_path / "people.jsonl"
-    path.write_text("\n".join(lines) + "\n")
-    opened = await Catalog(tmp_path / "data").create("people", find_corpus(path))
-    yield opened
-    await opened.aclose()
 
 
 @pytest.fixture
