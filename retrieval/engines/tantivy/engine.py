@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from fairqr.base.errors import IndexVersionError, one_line
-from fairqr.base.files import write_beside
 from fairqr.retrieval.engines.engine import (
     Capability,
     EngineInfo,
@@ -76,10 +75,6 @@ class IndexManifest(BaseModel, frozen=True):
     fingerprint: str
     labels_folder: Path = Path()
     corpus_schema: Schema
-
-    def write(self, folder: Path) -> None:
-        """Write it into the folder of its index."""
-        write_beside(folder / "manifest.json", self.model_dump_json(indent=1))
 
 
 def open_index(folder: Path) -> tuple[tantivy.Index, IndexManifest]:
