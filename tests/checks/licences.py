@@ -72,33 +72,13 @@ def licence_of(found: Distribution) -> str:
 
 def is_allowed(expression: str) -> bool:
     """Tell whether an SPDX expression can be met with allowed licences alone."""
-    tokens = re.findall(r"\(|\)|\bAND\b|\bOR\b|(?:(?!\bAND\b|\bOR\b)[^()])+", expression)
-    tokens = [token.strip() for token in tokens if token.strip()]
-
-    def any_of() -> bool:
-        found = all_of()
-        while tokens and tokens[0] == "OR":
-            tokens.pop(0)
-            found = all_of() or found
-        return found
-
-    def all_of() -> bool:
-        found = one()
-        while tokens and tokens[0] == "AND":
-            tokens.pop(0)
-            found = one() and found
-        return found
-
-    def one() -> bool:
-        if not tokens:
-            return False
-        token = tokens.pop(0)
-        if token != "(":
-            return token in ALLOWED
-        found = any_of()
-        return bool(tokens) and tokens.pop(0) == ")" and found
-
-    return any_of() and not tokens
+    while inner := re.search(r"\(([^()]*)\)", expression):
+        met = "MIT" if is_allowed(inner[1]) else "none"
+        expression = f"{expression[: inner.start()]}{met}{expression[inner.end() :]}"
+    return any(
+        all(name.strip() in ALLOWED for name in choice.split(" AND "))
+        for choice in expression.split(" OR ")
+    )
 
 
 def check_licences(pins: Iterable[Pin]) -> Iterator[str]:

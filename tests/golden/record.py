@@ -31,10 +31,7 @@ WORDS: dict[str, list[tuple[str, ...]]] = {
 
 CASES: dict[str, dict[str, Any]] = {
     "default-gender": {"query": "physicist", "attributes": ["gender"]},
-    "default-continent": {"query": "politician", "attributes": ["continent"], "k": 10},
     "default-both": {"query": "writer", "attributes": ["gender", "continent"]},
-    "default-all": {"query": "religious leader of the church"},
-    "weight": {"query": "physicist", "attributes": ["gender"], "fairness_weight": 0.25},
     "fusion": {
         "query": "physicist",
         "attributes": ["gender"],
@@ -45,7 +42,6 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "intersect": {"query": "painter", "attributes": ["gender", "continent"], "intersect": True},
     "fair-qr-gender": {"query": "physicist", "attributes": ["gender"], "method": "fair-qr"},
-    "fair-qr-continent": {"query": "tennis", "attributes": ["continent"], "method": "fair-qr"},
     "fair-qr-union": {
         "query": "chemist",
         "attributes": ["gender"],
@@ -54,9 +50,6 @@ CASES: dict[str, dict[str, Any]] = {
         "depth": 100,
     },
     "no-model": {"query": "astronomer", "attributes": ["gender"], "max_iterations": 0},
-    "no-evidence": {"query": "mathematician", "attributes": ["gender"], "evidence": False},
-    "most": {"query": "singer", "attributes": ["continent"], "groups": "most"},
-    "lacking": {"query": "singer", "attributes": ["continent"], "groups": "lacking"},
     "plain": {"query": "explorer", "attributes": ["gender", "continent"], "method": "plain"},
     "mmr": {"query": "explorer", "attributes": ["gender"], "method": "mmr"},
     "fa-ir": {
@@ -85,7 +78,6 @@ CASES: dict[str, dict[str, Any]] = {
 
 ANSWERS: dict[str, dict[str, Any]] = {
     "one": {"question": "physicist", "attributes": ["gender"], "k": 20},
-    "many": {"question": "composer born in Vienna", "samples": 12, "alpha": 1, "documents": 3},
     "worths": {
         "question": "painter",
         "attributes": ["gender", "continent"],
@@ -107,7 +99,6 @@ ANSWERS: dict[str, dict[str, Any]] = {
 """Questions, answered from rankings that are drawn with the seed 1."""
 
 PROBES: dict[str, dict[str, Any]] = {
-    "gender": {"query": "singer", "attribute": "gender", "protected": "female", "k": 30},
     "continent": {
         "query": "composer",
         "attribute": "continent",

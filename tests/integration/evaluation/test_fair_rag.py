@@ -1,8 +1,4 @@
-"""Fair RAG by the real command, with a real HTTP server as the generator.
-
-What is killed runs in a process of its own; the rest calls the command's entry point in this one,
-which saves the time that its imports take.
-"""
+"""Fair RAG by the real command, with a real HTTP server as the generator."""
 
 from __future__ import annotations
 
@@ -15,9 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from fairqr.evaluation.rag.store import PolicyRecord, RagStore
-from tests.integration.model_server import Answer, Asked, Command, Main, ModelServer, says
-from tests.patience import PATIENCE
+from fairqr.evaluation.rag.store import RagStore
+from tests.integration.model_server import Answer, Asked, Main, ModelServer, says
 
 POOLS = {"q0": 6, "q1": 6, "q2": 2, "q3": 6}
 USEFUL = {"q0": 3, "q1": 2, "q2": 2, "q3": 1}
@@ -73,49 +68,6 @@ def run_arguments(questions: Path, folder: str = "run", **changes: Any) -> list[
 
 def prompts_of(server: ModelServer) -> list[str]:
     return [asked.last_message for asked in server.asked]
-
-
-def records_of(folder: Path) -> dict[tuple[object, ...], PolicyRecord]:
-    """The records by what they are of, without how long things took."""
-    return {
-        record.key: record.model_copy(update={"milliseconds": 0.0})
-        for record in RagStore(folder).lines.read()
-    }
-
-
-def test_a_killed_run_goes_on_and_asks_nothing_twice(
-    command: Command, quick: Main, questions: Path, model_server: ModelServer
-) -> None:
-    """kill -9 first among the labels, then among the answers; both times it goes on from there."""
-    small = {"alphas": [1], "generated": 2}
-    arguments, folder = run_arguments(questions, **small), questions.parent / "run"
-    asked: list[str] = []
-    for whole in (10, 8):
-        model_server.does(*[first_title] * whole, Answer(never=True))
-        child = command.start(*arguments)
-        model_server.wait_for(whole + 1)
-        second = quick(*arguments)
-        assert "Another process runs the experiment in" in second.stderr.splitlines()[-1]
-        child.kill()
-        child.communicate(timeout=PATIENCE)
-        # The last question was not answered, and has to be asked again.
-        asked += prompts_of(model_server)[:whole]
-    with (folder / "records.jsonl").open("ab") as lines:
-        lines.write(b'{"collection": "people", "gen')
-    model_server.does(first_title)
-    resumed = quick(*arguments)
-    assert resumed.code == 0, resumed
-    asked += prompts_of(model_server)
-    assert len(set(asked)) == len(asked)
-    assert len(records_of(folder)) == 4 + 3 * 3
-    model_server.does(first_title)
-    done = quick(*arguments)
-    assert not model_server.asked
-    assert "nothing is left to ask" in done.stderr
-    assert "queries: " not in done.stderr, "nothing is opened to do nothing"
-    assert quick(*run_arguments(questions, "whole", **small)).code == 0
-    assert sorted(prompts_of(model_server)) == sorted(asked)
-    assert records_of(questions.parent / "whole") == records_of(folder)
 
 
 def test_what_a_run_keeps_and_reports(
@@ -174,9 +126,7 @@ def test_what_a_run_keeps_and_reports(
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"alphas": [-1]}, "at alphas.0: Input should be greater than or equal to 0."),
         ({"retrievers": ["lucene"]}, "There is no retriever 'lucene' over pools; choose bm25, "),
-        ({"collections": []}, "The experiment names no collection; name one with --collection."),
         ({"attributor": "psychic"}, "There is no attributor 'psychic'; choose "),
     ],
 )

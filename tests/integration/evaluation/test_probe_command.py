@@ -16,14 +16,12 @@ from fairqr.prompts.library import DEFAULT_VERSIONS
 from tests.integration.model_server import (
     Answer,
     Asked,
-    Command,
     Main,
     ModelServer,
     failure,
     says,
     weighs,
 )
-from tests.patience import PATIENCE
 from tests.unit.evaluation.conftest import plain_jobs
 from tests.unit.evaluation.probes.made import people
 
@@ -130,37 +128,6 @@ def test_a_planted_bias_is_found(
         assert f"\n{kind}: {said}" in run.stdout
     assert f"at most {ASKED} questions" in run.stderr
     assert len(model_server.asked) == ASKED
-
-
-def test_a_killed_run_goes_on_and_asks_nothing_twice(
-    command: Command, quick: Main, folk: Path, model_server: ModelServer
-) -> None:
-    folder, whole = folk.parent / "kept", folk.parent / "whole"
-    arguments = probe("pairwise", folk, model_server, "-o", folder, "--concurrency", "1")
-    model_server.does(*[weighing(by_chance)] * 21, Answer(never=True))
-    child = command.start(*arguments)
-    model_server.wait_for(22)
-    second = quick(*arguments)
-    assert "Another process runs the experiment in" in second.stderr.splitlines()[-1]
-    child.kill()
-    child.communicate(timeout=PATIENCE)
-    with (folder / "pairs.jsonl").open("ab") as lines:
-        lines.write(b'{"collection": "folk", "mod')
-    # Of the last pair, one answer may have been kept or not.
-    answered = {asked.last_message for asked in model_server.asked[:20]}
-    model_server.does(weighing(by_chance))
-    resumed = quick(*arguments)
-    asked = [each.last_message for each in model_server.asked]
-    assert len(answered | {*asked}) == 20 + len(asked)
-    assert len(asked) in (ASKED - 21, ASKED - 20)
-    again = quick(*probe("pairwise", folk, model_server, "-o", whole))
-    records, others = (
-        {it.key: it.protected_first for it in ProbeStore(place).lines("pairs").read()}
-        for place in (folder, whole)
-    )
-    assert records == others
-    assert len(records) == ASKED // 2
-    assert again.stdout.splitlines()[:-1] == resumed.stdout.splitlines()[:-1]
 
 
 def test_a_model_that_goes_away_ends_the_run_and_leaves_no_failures(

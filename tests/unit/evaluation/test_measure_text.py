@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError
-from fairqr.evaluation.measures.kinds import CHOICES, KINDS, PRODUCT, Kind
+from fairqr.evaluation.measures.kinds import CHOICES, KINDS, PRODUCT
 from fairqr.evaluation.measures.measure import Measure, parse_measure, parse_measures
 from fairqr.retrieval.fairness.exposure import Discount
 
@@ -92,12 +92,3 @@ def test_what_is_wrong_with_a_text_is_said(text: str, words: str) -> None:
         parse_measures(text)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("kind", [*KINDS.values(), PRODUCT], ids=lambda kind: kind.name)
-def test_each_says_what_it_is(kind: Kind) -> None:
-    example = parse_measure(kind.example)
-    assert example.kind is kind
-    assert str(example) == kind.example
-    assert example.needs
-    assert len(kind.summary) > 10

@@ -419,9 +419,6 @@ WHOLE: dict[str, Any] = {
 }
 
 
-NONE = float("nan")
-
-
 def labelled(patterns: Any, *rows: int) -> Any:
     return {"gender": {"patterns": patterns, "rows": [*rows]}}
 
@@ -429,18 +426,13 @@ def labelled(patterns: Any, *rows: int) -> Any:
 @pytest.mark.parametrize(
     ("name", "values", "words"),
     [
-        ("query", [""], "at least 1 character"),
-        ("status", ["lost"], "'ok', 'empty' or 'failed'"),
         ("status", ["empty"], "the status is 'empty' with 2 ids"),
         ("ids", [()], "the status is 'ok' with 0 ids"),
-        ("levels", [{"g": NONE}], "finite number"),
         ("others", [("a",), ("c", "c")], "has an id twice"),
         ("relevance", [(0.5, 0.5), (0.5, 0.5, 1.5)], "one number from 0 to 1"),
         ("groups", [labelled([[1]], *it) for it in ((0, 0), (0, 0, 1), (0, 0, -1))], "of the pool"),
         ("groups", [labelled([[2]], 0, 0, 0), labelled([[1], [0, 1]], 0, 0, 1)], "not shares"),
-        ("groups", [labelled([[1, NONE]], 0, 0, 0)], "finite number"),
-        ("hidden", [-1], "greater than or equal to 0"),
-        ("strange", [1], "not permitted"),
+        ("groups", [labelled([[1, float("nan")]], 0, 0, 0)], "finite number"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(

@@ -15,13 +15,11 @@ from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import Collection
-from fairqr.evaluation.collections.finding import find_collection, import_collection
 from fairqr.evaluation.probes import collection as probes
 from fairqr.evaluation.probes.collection import CELLS, GROUP_KINDS, ProbeQuery, planned_pairs
 from tests.unit.evaluation.probes.made import draw, listwise, people, query_of, write_collection
 from tests.unit.evaluation.watching import Watcher
 
-SUBSET = Path(__file__).parents[5] / "shared" / "data" / "trec2022"
 GENDERS = {"female": 1, "male": 0, "other": -1, None: -1, "both": -1, "rather": 1}
 LABELS = {"both": ["female", "male"], "rather": {"female": 2, "male": 1}}
 """By a name, what stands in a document, and on which side of «female vs male» it then is."""
@@ -130,14 +128,6 @@ def test_each_document_is_drawn_equally_often(tmp_path: Path) -> None:
     # Each of the 15 pairs 40 times, within five standard deviations (6.1).
     assert len(pairs) == 15
     assert all(abs(count - 40) < 31 for count in pairs.values())
-
-
-@pytest.mark.skipif(not SUBSET.is_dir(), reason=f"{SUBSET} is absent")
-def test_the_joined_subset_of_2022(tmp_path: Path) -> None:
-    """Human judgements: 23 topics, each with women and men that are relevant."""
-    folder, _ = import_collection("trec2022-subset", [SUBSET], "trec2022", data=tmp_path)
-    told = draw(find_collection(folder)).manifest
-    assert (told.queries, told.dropped, sum(told.items.values())) == (23, 0, 4481)
 
 
 @pytest.mark.parametrize("order", ["shuffled", "discriminatory"])

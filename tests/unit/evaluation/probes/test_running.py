@@ -9,12 +9,9 @@ import pytest
 
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError
-from fairqr.cli.options import read_parameters
-from fairqr.evaluation.experiments.catalogue import SHIPPED, read_experiment
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.probes.running import ProbePlan, make_probe_plan, remaining_cost
-from fairqr.evaluation.probes.specification import ListwiseExperiment, LoraExperiment
 from fairqr.evaluation.probes.store import PairRecord, ProbeStore
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.probes.made import listwise, lora, pairwise, people, write_collection
@@ -114,17 +111,3 @@ def test_what_is_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
         listwise(**wrong)
     with pytest.raises(ValueError, match="only a causal model of transformers can be tuned"):
         lora(model="openai:gpt-4o")
-
-
-def test_the_shipped_experiments_on_rankers_can_be_read() -> None:
-    """And those of the paper ask with its settings; several groups can be named by --set."""
-    specs = {name: read_experiment(name).spec() for name in SHIPPED}
-    read = {name: it for name, it in specs.items() if it.kind.startswith(("llm", "lora"))}
-    assert len(read) == 4
-    assert read["window_size"].windows == ("5/1", "10/5", "10/3", "20/10")
-    tuned = read["lora"]
-    assert isinstance(tuned, LoraExperiment)
-    assert (tuned.rank, tuned.batch, tuned.learning_rate, tuned.train_share) == (1, 4, 0.003, 0.8)
-    named = ["gender=female", "continent=not Europe"]
-    values = read_parameters([ListwiseExperiment], [f"sources={it}" for it in named])
-    assert listwise(**values).sources == read["llm_listwise"].sources == tuple(named)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from fairqr.base.errors import InputError, ModelError, PromptError
-from fairqr.evaluation.experiments.catalogue import read_experiment
 from fairqr.evaluation.rag import running as rag
 from fairqr.evaluation.rag.measures import measure_fair_rag
 from fairqr.evaluation.rag.running import Answerer, RagPlan
@@ -258,14 +257,3 @@ def test_the_plan_names_what_was_asked_with() -> None:
     assert (manifest.collections, [*manifest.prompts]) == ({"letters": "f0"}, ["answer=v1"])
     with pytest.raises(PromptError, match="There is no prompt"):
         plan_of(query_of("q0"), prompts={"limp5": "v1"})
-
-
-def test_the_shipped_experiments_are_the_papers_and_one_for_a_laptop() -> None:
-    paper = read_experiment("fair_rag").spec()
-    assert (paper.retrievers, paper.alphas) == (("bm25", "splade", "contriever"), (1, 2, 4, 8))
-    assert (paper.samples, paper.answered, paper.k, paper.queries) == (100, 100, 5, 1000)
-    assert len(paper.draws) == (3 * 5 + 1) * len(paper.seeds) > 16, "it repeats its sampling"
-    small = read_experiment("fair_rag").spec(small=True)
-    (found,) = rag.open_collections(small).values()
-    assert (found.name, len(found.queries)) == ("notables", small.queries)
-    assert {len(query.pool) for query in found.queries} == {small.pool}
