@@ -143,6 +143,9 @@ def test_a_model_that_goes_away_ends_the_run_and_leaves_no_failures(
     assert 8 <= len(kept) <= 15
     assert f"{32 - len(kept)} of 32 pairs are not done, the last" in run.stderr.splitlines()[-1]
     assert {(it.protected_first, it.unprotected_first) for it in kept} == {("protected",) * 2}
+    with ProbeStore(folder).locked():
+        second = quick(*arguments)
+    assert "Another process runs the experiment in" in second.stderr.splitlines()[-1]
     model_server.does(weighing(women))
     assert "favours female" in quick(*arguments).stdout
     # What was answered is not asked again, though a pair may have been half answered. Requests that

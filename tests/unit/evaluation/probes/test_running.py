@@ -12,7 +12,7 @@ from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.probes.running import ProbePlan, make_probe_plan, remaining_cost
-from fairqr.evaluation.probes.store import PairRecord, ProbeStore
+from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.probes.made import listwise, lora, pairwise, people, write_collection
 
@@ -30,27 +30,11 @@ async def plan_of(experiment: Any, **options: Any) -> ProbePlan:
     return await make_probe_plan(experiment, PROMPTS, StageWatcher(), **options)
 
 
-async def test_each_question_costs_and_what_is_kept_does_not(
-    folk: dict[str, Any], tmp_path: Path
-) -> None:
-    """Two orders for each pair; a list has its windows."""
-    plan = await plan_of(pairwise(**folk, models=("openai:a", "openai:b"), pairs=2))
-    store = ProbeStore(tmp_path / "run")
-    whole = remaining_cost(plan, PROMPTS, store)
-    # Two models, three queries, two kinds, two pairs, two orders.
-    assert whole.calls == 2 * 3 * 2 * 2 * 2
-    assert whole.tokens > 50 * whole.calls
-    store.start(plan.manifest, plan.collections)
-    lines = store.lines("pairs")
-    with lines.writing():
-        for task in plan.tasks[:2]:
-            key = dict(zip(PairRecord.keys, task.key, strict=True))
-            lines.add(PairRecord(**key, protected_first="protected", unprotected_first="refused"))
-    assert remaining_cost(plan, PROMPTS, store).calls == whole.calls - 2 * 2
+async def test_windows_and_comparisons_of_a_list_cost(folk: dict[str, Any], tmp_path: Path) -> None:
+    """Windows at 4, 2 and 0 of eight items, and one of all; a sort takes at most 17 comparisons."""
     rankers = ["initial", "openai:a", "pairwise:openai:b", "monot5"]
     named = {"rankers": rankers, "windows": ["4/2", "8/4"], "askers": ["neutral"]}
     plan = await plan_of(listwise(**folk, **named))
-    # Windows at 4, 2 and 0 of eight items, and one of all; a sort takes at most 17 comparisons.
     cost = remaining_cost(plan, PROMPTS, ProbeStore(tmp_path / "lists"))
     assert cost.calls == 3 * (3 + 1 + 2 * 17)
     assert [it.partition("=")[0] for it in plan.manifest.prompts] == ["listwise", "pairwise"]

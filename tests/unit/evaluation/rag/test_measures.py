@@ -296,13 +296,10 @@ def test_groups_get_what_their_documents_get_with_seeds_averaged_first(run: Made
 # --- frames ---------------------------------------------------------------------------------------
 
 
-def test_all_frames_are_given_by_name_and_in_order(run: Made) -> None:
+def test_what_each_generator_labelled_is_counted(run: Made) -> None:
     with pytest.raises(InputError, match="no rankings yet"):
         measures.measure_fair_rag(run.manifest, [], run.collections)
-    frames = run.measured().frames
-    assert list(frames) == ["values", "reasons", "means", "groups", "group_measures", "labels"]
-    assert list(frames["values"].policy.unique()) == ["α = 2", "deterministic", "oracle"]
-    label = frames["labels"].iloc[0].to_dict()
+    label = run.measured().frames["labels"].iloc[0].to_dict()
     numbers = {"labelled": 8, "kept": 7, "documents": 42, "unlabelled": 0, "useful": 17}
     assert label.items() >= (numbers | {"model_calls": 56, "useful_mean": 17 / 7}).items()
     assert label["dropped"] == {"fewer than 2 useful documents": 1}

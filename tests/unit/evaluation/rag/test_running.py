@@ -125,6 +125,8 @@ async def test_concurrency_and_where_it_stopped_change_nothing(tmp_path: Path) -
     running = Running(tmp_path / "two", plan._replace(tasks=plan.tasks[:3]))
     await running.run(first, LetterJudge(), at_once=8)
     running.plan = plan
+    with running.store.locked(), pytest.raises(InputError, match="Another process runs"):
+        await running.run(second)
     assert await running.run(second, LetterJudge(), at_once=8) == whole
     assert running.watcher.stages[1] == ("queries", 5, 3)
     assert {question for question, _ in second.asked} == {"What of q3?", "What of q4?"}
