@@ -311,12 +311,8 @@ def test_experiments_run_and_are_reported(
     assert quick(*run("listwise", *groups)).code == 0
     kept = ProbeStore(folk.parent / "listwise").manifest()
     assert (kept.experiment.seed, kept.collections[0].sides.words) == (2, ("male", "female"))
-    for wrong, said in (
-        (["--set", "retriever=bm25"], "There is no parameter 'retriever'"),
-        (["--set", "seed=1"], "'seed' is set twice"),
-        (["--labels", folk], "takes --labels; leave it out"),
-    ):
-        assert said in quick(*run("listwise", *groups, *wrong)).complaint()
+    complaint = quick(*run("listwise", *groups, "--labels", folk)).complaint()
+    assert "takes --labels; leave it out" in complaint
     listed = quick("experiment", "run", "llm_listwise", "--set", "help").stdout
     assert "\n  askers\n" in listed
     assert "'gender=female'" in listed
