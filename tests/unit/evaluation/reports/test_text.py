@@ -24,3 +24,10 @@ def test_markdown_shows_any_text_as_it_stands(given_text: str) -> None:
     assert [said[0], said[1], said[2], said[5]] == [text.plain(given_text).strip()] * 4
     kinds = {child.type for token in inline for child in token.children or ()}
     assert kinds <= {"text", "text_special"}
+
+
+def test_what_no_recorded_report_has() -> None:
+    """A rounded zero has no sign, and thousands are set apart."""
+    assert [text.difference(it) for it in (0.0, -0.00001)] == ["0.0000"] * 2
+    assert text.amounts([1250.0, 2.0]) == "1,250 / 2"
+    assert text.counted(1200, "search", "searches") == "1,200 searches"
