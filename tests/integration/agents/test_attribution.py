@@ -61,15 +61,18 @@ class TestCheck:
             ),
             (["none.jsonl"], "none.jsonl cannot be read"),
             (["EMPTY"], "has no pairs"),
+            (["BAD"], "line 3: entailed: Input should be a valid boolean"),
         ],
     )
     def test_what_is_wrong_is_one_sentence(
         self, quick: Main, toy: Path, arguments: list[str], words: str
     ) -> None:
         """On stderr, with exit code 2, and nothing is remembered."""
-        empty = toy.with_name("empty.jsonl")
+        empty, bad = (toy.with_name(f"{name}.jsonl") for name in ("empty", "bad"))
         empty.write_text("")
-        files = {"PAIRS": str(toy), "EMPTY": str(empty)}
+        good = toy.read_text().splitlines()[0]
+        bad.write_text(f"{good}\n\n{good.replace('true', '1')}\n")
+        files = {"PAIRS": str(toy), "EMPTY": str(empty), "BAD": str(bad)}
         run = quick("attribution", "check", *(files.get(word, word) for word in arguments))
         assert words in run.complaint()
         assert not (toy.parent / "data").exists()

@@ -22,7 +22,6 @@ from fairqr.agents.models.local import (
 )
 from fairqr.agents.models.replies import Question
 from fairqr.agents.ranking.listwise import ListwiseRanker
-from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.agents.ranking.rankers import RankerOptions, RankItem
 from fairqr.agents.refiner import LLMRefiner, RefinementRequest
 from fairqr.base.errors import ModelUnavailableError
@@ -240,24 +239,3 @@ async def test_it_answers_lists(model_cache: Path) -> None:
     assert (found.asked, found.failures, found.warnings) == (2, {}, ())
     assert sorted(found.order) == list(range(8))
     assert found.usage.model_calls == 2
-
-
-@pytest.mark.model
-async def test_two_examples_weaken_the_pull_of_the_first_place(model_cache: Path) -> None:
-    """Without them the embedded model says A whatever it is asked."""
-    model = ChatModel(f"local:{MODEL}", timeout=PATIENCE)
-    pair = (
-        RankItem("1", "Tulips", "Flowers that gardeners plant in autumn."),
-        RankItem("2", "Locomotives", "Engines that pull trains over rails."),
-    )
-    means = {}
-    for version in ("v1", "v2"):
-        prompt = PromptLibrary().get("pairwise", version)
-        asked = PairwiseJudge(model, prompt, RankerOptions(length=160))
-        found = [await asked.compare(query, pair) for query in ("gardening", "railways")]
-        replies = [each for pair in found for each in (pair.one_first, pair.other_first)]
-        assert asked.asks_by == "probabilities"
-        assert {each.status for each in replies} == {"ok"}
-        means[version] = sum(each.log_odds or 0 for each in replies) / len(replies)
-    assert means["v1"] > 1
-    assert abs(means["v2"]) < means["v1"] / 2

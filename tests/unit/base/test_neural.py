@@ -47,15 +47,6 @@ async def test_a_model_is_loaded_once_and_let_go(encoder: Path) -> None:
     assert (await load_pretrained("AutoModel", str(encoder))).model is not kept, "loaded again"
 
 
-async def test_inference_keeps_no_gradients(encoder: Path) -> None:
-    loaded = await load_pretrained("AutoModel", str(encoder))
-    words = loaded.tokenizer("a b", return_tensors="pt")
-    states = (await loaded.run(lambda: loaded.model(**words))).last_hidden_state
-    assert states.is_inference()
-    assert not states.requires_grad
-    assert loaded.model(**words).last_hidden_state.requires_grad, "it would otherwise"
-
-
 @pytest.mark.parametrize(
     ("kind", "left_out"),
     [

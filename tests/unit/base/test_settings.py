@@ -8,7 +8,7 @@ import pytest
 
 from fairqr.base import settings
 from fairqr.base.errors import ConfigError
-from fairqr.base.settings import SETTINGS, Found, ValueSource, find, is_on, path_of, variable_of
+from fairqr.base.settings import SETTINGS, ValueSource, find, is_on, path_of, variable_of
 
 
 @pytest.fixture(autouse=True)
@@ -90,19 +90,6 @@ class TestTheFile:
         monkeypatch.setenv("FAIRQR_CONFIG", str(tmp_path))
         with pytest.raises(ConfigError, match="Is a directory"):
             find("model")
-
-    def test_the_usual_place_is_the_users_and_may_be_empty(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        monkeypatch.delenv("FAIRQR_CONFIG")
-        monkeypatch.setenv("HOME", str(tmp_path))
-        monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-        place = settings.config_path()
-        assert tmp_path in place.parents
-        assert find("model").source == ValueSource()
-        place.parent.mkdir(parents=True)
-        place.write_text('model = "openai:x"')
-        assert find("model") == Found("openai:x", ValueSource("file", str(place)))
 
 
 def test_unknown_variables_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

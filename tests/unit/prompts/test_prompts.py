@@ -209,19 +209,8 @@ class TestContracts:
         [
             ("refine", "query group mood", {}, "'mood'; it takes 'query group "),
             ("refine", "query", {}, "about the placeholder 'group'; it takes"),
-            (
-                "refine",
-                "query group",
-                {"output": ["keywords", "mood"]},
-                "the output 'mood'; it takes",
-            ),
-            ("lamp3", "question documents", {}, "of the item 'score, text'; it"),
-            (
-                "lamp3",
-                "question documents",
-                {"item": "{score}"},
-                "item 'text'; it takes",
-            ),
+            ("refine", "query group", {"output": ["keywords", "mood"]}, "the output 'mood'; it"),
+            ("lamp3", "question documents", {"item": "{score}"}, "item 'text'; it takes"),
             ("poem", "query", {}, f"unknown kind; choose one of {', '.join(sorted(CONTRACTS))}."),
         ],
     )

@@ -136,29 +136,6 @@ class TestWriting:
         assert "No time was left to ask the model" in over.message
 
 
-class TestKeeping:
-    async def test_replies_are_kept_by_weights_prompt_and_values(
-        self, tiny_causal: Path, tmp_path: Path
-    ) -> None:
-        folder = tmp_path / "model"
-        shutil.copytree(tiny_causal, folder)
-        cache = ReplyCache(tmp_path / "replies.sqlite")
-        first = await CausalModel(str(folder), cache=cache).weigh(question(), ("A", "B"))
-        model = CausalModel(str(folder), cache=cache)
-        again = await model.weigh(question(), ("A", "B"))
-        assert (again.probabilities, again.mass) == (first.probabilities, first.mass)
-        assert (again.usage.model_calls, again.usage.cached_calls) == (0, 1)
-        assert again.usage.cached_tokens == first.usage.prompt_tokens
-        assert model.context_tokens is None, "a reply that is kept needs no model"
-        for other in (question(), question("users"), question(seed=3), question(max_tokens=3)):
-            assert (await model.write(other)).usage.model_calls == 1
-        assert (await model.weigh(question(), ("B", "A"))).usage.model_calls == 1
-        # Weights that change under the same name are another model.
-        (folder / "note.txt").write_text("trained on")
-        other_weights = CausalModel(str(folder), cache=cache)
-        assert (await other_weights.weigh(question(), ("A", "B"))).usage.model_calls == 1
-
-
 class TestPrompts:
     def test_a_template_is_followed_and_no_document_ends_its_message(
         self, tiny_causal: Path
