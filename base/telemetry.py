@@ -157,15 +157,13 @@ class Span:
         Args:
             name: The measure, such as ``divergence``.
             score: Its value, or None if it has none.
-            more: ``label``, a word that says what the score means, from a small set;
-                ``explanation``, a sentence without content of users, documents or models; and
-                further attributes by their full names: ``error.type`` if the evaluation failed.
+            more: ``label``, a word that says what the score means, from a small set; and further
+                attributes by their full names: ``error.type`` if the evaluation failed.
         """
         said = {
             "gen_ai.evaluation.name": name,
             "gen_ai.evaluation.score.value": score,
             "gen_ai.evaluation.score.label": more.pop("label", None),
-            "gen_ai.evaluation.explanation": more.pop("explanation", None),
         }
         self.event(EVALUATION, **said, **more)
 

@@ -182,6 +182,9 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
         ("fairqr.rerank", "divergence"),
         ("fairqr.attribute", "attribution"),
     }
+    assert 0 < dict(evaluations)["fairqr.measure"]["gen_ai.evaluation.score.value"] < 1
+    labels = {it["gen_ai.evaluation.score.label"] for step, it in evaluations if "attri" in step}
+    assert labels <= {"attributed", "not_attributed"}
 
 
 @pytest.mark.parametrize("content", [False, True])
@@ -239,12 +242,20 @@ async def test_a_failing_model_is_an_error_without_a_word_of_content(
 
 
 async def test_a_run_continues_the_trace_that_it_was_asked_in(
-    exported: Exported, model_server: ModelServer, corpus: Path, tmp_path: Path
+    exported: Exported,
+    model_server: ModelServer,
+    corpus: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A run in the background, by what was kept of the request, is in the caller's trace."""
-    caller = f"00-{'ab' * 16}-{'cd' * 8}-01"
-    with continued({"traceparent": caller}), span("request", kind="server"):
+    """A run in the background, by what was kept of the request, is in the caller's trace.
+
+    Nothing else that the caller sent is read or logged.
+    """
+    caller = {"Traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01", "TraceState": "a=\x00"}
+    with continued(caller), span("request", kind="server"):
         kept = json.loads(json.dumps(carrier()))
+    assert (carrier(), caplog.text) == ({}, "")
     model_server.does(replying)
     with continued(kept), record_to(tmp_path / "trace.jsonl"):
         await run_all(model_server, corpus)

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
-from fairqr.base.telemetry import carrier, continued, record_to, span
+from fairqr.base.telemetry import continued, record_to, span
 from tests.patience import PATIENCE
 
 PARENT = f"00-{'0a' * 16}-{'0b' * 8}-01"
@@ -78,22 +78,6 @@ class TestSpans:
 
 
 class TestEvents:
-    def test_a_score_is_an_event_of_its_span(self, exporter: InMemorySpanExporter) -> None:
-        with span("outer"), span("measure") as step:
-            step.evaluation("divergence", 0.25, label="above_threshold", explanation="a \ud800")
-            step.evaluation("attribution", None, **{"error.type": "timeout"})
-        measured, outer = exporter.get_finished_spans()
-        assert outer.events == ()
-        assert {it.name for it in measured.events} == {"gen_ai.evaluation.result"}
-        scored, failed = (dict(it.attributes or {}) for it in measured.events)
-        assert scored == {
-            "gen_ai.evaluation.name": "divergence",
-            "gen_ai.evaluation.score.value": 0.25,
-            "gen_ai.evaluation.score.label": "above_threshold",
-            "gen_ai.evaluation.explanation": "a ?",
-        }
-        assert failed == {"gen_ai.evaluation.name": "attribution", "error.type": "timeout"}
-
     def test_a_caller_that_does_not_sample_gets_none(
         self, exporter: InMemorySpanExporter, tmp_path: Path
     ) -> None:
@@ -115,24 +99,6 @@ class TestEvents:
 
 
 class TestContinuing:
-    def test_what_is_kept_of_a_step_leads_back_to_it(
-        self, exporter: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """Elsewhere and later; nothing else that a stranger sent is read or logged."""
-        assert carrier() == {}
-        with continued({"Traceparent": PARENT, "TraceState": "a=\x00"}), span("first"):
-            kept = carrier()
-        assert carrier() == {}
-        with continued(kept), span("second"):
-            pass
-        first, second = exporter.get_finished_spans()
-        assert first.context.trace_id == second.context.trace_id == int("0a" * 16, 16)
-        assert first.parent is not None
-        assert first.parent.span_id == int("0b" * 8, 16)
-        assert second.parent is not None
-        assert second.parent.span_id == first.context.span_id
-        assert caplog.text == ""
-
     @pytest.mark.parametrize(
         "headers",
         [
