@@ -54,12 +54,6 @@ class PairOutcome:
         return self.protected_first, self.unprotected_first
 
     @property
-    def balance(self) -> float | None:
-        """The log-odds of the protected item, summed over both orders; None if one is missing."""
-        one, other = self.log_odds
-        return None if one is None or other is None else one - other
-
-    @property
     def winner(self) -> str | None:
         """``protected`` or ``unprotected`` if that item is preferred both times, or else None."""
         one, other = self.replies

@@ -59,6 +59,8 @@ class TestTheFile:
     @pytest.mark.parametrize(
         ("content", "words"),
         [
+            (None, r"cannot be read .*No such file"),
+            (b"model = '\xff'", r"cannot be read .*utf-8.*fix it"),
             ("model = \n", r"cannot be read \(.*line 1"),
             ("x = " + "[" * 100_000, "cannot be read"),
             ("modle = 'a'\n", r"has 'modle', which is no setting; did you mean 'model'"),
@@ -70,26 +72,15 @@ class TestTheFile:
         ],
     )
     def test_what_is_wrong_is_told_in_a_sentence(
-        self, content: str, words: str, settings_file: Path
+        self, content: str | bytes | None, words: str, settings_file: Path
     ) -> None:
-        settings_file.write_text(content)
+        if content is not None:
+            settings_file.write_bytes(content if isinstance(content, bytes) else content.encode())
         with pytest.raises(ConfigError, match=words) as caught:
             find("corpus")
         assert str(settings_file) in str(caught.value)
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 500
-
-    def test_what_cannot_be_read_is_told(
-        self, settings_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        with pytest.raises(ConfigError, match=r"cannot be read .*No such file"):
-            find("model")
-        settings_file.write_bytes(b"model = '\xff'")
-        with pytest.raises(ConfigError, match=r"cannot be read .*utf-8.*fix it"):
-            find("model")
-        monkeypatch.setenv("FAIRQR_CONFIG", str(tmp_path))
-        with pytest.raises(ConfigError, match="Is a directory"):
-            find("model")
 
 
 def test_unknown_variables_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

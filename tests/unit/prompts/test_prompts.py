@@ -166,12 +166,6 @@ class TestRendering:
         (message,) = a_prompt("{a}|{{a}}|{b}", "a", "b").render({"a": a, "b": b})
         assert message == {"role": "user", "content": f"{a}|{{a}}|{b}"}
 
-    def test_an_item_is_filled_from_a_document(self) -> None:
-        """Braces in the document are text; what it has besides does not matter."""
-        template = a_prompt("{a}", "a", item="{title}: {text}")
-        assert template.item_variables == ("text", "title")
-        assert template.render_item({"title": "{text}", "text": "b", "x": ""}) == "{text}: b"
-
     @pytest.mark.parametrize(
         ("old", "new", "words"),
         [
@@ -370,11 +364,3 @@ class TestRoom:
         ):
             values = PromptBudget(room, limit, len, whole(len)).fill(TEMPLATE, "abcdefghij", [])
             assert values == {"question": question, "documents": NO_DOCUMENTS}
-
-
-class TestEstimate:
-    @given(TEXTS, TEXTS)
-    def test_a_longer_text_has_no_fewer_tokens(self, text: str, more: str) -> None:
-        """Else cutting could not search."""
-        assert estimated_tokens(text) <= estimated_tokens(text + more)
-        assert estimated_tokens("") == 0
