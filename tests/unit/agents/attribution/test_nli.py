@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from fairqr.agents.attribution.attributor import AttributorName, Entailment, Pair
 from fairqr.agents.attribution.nli import OVERLAP, TransformersAttributor, windows_of
 from fairqr.base.errors import ModelUnavailableError
-from tests.unit.agents.attribution.tiny_nli import LONGEST, WORDS, relabelled
+from tests.unit.agents.attribution.tiny_nli import WORDS, relabelled
+from tests.unit.agents.ranking.tiny_models import LIMIT
 
 torch = pytest.importorskip("torch", reason="needs the extra neural")
 transformers = pytest.importorskip("transformers", reason="needs the extra neural")
@@ -55,9 +56,10 @@ def probabilities(model: Any, inputs: Any) -> list[float]:
 
 def by_hand(tokenizer: Any, model: Any, pair: Pair) -> tuple[float, bool]:
     """The greatest probability of all windows, one at a time."""
-    windows = windows_of(pair, tokenizer, LONGEST)
+    windows = windows_of(pair, tokenizer, LIMIT)
     assert not isinstance(windows, Entailment)
-    every = [probabilities(model, {"input_ids": torch.tensor([it["input_ids"]])}) for it in windows]
+    inputs = [{name: torch.tensor([held]) for name, held in it.items()} for it in windows]
+    every = [probabilities(model, it) for it in inputs]
     return max(it[2] for it in every), any(it[2] > max(it[:2]) for it in every)
 
 
@@ -111,7 +113,7 @@ class TestVerdicts:
         statuses = ["empty_answer", "empty_document", "answer_too_long"]
         assert [verdict.status for verdict in verdicts] == statuses
         assert all(verdict.attributed is None and verdict.message for verdict in verdicts)
-        assert (good.status, "only accepts 64 in all" in verdicts[2].message) == ("ok", True)
+        assert (good.status, "only accepts 48 in all" in verdicts[2].message) == ("ok", True)
         assert await attributor(tiny_nli).judge([]) == []
 
 
@@ -123,15 +125,16 @@ class TestWindows:
     ) -> None:
         """None is longer than the model takes, and neighbours share what they should."""
         tokenizer, _ = parts
-        cut = windows_of(Pair(premise, answer), tokenizer, LONGEST)
+        cut = windows_of(Pair(premise, answer), tokenizer, LIMIT)
         assert not isinstance(cut, Entailment)
         document = tokenizer.encode(premise, add_special_tokens=False)
         said = tokenizer.encode(answer, add_special_tokens=False)
-        bodies = [list(window["input_ids"][1 : -len(said) - 3]) for window in cut]
-        whole = [[0, *body, 2, 2, *said, 2] for body in bodies]
+        bodies = [list(window["input_ids"][1 : -len(said) - 2]) for window in cut]
+        begin, end = tokenizer.cls_token_id, tokenizer.sep_token_id
+        whole = [[begin, *body, end, *said, end] for body in bodies]
         assert [list(window["input_ids"]) for window in cut] == whole
-        assert all(len(window["input_ids"]) <= LONGEST for window in cut)
-        shared = min(OVERLAP, (LONGEST - len(said) - 4) // 2)
+        assert all(len(window["input_ids"]) <= LIMIT for window in cut)
+        shared = min(OVERLAP, (LIMIT - len(said) - 3) // 2)
         joined = bodies[0]
         for body in bodies[1:]:
             assert joined[-shared:] == body[:shared]
@@ -173,7 +176,7 @@ class TestLabels:
         shutil.copytree(tiny_nli, sick)
         model = transformers.AutoModelForSequenceClassification.from_pretrained(tiny_nli)
         with torch.no_grad():
-            model.classifier.out_proj.bias.fill_(float("nan"))
+            model.classifier.bias.fill_(float("nan"))
         model.save_pretrained(sick)
         (verdict,) = await attributor(sick).judge(EASY[:1])
         assert (verdict.status, verdict.score) == ("parse_error", None)

@@ -1,4 +1,4 @@
-"""A tiny RoBERTa that tells entailment from the rest by a toy rule, made and saved on the spot.
+"""A tiny BERT that tells entailment from the rest by a toy rule, made and saved on the spot.
 
 A premise with ``gold`` entails anything, one with ``mud`` contradicts it, any other is neutral,
 whatever the hypothesis is.
@@ -9,28 +9,15 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.unit.agents.ranking.tiny_models import save_bert
+
 LABELS = ("CONTRADICTION", "NEUTRAL", "ENTAILMENT")
-LONGEST = 64
 STEPS = 250
 WORDS = "gold mud river stone tree cloud the a of was seen near old new house road said they"
-
-
-def _tokenizer(folder: Path) -> Any:
-    """A byte-level BPE tokenizer, trained on the words above, with RoBERTa's special tokens."""
-    from tokenizers import ByteLevelBPETokenizer
-    from transformers import RobertaTokenizerFast
-
-    raw = ByteLevelBPETokenizer()
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    raw.train_from_iterator([WORDS] * 5, 320, special_tokens=special, show_progress=False)
-    folder.mkdir(parents=True, exist_ok=True)
-    raw.save_model(str(folder))
-    return RobertaTokenizerFast.from_pretrained(folder, model_max_length=LONGEST)
 
 
 def _examples(stream: np.random.Generator, number: int) -> tuple[list[str], list[str], list[int]]:
@@ -55,27 +42,23 @@ def _examples(stream: np.random.Generator, number: int) -> tuple[list[str], list
 def save_tiny_nli(folder: Path) -> Path:
     """Make, train and save the model with its tokenizer (3 s)."""
     import torch
-    from transformers import RobertaConfig, RobertaForSequenceClassification
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    tokenizer = _tokenizer(folder)
+    save_bert(
+        folder,
+        "BertForSequenceClassification",
+        WORDS,
+        **{"hidden_size": 32, "intermediate_size": 64, "initializer_range": 0.02},
+        **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+        id2label=dict(enumerate(LABELS)),
+        label2id={label: index for index, label in enumerate(LABELS)},
+    )
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).train()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # several would wait for each other over sums this small
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        config = RobertaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=64,
-            max_position_embeddings=LONGEST + 2,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-            pad_token_id=1,
-            id2label=dict(enumerate(LABELS)),
-            label2id={label: index for index, label in enumerate(LABELS)},
-        )
-        model = RobertaForSequenceClassification(config)
         optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
         stream = np.random.default_rng(0)
         for _ in range(STEPS):
@@ -87,7 +70,6 @@ def save_tiny_nli(folder: Path) -> Path:
             optimiser.step()
     torch.set_num_threads(threads)
     model.eval().save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
     return folder
 
 
@@ -105,12 +87,12 @@ def relabelled(source: Path, folder: Path, order: Sequence[int], names: Sequence
 
     shutil.copytree(source, folder)
     model = AutoModelForSequenceClassification.from_pretrained(source)
-    old = model.classifier.out_proj
+    old = model.classifier
     new = torch.nn.Linear(old.in_features, len(order))
     with torch.no_grad():
         new.weight.copy_(old.weight[list(order)])
         new.bias.copy_(old.bias[list(order)])
-    model.classifier.out_proj = new
+    model.classifier = new
     model.config.id2label = dict(enumerate(names))
     model.config.label2id = {name: index for index, name in enumerate(names)}
     model.save_pretrained(folder)

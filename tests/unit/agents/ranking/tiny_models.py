@@ -184,14 +184,14 @@ def save_t5(folder: Path, text: str = TEXT, size: int = 400, limit: int | None =
     return folder
 
 
-def save_bert(folder: Path, kind: str, **more: Any) -> Path:
-    """Save a BERT of two layers, as a class of transformers."""
+def save_bert(folder: Path, kind: str, text: str = TEXT, **more: Any) -> Path:
+    """Save a BERT of two layers that knows the words of a text, as a class of transformers."""
     import torch
     import transformers
 
     folder.mkdir(parents=True, exist_ok=True)
     letters = "abcdefghijklmnopqrstuvwxyz"
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(set(TEXT.lower().split()))]
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(set(text.lower().split()))]
     words += [letter for letter in letters if letter not in words]
     words += [f"##{letter}" for letter in letters]
     (folder / "vocab.txt").write_text("\n".join(words) + "\n")
@@ -200,15 +200,13 @@ def save_bert(folder: Path, kind: str, **more: Any) -> Path:
     ).save_pretrained(folder)
     with torch.random.fork_rng():
         torch.manual_seed(7)
+        size = {"hidden_size": 16, "intermediate_size": 32, "initializer_range": 0.8}
         config = transformers.BertConfig(
             vocab_size=len(words),
-            hidden_size=16,
             num_hidden_layers=2,
             num_attention_heads=2,
-            intermediate_size=32,
             max_position_embeddings=LIMIT,
-            initializer_range=0.8,
-            **more,
+            **size | more,
         )
         getattr(transformers, kind)(config).eval().save_pretrained(folder)
     return folder
