@@ -261,13 +261,11 @@ class PairwiseRanker:
     """Orders items by a judge's comparisons of pairs.
 
     With ``all`` pairs, an item's score is its number of wins, plus ½ for each pair that nobody
-    wins. ``sorting`` is a merge sort. ``sliding`` makes passes from the end to the beginning. Each
-    pass carries the best remaining item to its place, so as many top places are right as there are
-    passes. If nobody wins, the order stays.
+    wins. ``sorting`` is a merge sort. If nobody wins, the order stays.
 
     Args:
         judge: Compares two items.
-        options: The strategy, its passes, and how many comparisons run at the same time.
+        options: The strategy, and how many comparisons run at the same time.
     """
 
     def __init__(self, judge: PairwiseJudge, options: RankerOptions) -> None:
@@ -278,9 +276,7 @@ class PairwiseRanker:
     @property
     def name(self) -> str:
         """The model and the strategy, e.g. ``pairwise(local:smollm2-135m, sorting)``."""
-        strategy, passes = self._options.strategy, self._options.passes
-        which = f"{strategy} {passes}" if strategy == "sliding" else strategy
-        return f"pairwise({self.judge.model.name}, {which})"
+        return f"pairwise({self.judge.model.name}, {self._options.strategy})"
 
     async def start(self) -> None:
         """Start the model.
@@ -323,10 +319,8 @@ class PairwiseRanker:
         if self._options.strategy == "all":
             scores = await _wins(compare, len(items))
             order.sort(key=scores.__getitem__, reverse=True)
-        elif self._options.strategy == "sorting":
-            order = await _merge_sorted(compare, order)
         else:
-            await _slide(compare, order, self._options.passes)
+            order = await _merge_sorted(compare, order)
         failures = [it.failure for it in asked.values() if it.failure]
         warnings = self.judge.warnings
         flips = sum(it.flips for it in asked.values())
@@ -355,15 +349,12 @@ def most_comparisons(items: int, options: RankerOptions) -> int:
 
     Args:
         items: The number of items in the list.
-        options: The strategy and its passes. ``all`` always takes n(n−1)/2; the others may take
-            fewer.
+        options: The strategy. ``all`` always takes n(n−1)/2; a sort may take fewer.
     """
     if items < 2:
         return 0
     if options.strategy == "all":
         return items * (items - 1) // 2
-    if options.strategy == "sliding":
-        return sum(items - 1 - done for done in range(min(options.passes, items - 1)))
     halves = items // 2, items - items // 2
     return sum(most_comparisons(half, options) for half in halves) + items - 1
 
@@ -390,11 +381,3 @@ async def _merge_sorted(compare: Compare, places: list[int]) -> list[int]:
         wins = await compare(ahead[0], behind[0]) == behind[0]
         merged.append((behind if wins else ahead).pop(0))
     return merged + ahead + behind
-
-
-async def _slide(compare: Compare, order: list[int], passes: int) -> None:
-    """Make bubble passes in place; each pass ends one place later than the one before."""
-    for done in range(min(passes, len(order) - 1)):
-        for at in range(len(order) - 1, done, -1):
-            if await compare(order[at - 1], order[at]) == order[at]:
-                order[at - 1], order[at] = order[at], order[at - 1]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +39,6 @@ def run(
     options: LoraOptions = OPTIONS,
     stop_after: int | None = None,
     model: Any = None,
-    kill: bool = False,
 ) -> tuple[dict[str, Any], list[Step]]:
     """Train in a folder, and return the weights and the steps that were told."""
     steps: list[Step] = []
@@ -49,8 +46,6 @@ def run(
     def watch(*step: Any) -> None:
         steps.append(step)
         if step[0] == stop_after:
-            if kill:
-                os.kill(os.getpid(), signal.SIGKILL)
             raise StopError
 
     with adapted(model or tiny_llama(), options) as tuned:
