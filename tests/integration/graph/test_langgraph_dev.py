@@ -99,16 +99,3 @@ def test_studio_is_told_what_it_shows(server: str) -> None:
         asked = set(schemas["context_schema"]["properties"])
         assert {"attributes", "k", "method", "target", "prompts"} <= asked
         assert asked & {"answer", "probe"} == ({name} - {"search"})
-
-
-def test_its_steps_can_be_streamed(server: str) -> None:
-    request = {
-        "assistant_id": "search",
-        "input": {"query": "chemist"},
-        "context": {"attributes": ["gender"], "ask": "always"},
-        "stream_mode": "updates",
-    }
-    with httpx.stream("POST", f"{server}/runs/stream", json=request, timeout=PATIENCE) as answer:
-        text = "".join(answer.iter_text())
-    for node in SEARCH:
-        assert f'"{node}"' in text

@@ -31,7 +31,7 @@ from tests.integration.model_server import (
     says,
     write_people,
 )
-from tests.integration.page_service import environment, events_of, served, settings_for
+from tests.integration.page_service import environment, served, settings_for
 from tests.integration.service_client import (
     ACCEPT,
     INITIALIZE,
@@ -146,25 +146,6 @@ async def test_the_tools_say_what_they_take_and_that_they_change_nothing(agent: 
     assert audited.structured_content["findings"]
     assert agent.told[0][:2] == (1, 4)
     assert "gender female: exposure " in text_of(audited)
-
-
-async def test_an_audit_takes_no_longer_than_over_http(service: Served) -> None:
-    """Both ask the same queries once, after the libraries of audits have been imported."""
-    asked = {"queries": ["physicist", "workshop"], "attributes": ["gender"]}
-
-    def by_http() -> None:
-        place = service.client.post("/v1/audits", json={**asked, "intersections": False}).headers
-        with service.client.stream("GET", f"{place['location']}/events") as response:
-            assert [name for _, name, _ in events_of(response)][-1] == "end"
-        service.client.delete(place["location"])  # no other test sees it
-
-    async with Client(f"{service.url}/mcp") as client:
-        await client.call_tool("audit", asked)
-        begun = time.perf_counter()
-        await client.call_tool("audit", asked)
-        between = time.perf_counter()
-    await asyncio.to_thread(by_http)
-    assert between - begun < 3 * (time.perf_counter() - between)
 
 
 async def test_a_model_is_told_in_a_sentence_what_is_wrong(agent: Agent) -> None:

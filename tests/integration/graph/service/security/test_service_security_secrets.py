@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,10 +28,9 @@ from tests.integration.model_server import (
     says,
     search_arguments,
 )
-from tests.integration.page_service import MODEL_KEY, environment, events_of, run_command
+from tests.integration.page_service import MODEL_KEY, events_of, run_command
 from tests.integration.postgres_server import new_database
 from tests.integration.service_client import PHYSICIST, Served, a_service, answers_all
-from tests.patience import PATIENCE
 
 OTHER_KEY = "sk-CANARY-of-the-environment-0123"
 URL_PASSWORD = "CANARYinTheAddress"
@@ -170,24 +168,6 @@ def test_the_key_goes_to_its_own_address_alone(watched: Watched) -> None:
     for asked in service.model.asked:
         assert MODEL_KEY not in json.dumps(asked.headers)
         assert OTHER_KEY not in json.dumps(asked.headers)
-
-
-def test_a_database_that_cannot_be_opened_is_named_without_its_password(tmp_path: Path) -> None:
-    url = "postgresql://someone:CANARYpassword@127.0.0.1:1/none?application_name=CANARYtoo"
-    variables = {
-        "FAIRQR_CONFIG": "/dev/null",
-        "FAIRQR_DATA_DIR": str(tmp_path),
-        "FAIRQR_SERVICE_DATABASE": url,
-    }
-    for arguments in (["serve", "--port", "0", "--model", "feedback"], ["keys", "list"]):
-        given: Any = {"env": environment(variables), "capture_output": True, "text": True}
-        done = subprocess.run([Command.executable, *arguments], **given, timeout=PATIENCE)
-        printed, complaint = done.stdout, done.stderr
-        assert done.returncode == 2
-        assert complaint.splitlines()[-1].startswith("fairqr: ")
-        assert "Traceback" not in complaint
-        assert "CANARY" not in printed + complaint
-    assert "CANARY" not in run_command(variables, "config", "show")
 
 
 async def test_where_an_index_is_missing_is_for_the_log_alone(
