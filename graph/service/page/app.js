@@ -10,6 +10,7 @@ import { offerKey, setUpKey } from "./key.js";
 import { offered } from "./options.js";
 import { showRuns } from "./past.js";
 import { showRun } from "./run.js";
+import { linked } from "./share.js";
 
 const ID = "[0-9A-Za-z_-]{1,64}";
 const PAGES = ["search", "audits", "runs", "compare"];
@@ -17,10 +18,22 @@ const linkOf = (id) => `#/run/${id}`;
 let shown = null;
 let repeated = null; // the request of an audit to change and run again
 
-const form = setUpForm(async (kind, request) => {
-  const run = await json("/v1/runs", { method: "POST", body: { kind, request } });
-  location.hash = linkOf(run.id);
-});
+const begin = (kind, request) => json("/v1/runs", { method: "POST", body: { kind, request } });
+const form = setUpForm(async (kind, request) => { location.hash = linkOf((await begin(kind, request)).id); });
+
+/** Run what a link holds; going back in the history does not run it again. */
+async function runLinked({ kind, request }) {
+  try {
+    location.replace(linkOf((await begin(kind, request)).id));
+  } catch (error) {
+    say(error.message);
+  }
+}
+
+function say(problem) {
+  byId("form-problem").textContent = problem;
+  byId("form-problem").hidden = false;
+}
 
 function show(page) {
   for (const name of PAGES) byId(`${name}-page`).hidden = name !== page;
@@ -45,6 +58,7 @@ function route() {
   shown?.close();
   shown = null;
   const run = new RegExp(`^#/run/(${ID})$`).exec(location.hash);
+  const link = linked(location.hash);
   const two = new RegExp(`^#/compare/(${ID})/(${ID})$`).exec(location.hash);
   byId("welcome").hidden = Boolean(run);
   document.title = "fairqr";
@@ -69,6 +83,7 @@ function route() {
     byId("runs-page").focus();
   } else {
     show("search");
+    if (link) runLinked(link);
     // Not on a phone, where the keyboard would cover the page.
     if (window.matchMedia("(min-width: 56rem)").matches) byId("query").focus();
   }
@@ -91,9 +106,7 @@ async function offer() {
     const { key } = await json("/v1/me");
     if (key) offerKey();
   } catch (error) {
-    const problem = byId("form-problem");
-    problem.textContent = error.message;
-    problem.hidden = false;
+    say(error.message);
   }
 }
 

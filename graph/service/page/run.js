@@ -14,6 +14,7 @@ import { fillLines } from "./lines.js";
 import { probeView } from "./probe.js";
 import { sideBySide } from "./ranking.js";
 import { card } from "./rounds.js";
+import { copying } from "./share.js";
 import { apply, begun, rounds } from "./state.js";
 
 /** Show a run. The returned `close` stops following it, and does not stop the run. */
@@ -62,7 +63,7 @@ function parts(id, again, signal) {
   const cancel = el("button", { type: "button", class: "danger", hidden: true, on: { click: stop } }, "Cancel");
   const repeat = el("button", { type: "button", class: "quiet", hidden: true }, "Change and run again");
   const slots = Object.fromEntries(
-    ["problem", "warnings", "answer", "figures", "curve", "ranking", "facts"].map((name) =>
+    ["problem", "warnings", "answer", "figures", "curve", "ranking", "facts", "share"].map((name) =>
       [name, el("div", { class: `slot at-${name}` })]));
   const cards = el("ol", { class: "rounds", "aria-label": "Rounds" });
   const process = el("section", { "aria-label": "Round by round", hidden: true },
@@ -71,7 +72,7 @@ function parts(id, again, signal) {
     el("header", { class: "run-head" },
       el("div", { class: "row" }, heading, status, el("span", { class: "row actions" }, cancel, repeat)),
       about),
-    progress, connection, slots.problem, slots.warnings, slots.answer, slots.figures, slots.ranking, process, slots.facts);
+    progress, connection, slots.problem, slots.warnings, slots.answer, slots.figures, slots.ranking, process, slots.facts, slots.share);
   const drawing = curve();
   const made = new Map(); // what each part shows now, so that we draw nothing twice
   let back = null;
@@ -129,6 +130,7 @@ function parts(id, again, signal) {
     }
     const result = answer ?? probe ?? search;
     once("facts", result, () => el("div", { class: "pair" }, cost(result.usage), provenance(result)));
+    once("share", state.over && run.kind !== "audit" && run.request ? run.request : null, () => copying(run));
   }
 
   function showRounds(state) {

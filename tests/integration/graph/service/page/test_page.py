@@ -6,6 +6,8 @@ import dataclasses
 import itertools
 import json
 import re
+import subprocess
+import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -29,6 +31,7 @@ from tests.integration.chromium import (
 )
 from tests.integration.model_server import Answer, Asked, ModelServer, says, stream
 from tests.integration.service_client import Served, a_service, answers_all
+from tests.patience import PATIENCE
 
 ENDS = """() => {
   const { labels, datasets } = Chart.getChart(document.querySelector("#compare-page canvas")).data;
@@ -364,6 +367,51 @@ def test_a_probe_is_asked_for_by_its_form(pages: Pages, service: str) -> None:
     page.get_by_role("button", name="Change and run again").click()
     expect(page.get_by_role("combobox", name="What the model is asked")).to_have_value("pairwise")
     assert watched.complaints == []
+
+
+def test_a_run_is_copied_as_a_command_as_a_program_and_as_a_link(
+    pages: Pages, service: str, served: Served
+) -> None:
+    page, watched = pages(permissions=["clipboard-read", "clipboard-write"])
+    page.goto(service)
+    ask(page, 'physicist\'s "woman"', "greedy", results=7)
+    status_is(page)
+    after = page.get_by_role("table", name="After: greedy")
+
+    def copied(way: str) -> str:
+        page.get_by_role("button", name=f"Copy as {way}").click()
+        expect(page.get_by_text(f"Copied as {way}.")).to_be_visible()
+        text: str = page.evaluate("navigator.clipboard.readText()")
+        return text
+
+    def printed(*command: str) -> list[str]:
+        done = subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
+        return [it["id"] for it in json.loads(done.stdout)["ranking"]]
+
+    expect(after).to_be_visible()
+    shown = after.locator("[data-line]").evaluate_all("all => all.map((it) => it.dataset.line)")
+    assert len(shown) == 7
+    assert printed("sh", "-c", copied("curl")) == shown
+    assert printed(sys.executable, "-c", copied("Python")) == shown
+
+    link, before = copied("a link"), served.newest()["id"]
+    other, _ = pages()
+    other.goto(link)
+    status_is(other)
+    assert served.newest()["id"] != before
+    again = other.get_by_role("table", name="After: greedy").locator("[data-line]")
+    assert again.evaluate_all("all => all.map((it) => it.dataset.line)") == shown
+    assert watched.failures == []
+    assert watched.complaints == []
+
+
+def test_a_link_that_asks_for_what_there_is_not_is_refused_in_a_sentence(
+    pages: Pages, service: str
+) -> None:
+    page, _ = pages()
+    page.goto(f"{service}/#/ask/search/%7B%22query%22%3A%22x%22%2C%22corpus%22%3A%22none%22%7D")
+    expect(page.get_by_role("alert")).to_contain_text("none")
+    expect(page.get_by_role("heading", name="See who gets seen")).to_be_visible()
 
 
 def test_each_document_has_a_line_of_its_text(pages: Pages, service: str) -> None:
