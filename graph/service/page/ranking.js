@@ -9,8 +9,9 @@ import { documentMarks } from "./groups.js";
  * @param {Map} marks Of the groups.
  * @param {{name: string, ranking: Object[]}} before
  * @param {{name: string, ranking: Object[]}} after
+ * @param {?(document: Object) => void} open Opens a document; without it, titles are plain text.
  */
-export function sideBySide(marks, before, after) {
+export function sideBySide(marks, before, after, open = null) {
   const was = places(before.ranking);
   const is = places(after.ranking);
   const estimated = [...before.ranking, ...after.ranking].some(({ relevance }) => typeof relevance === "number");
@@ -18,8 +19,8 @@ export function sideBySide(marks, before, after) {
     estimated ? el("p", { class: "hint" },
       "The percentage is the estimated chance that a document is relevant to the query.") : null,
     el("div", { class: "sides" },
-      side(marks, before, estimated, (document) => (is.has(document.id) ? null : move("out", "out", "out"))),
-      side(marks, after, estimated, (document) => moved(was.get(document.id), document.rank))),
+      side(marks, before, estimated, open, (document) => (is.has(document.id) ? null : move("out", "out", "out"))),
+      side(marks, after, estimated, open, (document) => moved(was.get(document.id), document.rank))),
   ];
 }
 
@@ -27,7 +28,7 @@ function places(ranking) {
   return new Map(ranking.map(({ id, rank }) => [id, rank]));
 }
 
-function side(marks, { name, ranking }, estimated, moveOf) {
+function side(marks, { name, ranking }, estimated, open, moveOf) {
   const heads = ["Rank", "Groups", "Document", ...(estimated ? ["Estimated relevance"] : []), "Move"];
   return el("div", { class: "side" },
     el("h3", {}, name),
@@ -37,11 +38,16 @@ function side(marks, { name, ranking }, estimated, moveOf) {
       el("tbody", {}, ranking.map((document) => el("tr", {},
         el("td", { class: "rank" }, document.rank),
         el("td", { class: "who" }, documentMarks(marks, document.groups)),
-        el("th", { scope: "row", class: "title" }, foreign(document.title || document.id),
+        el("th", { scope: "row", class: "title" }, titleOf(document, open),
           el("span", { class: "line", "data-line": document.id })),
         estimated ? el("td", { class: "chance" }, chance(document.relevance)) : null,
         el("td", { class: "move" }, moveOf(document)))))),
     ranking.length ? null : el("p", { class: "hint" }, "Nothing was found."));
+}
+
+function titleOf(document, open) {
+  const title = foreign(document.title || document.id);
+  return open ? el("button", { type: "button", class: "opens", on: { click: () => open(document) } }, title) : title;
 }
 
 /** The estimate in whole percents, and never 0 or 100, since it is not that exact. */

@@ -5,6 +5,7 @@ import { answerView, targetOf } from "./answer.js";
 import { auditView } from "./audit.js";
 import { curve, pointsOf } from "./curve.js";
 import { byId, el, fill, foreign } from "./dom.js";
+import { openDocument } from "./drawer.js";
 import { follow } from "./events.js";
 import { cost, figures, problemCard, provenance, warnings } from "./facts.js";
 import { many, UNDER_WAY, when, words } from "./format.js";
@@ -16,6 +17,7 @@ import { sideBySide } from "./ranking.js";
 import { card } from "./rounds.js";
 import { copying } from "./share.js";
 import { apply, begun, rounds } from "./state.js";
+import { hasWeight, weightSlider } from "./weight.js";
 
 /** Show a run. The returned `close` stops following it, and does not stop the run. */
 export function showRun(id, { again, known }) {
@@ -63,7 +65,7 @@ function parts(id, again, signal) {
   const cancel = el("button", { type: "button", class: "danger", hidden: true, on: { click: stop } }, "Cancel");
   const repeat = el("button", { type: "button", class: "quiet", hidden: true }, "Change and run again");
   const slots = Object.fromEntries(
-    ["problem", "warnings", "answer", "figures", "curve", "ranking", "facts", "share"].map((name) =>
+    ["problem", "warnings", "answer", "figures", "curve", "weight", "ranking", "facts", "share"].map((name) =>
       [name, el("div", { class: `slot at-${name}` })]));
   const cards = el("ol", { class: "rounds", "aria-label": "Rounds" });
   const process = el("section", { "aria-label": "Round by round", hidden: true },
@@ -72,11 +74,12 @@ function parts(id, again, signal) {
     el("header", { class: "run-head" },
       el("div", { class: "row" }, heading, status, el("span", { class: "row actions" }, cancel, repeat)),
       about),
-    progress, connection, slots.problem, slots.warnings, slots.answer, slots.figures, slots.ranking, process, slots.facts, slots.share);
+    progress, connection, slots.problem, slots.warnings, slots.answer, slots.figures, slots.weight, slots.ranking, process, slots.facts, slots.share);
   const drawing = curve();
   const made = new Map(); // what each part shows now, so that we draw nothing twice
   let back = null;
   let current = null;
+  let reranked = null; // the search with another weight of fairness
 
   function once(slot, key, content) {
     const now = JSON.stringify(key);
@@ -117,16 +120,20 @@ function parts(id, again, signal) {
     once("answer", answer ?? probe ?? audit ?? (state.draft || null), () =>
       (answer ? answerView(answer) : probe ? probeView(probe) : audit ? auditView(audit, run)
         : draft(state.draft)));
-    once("figures", search, () => figures(search, allMarks(search.target)));
-    once("ranking", search, () => el("section", { "aria-label": "Rankings" },
+    once("weight", state.over && search && hasWeight(run) ? run.request : null, () =>
+      weightSlider(run.request, (result) => { reranked = result; show(current); }, signal));
+    const shown = reranked ?? search;
+    once("figures", shown, () => figures(shown, allMarks(shown.target)));
+    once("ranking", shown, () => el("section", { "aria-label": "Rankings" },
       el("h2", {}, "Before and after"), whatIs("Baseline", "Relevance"),
-      sideBySide(allMarks(search.target),
-        { name: "Before: plain retrieval", ranking: search.baseline.ranking },
-        { name: `After: ${search.method}`, ranking: search.ranking })));
-    if (search && made.get("lines") !== search) {
-      made.set("lines", search);
+      sideBySide(allMarks(shown.target),
+        { name: "Before: plain retrieval", ranking: shown.baseline.ranking },
+        { name: `After: ${shown.method}`, ranking: shown.ranking },
+        ({ id: document, title }) => openDocument(document, title, shown.corpus))));
+    if (shown && made.get("lines") !== shown) {
+      made.set("lines", shown);
       // If this fails, the ranking just has no lines.
-      fillLines(slots.ranking, search.corpus, signal).catch(() => {});
+      fillLines(slots.ranking, shown.corpus, signal).catch(() => {});
     }
     const result = answer ?? probe ?? search;
     once("facts", result, () => el("div", { class: "pair" }, cost(result.usage), provenance(result)));

@@ -338,6 +338,7 @@ def test_audits_fit_a_phone_in_both_schemes_and_all_has_a_name(pages: Pages, ser
         assert page.evaluate(FAINT) == []
         page.goto(f"{service}/#/audits")
         expect(page.locator(".runs li").first).to_be_visible()
+        expect(page.get_by_role("checkbox").first).to_be_visible()
         assert page.evaluate(WIDTH) <= 360
         assert page.evaluate(FAINT) == []
         named = names_by_role(page)
@@ -412,6 +413,53 @@ def test_a_link_that_asks_for_what_there_is_not_is_refused_in_a_sentence(
     page.goto(f"{service}/#/ask/search/%7B%22query%22%3A%22x%22%2C%22corpus%22%3A%22none%22%7D")
     expect(page.get_by_role("alert")).to_contain_text("none")
     expect(page.get_by_role("heading", name="See who gets seen")).to_be_visible()
+
+
+def test_the_weight_of_fairness_re_ranks_at_once_and_asks_no_model(
+    pages: Pages, service: str, served: Served, model: ModelServer
+) -> None:
+    page, watched = pages()
+    page.goto(service)
+    ask(page, "physicist", "fairqr")
+    status_is(page)
+    own = page.locator(".big").inner_text()
+    before = len(model.asked)
+    slider = page.get_by_role("slider", name="Weight of fairness")
+    with page.expect_response(lambda response: response.url.endswith("/v1/search")) as answered:
+        for weight in ("3", "2", "1", "0"):  # only where it stays is asked for
+            slider.fill(weight)
+    expect(page.get_by_text("Re-ranked without asking a model")).to_be_visible()
+    asked = json.loads(answered.value.request.post_data or "")
+    assert asked["fairness_weight"] == 0
+    found = served.client.post("/v1/search", json=asked).json()
+    lines = page.get_by_role("table", name="After: fairqr").locator("[data-line]")
+    shown = lines.evaluate_all("all => all.map((it) => it.dataset.line)")
+    assert shown == [it["id"] for it in found["ranking"]]
+    assert len([url for url in watched.requests if url.endswith("/v1/search")]) == 1
+    assert len(model.asked) == before
+    page.get_by_role("button", name="Back to the run").click()
+    expect(page.locator(".big")).to_have_text(own)
+    assert watched.complaints == []
+
+
+def test_a_document_opens_in_a_drawer_and_escape_leads_back(pages: Pages, service: str) -> None:
+    page, watched = pages(**PHONE)
+    page.goto(service)
+    ask(page, "physicist", "plain")
+    status_is(page)
+    title = page.get_by_role("table", name="After: plain").get_by_role("button").first
+    name = title.inner_text()
+    title.press("Enter")
+    drawer = page.get_by_role("dialog", name=name)
+    expect(drawer).to_contain_text("physicist")
+    expect(drawer.locator("dt", has_text="gender")).to_be_visible()
+    assert page.evaluate(WIDTH) <= 360
+    assert page.evaluate(FAINT) == []
+    page.keyboard.press("Escape")
+    expect(drawer).to_have_count(0)
+    expect(title).to_be_focused()
+    assert watched.complaints == []
+    assert watched.failures == []
 
 
 def test_each_document_has_a_line_of_its_text(pages: Pages, service: str) -> None:
