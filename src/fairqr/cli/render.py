@@ -159,7 +159,7 @@ def result_lines(
 def _opening(result: SearchResult, name: str) -> str:
     """Return the sentence about the group of an attribute that lacks most exposure before."""
     due, before = result.target[name], result.baseline.exposure[name]
-    group = max(due, key=lambda it: due[it] - before[it])
+    group = _lacks_most(due, before)
     if result.baseline.divergences[name] is None:
         return f"{name}: no document of the plain ranking has a label."
     if due[group] - before[group] < LEAST_GAP:
@@ -168,6 +168,11 @@ def _opening(result: SearchResult, name: str) -> str:
     if [it.id for it in result.ranking] == [it.id for it in result.baseline.ranking]:
         then = "The order stays as it is."
     return f"{group}: {before[group]:.0%} of the attention; the target is {due[group]:.0%}. {then}"
+
+
+def _lacks_most(due: Mapping[str, float], got: Mapping[str, float]) -> str:
+    """Return the group that is furthest below its target."""
+    return max(due, key=lambda group: due[group] - got[group])
 
 
 def _bars(
@@ -314,7 +319,7 @@ def _read_and_used(part: AttributeExposure) -> Iterator[RenderableType]:
     if "read" not in lists:
         yield out.literal(f"{part.attribute}: nothing that was read has a label.", "bold")
         return
-    group = max(due, key=lambda it: due[it] - lists["read"][it])
+    group = _lacks_most(due, lists["read"])
     told = " and ".join(f"{shares[group]:.0%} of what was {it}" for it, shares in lists.items())
     yield out.literal(f"{group}: {told}; the target is {due[group]:.0%}.", "bold")
     yield _bars(lists, due)
