@@ -1,6 +1,7 @@
 """Fixtures that bring the real weights of the embedded models, once per machine.
 
-They are kept in ``$FAIRQR_TEST_CACHE``, else in ``~/.cache/fairqr-tests``. ``FAIRQR_SKIP_MODEL=1``
+They are kept in ``$FAIRQR_TEST_CACHE``, else in ``~/.cache/fairqr-tests``, beside the vectors of
+texts that tests share. ``FAIRQR_SKIP_MODEL=1``
 skips the tests that need them.
 """
 
@@ -16,15 +17,21 @@ from fairqr.base.weights import lookup, pull, verify
 
 MODEL = "smollm2-135m"
 ENCODER = "minilm"
+VECTORS = "vectors.sqlite"
+"""The file of a cache folder with the vectors of texts."""
+
+
+def home() -> Path:
+    """Return the folder that outlives the tests."""
+    return Path(os.environ.get("FAIRQR_TEST_CACHE") or Path.home() / ".cache" / "fairqr-tests")
 
 
 def pulled(name: str) -> Path:
     """Return the place of a model's real weights, checked; pulling holds a lock."""
     if os.environ.get("FAIRQR_SKIP_MODEL") == "1":
         pytest.skip("FAIRQR_SKIP_MODEL=1: the embedded models are not tested")
-    home = os.environ.get("FAIRQR_TEST_CACHE") or Path.home() / ".cache" / "fairqr-tests"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FAIRQR_CACHE_DIR", str(home))
+        patch.setenv("FAIRQR_CACHE_DIR", str(home()))
         path = pull(name)
         assert verify(name), f"{path} is damaged: remove it"
     return path
@@ -36,6 +43,17 @@ def linked(name: str, path: Path, folder: Path) -> None:
         link = folder / "weights" / file
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(path.with_name(Path(file).name))
+
+
+def share_vectors(folder: Path) -> None:
+    """Let a cache folder have the vectors of texts that tests on this machine encoded before.
+
+    For tests that encode thousands of texts on the way to what they prove. A vector is known by its
+    text and its encoder; tests of encoding itself have empty caches.
+    """
+    home().mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / VECTORS).symlink_to(home() / VECTORS)
 
 
 @pytest.fixture(scope="session")

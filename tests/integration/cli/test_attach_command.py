@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from fairqr import FairSearch
 from fairqr.graph.search.result import SearchResult
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.source import load_source
+from tests.integration.attached_people import Server, state
 from tests.integration.model_server import Command, Main, ModelServer, write_people
 from tests.integration.page_service import run_command, running, settings_for
 from tests.integration.service_client import answers_all
-from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.usefixtures("clean_environment")]
 
@@ -63,67 +62,44 @@ def persons(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def index(elasticsearch_url: str, persons: list[dict[str, Any]]) -> Iterator[httpx.Client]:
-    """A client of a server with an index of them and one more, who is not published."""
-    with httpx.Client(base_url=elasticsearch_url, timeout=PATIENCE, trust_env=False) as client:
-        client.delete(f"/{INDEX}")
-        client.put(f"/{INDEX}", json={"mappings": MAPPING}).raise_for_status()
-        lines = []
-        for person in [*persons, {"id": "hidden", "title": "x", "text": "physicist"}]:
-            number = int(person["id"][1:]) if person["id"] != "hidden" else 0
-            lines.append(json.dumps({"index": {"_id": person["id"]}}))
-            sex = {"female": "F" if number % 2 else "f", "male": "M"}.get(person.get("gender", ""))
-            document = {
-                "headline": person["title"],
-                "bio": person["text"],
-                # One has a value that belongs to no group.
-                "person": {"sex": "X" if number == 59 else sex},
-                "born": 1900 + number,
-                "published": person["id"] != "hidden",
-            }
-            lines.append(json.dumps(document))
-        headers = {"Content-Type": "application/x-ndjson"}
-        body = "\n".join(lines) + "\n"
-        client.post(f"/{INDEX}/_bulk?refresh=true", content=body, headers=headers)
-        assert client.get(f"/{INDEX}/_count").json()["count"] == 61
-        yield client
-        client.delete(f"/{INDEX}")
+def index(elasticsearch_url: str, persons: list[dict[str, Any]]) -> Iterator[Server]:
+    """A server with an index of them and one more, who is not published."""
+    documents = {}
+    for person in [*persons, {"id": "hidden", "title": "x", "text": "physicist"}]:
+        number = int(person["id"][1:]) if person["id"] != "hidden" else 0
+        sex = {"female": "F" if number % 2 else "f", "male": "M"}.get(person.get("gender", ""))
+        documents[person["id"]] = {
+            "headline": person["title"],
+            "bio": person["text"],
+            # One has a value that belongs to no group.
+            "person": {"sex": "X" if number == 59 else sex},
+            "born": 1900 + number,
+            "published": person["id"] != "hidden",
+        }
+    server = Server(elasticsearch_url)
+    with server.client, server.index(INDEX, documents, MAPPING):
+        yield server
 
 
 @pytest.fixture
-def source(clean_environment: Path, index: httpx.Client, persons: list[dict[str, Any]]) -> Path:
+def source(clean_environment: Path, index: Server, persons: list[dict[str, Any]]) -> Path:
     """The file that describes the index, with a file of labels beside."""
     rows = "".join(f"{person['id']},{person['continent']}\n" for person in persons)
     (clean_environment / "continents.csv").write_text("id,group\n" + rows)
     path = clean_environment / "people.source.yaml"
-    path.write_text(source_text(str(index.base_url)))
+    path.write_text(source_text(index.url))
     return path
-
-
-def state(index: httpx.Client) -> dict[str, Any]:
-    """Return all that would change if anything were written, or left open."""
-    stats = index.get(f"/{INDEX}/_stats").json()["_all"]["primaries"]
-    indexing = {key: stats["indexing"][key] for key in ("index_total", "delete_total")}
-    return {
-        "mapping": index.get(f"/{INDEX}/_mapping").json(),
-        "settings": index.get(f"/{INDEX}/_settings").json(),
-        "count": index.get(f"/{INDEX}/_count").json()["count"],
-        "indexing": indexing,
-        "open": stats["search"]["open_contexts"],
-        "scrolls": stats["search"]["scroll_current"],
-        "indices": sorted(index.get("/_cat/indices?format=json&h=index").text),
-    }
 
 
 def test_an_index_is_attached_searched_everywhere_and_left_as_it_was(
     command: Command,
     source: Path,
-    index: httpx.Client,
+    index: Server,
     model_server: ModelServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By command, by Python and by the service: the same documents, and nothing is written."""
-    before = state(index)
+    before = state(index, INDEX)
     attached = command("attach", source)
     assert attached.code == 0, attached
     assert "people: attached" in attached.stdout
@@ -168,7 +144,7 @@ def test_an_index_is_attached_searched_everywhere_and_left_as_it_was(
             answer = service.client.post("/v1/search", json={**asked, "corpus": corpus})
             assert answer.status_code in codes, answer.text
         assert service.client.get("/readyz").status_code == 200
-    assert state(index) == before
+    assert state(index, INDEX) == before
 
 
 def test_the_check_says_what_is_there(quick: Main, source: Path) -> None:
@@ -190,10 +166,10 @@ def test_the_check_says_what_is_there(quick: Main, source: Path) -> None:
     assert report["sample"]
 
 
-def test_a_draft_can_be_attached(command: Command, source: Path, index: httpx.Client) -> None:
+def test_a_draft_can_be_attached(command: Command, source: Path, index: Server) -> None:
     """What is written from the mapping is a source, and says which values there are."""
-    before = state(index)
-    where = ("--url", str(index.base_url), "--index", INDEX)
+    before = state(index, INDEX)
+    where = ("--url", index.url, "--index", INDEX)
     file = source.parent / "drafted.source.yaml"
     drafted = command("attach", "--draft", *where, "-o", file)
     assert drafted.code == 0, drafted
@@ -207,20 +183,17 @@ def test_a_draft_can_be_attached(command: Command, source: Path, index: httpx.Cl
     arguments = (*target, "--model", "feedback", "-k", "5", "--json")
     found = command("search", "physicist", "--corpus", described.name, *arguments)
     assert len(found.result["ranking"]) == 5
-    assert state(index) == before
+    assert state(index, INDEX) == before
 
 
-def test_an_index_without_text_has_no_draft(quick: Main, index: httpx.Client) -> None:
+def test_an_index_without_text_has_no_draft(quick: Main, index: Server) -> None:
     """No source could search it, so no file is written."""
     numbers = {"properties": {"year": {"type": "integer"}, "code": {"type": "keyword"}}}
-    index.put("/hr-codes", json={"mappings": numbers}).raise_for_status()
-    try:
-        url = str(index.base_url)
-        drafted = quick("attach", "--draft", "--url", url, "--index", "hr-codes", "-o", "a.yaml")
+    with index.index("hr-codes", {}, numbers):
+        where = ("--url", index.url, "--index", "hr-codes")
+        drafted = quick("attach", "--draft", *where, "-o", "a.yaml")
         assert "The index 'hr-codes' has no text field" in drafted.complaint()
         assert not Path("a.yaml").exists()
-    finally:
-        index.delete("/hr-codes")
 
 
 GENDER = "\n  gender: {field: person.sex, groups: {female: [F, f], male: M}}"
@@ -240,9 +213,9 @@ GENDER = "\n  gender: {field: person.sex, groups: {female: [F, f], male: M}}"
     ],
 )
 def test_what_is_wrong_is_one_sentence_and_registers_nothing(
-    quick: Main, source: Path, index: httpx.Client, changes: dict[str, str], said: str
+    quick: Main, source: Path, index: Server, changes: dict[str, str], said: str
 ) -> None:
     """It ends with exit code 2, and names what is wrong."""
-    source.write_text(source_text(**{"url": str(index.base_url), **changes}))
+    source.write_text(source_text(**{"url": index.url, **changes}))
     assert said in quick("attach", source).complaint()
     assert Catalog().sources() == {}

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from tests.integration.attached_people import people
-from tests.integration.local_model import ENCODER, linked
+from tests.integration.local_model import ENCODER, linked, share_vectors
 from tests.integration.model_server import ModelServer, clean_environment, model_server
 from tests.integration.page_service import served
 from tests.integration.service_client import answers_all
@@ -71,6 +71,7 @@ def encoder_if_asked_for(page: Path, pulled_minilm: Path, cache: Path) -> None:
     commands = "".join(text for language, _, text in blocks(page) if language == "bash")
     if re.search("models pull|minilm|hybrid", commands):
         linked(ENCODER, pulled_minilm, cache)
+        share_vectors(cache)
 
 
 async def follow(page: Path, folder: Path, replaced: dict[str, str]) -> None:
