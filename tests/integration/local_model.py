@@ -1,8 +1,7 @@
 """Fixtures that bring the real weights of the embedded models, once per machine.
 
 They are kept in ``$FAIRQR_TEST_CACHE``, else in ``~/.cache/fairqr-tests``, beside the vectors of
-texts that tests share. ``FAIRQR_SKIP_MODEL=1``
-skips the tests that need them.
+texts that tests share. ``FAIRQR_SKIP_MODEL=1`` skips the tests that need them.
 """
 
 from __future__ import annotations
@@ -19,11 +18,8 @@ MODEL = "smollm2-135m"
 ENCODER = "minilm"
 VECTORS = "vectors.sqlite"
 """The file of a cache folder with the vectors of texts."""
-
-
-def home() -> Path:
-    """Return the folder that outlives the tests."""
-    return Path(os.environ.get("FAIRQR_TEST_CACHE") or Path.home() / ".cache" / "fairqr-tests")
+HOME = Path(os.environ.get("FAIRQR_TEST_CACHE") or Path.home() / ".cache" / "fairqr-tests")
+"""The folder that outlives the tests, some of which have another home."""
 
 
 def pulled(name: str) -> Path:
@@ -31,7 +27,7 @@ def pulled(name: str) -> Path:
     if os.environ.get("FAIRQR_SKIP_MODEL") == "1":
         pytest.skip("FAIRQR_SKIP_MODEL=1: the embedded models are not tested")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FAIRQR_CACHE_DIR", str(home()))
+        patch.setenv("FAIRQR_CACHE_DIR", str(HOME))
         path = pull(name)
         assert verify(name), f"{path} is damaged: remove it"
     return path
@@ -51,9 +47,9 @@ def share_vectors(folder: Path) -> None:
     For tests that encode thousands of texts on the way to what they prove. A vector is known by its
     text and its encoder; tests of encoding itself have empty caches.
     """
-    home().mkdir(parents=True, exist_ok=True)
+    HOME.mkdir(parents=True, exist_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / VECTORS).symlink_to(home() / VECTORS)
+    (folder / VECTORS).symlink_to(HOME / VECTORS)
 
 
 @pytest.fixture(scope="session")
