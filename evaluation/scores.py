@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Why a measure has no value for a query; docs/explanation/measures.md explains each."""
+    """Why a measure has no value for a query; docs/glossary.md explains each."""
 
     MISSING = "missing"
     NO_RELEVANT = "no_relevant"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import math
 import re
 import tomllib
 from pathlib import Path
@@ -12,6 +13,8 @@ import yaml
 
 from fairqr.base.errors import ConfigError
 from fairqr.base.settings import find
+from fairqr.evaluation.evaluate import evaluate
+from fairqr.evaluation.measures.kinds import BY_GROUP, KINDS
 from fairqr.graph.service.configuration import service_settings
 from fairqr.retrieval.sources.credentials import credentials_for, named_credentials
 from fairqr.retrieval.sources.source import Source, load_source
@@ -76,6 +79,36 @@ def test_a_key_goes_to_its_own_address_alone(
     assert credentials_for("production", "http://localhost:9200").api_key is not None
     with pytest.raises(ConfigError, match="may not be sent to"):
         credentials_for("production", "http://localhost:9201")
+
+
+def test_each_measure_of_the_glossary_has_the_value_that_it_says() -> None:
+    """What is worked out by hand and what fairqr computes are that value, too."""
+    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    rows = [re.findall(r" (\S[^|]*|\S.*?) \|", line) for line in text.splitlines()]
+    ranked = [row for row in rows if len(row) == 5 and row[0].isdigit()]
+    worked = [row for row in rows if len(row) == 4 and row[3][0].isdigit()]
+    found = evaluate(
+        {"q": [document for _, document, *_ in ranked]},
+        {"q": {document: int(relevant == "yes") for _, document, _, relevant, _ in ranked}},
+        ",".join(measure.strip("`") for measure, *_ in worked),
+        groups={document: group for _, document, group, *_ in ranked},
+        target="uniform:1",
+    )
+    assert len(ranked) == 3
+    for (measure, _, here, value), computed in zip(worked, found.mean.values(), strict=True):
+        assert float(value) == round(computed, 3), measure
+        assert by_hand(here.strip("`")) == pytest.approx(computed, abs=1.5e-3), measure
+    kinds = {kind for kind in KINDS if not kind.endswith(BY_GROUP)}
+    assert {re.split(r"[@(]", measure.strip("`"))[0] for measure, *_ in worked} == kinds
+    assert sum("attribute=" in measure for measure, *_ in worked) == len(KINDS) - len(kinds)
+
+
+def by_hand(formula: str) -> float:
+    """Compute what the page writes out in numbers."""
+    for sign, python in (("−", "-"), ("·", "*"), ("½", "0.5"), ("²", "**2")):
+        formula = formula.replace(sign, python)
+    assert re.fullmatch(r"(?:[\d.+*/() -]|log2|ln)+", formula)
+    return float(eval(formula, {"log2": math.log2, "ln": math.log}))
 
 
 def test_examples_of_a_python_session_give_what_they_say() -> None:
