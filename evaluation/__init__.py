@@ -1,1 +1,5 @@
-"""Measures, collections and experiments: the top layer."""
+"""Measures, collections, experiments, audits, probes and their reports: the top layer.
+
+What judges rankings lives here: it runs searches and compares them with judgements and targets.
+What a search needs lives below, such as exposure and divergence in ``retrieval/fairness``.
+"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import math
+import pkgutil
 import re
 import tomllib
 from pathlib import Path
@@ -134,3 +135,13 @@ def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
         for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text(encoding="utf-8")):
             generated = link.startswith("docs/reference/") and not link.endswith("audit-files.md")
             assert generated or (ROOT / link).exists(), f"{name}: {link}"
+
+
+def test_the_functions_in_the_sketch_of_a_search_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    steps = re.findall(r"^\| `(\S+)\.py` \| `([\w.]+)` \|", text, re.MULTILINE)
+    assert len(steps) == 10
+    for module, name in steps:
+        package = module.removeprefix("src/fairqr/").replace("/", ".")
+        assert callable(pkgutil.resolve_name(f"fairqr.{package}:{name}")), name
+        assert (ROOT / f"{module}.py").is_file(), module

@@ -1,10 +1,10 @@
 """Builds the site: ``make docs``.
 
 The pages of ``docs/`` and the reference are put together in ``build/docs``, from which Zensical
-makes ``build/site``. A link, an anchor or a picture that leads nowhere ends the build, and so does a
-formula of which a symbol was made. The pages of
-the reference are those of ``pages/``, where a line ``[[NAME …]]`` stands for a table. Classes and
-functions stand there as mkdocstrings takes them, which reads them by griffe.
+makes ``build/site``. A link, an anchor or a picture that leads nowhere ends the build, and so does
+a symbol that was made of letters. The pages of the reference are those of ``pages/``, where a line
+``[[NAME …]]`` stands for a table. Classes and functions stand there as mkdocstrings takes them,
+which reads them by griffe.
 """
 
 from __future__ import annotations
