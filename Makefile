@@ -44,6 +44,7 @@ check: $(NEURAL)
 # anchors and pictures end it.
 docs: $(READY)
 	PYTHONPATH=tools $(BIN)/python -m docs_site
+	! grep -rnE '[®©™]|&(reg|copy|trade);' --include='*.html' build/site  # made of letters, such as d(r)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.bench --json bench.json
