@@ -39,7 +39,8 @@ from fairqr.evaluation.rag.collection import RagCollection
 from fairqr.evaluation.rag.specification import Policy
 from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord, RagManifest
 from fairqr.evaluation.scores import Reason, Score
-from fairqr.retrieval.fairness.exposure import Discount, FloatArray
+from fairqr.retrieval.fairness.best_ranking import attainable
+from fairqr.retrieval.fairness.exposure import Discount, FloatArray, normalise
 from fairqr.retrieval.sources.schema import UNKNOWN, Attribute
 
 if TYPE_CHECKING:
@@ -88,6 +89,9 @@ GROUP_SUMS = ("exposure", "target", "useful_exposure", "attributed", "answered")
 """What is summed over the documents of a group: ε; ε*, what they get if useful documents come
 first; the exposure of useful documents; ε^a; and ε over the answered samples."""
 
+AIM = "aim"
+"""What group-aware samples aim at; see :func:`aim_of`."""
+
 PART = ["collection", "generator"]
 POLICY = [*PART, "retriever", "policy"]
 KEYS = [*POLICY, "seed", "query"]
@@ -99,7 +103,7 @@ OF_GROUPS = ["EE-D by group", "EE-R by group", "EE-L by group", "EAE-D by group"
 """Σ ε², Σ ε·ε*, Σ (ε − ε*)² and Σ (ε^a)² over the known groups, in squared documents. The low end
 of EE-D is even between groups, whatever their sizes; EE-L of 0 is fair: groups get their target."""
 
-SHARES = ["exposure", "target", "useful_exposure", "attributed"]
+SHARES = [*GROUP_SUMS[:4], AIM]
 
 LEVEL = 0.05
 """A difference holds if its corrected p value is at most this."""
@@ -155,20 +159,43 @@ def graded_target(gains: ArrayLike, k: int) -> FloatArray:
         k: How many documents the generator reads.
     """
     worth = np.nan_to_num(np.maximum(np.asarray(gains, dtype=np.float64), 0.0))
-    left = float(min(k, len(worth)))
-    target = np.zeros(len(worth))
-    open_ = worth > 0
-    if open_.sum() <= left:
-        target[open_] = 1.0
-        left, open_ = left - open_.sum(), ~open_
-        worth = np.ones(len(worth))
+    places, whole = float(min(k, len(worth))), np.ones(len(worth))
+    target = _divided(places, worth, whole)
+    return target + _divided(max(0.0, places - target.sum()), (worth == 0) * whole, whole)
+
+
+def _divided(places: float, worth: FloatArray, most: FloatArray) -> FloatArray:
+    """Divide places in proportion to worth; what would exceed a part's most is for the others."""
+    given, open_ = np.zeros(len(worth)), worth > 0
     while open_.any():
-        target[open_] = left * worth[open_] / worth[open_].sum()
-        if not (above := open_ & (target > 1)).any():
+        given[open_] = places * worth[open_] / worth[open_].sum()
+        if not (above := open_ & (given > most)).any():
             break
-        target[above] = 1.0
-        left, open_ = left - above.sum(), open_ & ~above
-    return target
+        given[above] = most[above]
+        places, open_ = places - most[above].sum(), open_ & ~above
+    return given
+
+
+def aim_of(attribute: Attribute, members: FloatArray, k: int) -> FloatArray:
+    """Return the exposure of each group that group-aware samples aim at, shape (G,).
+
+    That is k times its share, see :func:`shares_of`, as far as its documents in the pool reach; the
+    other groups divide the rest as they divide the whole.
+
+    Args:
+        attribute: The groups.
+        members: Of the documents of the pool, shape (n, G).
+        k: How many documents the generator reads.
+    """
+    most = attainable(members, Discount("top_k", k), k) * min(k, len(members))
+    return _divided(float(min(k, members.sum())), shares_of(attribute, members) * (most > 0), most)
+
+
+def shares_of(attribute: Attribute, members: FloatArray) -> FloatArray:
+    """Return each group's share of the population, or of a pool if none is stated, shape (G,)."""
+    stated = attribute.population
+    shares = [stated.get(it, 0.0) for it in attribute.groups] if stated else members.sum(axis=0)
+    return np.asarray(normalise(shares), dtype=np.float64)
 
 
 def graded_scores(exposure: FloatArray, gains: FloatArray, k: int) -> dict[str, Score]:
@@ -347,7 +374,8 @@ class MeasuredRag(Measured):
             nothing (``failure``).
         reasons: For each row, and each measure without a value, the reason.
         groups: The exposure of each group: :data:`KEYS`, ``attribute``, ``group``, the sums of
-            :data:`GROUP_SUMS`, and the ``rate`` of use.
+            :data:`GROUP_SUMS`, the :data:`AIM` if there are group-aware samples, and the ``rate``
+            of use.
         labels: One row for each collection and generator; see :func:`labels_of`.
     """
 
@@ -381,11 +409,18 @@ class MeasuredRag(Measured):
     def table(self) -> DataFrame:
         """The value of every measure of every policy on every query.
 
-        If there is no value, the last column has the reason.
+        If there is no value, the last column has the reason. At the end stand the shares of groups
+        that there are, such as ``exposure, gender: female``.
         """
+        import pandas as pd
+
         found = self.values.melt(KEYS, [*Name], "measure", "value", ignore_index=False)
         found["undefined"] = self.reasons.melt(None, [*Name])["value"].to_numpy()
-        return found.sort_index(kind="stable")
+        of_groups = _in_shares(self.groups, [*KEYS, "attribute"])
+        of_groups = of_groups.melt([*KEYS, "attribute", "group"], SHARES, "measure").dropna()
+        names = of_groups.measure + ", " + of_groups.attribute + ": " + of_groups.group
+        of_groups = of_groups.assign(measure=names)[[*KEYS, "measure", "value"]]
+        return pd.concat([found.sort_index(kind="stable"), of_groups], ignore_index=True)
 
 
 def policy_name(kind: Policy, alpha: float | None) -> str:
@@ -428,9 +463,13 @@ def measure_fair_rag(
         schema = collections[record.collection].schema
         pool = [it.groups for it in queries[record.collection, record.query].pool]
         for name, attribute in schema.attributes.items() if schema and documents.size else ():
-            sums = (documents @ memberships_of(attribute, pool)).T
-            for group, own in zip((*attribute.groups, UNKNOWN), sums, strict=True):
-                named = dict(zip(GROUP_SUMS, own.tolist(), strict=True))
+            members = memberships_of(attribute, pool)
+            is_aim = name == experiment.group_aware
+            aim = aim_of(attribute, members[:, :-1], record.k) if is_aim else []
+            sums = (documents @ members).T
+            for place, group in enumerate((*attribute.groups, UNKNOWN)):
+                named = dict(zip(GROUP_SUMS, sums[place].tolist(), strict=True))
+                named[AIM] = aim[place] if place < len(aim) else np.nan
                 groups.append({**keys, "attribute": name, "group": group, **named})
     alphas, kinds = sorted(experiment.alphas), experiment.random
     random = [policy_name(kind, alpha) for kind in kinds for alpha in alphas]
@@ -443,7 +482,7 @@ def measure_fair_rag(
     values = _in_order(rows, order)
     reasons = values[[*Name]].map(lambda it: str(it) if isinstance(it, Reason) else None)
     values[[*Name]] = values[[*Name]].where(reasons.isna()).astype(float)
-    of_groups = _in_order(groups, order, *KEYS, "attribute", "group", *GROUP_SUMS)
+    of_groups = _in_order(groups, order, *KEYS, "attribute", "group", *GROUP_SUMS, AIM)
     read = of_groups.answered.where(of_groups.answered > 0)
     return MeasuredRag(
         manifest=manifest,
@@ -530,17 +569,23 @@ def group_shares(groups: DataFrame) -> DataFrame:
 
     Returns:
         By generator, retriever, policy and ``group``: its share of ``exposure``, of the ``target``,
-        of the ``useful_exposure``, and of the use (``attributed``), and its attribution
-        ``rate``; and over how many ``queries`` they are, ``useful_queries`` and ``used_queries``.
+        of the ``useful_exposure``, of the use (``attributed``), and of the ``aim`` of group-aware
+        samples, and its attribution ``rate``; and over how many ``queries`` they are,
+        ``useful_queries`` and ``used_queries``.
     """
     keys = POLICY[1:]
     sums = groups.groupby([*keys, "query", "group"], observed=True)[[*SHARES, "rate"]].mean()
-    totals = sums[SHARES].groupby(level=[*keys, "query"], observed=True).transform("sum")
-    sums[SHARES] = sums[SHARES] / totals.where(totals > 0)
-    by_group = sums.groupby(level=[*keys, "group"], observed=True)
+    shares = _in_shares(sums.reset_index(), [*keys, "query"]).drop(columns="query")
+    by_group = shares.groupby([*keys, "group"], observed=True)
     counts = by_group[["exposure", "useful_exposure", "attributed"]].count()
     names = ["queries", "useful_queries", "used_queries"]
     return by_group.mean().join(counts.set_axis(names, axis=1)).reset_index()
+
+
+def _in_shares(groups: DataFrame, keys: list[str]) -> DataFrame:
+    """Return the exposure of groups as shares of what all groups of the same keys have."""
+    totals = groups.groupby(keys, observed=True)[SHARES].transform("sum")
+    return groups.assign(**(groups[SHARES] / totals.where(totals > 0)))
 
 
 def counts_of(values: DataFrame, keys: Sequence[str]) -> DataFrame:

@@ -28,12 +28,12 @@ from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.workers import RunOptions, Tools
 from fairqr.evaluation.rag.collection import RagCollection, RagQuery, RagTask
 from fairqr.evaluation.rag.finding import find_rag_collection
-from fairqr.evaluation.rag.measures import MeasuredRag, measure_fair_rag, memberships_of
+from fairqr.evaluation.rag.measures import MeasuredRag, measure_fair_rag, memberships_of, shares_of
 from fairqr.evaluation.rag.specification import LABELS, Draw, FairRagExperiment
 from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord, RagManifest, RagStore
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
-from fairqr.retrieval.fairness.exposure import FloatArray, normalise
+from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.pools.retrievers import PoolRetriever, open_pool_retriever
 from fairqr.retrieval.sampling import plackett_luce
 from fairqr.retrieval.sampling.group_aware import shifted
@@ -118,18 +118,11 @@ def draw_rankings(
         stream = plackett_luce.stream_of(draw.seed, *names, draw.retriever, f"{draw.alpha:g}")
         weights = plackett_luce.log_weights_of(scores, draw.alpha, form)
         if draw.policy == "group-aware" and part.groups is not None:
-            members, target = _groups_of(part.groups, query)
+            members = memberships_of(part.groups, [it.groups for it in query.pool])[:, :-1]
+            target = shares_of(part.groups, members)
             weights = shifted(weights, members, target, min(k, len(scores)), stream)
         drawn = plackett_luce.race(weights, samples, min(k, len(scores)), stream)
     return tuple(map(tuple, drawn.tolist()))
-
-
-def _groups_of(attribute: Attribute, query: RagQuery) -> tuple[FloatArray, FloatArray]:
-    """Return the groups of each document of a pool, and the share that each group is to get."""
-    members = memberships_of(attribute, [document.groups for document in query.pool])[:, :-1]
-    stated = attribute.population
-    shares = [stated.get(it, 0.0) for it in attribute.groups] if stated else members.sum(axis=0)
-    return members, normalise(shares)
 
 
 def singles(query: RagQuery) -> list[Ranking]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fairqr.evaluation.rag.measures import POLICY, Name
+from fairqr.evaluation.rag.measures import KEYS, POLICY, Name
 from fairqr.evaluation.rag.report import figures_of, values_of
 from fairqr.evaluation.rag.store import AnswerRecord
 from fairqr.evaluation.reports.writer import render
@@ -34,6 +34,10 @@ def test_the_report_as_a_whole(tmp_path: Path) -> None:
     assert [line.split("|")[1].strip() for line in explained.splitlines()[2:]] == list(Name)
     assert len(read_report(tmp_path).named("svg")) == 8
     table = pd.read_csv(tmp_path / "measures.csv", keep_default_na=False, na_values={"value": ""})
+    is_of_groups = table.measure.str.contains(",.*: ")
+    by_group = table[is_of_groups & table.measure.str.startswith("exposure")]
+    assert by_group.groupby(KEYS).value.sum().to_numpy() == pytest.approx(1)
+    table = table[~is_of_groups]
     assert len(table) == len(measured.values) * len(Name)
     by_query = table.groupby([*POLICY, "measure", "query"]).value.mean()
     by_policy = by_query.groupby([*POLICY, "measure"]).agg(["mean", "count"])

@@ -13,7 +13,7 @@ import pytest
 
 from fairqr.base.errors import InputError, ModelError, PromptError
 from fairqr.evaluation.rag import running as rag
-from fairqr.evaluation.rag.measures import measure_fair_rag
+from fairqr.evaluation.rag.measures import aim_of, measure_fair_rag
 from fairqr.evaluation.rag.running import Answerer, RagPlan
 from fairqr.evaluation.rag.specification import Draw
 from fairqr.evaluation.rag.store import PolicyRecord, RagStore
@@ -175,23 +175,27 @@ def test_seeds_queries_and_policies_have_streams_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stated", "expected"), [({"population": {"women": 0.6, "men": 0.4}}, 0.6), ({}, 0.2)]
+    ("population", "k", "expected"), [((0.6, 0.4), 2, 0.6), ((), 2, 0.2), ((0.9, 0.1), 3, 2 / 3)]
 )
 def test_a_policy_that_minds_groups_gives_them_their_target(
-    stated: dict[str, Any], expected: float
+    population: tuple[float, ...], k: int, expected: float
 ) -> None:
-    """The population's, or the pool's where none is stated; whatever is retrieved first."""
+    """The population's, as far as a pool reaches, or the pool's; whatever is retrieved first."""
+    stated = {"population": dict(zip(("women", "men"), population, strict=False))}
     query = query_of("q", 10)
     groups = [{"gender": {"women" if place >= 8 else "men": 1.0}} for place in range(10)]
     pool = tuple(dataclasses.replace(it, groups=groups[i]) for i, it in enumerate(query.pool))
-    described = {"field": "gender", "groups": ["women", "men"], **stated}
+    described = {"field": "gender", "groups": ["women", "men"]} | (stated if population else {})
     schema = {"schema": Schema.model_validate({"attributes": {"gender": described}})}
-    asked, changes = dataclasses.replace(query, pool=pool), {"samples": 4000, "k": 2, "alphas": [2]}
+    asked, changes = dataclasses.replace(query, pool=pool), {"samples": 4000, "k": k, "alphas": [2]}
     ((part, _),) = plan_of(asked, of=schema, group_aware="gender", **changes).tasks
     share = {}
     for draw in part.experiment.draws:
         drawn = np.array(rag.draw_rankings(part, asked, draw, np.linspace(1, 0, 10), ()))
         share[draw.policy] = (drawn >= 8).mean()
+    members = np.array([[place >= 8, place < 8] for place in range(10)], dtype=float)
+    aim = aim_of(part.groups, members, k)
+    assert aim / k == pytest.approx([expected, 1 - expected])
     assert share["group-aware"] == pytest.approx(expected, abs=0.03)
     assert share["plackett-luce"] < 0.1
     with pytest.raises(InputError, match="have no attribute 'age'"):
