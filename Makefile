@@ -47,7 +47,7 @@ docs: $(READY)
 	! grep -rnE '[®©™]|&(reg|copy|trade);' --include='*.html' build/site  # made of letters, such as d(r)
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks.bench --json bench.json
+	$(BIN)/python -m benchmarks.bench
 
 # The service under load and under faults, with real servers on loopback; about 25 minutes, or two with
 # LOAD=--quick.

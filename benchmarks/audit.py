@@ -27,9 +27,9 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 from functools import partial
 
+from benchmarks.measuring import table
 from fairqr.evaluation import estimates
 from fairqr.evaluation.audit.figures import ESTIMATES
 from tests.unit.evaluation.audit.simulated import AUDITS, SHARES, audits, titles, world
@@ -60,22 +60,20 @@ def main() -> None:
         name = f"{shares[0]:4.0%} of {len(shares)} -{lean} ±{error:.0%}"
         engines[name] = partial(world, shares, lean, error=error)
     engines |= {f"saturated {it[0]:.0%}, others {it[1]}": partial(titles, *it) for it in TITLES}
-    print("cell".ljust(49), *(name.rjust(14) for name in (*ESTIMATES, *COUNTS)))
     for engine in filter(lambda name: given.only in name, engines):
-        made = engines[engine](seed=given.seed)
+        made, rows = engines[engine](seed=given.seed), list[dict[str, str]]()
         sizes, spreads = (SIZES, SPREADS) if "±0%" in engine else ((12, 50), {"equal": 0.0})
         for relevance, (how, spread), size, checked in itertools.product(
             made.shown, spreads.items(), sizes, (0, CHECKED) if "±15%" in engine else (0,)
         ):
             it = audits(made, relevance, size, spread, given.seed, given.audits, checked)
-            held = (
-                f"{it[f'{name} held'] / it[name] * 1000 if it[name] else math.nan:.0f}"
-                + (f" of {it[name]}" if it[name] < given.audits else "")
-                for name in ESTIMATES
-            )
-            row = (*held, *(str(it[name]) for name in COUNTS))
-            cell = f"{engine} {relevance} {how} {size}" + f" checked {checked}" * bool(checked)
-            print(cell.ljust(49), *(text.rjust(14) for text in row), flush=True)
+            row = dict.fromkeys(("cell", *ESTIMATES), "") | {name: str(it[name]) for name in COUNTS}
+            row["cell"] = f"{relevance} {how} {size}" + f" checked {checked}" * bool(checked)
+            for name in filter(it.get, ESTIMATES):
+                few = f" of {it[name]}" * (it[name] < given.audits)
+                row[name] = f"{it[f'{name} held'] / it[name] * 1000:.0f}{few}"
+            rows.append(row)
+        print(engine, table(rows), sep="\n", flush=True)
 
 
 if __name__ == "__main__":

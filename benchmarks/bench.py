@@ -1,6 +1,6 @@
 """The benchmarks of fairqr: our figures beside those of its peers, in one run.
 
-``python -m benchmarks.bench [--quick] [--json FILE] [NAME …]``. The machine may be busy: what
+``python -m benchmarks.bench [--quick] [NAME …]``. The machine may be busy: what
 counts is the ratio of two figures that were taken in turns.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
-import json
 import os
 import subprocess
 import sys
@@ -17,7 +16,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +29,7 @@ from langgraph.types import Overwrite
 
 from benchmarks.generated import queries, write_corpus
 from benchmarks.load.servers import Model
-from benchmarks.measuring import in_turns, machine, median, row, table, taken_by
+from benchmarks.measuring import in_turns, machine, median, row, table
 from benchmarks.stubs import IN_ROUNDS, ROUNDS, InstantEngine, InstantRefiner
 from fairqr import FairSearch
 from fairqr.agents.models.chat import ChatModel
@@ -46,7 +44,6 @@ from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.corpus import find_corpus
 from fairqr.retrieval.texts.words import ANALYZER_NAME, english_analyzer
 
-PACKAGES = ("fairqr", "tantivy", "langgraph", "langchain-openai", "openai", "numpy", "typer")
 FAIRQR = str(Path(sys.executable).with_name("fairqr"))
 TOP, POOL, SHOWN = 500, 1_000, 20
 LONG = 5
@@ -79,26 +76,16 @@ class Workspace:
         return max(3, full // 5) if self.quick else full
 
     @functools.cache  # noqa: B019 - lives as long as the process
-    def corpus(self, count: int) -> Path:
-        """Return the file of a corpus of so many documents."""
-        return write_corpus(self.folder / f"corpus{count}", count)
-
-    @functools.cache  # noqa: B019
-    def index(self, count: int) -> tuple[str, float]:
-        """Index a corpus in a process; return its name, and its peak of own MB."""
-        name, peak = f"generated{count}", 0.0
-        command = [FAIRQR, "index", "create", name, str(self.corpus(count))]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-            while process.poll() is None:
-                peak = max(peak, taken_by(process.pid)["own"])
-                time.sleep(0.005)
-        if process.returncode:
-            raise RuntimeError(f"{command} ended with {process.returncode}")
-        return name, peak
+    def index(self, count: int) -> str:
+        """Index a corpus by the command; return its name."""
+        name = f"generated{count}"
+        command = [FAIRQR, "index", "create", name, str(write_corpus(self.folder / name, count))]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return name
 
     async def engine(self) -> TantivyEngine:
         """Open the engine that searches are measured on."""
-        engine = await Catalog().resolve(self.index(self.documents)[0])
+        engine = await Catalog().resolve(self.index(self.documents))
         assert isinstance(engine, TantivyEngine)
         return engine
 
@@ -106,7 +93,7 @@ class Workspace:
 async def starting(space: Workspace) -> Rows:
     """Measure the command from start to end, and the import, beside Python's own start."""
     python = [sys.executable, "-c"]
-    search = ["search", "river", "--corpus", space.index(space.documents)[0]]
+    search = ["search", "river", "--corpus", space.index(space.documents)]
     commands = {
         "python -c pass": ([*python, "pass"], ""),
         "import fairqr": ([*python, "import fairqr"], "≤ 100 ms"),
@@ -122,15 +109,6 @@ async def starting(space: Workspace) -> Rows:
     (peer, (_, _)), *ours = commands.items()
     for name, (_, target) in ours:
         yield row(name, median(taken[name]), "ms", peer, median(taken[peer]), target)
-
-
-async def memory(space: Workspace) -> Rows:
-    """Measure what indexing needs beside a third of the documents, from files on disk."""
-    count = space.documents
-    (_, small), (_, large) = space.index(count), space.index(3 * count)
-    peer, what = f"indexing {count:,}", f"indexing {3 * count:,} documents"
-    # Few documents do not fill the buffer of the index writer.
-    yield row(f"peak of {what}", large, "MB", peer, small, "≤ 1.5×", judged=not space.quick)
 
 
 async def searching(space: Workspace) -> Rows:
@@ -290,7 +268,7 @@ async def attached(space: Workspace) -> Rows:
 
     asked, shown = queries(100), dict[str, list[str]]()
     with running_server() as server, ExitStack() as stack:
-        corpus = find_corpus(space.corpus(space.documents))
+        corpus = find_corpus(write_corpus(space.folder / "attached", space.documents))
         engine = await Catalog().resolve(fill(stack, server.url, "attached", corpus))
         async with FairSearch.open(engine, InstantRefiner()) as search:
 
@@ -314,7 +292,7 @@ async def attached(space: Workspace) -> Rows:
     yield row(what, ours, "ms", peer, median(taken["plain"]), "≤ 1.4×")
 
 
-EACH = (starting, memory, searching, reranking, graph, checkpoints, calls, attached)
+EACH = (starting, searching, reranking, graph, checkpoints, calls, attached)
 BENCHMARKS: dict[str, Callable[[Workspace], Rows]] = {it.__name__: it for it in EACH}
 
 
@@ -334,14 +312,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--quick", action="store_true", help="a tenth of everything")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     asked = parser.parse_args()
-    rows = asyncio.run(measured(asked.names, quick=asked.quick))
-    made = machine() | {"packages": {name: version(name) for name in PACKAGES}}
+    rows, made = asyncio.run(measured(asked.names, quick=asked.quick)), machine()
     print(f"{table(rows)}\n\nload {made['load']} on {made['cores']} cores")
-    if asked.json:
-        report = {"machine": made, "quick": asked.quick, "rows": rows}
-        asked.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Fits the estimates of relevance, and shows how a fit holds on the other collection, and by group.
 
-``python -m benchmarks.relevance --trec FOLDER [--topics N]`` reads notables and the joined subset
+``python -m benchmarks.relevance FOLDER`` reads notables and the joined subset
 of TREC Fair 2022, imported into FOLDER, and encodes them by MiniLM first. Of each form of each
 topic, the 200 documents with the most evidence of ``words`` are fitted; for evidence of ``rank``
 and ``texts``, the 200 best by BM25. No weight is below 0. What it prints stands in
@@ -9,8 +9,8 @@ and ``texts``, the 200 best by BM25. No weight is below 0. What it prints stands
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -46,7 +46,7 @@ class Weighed(Calibration):
 EVIDENCE = {"lexical": Weighed(0, 1, 0), "similarity": Weighed(0, 0, 1)}
 
 
-async def sample_of(collection: Collection, kind: str, topics: int | None) -> pd.DataFrame:
+async def sample_of(collection: Collection, kind: str) -> pd.DataFrame:
     """Return the documents of topics with their evidence, their groups, and what is relevant."""
     words = await Catalog().resolve(collection.corpus_name, retriever="bm25")
     # Makes the vectors that are missing, which the others do not.
@@ -66,7 +66,7 @@ async def sample_of(collection: Collection, kind: str, topics: int | None) -> pd
         order = dict(zip(hits.ids, hits.relevance.tolist(), strict=True))
         return np.array([order[id_] for id_ in ids])
 
-    for topic in collection.topics[:topics]:
+    for topic in collection.topics:
         for text in dict.fromkeys((topic.text(0), topic.text(10))):
             searched = words if kind == "texts" else engine
             if kind != "texts":
@@ -145,12 +145,12 @@ def by_group(sample: pd.DataFrame, calibration: Calibration, groups: list[str]) 
         yield f"    {group:14} {share:.3f} of the relevant, off by {mean:+.3f} ± {error:.3f}"
 
 
-async def main(trec: Path, topics: int | None) -> None:
+async def main(trec: Path) -> None:
     """Fit and print."""
     collections = {"notables": find_collection("notables"), "trec2022": find_collection(trec)}
     for kind in KINDS:
         samples: Mapping[str, pd.DataFrame] = {
-            name: await sample_of(own, kind, topics) for name, own in collections.items()
+            name: await sample_of(own, kind) for name, own in collections.items()
         }
         one, other = samples
         both = fitted(*samples.values())
@@ -166,8 +166,4 @@ async def main(trec: Path, topics: int | None) -> None:
 
 
 if __name__ == "__main__":
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--trec", type=Path, required=True)
-    arguments.add_argument("--topics", type=int, help="only so many topics of each collection")
-    given = arguments.parse_args()
-    asyncio.run(main(given.trec, given.topics))
+    asyncio.run(main(Path(sys.argv[1])))

@@ -28,6 +28,8 @@ ROOT = Path(__file__).parents[1]
 FILE = ROOT / "docs" / "results" / "results.yaml"
 PAGE = ROOT / "docs" / "runs" / "results.md"
 FOLDER = ROOT / "build" / "results"
+FILES = "measures.csv", "results.csv"
+"""The figures of an experiment, and those of an audit."""
 
 
 class ExpectedTable(BaseModel, extra="forbid", frozen=True):
@@ -54,7 +56,7 @@ class Command(BaseModel, extra="forbid", frozen=True):
 
     Attributes:
         first: A module, with its arguments, that makes the collection; empty if it is there.
-        run: Its arguments after ``fairqr``, without the folder.
+        run: Its arguments after ``fairqr``, or ``-m`` and a module, without the folder.
         takes: How long, in words.
         ran: The date and the versions it was run with last; empty if it was not.
         report: The published report, from the folder of the page; empty if there is none.
@@ -107,9 +109,20 @@ def measured(found: pd.DataFrame, table: ExpectedTable) -> pd.DataFrame:
     return found.pivot_table("value", table.rows, table.columns, sort=False)
 
 
+def read(folder: Path) -> pd.DataFrame:
+    """Return the figures that a command left, a row for each."""
+    measures, results = (folder / it for it in FILES)
+    if measures.exists():
+        return pd.read_csv(measures, dtype=str).astype({"value": float})
+    audited = pd.read_csv(results)
+    audited = audited[audited.segment.isna()]
+    numbers = audited.select_dtypes("number").columns
+    return audited.melt(["attribute", "group"], numbers, "measure")
+
+
 def differences(folder: Path, command: Command) -> Iterator[str]:
     """Compare a command's figures with the expected ones; yield a line for each that differs."""
-    found = pd.read_csv(folder / "measures.csv", dtype=str).astype({"value": float})
+    found = read(folder)
     for table in command.tables:
         got = measured(found, table)
         for row, wanted in table.figures.items():
@@ -122,19 +135,27 @@ def differences(folder: Path, command: Command) -> Iterator[str]:
 
 def ran(name: str, command: Command) -> bool:
     """Run a command, and say what differs; return whether all is as expected."""
-    print(f"{name}: fairqr {command.run}   ({command.takes})", flush=True)
     folder, python = FOLDER / name, Path(sys.executable)
-    if (folder / "measures.csv").exists():  # what has ended may be of another version
+    written = written_as(command, str(folder))
+    print(f"{name}: {written}   ({command.takes})", flush=True)
+    if any((folder / it).exists() for it in FILES):  # what has ended may be of another version
         shutil.rmtree(folder)
-    fairqr = [python.parent / "fairqr", *shlex.split(command.run), "-o", str(folder), "--report"]
-    first = [[python, "-m", *shlex.split(command.first)]] if command.first else []
-    if any(subprocess.run(one).returncode for one in (*first, fairqr)):
-        print(f"{name}: it was not run to its end")
-        return False
+    first = [f"python -m {command.first}"] if command.first else []
+    for program, *rest in map(shlex.split, (*first, written)):
+        if subprocess.run([python.with_name(program), *rest]).returncode:
+            print(f"{name}: it was not run to its end")
+            return False
     differing = list(differences(folder, command))
     compared = sum(len(row) for table in command.tables for row in table.figures.values())
     print(*differing, f"{name}: {compared - len(differing)} of {compared} figures", sep="\n")
     return compared > len(differing) == 0
+
+
+def written_as(command: Command, folder: str) -> str:
+    """Return a command as a user writes it."""
+    program = "python" if command.run.startswith("-m ") else "fairqr"
+    report = " --report" if command.run.startswith("experiment ") else ""
+    return f"{program} {command.run} -o {folder}{report}"
 
 
 def page(found: Mapping[str, Result]) -> Iterator[str]:
@@ -153,7 +174,7 @@ def page(found: Mapping[str, Result]) -> Iterator[str]:
             report = f"; [report]({command.report})" if command.report else ""
             first = f"`python -m {command.first}`, then " if command.first else ""
             about = f"{size}, {command.takes}; {state}{report}"
-            yield f"{first}`fairqr {command.run} -o out/{name}-{size} --report` ({about})\n"
+            yield f"{first}`{written_as(command, f'out/{name}-{size}')}` ({about})\n"
             for table in command.tables:
                 yield from _table(table)
         if one.differs:

@@ -1,19 +1,21 @@
 """Whether a memory of what groups are owed helps over a stream of searches, and what it costs.
 
-``python -m benchmarks.stream`` draws streams of the topics of notables, and of the
-joined subset of TREC Fair 2022 imported as ``trec2022``, by Zipf's law, and shows for each search
-the first k of its 100 best by BM25 in their fair order. Heavier weights of fairness are tried in
-each list alone, and with a memory of several decays. What it prints stands in
-docs/results/quality.md.
+``python -m benchmarks.stream notables trec2022 -o FOLDER`` draws streams of the topics of
+collections by Zipf's law, and shows for each search the first k of its 100 best by BM25 in their
+fair order. Heavier weights of fairness are tried in each list alone, and with a memory of several
+decays. What it prints stands in docs/results/quality.md, and in the folder as ``measures.csv``.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from benchmarks.measuring import table
 from fairqr.evaluation.collections.finding import find_collection
@@ -27,6 +29,7 @@ from fairqr.retrieval.sources.catalog import Catalog
 WEIGHTS = {"alone": (0, 0.5, 1, 2, 4, 8, 16, 32, 64), "memory": (0.1, 0.25, 0.5, 1, 2)}
 DECAYS = {"alone": (None,), "memory": (1.0, 0.999, 0.99)}
 SIZES, SEARCHES, SEEDS, ZIPF = (3, 10), 2_000, 3, 1.0
+WHAT = ["k", "way", "decay", "weight"]
 Lists = Sequence[tuple[Hits, np.ndarray]]
 
 
@@ -83,18 +86,27 @@ def compared(schema: Any, lists: Lists, k: int) -> Iterator[dict[str, object]]:
                 context = Context.of(attributes=("gender",), **options)
                 runs = [measured(schema, lists, it, context, decay) for it in streams]
                 far, slope, ndcg = np.mean(runs, axis=0)
-                row: Any = {"k": k, "way": way, "decay": decay or "", "weight": weight}
-                row |= {"distance": f"{far:.4f}", "slope": f"{slope:.2f}", "nDCG": f"{ndcg:.4f}"}
-                yield row
+                told = {"distance": f"{far:.4f}", "slope": f"{slope:.2f}", "nDCG": f"{ndcg:.4f}"}
+                yield {**dict(zip(WHAT, (k, way, decay or "", weight), strict=True)), **told}
 
 
-async def main(names: Sequence[str]) -> None:
-    """Print a table for each collection."""
+async def main(names: Sequence[str], folder: Path) -> None:
+    """Print a table for each collection, and keep all."""
+    found = list[dict[str, object]]()
     for name in names:
         schema, lists = await lists_of(name)
         for k in SIZES:
-            print(name, len(lists), table([*compared(schema, lists, k)]), sep="\n", flush=True)
+            rows = [*compared(schema, lists, k)]
+            print(name, len(lists), table(rows), sep="\n", flush=True)
+            found += [{"collection": name, **it} for it in rows]
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = pd.DataFrame(found).melt(["collection", *WHAT], var_name="measure")
+    kept.to_csv(folder / "measures.csv", index=False)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(["notables", "trec2022"]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="+", help="of collections")
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    given = parser.parse_args()
+    asyncio.run(main(given.names, given.output))

@@ -25,7 +25,6 @@ from benchmarks.load.world import World
 from benchmarks.measuring import machine, table
 
 EVERYTHING = ("speed", "durable", "soak", *FAULTS, *CHAOS)
-MOST_SHOWN = 20
 SIZES = {
     "runs": (10_000, 300),
     "minutes": (12.0, 0.5),
@@ -102,7 +101,7 @@ def main() -> int:
                 broken = f"broke off: {type(error).__name__}: {error}"[:300]
                 parts[name] = {"violations": [broken]}
     violations = [f"{name}: {it}" for name, part in parts.items() for it in part["violations"]]
-    for violation in violations[:MOST_SHOWN]:
+    for violation in violations:
         print(f"BROKEN: {violation}")
     seconds, made = time.monotonic() - begun, machine()
     where = f"{made['cores']} cores with {made['gigabytes']} GB"
