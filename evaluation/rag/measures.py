@@ -465,7 +465,7 @@ def measure_fair_rag(
         for name, attribute in schema.attributes.items() if schema and documents.size else ():
             members = memberships_of(attribute, pool)
             is_aim = name == experiment.group_aware
-            aim = aim_of(attribute, members[:, :-1], record.k) if is_aim else []
+            aim = aim_of(attribute, members[:, :-1], record.k) if is_aim else np.empty(0)
             sums = (documents @ members).T
             for place, group in enumerate((*attribute.groups, UNKNOWN)):
                 named = dict(zip(GROUP_SUMS, sums[place].tolist(), strict=True))
