@@ -37,19 +37,19 @@ T = TypeVar("T")
 class Tools:
     """The open indexes and models of one process, each opened once.
 
-    A job is a function of such tools and of plain data. With workers it is done by theirs.
+    A job is a function of such tools and of plain data. On Ray it is done by a worker's tools.
 
     Attributes:
         prompts: The prompts of the user who runs the experiment.
         replies: Where replies of models are kept.
         at_once: How many jobs may be under way at the same time.
-        free: The processes on Ray that wait for a job, as actors; None for this process.
+        work: :func:`_work` as a remote function of Ray; None for this process.
     """
 
     prompts: PromptLibrary
     replies: ReplyCache = field(default_factory=ReplyCache)
     at_once: int = AT_ONCE
-    free: asyncio.Queue[Any] | None = None
+    work: Any = None
     _kept: dict[str, tuple[object, Any]] = field(default_factory=dict, init=False)
     _locks: dict[str, asyncio.Lock] = field(default_factory=dict, init=False)
 
@@ -61,13 +61,13 @@ class Tools:
             WorkersError: The workers cannot be reached any more, or died with this job again and
                 again.
         """
-        if self.free is None:
+        if self.work is None:
             return await job(self, *arguments)
         from ray.exceptions import RayError, RayTaskError
 
-        actor = await self.free.get()
         try:
-            done = asyncio.wrap_future(actor.do.remote(job, *arguments).future())
+            given = (self.prompts, self.at_once, job, arguments)
+            done = asyncio.wrap_future(self.work.remote(*given).future())
             # Ray's threads end where a future of theirs is cancelled.
             return cast("T", await asyncio.shield(done))
         except RayTaskError as error:
@@ -75,8 +75,6 @@ class Tools:
         except (RayError, ConnectionError) as error:
             told = f"The workers failed ({_reason(error)}); see Ray's logs, and run again to go on."
             raise WorkersError(told) from None
-        finally:
-            self.free.put_nowait(actor)
 
     async def keep(self, place: str, name: object, opened: Callable[[], Awaitable[T]]) -> T:
         """Return the thing that is open at a place, after opening it if necessary.
@@ -161,22 +159,32 @@ class RunOptions:
                 room = ray.available_resources()
                 processors = max(1.0, room.get("CPU", 1.0))
                 most = tools.at_once = self.at_once or int(processors)
-                # What is there is shared, so that as many as asked for find room.
-                actor = ray.remote(Tools).options(
-                    max_restarts=-1,
-                    max_task_retries=RETRIES,
+                # What is there is shared, so that as many as asked for find room. A worker goes on
+                # after a job, so that what it has opened stays open.
+                tools.work = ray.remote(
+                    max_calls=0,
+                    max_retries=RETRIES,
                     scheduling_strategy="SPREAD",
                     num_cpus=min(1.0, processors / most),
                     num_gpus=min(1.0, room.get("GPU", 0.0) / most),
-                )
-                tools.free = asyncio.Queue()
-                for _ in range(most):
-                    tools.free.put_nowait(actor.remote(self.prompts, at_once=most))
+                )(_work)
                 if await tools.do(_version) != version("fairqr"):
                     raise WorkersError("The workers have another fairqr; install yours there.")
                 yield tools
             finally:
                 ray.shutdown()
+
+
+_open: list[tuple[asyncio.Runner, Tools]] = []
+"""What a worker of Ray keeps from its first job on; it works for one run."""
+
+
+def _work(prompts: PromptLibrary, at_once: int, job: Callable[..., Any], given: Any) -> Any:
+    """Do a job on a worker of Ray."""
+    if not _open:
+        _open.append((asyncio.Runner(), Tools(prompts, at_once=at_once)))
+    ((runner, tools),) = _open
+    return runner.run(job(tools, *given))
 
 
 async def _version(_: Tools) -> str:

@@ -96,7 +96,7 @@ def _records(folder: Path) -> dict[tuple[Any, ...], SearchRecord]:
 def _workers_of(pid: int) -> list[psutil.Process]:
     """The processes of Ray that do jobs and descend from a process."""
     below = psutil.Process(pid).children(recursive=True)
-    return [it for it in below if it.is_running() and it.cmdline()[0].startswith("ray::Tools")]
+    return [it for it in below if it.is_running() and it.cmdline()[0].startswith("ray::_work")]
 
 
 def test_searches_on_ray_are_those_of_one_process(
