@@ -2,7 +2,7 @@
 
 import { el, svg } from "./dom.js";
 import { percent } from "./format.js";
-import { mark } from "./groups.js";
+import { named, styleOf } from "./groups.js";
 
 /** Smaller gaps are not drawn: a percentage point. */
 export const LEAST_GAP = 0.01;
@@ -27,12 +27,10 @@ export function bars(all, attribute, target, series, missing) {
       series.map(({ name }) => el("th", { scope: "col", class: "number" }, name)),
       el("th", { scope: "col", class: "number" }, "target"))),
     el("tbody", {}, Object.entries(target).map(([group, aim]) => {
-      const style = all.get(attribute)?.get(group)?.style ?? "none";
       return el("tr", {},
-        el("th", { scope: "row" },
-          el("span", { class: "group" }, mark(all, attribute, group, { named: true }), el("bdi", {}, group))),
+        el("th", { scope: "row" }, named(all, attribute, group)),
         el("td", { class: "picture", "aria-hidden": "true" },
-          picture(style, aim, series.map(({ shares }) => shares?.[group] ?? 0), missing?.[group] ?? 0)),
+          picture(styleOf(all, attribute, group), aim, series.map(({ shares }) => shares?.[group] ?? 0), missing?.[group] ?? 0)),
         series.map(({ shares }) => el("td", { class: "number" }, percent(shares?.[group]))),
         el("td", { class: "number aim" }, percent(aim)));
     })));
@@ -45,7 +43,7 @@ function picture(style, aim, shares, missing) {
   return svg("svg", { class: "bar", width: "100%", height, focusable: "false" },
     svg("rect", { class: "track", width: "100%", height, rx: 3 }),
     shares.map((share, number) => svg("rect", {
-      class: `fill g${style}${number < shares.length - 1 ? " weak" : ""}`,
+      class: `fill ${style}${number < shares.length - 1 ? " weak" : ""}`,
       y: number * each, width: width(share), height: each, rx: 2,
     })),
     missing >= LEAST_GAP ? svg("rect", {

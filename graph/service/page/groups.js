@@ -1,39 +1,17 @@
-// Groups are told apart by colour, by shape and by letters, so that no one of these is needed.
+// Groups are told apart by their names; a colour and a shape help to find them again.
 
-import { el, hidden } from "./dom.js";
+import { el } from "./dom.js";
 import { percent } from "./format.js";
 
 const STYLES = 8;
 
 /**
- * The marks of the groups of an attribute: for each its letters and the number of its style.
+ * The marks of the groups of an attribute: for each the number of its style.
  *
  * @param {string[]} groups In the order of the schema.
- * @returns {Map<string, {letters: string, style: number}>}
+ * @returns {Map<string, number>}
  */
-export function marks(groups) {
-  const letters = new Map();
-  for (let length = 1; length <= 3; length += 1) {
-    for (const group of groups) {
-      const own = letters.get(group);
-      const shared = groups.some((other) => other !== group && letters.get(other) === own);
-      if (!own || shared) letters.set(group, short(group, length));
-    }
-  }
-  const found = new Map();
-  groups.forEach((group, number) => {
-    found.set(group, { letters: letters.get(group), style: number % STYLES });
-  });
-  return found;
-}
-
-function short(group, length) {
-  const parts = group.split(/[\s_-]+/).filter(Boolean);
-  const text = parts.length > 1
-    ? parts.slice(0, 3).map((part) => Array.from(part)[0].toUpperCase()).join("")
-    : Array.from(group).slice(0, length).join("");
-  return text.slice(0, 1).toUpperCase() + text.slice(1);
-}
+export const marks = (groups) => new Map(groups.map((group, number) => [group, number % STYLES]));
 
 /** The marks of all attributes of a target, by attribute. */
 export function allMarks(target) {
@@ -42,24 +20,22 @@ export function allMarks(target) {
   );
 }
 
-/** The mark of a group; its name is for screen readers where it does not stand beside it. */
-export function mark(all, attribute, group, { named = false, share = 1 } = {}) {
-  const { letters, style } = all.get(attribute)?.get(group) ?? { letters: "?", style: "none" };
-  const text = share < 0.995 ? `${group} ${percent(share)}` : group;
-  return el("span", { class: `mark g${style}`, title: `${attribute}: ${text}` },
-    el("span", { "aria-hidden": "true" }, letters), named ? null : hidden(text));
-}
+/** The style of a group. */
+export const styleOf = (all, attribute, group) => `g${all.get(attribute)?.get(group) ?? "none"}`;
 
-/** The marks of a document: of each attribute its groups, the largest first. */
+/** A group's name beside its colour. */
+export const named = (all, attribute, group) => el("span", { class: "group" },
+  el("span", { class: `swatch ${styleOf(all, attribute, group)}`, "aria-hidden": "true" }), el("bdi", {}, group));
+
+/** The groups of a document: of each attribute their names on their colours, the largest first. */
 export function documentMarks(all, groups) {
   return el("span", { class: "marks" }, [...all.keys()].map((attribute) => {
     const shares = Object.entries(groups?.[attribute] ?? {})
       .filter(([, share]) => share > 0)
       .sort(([, one], [, other]) => other - one);
-    if (!shares.length) {
-      return el("span", { class: "mark gnone", title: `${attribute}: unknown` },
-        el("span", { "aria-hidden": "true" }, "?"), hidden("unknown"));
-    }
-    return shares.slice(0, 2).map(([group, share]) => mark(all, attribute, group, { share }));
+    if (!shares.length) return el("span", { class: "mark gnone", title: attribute }, "unknown");
+    return shares.slice(0, 2).map(([group, share]) =>
+      el("span", { class: `mark ${styleOf(all, attribute, group)}`, title: attribute },
+        el("bdi", {}, group), share < 0.995 ? ` ${percent(share)}` : null));
   }));
 }

@@ -3,7 +3,7 @@
 import { bars } from "./bars.js";
 import { el, foreign } from "./dom.js";
 import { figure, nats, NO_WORDS, words } from "./format.js";
-import { mark } from "./groups.js";
+import { named } from "./groups.js";
 
 /** The card of a round. */
 export function card(round, { target, marks, before, kept }) {
@@ -41,15 +41,14 @@ function divergence(round, before) {
 function toward(round, marks) {
   const lacking = round.lacking ?? [];
   if (!round.index || !lacking.length) return null;
-  return el("p", { class: "toward" }, "shown too little: ", lacking.map(([attribute, group]) =>
-    el("span", { class: "group" }, mark(marks, attribute, group, { named: true }), el("bdi", {}, group), " ")));
+  return el("p", { class: "toward" }, "shown too little: ", lacking.map(([attribute, group]) => [named(marks, attribute, group), " "]));
 }
 
 function words_(refinement, marks) {
   const { attribute, group, keywords, dropped, reason, status } = refinement;
   return el("div", { class: "refinement" },
     el("p", { class: "words" },
-      el("span", { class: "group" }, mark(marks, attribute, group, { named: true }), el("bdi", {}, group)),
+      named(marks, attribute, group),
       keywords.map((keyword) => el("span", { class: "chip" },
         el("span", { "aria-hidden": "true" }, "+"), foreign(keyword, 60))),
       (dropped ?? []).map((keyword) => el("del", { class: "chip dropped" }, foreign(keyword, 60))),

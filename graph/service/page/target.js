@@ -2,7 +2,7 @@
 
 import { el, fill } from "./dom.js";
 import { whatIs } from "./glossary.js";
-import { mark, marks } from "./groups.js";
+import { marks, named } from "./groups.js";
 
 const PRESETS = [
   ["default", "Default", "halfway between the groups' shares in the results and in the population, if the source states one"],
@@ -66,8 +66,7 @@ export function targetChoice(fieldset, changed) {
         on: { input: (event) => { rebalance(values, name, Number(event.target.value)); show(); } },
       }));
       return el("div", { class: "slider" },
-        el("span", { class: "group" }, mark(all, attribute, name, { named: true }), el("bdi", {}, name)),
-        inputs.get(name), outputs.get(name));
+        named(all, attribute, name), inputs.get(name), outputs.get(name));
     });
     show();
     return el("fieldset", { class: "shares" }, el("legend", {}, `Shares of ${attribute}`), rows);

@@ -39,6 +39,11 @@ ENDS = """() => {
 }"""
 """The labels of the comparison's curves, and where each begins and ends."""
 
+MARKED = """(rows) => rows.map((row) => [...row.querySelectorAll(".mark")]
+  .filter((it) => it.checkVisibility() && it.scrollWidth <= it.clientWidth && it.clientHeight < 24)
+  .map((it) => it.innerText))"""
+"""What each row shows of its groups in full, each on one line."""
+
 LOG = 'query,count\nphysicist,12\n"person, laboratory",3\nworkshop,1\n'
 WORDS = (["woman", "laboratory"], ["she", "born"], ["Tokyo", "Asia"])
 
@@ -460,6 +465,30 @@ def test_a_document_opens_in_a_drawer_and_escape_leads_back(pages: Pages, servic
     expect(title).to_be_focused()
     assert watched.complaints == []
     assert watched.failures == []
+
+
+def test_each_document_shows_the_names_of_its_groups_in_full(
+    pages: Pages, service: str, served: Served
+) -> None:
+    for how in ({}, PHONE):
+        page, _ = pages(**how)
+        page.goto(service)
+        expect(page.locator("#corpus option")).to_have_count(1)
+        if not page.get_by_role("checkbox", name="continent").is_visible():
+            page.get_by_text("Settings").click()
+        page.get_by_role("checkbox", name="continent").check()
+        ask(page, "physicist", "plain")
+        status_is(page)
+        rows = page.get_by_role("table", name="After: plain").locator("tbody tr")
+        expect(rows).to_have_count(10)
+        shown = rows.evaluate_all(MARKED)
+        ranking = served.client.get(f"/v1/runs/{page.url.rpartition('/')[2]}").json()["result"]
+        assert shown == [
+            [max(shares, key=shares.__getitem__) for shares in it["groups"].values()]
+            for it in ranking["ranking"]
+        ]
+        names = page.locator(".bars tbody bdi")
+        assert max(names.evaluate_all("all => all.map((it) => it.clientHeight)")) < 30
 
 
 def test_each_document_has_a_line_of_its_text(pages: Pages, service: str) -> None:
