@@ -11,7 +11,7 @@ export const hasWeight = ({ kind, request }) =>
   kind === "search" && request?.method === "fairqr" && ["fair", null, undefined].includes(request.final_step);
 
 /**
- * The slider. It asks no model: what only a model's queries found is not in these rankings.
+ * The slider. It asks no model.
  *
  * @param {Object} request Of the run.
  * @param {(result: ?Object) => void} changed Is given each new result; null is the run's own.
@@ -69,5 +69,6 @@ export function weightSlider(request, changed, signal) {
   return el("section", { class: "card weight", "aria-label": "Weight of fairness" },
     el("h2", {}, "What if fairness counted more, or less?"), whatIs("Exposure"),
     el("div", { class: "row" }, el("span", { class: "label" }, "relevance only"), slider,
-      el("span", { class: "label" }, "more fairness"), shown, back), said);
+      el("span", { class: "label" }, "more fairness"), shown, back),
+    el("p", { class: "hint" }, "Documents that only the model's queries found are not in the slider's lists."), said);
 }

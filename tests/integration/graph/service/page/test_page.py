@@ -428,6 +428,9 @@ def test_the_weight_of_fairness_re_ranks_at_once_and_asks_no_model(
     ask(page, "physicist", "fairqr")
     status_is(page)
     own = page.locator(".big").inner_text()
+    expect(page.get_by_role("region", name="Weight of fairness")).to_contain_text(
+        "Documents that only the model's queries found are not in the slider's lists."
+    )
     before = len(model.asked)
     slider = page.get_by_role("slider", name="Weight of fairness")
     with page.expect_response(lambda response: response.url.endswith("/v1/search")) as answered:
