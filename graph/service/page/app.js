@@ -4,6 +4,7 @@ import { json } from "./api.js";
 import { showAudits } from "./audits.js";
 import { showComparison } from "./compare.js";
 import { byId } from "./dom.js";
+import { showExample } from "./example.js";
 import { setUpForm } from "./form.js";
 import { explainTerms } from "./glossary.js";
 import { offerKey, setUpKey } from "./key.js";
@@ -16,6 +17,7 @@ const ID = "[0-9A-Za-z_-]{1,64}";
 const PAGES = ["search", "audits", "runs", "compare"];
 const linkOf = (id) => `#/run/${id}`;
 let shown = null;
+let options = null; // what the server offers, once we know
 let repeated = null; // the request of an audit to change and run again
 
 const begin = (kind, request) => json("/v1/runs", { method: "POST", body: { kind, request } });
@@ -84,6 +86,7 @@ function route() {
   } else {
     show("search");
     if (link) runLinked(link);
+    else if (options) shown = showExample(byId("example"), options);
     // Not on a phone, where the keyboard would cover the page.
     if (window.matchMedia("(min-width: 56rem)").matches) byId("query").focus();
   }
@@ -102,9 +105,12 @@ function again(run) {
 
 async function offer() {
   try {
-    form.offer(await offered());
+    const first = !options;
+    options = await offered();
+    form.offer(options);
     const { key } = await json("/v1/me");
     if (key) offerKey();
+    if (first && !shown && !linked(location.hash)) shown = showExample(byId("example"), options);
   } catch (error) {
     say(error.message);
   }

@@ -2,15 +2,10 @@
 
 import { byId, el, fill, foreign, option } from "./dom.js";
 import { whatIs } from "./glossary.js";
-import { aboutSource, groupsOf, hasPopulation, isPattern, versionsOf } from "./options.js";
+import { aboutSource, examplesOf, groupsOf, hasPopulation, isPattern, versionsOf } from "./options.js";
 import { targetChoice } from "./target.js";
 
 const OTHER = "…";
-const EXAMPLES = {
-  search: ["mathematician", "writer", "film director"],
-  answer: ["Which composer was born in Vienna?", "Which chemist was a woman?"],
-  probe: ["mathematician", "writer", "film director"],
-};
 const LABELS = {
   search: { query: "Query", k: "Results (k)", hint: "What are you looking for?" },
   probe: { query: "Query", k: "Results (k)", hint: "Which query should the model rank?" },
@@ -79,8 +74,9 @@ export function setUpForm(run) {
   }
 
   function examples() {
-    fill(byId("examples"), options?.indexes.some(({ name }) => name === "notables")
-      ? ["Try ", EXAMPLES[kind()].map((text) => el("button", {
+    const queries = examplesOf(options, kind());
+    fill(byId("examples"), queries.length
+      ? ["Try ", queries.map((text) => el("button", {
         type: "button", class: "chip link",
         on: { click: () => { byId("query").value = text; form.requestSubmit(); } },
       }, text))] : null);

@@ -1,7 +1,19 @@
 // The ranking before and after, side by side: groups marked, moves shown.
 
 import { el, foreign, hidden } from "./dom.js";
-import { documentMarks } from "./groups.js";
+import { openDocument } from "./drawer.js";
+import { whatIs } from "./glossary.js";
+import { allMarks, documentMarks } from "./groups.js";
+
+/** The rankings of a search before and after. */
+export function beforeAndAfter({ target, baseline, ranking, method, corpus }) {
+  return el("section", { "aria-label": "Rankings" },
+    el("h2", {}, "Before and after"), whatIs("Baseline", "Relevance"),
+    sideBySide(allMarks(target),
+      { name: "Before: plain retrieval", ranking: baseline.ranking },
+      { name: `After: ${method}`, ranking },
+      ({ id, title }) => openDocument(id, title, corpus)));
+}
 
 /**
  * Two rankings side by side.

@@ -5,15 +5,13 @@ import { answerView, targetOf } from "./answer.js";
 import { auditView } from "./audit.js";
 import { curve, pointsOf } from "./curve.js";
 import { byId, el, fill, foreign } from "./dom.js";
-import { openDocument } from "./drawer.js";
 import { follow } from "./events.js";
 import { cost, figures, problemCard, provenance, warnings } from "./facts.js";
 import { many, UNDER_WAY, when, words } from "./format.js";
-import { whatIs } from "./glossary.js";
 import { allMarks } from "./groups.js";
 import { fillLines } from "./lines.js";
 import { probeView } from "./probe.js";
-import { sideBySide } from "./ranking.js";
+import { beforeAndAfter } from "./ranking.js";
 import { card } from "./rounds.js";
 import { copying } from "./share.js";
 import { apply, begun, rounds } from "./state.js";
@@ -124,12 +122,7 @@ function parts(id, again, signal) {
       weightSlider(run.request, (result) => { reranked = result; show(current); }, signal));
     const shown = reranked ?? search;
     once("figures", shown, () => figures(shown, allMarks(shown.target)));
-    once("ranking", shown, () => el("section", { "aria-label": "Rankings" },
-      el("h2", {}, "Before and after"), whatIs("Baseline", "Relevance"),
-      sideBySide(allMarks(shown.target),
-        { name: "Before: plain retrieval", ranking: shown.baseline.ranking },
-        { name: `After: ${shown.method}`, ranking: shown.ranking },
-        ({ id: document, title }) => openDocument(document, title, shown.corpus))));
+    once("ranking", shown, () => beforeAndAfter(shown));
     if (shown && made.get("lines") !== shown) {
       made.set("lines", shown);
       // If this fails, the ranking just has no lines.

@@ -1,0 +1,44 @@
+// A finished example for the empty start: the real figures of a search that asks no model.
+
+import { json } from "./api.js";
+import { el, fill, foreign } from "./dom.js";
+import { figures } from "./facts.js";
+import { allMarks } from "./groups.js";
+import { fillLines } from "./lines.js";
+import { EXAMPLE_SOURCE, examplesOf, groupsOf } from "./options.js";
+import { beforeAndAfter } from "./ranking.js";
+
+/**
+ * Show the example. It is no run, and nothing of it is kept.
+ *
+ * @param {Element} place
+ * @param {Object} options What the server offers.
+ * @returns {{close: Function}}
+ */
+export function showExample(place, options) {
+  const ending = new AbortController();
+  draw(place, options, ending.signal).catch(() => {}); // the start is whole without it
+  return {
+    close() {
+      ending.abort();
+      place.replaceChildren();
+    },
+  };
+}
+
+async function draw(place, options, signal) {
+  const [query] = examplesOf(options, "search");
+  if (!query) return;
+  const [attribute] = Object.keys(groupsOf(options.indexes.find(({ name }) => name === EXAMPLE_SOURCE)));
+  const search = await json("/v1/search", {
+    method: "POST",
+    body: { query, corpus: EXAMPLE_SOURCE, attributes: [attribute], k: 10, ask: "never", keep: false },
+    signal,
+  });
+  fill(place,
+    el("h2", { id: "example-title" }, "An example: ", foreign(query)),
+    el("p", { class: "hint" }, `We searched ${EXAMPLE_SOURCE} for it just now, and asked no model. Your own run takes its place.`),
+    el("div", { class: "slot" }, figures(search, allMarks(search.target))),
+    el("div", { class: "slot" }, beforeAndAfter(search)));
+  await fillLines(place, search.corpus, signal);
+}
