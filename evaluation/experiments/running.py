@@ -32,6 +32,7 @@ from fairqr.retrieval.fairness.dimension import TIMES, Dimension, factors_of
 from fairqr.retrieval.fairness.relevance import FITTED, held_out
 from fairqr.retrieval.fairness.target import Target
 from fairqr.retrieval.rerankers.learning import TrainedModel
+from fairqr.retrieval.rerankers.protection import named_groups
 from fairqr.retrieval.sources.catalog import Catalog
 
 
@@ -80,6 +81,8 @@ def manifest_of(
         check_target(as_target(judge), [dimension])
         if experiment.target is not None:
             Target.parse(experiment.target).check([dimension.attribute])
+        if experiment.protected not in (None, "all"):
+            named_groups(experiment.protected, [dimension.name], [dimension.groups])
     has_keywords = any(topic.keywords for topic in collection.topics)
     forms = dict.fromkeys(it if has_keywords else "title" for it in experiment.queries)
     systems, used = list[specs.System](), dict[str, str]()

@@ -23,6 +23,8 @@ Form = Annotated[str, Field(pattern=r"^title(\+[1-9][0-9]{0,2})?$")]
 Retriever = Annotated[str, Field(pattern=r"^(auto|bm25|(dense|hybrid)(:.+)?)$")]
 
 MEASURES = ("nDCG@20", "AWRF@20(unit=bits)", "nDCG@20×AWRF@20(unit=bits)")
+PROTECTING = "fa-ir", "deltr"
+"""The methods that protect groups."""
 OF_THE_EXPERIMENT = {"attributes", "method", "k", "seed", "intersect"}
 
 
@@ -86,6 +88,17 @@ class System(BaseModel, frozen=True, extra="forbid"):
             settings = {**self.settings, **chosen}
             yield self.model_copy(update={**own, "name": name, "settings": settings, "vary": {}})
 
+    def protecting(self, groups: str) -> System:
+        """Return the system with groups to protect, if its method does so and names none."""
+        told: dict[str, Any] = {"protected": groups}
+        if self.method == "fa-ir":
+            options = told | self.settings.get("options", {})
+            return self.model_copy(update={"settings": {**self.settings, "options": options}})
+        if self.method == "deltr" and self.train:
+            train = self.train.model_copy(update={"options": told | self.train.options})
+            return self.model_copy(update={"train": train})
+        return self
+
     def context(self, **values: Any) -> Context:
         """Return the context that its searches have, with the experiment's values.
 
@@ -123,6 +136,9 @@ class Experiment(Options):
     corpus: str | None = Field(
         None, min_length=1, description="A source with these documents; indexed here by default."
     )
+    protected: str | None = Field(
+        None, description="The groups that FA*IR and DELTR protect; by default what lacks most."
+    )
     baseline: str = Field(description="The system that the others are compared with.")
     systems: tuple[System, ...] = Field(description="The systems.")
     report: tuple[Section, ...] = Field(("table", "trade_off", "cost"), description="Its sections.")
@@ -131,7 +147,12 @@ class Experiment(Options):
     @classmethod
     def _fill(cls, systems: tuple[System, ...], info: ValidationInfo) -> tuple[System, ...]:
         usual = {name: info.data.get(name) for name in ("model", "retriever", "corpus")}
-        return tuple(one for system in systems for one in system.expanded(usual))
+        found = [one for system in systems for one in system.expanded(usual)]
+        if (groups := info.data.get("protected")) is None:
+            return tuple(found)
+        if not any(system.method in PROTECTING for system in found):
+            raise ValueError("no system protects a group; leave out 'protected'")
+        return tuple(system.protecting(groups) for system in found)
 
     @model_validator(mode="after")
     def _is_whole(self) -> Experiment:

@@ -51,7 +51,7 @@ def choose_protected(
         InputError: A group does not exist, or several dimensions have a group of this name.
     """
     if named is not None and named.strip() != "all":
-        return _named(lists[0], named)
+        return named_groups(named, lists[0].dimensions, lists[0].groups)
     lacks = []
     for dimension, groups in enumerate(lists[0].groups):
         shown = [exposure(it.memberships[dimension], it.discount, k) for it in lists]
@@ -64,11 +64,23 @@ def choose_protected(
     return worst, lacking or [int(lacks[worst].argmax())]
 
 
-def _named(candidates: Candidates, text: str) -> tuple[int, list[int]]:
+def named_groups(
+    text: str, dimensions: Sequence[str], groups_of_each: Sequence[Sequence[str]]
+) -> tuple[int, list[int]]:
+    """Return the dimension and the groups that a text names, by their positions.
+
+    Args:
+        text: As in ``PROTECTED_HELP``, but not ``all``.
+        dimensions: The name of each dimension.
+        groups_of_each: The names of its groups.
+
+    Raises:
+        InputError: A group does not exist, or several dimensions have a group of this name.
+    """
     prefix, _, names = text.partition("=")
-    if prefix.strip() not in candidates.dimensions:
+    if prefix.strip() not in dimensions:
         prefix, names = "", text
-    known = list(zip(candidates.dimensions, candidates.groups, strict=True))
+    known = list(zip(dimensions, groups_of_each, strict=True))
     found = [
         (place, [groups.index(name) for name in wanted])
         for place, (dimension, groups) in enumerate(known)

@@ -68,7 +68,7 @@ def run_experiment(
             several.
         model: Use this model instead of the file's. Fair RAG and rankers take several.
         attribute: Measure by this attribute instead of the file's.
-        protected: Rankers: the protected group of the attribute, as in fairqr probe.
+        protected: Rankers, FA*IR and DELTR: the protected group of the attribute.
         words: Rankers: what to call the two groups, such as women,men.
         set_: Change any other value of the file, for example topics=5; '--set help' lists those of
             this experiment.

@@ -63,6 +63,24 @@ def test_what_auto_stands_for_is_written_down(
         assert Manifest.model_validate_json(manifest.text) == manifest, "it comes back as it is"
 
 
+def test_one_option_names_the_protected_group_of_all_systems(tmp_path: Path) -> None:
+    """Where a system names one itself, that stays; where none protects a group, it is refused."""
+    systems = [
+        PLAIN,
+        {"name": "FA*IR", "method": "fa-ir"},
+        {"name": "own", "method": "fa-ir", "settings": {"options": {"protected": "male"}}},
+        {"name": "DELTR", "method": "deltr", "train": {"folds": 2}},
+    ]
+    plain, ours, own, learnt = experiment(tmp_path, systems=systems, protected="female").systems
+    assert plain.settings == {}
+    assert ours.context(k=5).options == {"protected": "female"}
+    assert own.context(k=5).options == {"protected": "male"}
+    assert learnt.train is not None
+    assert learnt.train.options == {"protected": "female"}
+    with pytest.raises(InputError, match="no system protects a group"):
+        experiment(tmp_path, systems=[PLAIN], protected="female")
+
+
 def test_what_varies_is_one_system_for_each_combination(tmp_path: Path) -> None:
     vary = {"max_iterations": [1, 2], "patience": [1, 2]}
     both = {"name": "both {max_iterations} {patience}", "vary": vary, "model": "feedback"}
@@ -113,6 +131,9 @@ def test_what_does_not_fit_the_collection_is_refused_before_any_search(tmp_path:
     systems = [PLAIN, {"name": "ours", "settings": {"prompts": {"refine": "v99"}}}]
     with pytest.raises(UnknownAttributeError, match="'colour'"):
         manifest_for(bare, tmp_path, attributes=["colour"])
+    protecting = [PLAIN, {"name": "FA*IR", "method": "fa-ir"}]
+    with pytest.raises(InputError, match="There is no group 'nobody' to protect; choose among"):
+        manifest_for(bare, tmp_path, systems=protecting, protected="nobody")
     with pytest.raises(PromptError, match="v99"):
         manifest_for(bare, tmp_path, systems=systems)
     schema = re.sub(r",? *population: *\{[^}]*\}", "", (bare.folder / "schema.yaml").read_text())
