@@ -10,11 +10,11 @@ const glossary = fetch("/page/glossary.md")
   })))
   .catch(() => new Map()); // the page says less without it, and nothing wrong
 
-/** A small ⓘ that opens the explanations of these terms. */
+/** A small i in a circle that opens the explanations of these terms. */
 export function whatIs(...terms) {
   const list = el("dl", {});
   const found = el("details", { class: "what", hidden: true },
-    el("summary", {}, el("span", { "aria-hidden": "true" }, "ⓘ"), hidden(`What is this? ${terms.join(", ")}`)), list);
+    el("summary", {}, el("span", { "aria-hidden": "true" }, "i"), hidden(`What is this? ${terms.join(", ")}`)), list);
   glossary.then((all) => {
     const known = terms.filter((term) => all.has(term));
     list.append(...known.flatMap((term) => [el("dt", {}, term), el("dd", {}, all.get(term))]));

@@ -1,0 +1,78 @@
+"""The pictures of the docs are of the page as it is: each is taken again and held beside it.
+
+``FAIRQR_PICTURES=1`` puts the new ones in the place of the old.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from playwright.sync_api import Page
+
+from tests.integration.chromium import PHONE, Pages, ask, ask_question, status_is
+from tests.integration.local_model import MODEL, linked
+from tests.integration.page_service import running
+
+DOCS = Path(__file__).parents[5] / "docs"
+FAR = 0.045
+"""The mean difference of two pictures, of all that there could be, from which they show different
+things. Pages of different kinds are .05 to .07 apart; other words of a model, times and dates less.
+"""
+
+
+def search(page: Page) -> None:
+    ask(page, "mathematician")
+
+
+def answer(page: Page) -> None:
+    ask_question(page, "Who worked on prime numbers?", samples=4)
+
+
+def audit(page: Page) -> None:
+    page.get_by_role("link", name="Audits").click()
+    page.get_by_role("textbox", name="Queries").fill("mathematician\nphysicist\npainter\njudge")
+    page.get_by_role("button", name="Audit", exact=True).click()
+
+
+@pytest.fixture(scope="module")
+def address(pulled_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A service as a new user has it, with the embedded model."""
+    folder = tmp_path_factory.mktemp("pictures")
+    linked(MODEL, pulled_weights, folder / "cache")
+    (folder / "fairqr.toml").touch()
+    names = {"CONFIG": "fairqr.toml", "DATA_DIR": "data", "CACHE_DIR": "cache"}
+    variables = {f"FAIRQR_{name}": str(folder / file) for name, file in names.items()}
+    with running(variables) as process:
+        yield process.address
+
+
+@pytest.mark.parametrize(
+    ("name", "asks", "how"),
+    [
+        ("page-search", search, {}),
+        ("page-answer", answer, {}),
+        ("page-audit", audit, {}),
+        ("page-phone-dark", search, {"color_scheme": "dark", **PHONE}),
+    ],
+)
+def test_a_picture_shows_the_page_as_it_is(
+    pages: Pages, address: str, name: str, asks: Callable[[Page], None], how: dict[str, object]
+) -> None:
+    page, _ = pages(**how)
+    page.goto(address)
+    asks(page)
+    status_is(page)
+    page.evaluate("document.querySelector('.run-head').scrollIntoView()")
+    taken, path = page.screenshot(), DOCS / f"{name}.png"
+    if os.environ.get("FAIRQR_PICTURES"):
+        path.write_bytes(taken)
+    new, old = (Image.open(it).convert("L") for it in (io.BytesIO(taken), path))
+    assert new.width == old.width
+    small = [np.asarray(it.resize((64, 128)), dtype=float) / 255 for it in (new, old)]
+    assert np.abs(small[0] - small[1]).mean() < FAR
