@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +32,7 @@ DOCUMENTS = ("documents.jsonl", "documents.jsonl.gz")
 SCHEMA = "schema.yaml"
 MAX_PROBLEMS = 100
 DOCUMENTS_AT_ONCE = 500
+SECONDS_OF_DOUBT = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,21 @@ class Corpus:
     def documents(self) -> Iterator[Document]:
         """Yield the documents, one at a time; see :func:`read_documents`."""
         return read_documents(self.path, self.schema)
+
+    def files(self) -> str:
+        """Return the sizes and times of all files and the schema as one string.
+
+        It is empty if a file is so new that it may still change without a new time.
+
+        Raises:
+            CorpusError: A file is missing.
+        """
+        states = [(path, _readable(path).stat()) for path in self._paths()]
+        if any(time.time() - it.st_mtime < SECONDS_OF_DOUBT for _, it in states):
+            return ""
+        found = [(str(path.absolute()), it.st_size, it.st_mtime_ns) for path, it in states]
+        schema = hashlib.sha256(self.schema.model_dump_json().encode()).hexdigest()
+        return json.dumps([*found, schema])
 
     def fingerprint(self) -> str:
         """Return a hash of the content of all files and of the schema.

@@ -66,6 +66,7 @@ class IndexManifest(BaseModel, frozen=True):
         format: The layout of the folder.
         source: Where the documents come from, for users.
         fingerprint: A hash of the corpus content.
+        files: The sizes and times of the corpus files.
         labels_folder: Paths of label files are relative to this.
         corpus_schema: The attributes, with the groups that label files name.
     """
@@ -73,6 +74,7 @@ class IndexManifest(BaseModel, frozen=True):
     format: Literal[4] = 4
     source: str
     fingerprint: str
+    files: str = ""
     labels_folder: Path = Path()
     corpus_schema: Schema
 

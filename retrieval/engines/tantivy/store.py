@@ -121,8 +121,15 @@ class EmbeddedIndexes:
         engine = None
         with contextlib.suppress(IndexNotFoundError, IndexVersionError):
             engine = await self.open(name, shown)
+        files = await asyncio.to_thread(corpus.files)
+        if engine is not None and files and files == engine.manifest.files:
+            return engine
         manifest = await asyncio.to_thread(_manifest, corpus, source)
         if engine is not None and manifest.fingerprint == engine.manifest.fingerprint:
+            # Note the files, so that we need not hash them again; a folder may be read-only.
+            with contextlib.suppress(OSError):
+                noted = engine.manifest.model_copy(update={"files": manifest.files})
+                await asyncio.to_thread(noted.write, engine.folder)
             return engine
         labels = await self._labels(manifest, announced(announce, f"labels of {shown}"))
         progress = announced(announce, shown)
@@ -348,6 +355,7 @@ def remove_documents(folder: Path, ids: Sequence[str]) -> int:
 def _manifest(corpus: Corpus, source: str) -> IndexManifest:
     return IndexManifest(
         source=source,
+        files=corpus.files(),
         fingerprint=corpus.fingerprint(),
         labels_folder=corpus.labels_folder.absolute(),
         corpus_schema=corpus.schema,

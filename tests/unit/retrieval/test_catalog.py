@@ -223,7 +223,7 @@ async def test_a_path_is_indexed_once_and_again_when_it_changes(
         await catalog.resolve(str(corpus.path), progress=announced)
     assert (len(said), counts) == (1, [1])
     state = corpus.path.stat()
-    write(tmp_path / "c", "two")  # as large, and by its time as old
+    write(tmp_path / "c", "two")  # in the same tick of the clock, and of the same size
     os.utime(corpus.path, ns=(state.st_atime_ns, state.st_mtime_ns))
     assert await ids(await catalog.resolve(str(corpus.path)), "two") == ["0"]
     write(tmp_path / "c", "one", "one")
