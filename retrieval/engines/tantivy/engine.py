@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from fairqr.base.errors import IndexVersionError, one_line
+from fairqr.base.files import write_beside
 from fairqr.retrieval.engines.engine import (
     Capability,
     EngineInfo,
@@ -77,6 +78,10 @@ class IndexManifest(BaseModel, frozen=True):
     files: str = ""
     labels_folder: Path = Path()
     corpus_schema: Schema
+
+    def write(self, folder: Path) -> None:
+        """Write it into the folder of its index."""
+        write_beside(folder / "manifest.json", self.model_dump_json(indent=1))
 
 
 def open_index(folder: Path) -> tuple[tantivy.Index, IndexManifest]:

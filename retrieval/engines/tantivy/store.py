@@ -29,7 +29,6 @@ from fairqr.base.errors import (
     IndexUnavailableError,
     IndexVersionError,
 )
-from fairqr.base.files import write_beside
 from fairqr.retrieval.engines.tantivy.engine import (
     ID_COLUMNS,
     IndexManifest,
@@ -313,7 +312,7 @@ def build_index(
             f"Two documents of {manifest.source} have the same id; 'fairqr corpus check' names the "
             "id and its lines."
         )
-    write_beside(folder / "manifest.json", manifest.model_dump_json(indent=1))
+    manifest.write(folder)
 
 
 def upsert_documents(
