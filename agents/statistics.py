@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import scipy  # its parts are imported when they are used: a search starts without them
 from numpy.typing import ArrayLike, NDArray
 
 from fairqr.base.errors import InputError, one_line
+from fairqr.base.extras import library
 
 FloatArray = NDArray[np.float64]
 
@@ -37,6 +37,15 @@ class Interval:
     low: float
     high: float
     level: float
+
+
+def special() -> Any:
+    """Return scipy's special functions; a search does without them.
+
+    Raises:
+        InputError: scipy is not installed.
+    """
+    return library("scipy.special", "A confidence interval or a test")
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
@@ -68,7 +77,7 @@ def student_quantile(level: float, freedom: int) -> float:
         level: In (0, 1).
         freedom: The degrees of freedom, at least 1.
     """
-    return float(scipy.special.stdtrit(freedom, (1 + level) / 2))
+    return float(special().stdtrit(freedom, (1 + level) / 2))
 
 
 def mean_interval(values: ArrayLike, *, level: float = 0.95) -> Interval | None:
@@ -220,7 +229,7 @@ def sign_test(wins: int, losses: int) -> float | None:
     """
     if wins + losses == 0:
         return None
-    return min(1.0, 2 * float(scipy.special.bdtrc(max(wins, losses) - 1, wins + losses, 0.5)))
+    return min(1.0, 2 * float(special().bdtrc(max(wins, losses) - 1, wins + losses, 0.5)))
 
 
 def binomial_interval(successes: int, trials: int, level: float = 0.95) -> Interval | None:
@@ -241,8 +250,8 @@ def binomial_interval(successes: int, trials: int, level: float = 0.95) -> Inter
     if trials == 0:
         return None
     rest, failures = (1 - level) / 2, trials - successes
-    low = float(scipy.special.betaincinv(successes, failures + 1, rest)) if successes else 0.0
-    high = float(scipy.special.betaincinv(successes + 1, failures, 1 - rest)) if failures else 1.0
+    low = float(special().betaincinv(successes, failures + 1, rest)) if successes else 0.0
+    high = float(special().betaincinv(successes + 1, failures, 1 - rest)) if failures else 1.0
     return Interval(low, high, level)
 
 
@@ -259,7 +268,7 @@ def detectable_share(trials: int, *, alpha: float = 0.05, power: float = 0.8) ->
         5 %).
     """
     wins = np.arange(trials // 2 + 1, trials + 1)
-    enough = wins[2 * scipy.special.bdtrc(wins - 1, trials, 0.5) <= alpha]
+    enough = wins[2 * special().bdtrc(wins - 1, trials, 0.5) <= alpha]
     if not enough.size:
         return None
-    return float(scipy.special.betaincinv(enough[0], trials - enough[0] + 1, power))
+    return float(special().betaincinv(enough[0], trials - enough[0] + 1, power))

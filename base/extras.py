@@ -25,5 +25,6 @@ def library(
     try:
         return import_module(name)
     except ImportError:
-        message = f"{what} needs {name}; install it with: pip install 'fairqr[{extra}]'"
+        package = name.partition(".")[0]
+        message = f"{what} needs {package}; install it with: pip install 'fairqr[{extra}]'"
         raise error(message) from None

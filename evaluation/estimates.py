@@ -31,10 +31,12 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
 
 from fairqr.agents import statistics
+from fairqr.base.extras import library
 from fairqr.retrieval.fairness.exposure import FloatArray
+
+special = library("scipy.special", "An evaluation")
 
 LEVEL = 0.95
 DIGITS = 12

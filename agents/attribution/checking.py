@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import BaseModel, StrictBool, ValidationError
 
 from fairqr.agents.attribution.attributor import Attributor, Pair
-from fairqr.agents.statistics import binomial_interval
+from fairqr.agents.statistics import binomial_interval, special
 from fairqr.base.errors import InputError, first_problem
 from fairqr.base.files import write_beside
 from fairqr.base.settings import data_dir
@@ -134,6 +134,7 @@ async def check_attributor(
     Raises:
         ModelUnavailableError: The attributor cannot be started.
     """
+    special()  # rather than when all is judged
     await attributor.start()
     verdicts = await attributor.judge([Pair(it.premise, it.hypothesis) for it in pairs])
     both = [*zip([it.entailed for it in pairs], verdicts, strict=True)]

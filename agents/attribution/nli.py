@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy
 
 from fairqr.agents.attribution.attributor import AttributorName, CachedAttributor, Entailment, Pair
 from fairqr.agents.models.cache import ReplyCache
@@ -111,7 +110,8 @@ class TransformersAttributor(CachedAttributor):
         if not np.isfinite(logits).all():
             message = f"The model of {self.name} gave numbers that are not finite."
             return Entailment("parse_error", message=message)
-        score = float(scipy.special.softmax(logits, axis=1)[:, self._entailment].max())
+        odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+        score = float((odds / odds.sum(axis=1, keepdims=True))[:, self._entailment].max())
         if self._parts.threshold is not None:
             return Entailment("ok", score >= self._parts.threshold, score)
         others = np.delete(logits, self._entailment, axis=1).max(axis=1)

@@ -22,7 +22,7 @@ from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking import lean
 from fairqr.agents.ranking.pairwise import PairwiseJudge, Preference
 from fairqr.agents.ranking.rankers import Asker, Cost, ItemRanker, group_of
-from fairqr.agents.statistics import Interval, stream
+from fairqr.agents.statistics import Interval, special, stream
 from fairqr.graph import steps
 from fairqr.graph.probe.context import ProbeContext, ProbeSettings
 from fairqr.graph.search.builder import RECURSION_LIMIT, build_search_graph
@@ -657,6 +657,7 @@ def build_probe_graph(
             sets ``max_concurrency``.
         checkpointer: A checkpointer of LangGraph's.
     """
+    special()  # rather than when all is asked
     model = model_of(model, engine)
     rankers = Rankers.of(ranker, model, prompts)
     nodes = ProbeNodes(engine=engine, default=context, rankers=rankers)

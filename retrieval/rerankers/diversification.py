@@ -97,8 +97,6 @@ def tf_idf_similarity(texts: Sequence[str]) -> Similarity:
     Args:
         texts: The n texts. One without words has similarity 0 to all, including itself.
     """
-    from scipy.sparse import csr_array
-
     n = len(texts)
     numbers: dict[str, int] = {}
     terms = [[numbers.setdefault(term, len(numbers)) for term in terms_of(text)] for text in texts]
@@ -112,8 +110,15 @@ def tf_idf_similarity(texts: Sequence[str]) -> Similarity:
     norms = np.sqrt(np.bincount(rows, weights=weights**2, minlength=n))
     # Zero if all of a document's terms are in every document.
     weights /= np.where(norms > 0, norms, 1.0)[rows]
-    vectors = csr_array((weights, (rows, columns)), shape=(n, size))
-    return lambda position: (vectors @ vectors[[position]].T).toarray()[:, 0]
+    starts = np.searchsorted(rows, np.arange(n + 1))
+
+    def to_all(position: int) -> FloatArray:
+        own = slice(starts[position], starts[position + 1])
+        vector = np.zeros(size)
+        vector[columns[own]] = weights[own]
+        return np.bincount(rows, weights * vector[columns], minlength=n)
+
+    return to_all
 
 
 @dataclass(frozen=True)

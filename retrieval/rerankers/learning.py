@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError, model_validator
 
 from fairqr.base.errors import InputError, first_problem, one_line
+from fairqr.base.extras import library
 from fairqr.base.files import write_beside
 from fairqr.retrieval.engines.engine import Query, SearchEngine, lexical_of, require
 from fairqr.retrieval.fairness.dimension import Dimension
@@ -270,8 +271,7 @@ class Lists:
             more: Columns beside the features by name, each of shape (Q, N); they stay as they are.
             start: The initial weights; 0 by default.
         """
-        from scipy import optimize
-
+        optimize = library("scipy.optimize", "The training of a ranker")
         more = more or {}
         columns = np.concatenate([self.columns, *(it[..., None] for it in more.values())], axis=2)
 
