@@ -15,6 +15,7 @@ import { beforeAndAfter } from "./ranking.js";
 import { card } from "./rounds.js";
 import { copying } from "./share.js";
 import { apply, begun, rounds } from "./state.js";
+import { stepGraph } from "./steps.js";
 import { hasWeight, weightSlider } from "./weight.js";
 
 /** Show a run. The returned `close` stops following it, and does not stop the run. */
@@ -63,7 +64,7 @@ function parts(id, again, signal) {
   const cancel = el("button", { type: "button", class: "danger", hidden: true, on: { click: stop } }, "Cancel");
   const repeat = el("button", { type: "button", class: "quiet", hidden: true }, "Change and run again");
   const slots = Object.fromEntries(
-    ["problem", "warnings", "answer", "figures", "curve", "weight", "ranking", "facts", "share"].map((name) =>
+    ["steps", "problem", "warnings", "answer", "figures", "curve", "weight", "ranking", "facts", "share"].map((name) =>
       [name, el("div", { class: `slot at-${name}` })]));
   const cards = el("ol", { class: "rounds", "aria-label": "Rounds" });
   const process = el("section", { "aria-label": "Round by round", hidden: true },
@@ -72,7 +73,7 @@ function parts(id, again, signal) {
     el("header", { class: "run-head" },
       el("div", { class: "row" }, heading, status, el("span", { class: "row actions" }, cancel, repeat)),
       about),
-    progress, connection, slots.problem, slots.warnings, slots.answer, slots.figures, slots.weight, slots.ranking, process, slots.facts, slots.share);
+    progress, slots.steps, connection, slots.problem, slots.warnings, slots.answer, slots.figures, slots.weight, slots.ranking, process, slots.facts, slots.share);
   const drawing = curve();
   const made = new Map(); // what each part shows now, so that we draw nothing twice
   let back = null;
@@ -111,6 +112,7 @@ function parts(id, again, signal) {
     const now = state.over ? done(state) : underWay(state);
     if (progress.textContent !== now) progress.textContent = now;
     progress.classList.toggle("live", !state.over);
+    once("steps", state.over ? null : [state.part, [...state.worked], state.rounds.size], () => stepGraph(state));
     element.setAttribute("aria-busy", String(!state.over));
     showRounds(state);
     once("problem", state.problem, () => problemCard(state.problem));

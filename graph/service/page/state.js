@@ -1,10 +1,14 @@
 // What is known of a run so far, put together from its events. Plain data, nothing of the page.
 
+import { partAfter } from "./steps.js";
+
 /** The state of a run of which nothing is known but its record. */
 export function begun(run) {
   return {
     run,
     step: run.status === "queued" ? "queued" : "prepare",
+    part: run.status === "queued" ? null : partAfter("prepare"),
+    worked: new Set(), // the parts of the graph
     target: {},
     rounds: new Map(),
     search: null,
@@ -63,6 +67,8 @@ const STEPS = {
 
 function stepped(state, told) {
   state.step = told.step;
+  state.worked.add(state.part);
+  state.part = partAfter(told.step) ?? state.part;
   if (state.run.status === "queued") state.run = { ...state.run, status: "running" };
   STEPS[told.step]?.(state, told);
   if (told.stop_reason) state.stopReason = told.stop_reason;
