@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,7 @@ from tests.listed_results import module
 
 Command, Table, differences = module.Command, module.ExpectedTable, module.differences
 FOUND = module.results()
+DOCS = Path("docs").resolve()
 
 
 def test_the_page_is_written_from_the_file() -> None:
@@ -34,6 +37,28 @@ def test_what_was_run_has_figures_and_what_was_not_has_none() -> None:
         for command in (one.small, one.full):
             if command is not None:
                 assert bool(command.ran) == bool(command.tables), name
+
+
+def _figures(text: str) -> list[tuple[float, int]]:
+    """The numbers with two decimals or more in a text, and how many they have."""
+    found = re.findall(r"(?<![\w.:=])(\d*\.\d{2,})(?!\w|\.\d)", text)
+    return [(float(number), len(number.partition(".")[2])) for number in found]
+
+
+def test_figures_in_the_docs_are_those_of_the_reports_beside_them() -> None:
+    counted = 0
+    for page in DOCS.rglob("*.md"):
+        for section in re.split(r"(?m)^(?=## )", page.read_text(encoding="utf-8")):
+            reports = [page.parent / it for it in re.findall(r"\(([./\w]*/report\.md)\)", section)]
+            if not reports or DOCS / "runs" in page.parents:
+                continue
+            # Figures that readers are told of are rounded, and those of the reports are too.
+            known = [value for it in reports for value, _ in _figures(it.read_text("utf-8"))]
+            for value, digits in _figures(section):
+                counted += 1
+                near = min((abs(value - it) for it in known), default=math.inf)
+                assert near <= 0.501 * 10**-digits, (page, section.partition("\n")[0], value)
+    assert counted > 100
 
 
 def test_a_figure_that_differs_or_is_missing_is_told(tmp_path: Path) -> None:
