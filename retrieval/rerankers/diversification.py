@@ -116,7 +116,7 @@ def tf_idf_similarity(texts: Sequence[str]) -> Similarity:
         own = slice(starts[position], starts[position + 1])
         vector = np.zeros(size)
         vector[columns[own]] = weights[own]
-        return np.bincount(rows, weights * vector[columns], minlength=n)
+        return np.bincount(rows, weights=weights * vector[columns], minlength=n)
 
     return to_all
 
