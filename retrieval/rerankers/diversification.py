@@ -106,7 +106,7 @@ def tf_idf_similarity(texts: Sequence[str]) -> Similarity:
     cells, frequency = np.unique(rows * size + columns, return_counts=True)
     rows, columns = np.divmod(cells, size)
     idf = np.log((1 + n) / (1 + np.bincount(columns, minlength=size)))
-    weights: FloatArray = (1 + np.log(frequency)) * idf[columns]
+    weights = (1 + np.log(frequency)) * idf[columns]
     norms = np.sqrt(np.bincount(rows, weights=weights**2, minlength=n))
     # Zero if all of a document's terms are in every document.
     weights /= np.where(norms > 0, norms, 1.0)[rows]
@@ -116,7 +116,8 @@ def tf_idf_similarity(texts: Sequence[str]) -> Similarity:
         own = slice(starts[position], starts[position + 1])
         vector = np.zeros(size)
         vector[columns[own]] = weights[own]
-        return np.bincount(rows, weights=weights * vector[columns], minlength=n)
+        products = weights * vector[columns]
+        return np.bincount(rows, weights=products, minlength=n).astype(np.float64)
 
     return to_all
 
