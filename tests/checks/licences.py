@@ -29,6 +29,7 @@ ALLOWED = frozenset(
 """Permissive ones, and MPL, which asks only for changes of its own files."""
 
 EXCEPTIONS = {
+    "axe-playwright-python": "MIT, which its metadata does not say; axe in it is MPL; for tests",
     "forbiddenfruit": "GPL or MIT, as one likes; needed by `langgraph dev`, for development alone",
     "langgraph-api": "Elastic 2.0: the server of `langgraph dev`, for development alone",
     "langgraph-runtime-inmem": "Elastic 2.0: as langgraph-api",

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from fairqr.evaluation.audit.finishing import LAYOUTS, draw_exposure, write_audit
-from tests.integration.chromium import FAINT, PHONE, REPEATED, WIDTH, Pages
+from tests.integration.chromium import PHONE, WIDTH, Pages, faults
 from tests.unit.evaluation.audit.examples import outcome_of
 
 HOSTILE = (
@@ -61,8 +61,7 @@ def test_nothing_is_cut_off(
     assert seen.requests == [address]
     assert not seen.dialogs
     assert not seen.complaints
-    assert not page.evaluate(REPEATED)
-    assert not page.evaluate(FAINT)
+    assert faults(page) == []
     assert page.locator("script, img, code, a:not([href^='#'])").count() == 0
     assert page.locator("figure svg").count() == 1
     # Whoever links to a part gets there.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.integration.chromium import FAINT, PHONE, WIDTH, Pages, status_is
+from tests.integration.chromium import PHONE, WIDTH, Pages, faults, status_is
 from tests.integration.model_server import ModelServer
 from tests.integration.page_service import Process, running, settings_for
 from tests.integration.service_client import a_key, answers_all
@@ -124,4 +124,4 @@ def test_the_example_fits_a_phone_in_both_schemes(
         opened(page, process, key)
         expect(page.get_by_role("table", name="After: fairqr")).to_be_visible()
         assert page.evaluate(WIDTH) <= 360
-        assert page.evaluate(FAINT) == []
+        assert faults(page) == []

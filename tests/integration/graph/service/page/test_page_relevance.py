@@ -12,7 +12,7 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.integration.chromium import FAINT, PHONE, WIDTH, Pages, ask, status_is
+from tests.integration.chromium import PHONE, WIDTH, Pages, ask, faults, status_is
 from tests.integration.local_model import ENCODER, linked
 from tests.integration.model_server import ModelServer, says
 from tests.integration.page_service import run_command, served, settings_for
@@ -140,4 +140,4 @@ def test_it_fits_a_phone_and_can_be_read(pages: Pages, service: str) -> None:
         searched(page, service, f"physicist {scheme}", "hybrid")
         expect(page.locator(".chance").first).to_be_visible()
         assert page.evaluate(WIDTH) <= 360
-        assert page.evaluate(FAINT) == []
+        assert faults(page) == []
