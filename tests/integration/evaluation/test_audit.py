@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.integration.attached_people import Server, state
+from tests.integration.local_model import share_vectors
 from tests.integration.model_server import Command, Main
 from tests.patience import until
 
@@ -132,6 +133,7 @@ def test_what_is_planted_is_found_and_an_engine_without_a_lean_is_not_accused(
     # Of 60 queries the interval of the lean is 8 points wide, and by chance ends at 7 for men here.
     gate = ("--fail-if", "ranking_gap > 0.1", "--sure") if is_judged and name == "plain" else ()
     arguments = (*asked(inputs, name, "out", is_judged=is_judged), *gate)
+    share_vectors(minilm_cache)
     done = quick(*arguments, FAIRQR_CACHE_DIR=str(minilm_cache))
     assert done.code == 0, done.stderr
     audit, female, male = found_in(inputs)

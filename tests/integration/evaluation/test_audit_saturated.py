@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.attached_people import Server
 from tests.integration.evaluation.cvs import SCHEMA, SKILLS, cvs, write
+from tests.integration.local_model import share_vectors
 from tests.integration.model_server import Main
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.usefixtures("clean_environment")]
@@ -52,6 +53,7 @@ def test_nobody_over_fifty_is_shown_and_who_looks_far_enough_says_so(
     within: float | None,
 ) -> None:
     monkeypatch.chdir(clean_environment)
+    share_vectors(minilm_cache)
     source = {
         "name": "cvs",
         "engine": "elasticsearch",
