@@ -13,7 +13,7 @@ TORCH ?= 2.13.0
 # the many processes that tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check docs bench load results lock notables clean
+.PHONY: demo test test-unit check types layers dependencies docs bench load results lock notables clean
 
 demo: $(DEMO)
 	@$(BIN)/fairqr demo
@@ -23,6 +23,10 @@ test: $(NEURAL)
 	@tests/needs.sh
 	$(BIN)/pytest --numprocesses 3 --dist loadgroup
 
+# Tests that need no server and no embedded model; about a minute.
+test-unit: $(NEURAL)
+	$(BIN)/pytest --numprocesses 2 tests/unit
+
 # Lines of code are counted against the limits in pyproject.toml. Types and layers are checked on the
 # installed wheel, which is what users get. The audit needs all that the lock names, and torch beside
 # it; it compares with known vulnerabilities where a service of advisories can be reached, and says so
@@ -31,14 +35,19 @@ check: $(NEURAL)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/python -m tests.checks.lines
-	rm -rf build
+	rm -rf build/check build/lib build/bdist.*
 	$(BIN)/pip install --quiet --no-deps --upgrade --target build/check .
-	cd build && MYPYPATH=check:../tools ../$(BIN)/mypy --config-file ../pyproject.toml -p fairqr -p docs_site
-	MYPYPATH=tools $(BIN)/mypy --config-file pyproject.toml -p notables -p minilm
+	$(MAKE) --no-print-directory --jobs 2 types layers dependencies docs
+
+types:
+	cd build && MYPYPATH=check:../tools ../$(BIN)/mypy --num-workers 2 --config-file ../pyproject.toml \
+	  -p fairqr -p docs_site -p notables -p minilm
+
+layers:
 	PYTHONPATH=build/check $(BIN)/lint-imports
-	rm -rf build
+
+dependencies:
 	$(BIN)/python -m tests.checks.audit
-	$(MAKE) docs
 
 # The site of the documentation in build/site, with a reference generated from the code. Broken links,
 # anchors and pictures end it.
