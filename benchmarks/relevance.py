@@ -1,17 +1,18 @@
 """Fits the estimates of relevance, and shows how a fit holds on the other collection, and by group.
 
-``python -m benchmarks.relevance FOLDER`` reads notables and the joined subset
-of TREC Fair 2022, imported into FOLDER, and encodes them by MiniLM first. Of each form of each
-topic, the 200 documents with the most evidence of ``words`` are fitted; for evidence of ``rank``
-and ``texts``, the 200 best by BM25. No weight is below 0. What it prints stands in
-:mod:`fairqr.retrieval.fairness.relevance`, and in quality.md and audits.md of docs/results.
+``python -m benchmarks.relevance notables trec2022 -o FOLDER`` encodes both collections by MiniLM
+first. Of each form of a topic, the 200 documents with the most evidence of ``words`` are fitted;
+for evidence of ``rank`` and ``texts``, the 200 best by BM25. No weight is below 0. Fits stand in
+:mod:`fairqr.retrieval.fairness.relevance`; how they hold stands in quality.md and audits.md of
+docs/results, and in the folder as ``measures.csv``.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import sys
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,8 @@ BINS = np.linspace(0, 1, 6)
 ATTRIBUTES = ("gender", "continent")
 KINDS = ("words", "rank", "texts")
 Array = NDArray[np.float64]
+Told = tuple[str, str, float]
+"""What a figure is of, its name, and its value."""
 
 
 class Weighed(Calibration):
@@ -98,25 +101,20 @@ def fitted(*samples: pd.DataFrame) -> Calibration:
     return Calibration(*(round(it, 3) for it in found.x.tolist()))
 
 
-def chances_of(calibration: Calibration, sample: pd.DataFrame) -> pd.Series:
-    """Return the probability of each document."""
-    lexical, similarity = sample["lexical"].to_numpy(), sample["similarity"].to_numpy()
-    return pd.Series(calibration.probability(lexical, similarity), sample.index)
-
-
-def held_out(calibration: Calibration, sample: pd.DataFrame) -> str:
-    """Return how probabilities and relevance go together, as a line."""
-    told = sample.assign(chance=chances_of(calibration, sample))
-    cells = [
-        f"{own['chance'].mean():.2f} → {own['relevant'].mean():.2f} ({len(own) / len(told):.0%})"
-        for _, own in told.groupby(pd.cut(told["chance"], BINS, include_lowest=True), observed=True)
-    ]
-    brier = ((told["chance"] - told["relevant"]) ** 2).mean()
+def held_out(told: pd.DataFrame) -> Iterator[Told]:
+    """Yield how chances and relevance go together, in all and by the chance."""
     within = np.nanmean([_auc(own) for _, own in told.groupby("query")])
-    return (
-        f"Brier {brier:.3f} (base {told['relevant'].var(ddof=0):.3f}), AUC {_auc(told):.2f}, "
-        f"within a query {within:.2f}: {', '.join(cells)}"
-    )
+    brier = ((told["chance"] - told["relevant"]) ** 2).mean()
+    yield "all", "Brier", brier
+    yield "all", "Brier of the share", told["relevant"].var(ddof=0)
+    yield "all", "AUC", _auc(told)
+    yield "all", "AUC within a query", float(within)
+    bins = pd.cut(told["chance"], BINS, include_lowest=True)
+    for place, own in told.groupby(bins, observed=True):
+        name = f"to {place.right:.1f}"
+        yield name, "estimated", own["chance"].mean()
+        yield name, "relevant", own["relevant"].mean()
+        yield name, "documents", len(own) / len(told)
 
 
 def _auc(told: pd.DataFrame) -> float:
@@ -126,44 +124,46 @@ def _auc(told: pd.DataFrame) -> float:
     return float(mannwhitneyu(good, bad).statistic) / pairs if pairs else float("nan")
 
 
-def by_group(sample: pd.DataFrame, calibration: Calibration, groups: list[str]) -> Iterator[str]:
+def by_group(told: pd.DataFrame, groups: list[str]) -> Iterator[Told]:
     """Yield for each group its share of the relevant documents, and how far the estimate is off.
 
     The standard error is over queries, of those with a relevant document.
     """
-    chances, members = chances_of(calibration, sample).to_numpy(), sample[groups].to_numpy()
     shares = []
-    for weights in (sample["relevant"].to_numpy(), chances):
-        own = pd.DataFrame(weights[:, None] * members).groupby(sample["query"].to_numpy()).sum()
+    for weights in (told["relevant"], told["chance"]):
+        own = told[groups].mul(weights, axis=0).groupby(told["query"]).sum()
         shares.append(own.div(own.sum(axis=1).replace(0, np.nan), axis=0).to_numpy())
     true, estimated = shares
     off = (estimated - true)[~np.isnan(true + estimated).any(axis=1)]
     errors = off.std(axis=0, ddof=1) / np.sqrt(len(off))
-    for group, share, mean, error in zip(
-        groups, np.nanmean(true, axis=0), off.mean(axis=0), errors, strict=True
-    ):
-        yield f"    {group:14} {share:.3f} of the relevant, off by {mean:+.3f} ± {error:.3f}"
+    columns = np.nanmean(true, axis=0), off.mean(axis=0), errors
+    for name, values in zip(("relevant", "off by", "standard error"), columns, strict=True):
+        yield from ((group, name, it) for group, it in zip(groups, values.tolist(), strict=True))
 
 
-async def main(trec: Path) -> None:
-    """Fit and print."""
-    collections = {"notables": find_collection("notables"), "trec2022": find_collection(trec)}
+async def main(names: Sequence[str], folder: Path) -> None:
+    """Print the fits, and keep how they hold."""
+    collections, kept = {name: find_collection(name) for name in names}, list[pd.DataFrame]()
     for kind in KINDS:
-        samples: Mapping[str, pd.DataFrame] = {
-            name: await sample_of(own, kind) for name, own in collections.items()
-        }
-        one, other = samples
-        both = fitted(*samples.values())
-        print(f"{kind}, fitted on both: {both}")
-        for name, of in ((other, one), (one, other)):
-            fit = fitted(samples[of])
-            print(f"{kind}, fitted on {of}: {fit}\n  on {name}: {held_out(fit, samples[name])}")
-            for attribute in ATTRIBUTES if kind == "texts" else ():
-                groups = [*collections[name].corpus.schema.attributes[attribute].universe]
-                for how, calibration in (("both", both), (of, fit)):
-                    print(f"  {name}, {attribute}, fitted on {how}")
-                    print("\n".join(by_group(samples[name], calibration, groups)))
+        samples = {name: await sample_of(own, kind) for name, own in collections.items()}
+        fits = {"both": fitted(*samples.values())} | {it: fitted(samples[it]) for it in names}
+        print(kind, fits)
+        for fit, (name, own) in itertools.product(fits, collections.items()):
+            evidence = (samples[name][it].to_numpy() for it in EVIDENCE)
+            sample = samples[name].assign(chance=fits[fit].probability(*evidence))
+            told = [*held_out(sample)] if fit not in ("both", name) else []
+            for attribute in ATTRIBUTES if kind == "texts" and fit != name else ():
+                told += by_group(sample, [*own.corpus.schema.attributes[attribute].universe])
+            if told:
+                rows = pd.DataFrame(told, columns=["of", "measure", "value"])
+                kept.append(rows.assign(kind=kind, fitted=fit, on=name))
+    folder.mkdir(parents=True, exist_ok=True)
+    pd.concat(kept).to_csv(folder / "measures.csv", index=False)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1])))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs=2, help="of collections")
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    given = parser.parse_args()
+    asyncio.run(main(given.names, given.output))

@@ -114,8 +114,7 @@ def read(folder: Path) -> pd.DataFrame:
     measures, results = (folder / it for it in FILES)
     if measures.exists():
         return pd.read_csv(measures, dtype=str).astype({"value": float})
-    audited = pd.read_csv(results)
-    audited = audited[audited.segment.isna()]
+    audited = pd.read_csv(results).query("segment.isna()")
     numbers = audited.select_dtypes("number").columns
     return audited.melt(["attribute", "group"], numbers, "measure")
 
@@ -126,11 +125,10 @@ def differences(folder: Path, command: Command) -> Iterator[str]:
     for table in command.tables:
         got = measured(found, table)
         for row, wanted in table.figures.items():
-            for column, expected in wanted.items():
+            for column, due in wanted.items():
                 value = got[column].get(row, math.nan) if column in got else math.nan
-                if not abs(value - expected) <= table.tolerance:  # what is missing differs
-                    told = f"{value:.4f}, expected {expected:g} ± {table.tolerance:g}"
-                    yield f"{row}, {column}: {told}"
+                if not abs(value - due) <= table.tolerance:  # what is missing differs
+                    yield f"{row}, {column}: {value:.4f}, expected {due:g} ± {table.tolerance:g}"
 
 
 def ran(name: str, command: Command) -> bool:
@@ -169,8 +167,7 @@ def page(found: Mapping[str, Result]) -> Iterator[str]:
         for size, command in (("small", one.small), ("full", one.full)):
             if command is None:
                 continue
-            missing = one.missing if command is one.full else ""
-            state = command.ran or (f"not run: {missing}" if missing else "not run yet")
+            state = command.ran or f"not run: {one.missing or 'not yet'}"
             report = f"; [report]({command.report})" if command.report else ""
             first = f"`python -m {command.first}`, then " if command.first else ""
             about = f"{size}, {command.takes}; {state}{report}"
@@ -208,7 +205,9 @@ def main() -> int:
     for name in given.names or found:
         one = found[name]
         command = one.full if given.full else one.small
-        needed = re.findall(r"--collection (\w+)(?: |$)", command.run if command else "")
+        needed = re.findall(
+            r"(?:--collection|notables) (\w+)(?: |$)", command.run if command else ""
+        )
         absent = [it for it in needed if not (data_dir() / "collections" / it).exists()]
         if command is None or absent or (given.full and one.missing):
             lacking = one.missing or f"collection {', '.join(absent)}"
