@@ -34,8 +34,6 @@ BINS = np.linspace(0, 1, 6)
 ATTRIBUTES = ("gender", "continent")
 KINDS = ("words", "rank", "texts")
 Array = NDArray[np.float64]
-Told = tuple[str, str, float]
-"""What a figure is of, its name, and its value."""
 
 
 class Weighed(Calibration):
@@ -88,10 +86,7 @@ async def sample_of(collection: Collection, kind: str) -> pd.DataFrame:
 
 def fitted(*samples: pd.DataFrame) -> Calibration:
     """Return the logistic regression with the highest likelihood, and no weight below 0."""
-    both = pd.concat(samples)
-    lexical, similarity, relevant = (
-        both[name].to_numpy() for name in ("lexical", "similarity", "relevant")
-    )
+    lexical, similarity, relevant = pd.concat(samples)[[*EVIDENCE, "relevant"]].to_numpy().T
 
     def loss(weights: Array) -> float:
         logit = weights[0] + weights[1] * lexical + weights[2] * similarity
@@ -101,7 +96,7 @@ def fitted(*samples: pd.DataFrame) -> Calibration:
     return Calibration(*(round(it, 3) for it in found.x.tolist()))
 
 
-def held_out(told: pd.DataFrame) -> Iterator[Told]:
+def held_out(told: pd.DataFrame) -> Iterator[tuple[str, str, float]]:
     """Yield how chances and relevance go together, in all and by the chance."""
     within = np.nanmean([_auc(own) for _, own in told.groupby("query")])
     brier = ((told["chance"] - told["relevant"]) ** 2).mean()
@@ -124,7 +119,7 @@ def _auc(told: pd.DataFrame) -> float:
     return float(mannwhitneyu(good, bad).statistic) / pairs if pairs else float("nan")
 
 
-def by_group(told: pd.DataFrame, groups: list[str]) -> Iterator[Told]:
+def by_group(told: pd.DataFrame, groups: list[str]) -> Iterator[tuple[str, str, float]]:
     """Yield for each group its share of the relevant documents, and how far the estimate is off.
 
     The standard error is over queries, of those with a relevant document.
