@@ -22,6 +22,7 @@ from fairqr.agents.models.replies import Completion, Messages, Question, Usage, 
 from fairqr.base.errors import ModelError
 from fairqr.base.loops import PerLoop
 from fairqr.base.retries import with_retries
+from fairqr.base.settings import DEFAULT_TIMEOUT
 from fairqr.base.telemetry import current_span
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class ChatModel(LanguageModel):
         *,
         base_url: str | None = None,
         cache: ReplyCache | None = None,
-        timeout: float = 60.0,
+        timeout: float = DEFAULT_TIMEOUT,
         attempts: int = 4,
         client: BaseChatModel | None = None,
         **model_options: Any,

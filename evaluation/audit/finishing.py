@@ -1,6 +1,6 @@
 """A finished audit: its figures, computed from what its folder keeps, its files and its report.
 
-``audit_findings.txt.j2`` has the words of the sentences; what is chosen here is who is spoken of.
+``audit_sentences.txt.j2`` has the words of the sentences; what is chosen here is who is spoken of.
 The queries are people's words. Those that were asked rarely may tell who asked, so that they are
 printed nowhere: neither their text nor their id, which a default makes from the text.
 """
@@ -390,7 +390,7 @@ def findings_of(audit: Audit) -> dict[str, list[str]]:
         "queries_that_show": lambda due: math.ceil(math.log(ALPHA / 2) / math.log1p(-due)),
     }
     return {
-        part: paragraphs("audit_findings", {**values, "part": part})
+        part: paragraphs("audit_sentences", {**values, "part": part})
         for part in ("verdict", "sentences", "notes")
     }
 

@@ -115,7 +115,7 @@ def paragraphs(template: str, values: Mapping[str, Any]) -> list[str]:
     """Return the paragraphs of a template of plain text, each on one line.
 
     Args:
-        template: Its name, such as ``audit_findings`` for ``audit_findings.txt.j2``.
+        template: Its name, such as ``audit_sentences`` for ``audit_sentences.txt.j2``.
         values: What it shows.
 
     Raises:

@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, SettingsConfigDi
 
 from fairqr.base import settings as general
 from fairqr.base.errors import CapError, ConfigError, first_problem, one_line
-from fairqr.base.settings import SERVICE, ValueSource, variable_of
+from fairqr.base.settings import DEFAULT_TIMEOUT, SERVICE, ValueSource, variable_of
 from fairqr.graph.documented import Documented
 
 _LIMIT = r"\s*[1-9][0-9]*\s*(/|per)\s*([1-9][0-9]*)?\s*(second|minute|hour|day|month|year)s?\s*"
@@ -97,7 +97,7 @@ class ModelEntry(_Section):
     base_url: _Address | None = None
     api_key: SecretStr | None = None
     api_key_env: _Variable | None = None
-    timeout: _Seconds = 60.0
+    timeout: _Seconds = DEFAULT_TIMEOUT
 
     @property
     def key(self) -> SecretStr | None:

@@ -133,7 +133,7 @@ class ElasticsearchSource(Source):
     client: Any = Field(None, exclude=True, repr=False, description="A client of yours (Python).")
     index: str = Field(min_length=1, description="An index, an alias, or a pattern.")
     id: str = Field("_id", min_length=1, description="The field of document ids, or _id.")
-    title: str | None = Field(None, description="The field of titles.")
+    title: str | None = Field(None, min_length=1, description="The field of titles.")
     text: Texts = Field((), description="The fields of texts, in reading order.")
     query: QueryFields | None = Field(None, description="How words are matched.")
     body: dict[str, Any] | None = Field(None, description="A request with {{query}} and {{size}}.")

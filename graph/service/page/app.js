@@ -3,6 +3,7 @@
 import { json } from "./api.js";
 import { showAudits } from "./audits.js";
 import { showComparison } from "./compare.js";
+import { linked } from "./copying.js";
 import { byId } from "./dom.js";
 import { showExample } from "./example.js";
 import { setUpForm } from "./form.js";
@@ -11,7 +12,6 @@ import { offerKey, setUpKey } from "./key.js";
 import { offered } from "./options.js";
 import { showRuns } from "./past.js";
 import { showRun } from "./run.js";
-import { linked } from "./share.js";
 
 const ID = "[0-9A-Za-z_-]{1,64}";
 const PAGES = ["search", "audits", "runs", "compare"];

@@ -4,7 +4,7 @@ import { json } from "./api.js";
 import { targetOf } from "./answer.js";
 import { curve, pointsOf } from "./curve.js";
 import { el, fill, foreign } from "./dom.js";
-import { problemCard } from "./facts.js";
+import { problemCard } from "./outcome.js";
 import { figure, nats, percent, seconds, STOPPED, whole, when } from "./format.js";
 import { allMarks } from "./groups.js";
 import { sideBySide } from "./ranking.js";

@@ -2,7 +2,7 @@
 
 import { json } from "./api.js";
 import { el, fill, foreign } from "./dom.js";
-import { figures } from "./facts.js";
+import { figures } from "./outcome.js";
 import { allMarks } from "./groups.js";
 import { fillLines } from "./lines.js";
 import { EXAMPLE_SOURCE, examplesOf, groupsOf } from "./options.js";

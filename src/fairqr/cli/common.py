@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import Field
 
 from fairqr.base.errors import FairqrError, InputError
+from fairqr.base.settings import DEFAULT_TIMEOUT
 from fairqr.cli.output import Progress, warn
 from fairqr.graph.documented import Documented
 
@@ -88,7 +89,7 @@ class ModelSettings(Documented):
 
     base_url: str | None = None
     prompts_dir: Path | None = None
-    timeout: float = Field(60, gt=0)
+    timeout: float = Field(DEFAULT_TIMEOUT, gt=0)
     yes: bool = False
 
 
