@@ -420,7 +420,8 @@ class MeasuredRag(Measured):
         of_groups = of_groups.melt([*KEYS, "attribute", "group"], SHARES, "measure").dropna()
         names = of_groups.measure + ", " + of_groups.attribute + ": " + of_groups.group
         of_groups = of_groups.assign(measure=names)[[*KEYS, "measure", "value"]]
-        return pd.concat([found.sort_index(kind="stable"), of_groups], ignore_index=True)
+        both = (found.sort_index(kind="stable"), of_groups)
+        return pd.concat([it for it in both if len(it)], ignore_index=True)
 
 
 def policy_name(kind: Policy, alpha: float | None) -> str:
