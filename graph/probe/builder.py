@@ -317,8 +317,10 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
         Raises:
             ModelUnavailableError: No language model is given, or it cannot be started.
             PromptError: There is no such prompt.
-            InputError: There is no such attribute or group, or an option is out of its range.
+            InputError: There is no such attribute or group, an option is out of its range, or scipy
+                is not installed.
         """
+        special()
         self._sides(context.probe)
         for kind in context.probe.kinds:
             await self._ranker(kind, context).start()
@@ -657,7 +659,6 @@ def build_probe_graph(
             sets ``max_concurrency``.
         checkpointer: A checkpointer of LangGraph's.
     """
-    special()  # rather than when all is asked
     model = model_of(model, engine)
     rankers = Rankers.of(ranker, model, prompts)
     nodes = ProbeNodes(engine=engine, default=context, rankers=rankers)
