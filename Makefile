@@ -23,9 +23,9 @@ test: $(NEURAL)
 	@tests/needs.sh
 	$(BIN)/pytest --numprocesses 3 --dist loadgroup
 
-# Tests that need no server and no embedded model; about a minute.
+# Tests that need no server and no embedded model, without simulations and training.
 test-unit: $(NEURAL)
-	$(BIN)/pytest --numprocesses 2 tests/unit
+	$(BIN)/pytest --numprocesses 2 -m 'not thorough' tests/unit
 
 # Lines of code are counted against the limits in pyproject.toml. Types and layers are checked on the
 # installed wheel, which is what users get. The audit needs all that the lock names, and torch beside

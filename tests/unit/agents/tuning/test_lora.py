@@ -17,6 +17,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
+pytestmark = pytest.mark.thorough
+
 A, B = 5, 6
 PROMPTS = [
     [(1, 3, 4), (2, 3, 4, 7, 8), (1, 9), (2, 9, 4, 4)],

@@ -21,6 +21,8 @@ from tests.unit.evaluation.audit.examples import measured, queries_of
 from tests.unit.evaluation.audit.simulated import SHARES, TWO, World, audits, gather, titles, world
 from tests.unit.evaluation.audit.test_figures import MIXED, draws
 
+pytestmark = pytest.mark.thorough
+
 ENOUGH = 300
 """Of fewer intervals, chance alone could put less than 930 of 1,000 right."""
 
