@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ FloatArray = NDArray[np.float64]
 
 PERMUTATIONS = 20_000
 EXACT_UP_TO = 16
+ROUNDING = 1e-12
+special = partial(library, "scipy.special", "A confidence interval or a test")
+"""Returns the functions of scipy, which a search does without."""
 CELLS_AT_ONCE = 1 << 20
 """How many signs are drawn at once, so that they fit in the processor's cache."""
 
@@ -37,15 +41,6 @@ class Interval:
     low: float
     high: float
     level: float
-
-
-def special() -> Any:
-    """Return scipy's special functions; a search does without them.
-
-    Raises:
-        InputError: scipy is not installed.
-    """
-    return library("scipy.special", "A confidence interval or a test")
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
@@ -249,10 +244,18 @@ def binomial_interval(successes: int, trials: int, level: float = 0.95) -> Inter
     """
     if trials == 0:
         return None
-    rest, failures = (1 - level) / 2, trials - successes
-    low = float(special().betaincinv(successes, failures + 1, rest)) if successes else 0.0
-    high = float(special().betaincinv(successes + 1, failures, 1 - rest)) if failures else 1.0
-    return Interval(low, high, level)
+    return Interval(*map(float, exact_ends(np.float64(successes), trials, level)), level)
+
+
+def exact_ends(successes: Any, trials: Any, level: float) -> tuple[FloatArray, FloatArray]:
+    """Return the ends of :func:`binomial_interval` for many shares, shape (…).
+
+    Neither successes nor trials, of which there are some, need be whole numbers.
+    """
+    rest, beta, failures = (1 - level) / 2, special().betaincinv, trials - successes
+    few = ROUNDING * trials
+    low = np.where(successes <= few, 0.0, beta(successes, failures + 1, rest))
+    return low, np.where(failures <= few, 1.0, beta(successes + 1, failures, 1 - rest))
 
 
 def detectable_share(trials: int, *, alpha: float = 0.05, power: float = 0.8) -> float | None:

@@ -203,7 +203,7 @@ def _shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> FloatA
     value, low, high = _ratio(above, below, weights, "logit", telling)
     none = statistics.too_few(int(effective_queries(weights)), 1 - LEVEL)
     trials = effective_queries(by * below) * (np.nan if none else 1)
-    least, most = _all_or_nothing(value, trials)
+    least, most = statistics.exact_ends(value * trials, trials, LEVEL)
     each = divided(above, below)
     is_constant = np.nanmax(each, axis=0, initial=0) - np.nanmin(each, axis=0, initial=1) <= ALIKE
     low, high = np.where(
@@ -263,20 +263,6 @@ def divided(above: FloatArray, below: FloatArray, *, otherwise: float = np.nan) 
     return np.asarray(np.divide(above, wide, out=np.full(wide.shape, otherwise), where=wide > 0))
 
 
-def _all_or_nothing(share: FloatArray, trials: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the ends of the exact interval of a share of trials that each show all or nothing.
-
-    Args:
-        share: Of the trials, from 0 to 1, shape (…); it need not be a whole number of them.
-        trials: Not necessarily a whole number, either.
-    """
-    rest, count = (1 - LEVEL) / 2, trials * share
-    beta = special.betaincinv
-    is_all = count >= trials * (1 - ROUNDING)
-    low = np.where(count <= 0, 0.0, beta(count, trials - count + 1, rest))
-    return low, np.where(is_all, 1.0, beta(count + 1, trials - count, 1 - rest))
-
-
 def _of_all_alike(value: FloatArray, trials: FloatArray, least: float) -> FloatArray:
     """Return the ends of the interval of what is the same in all queries, shape (2, M).
 
@@ -285,7 +271,7 @@ def _of_all_alike(value: FloatArray, trials: FloatArray, least: float) -> FloatA
         trials: How many queries there are.
         least: What it can be at least; at most it is 1.
     """
-    others = _all_or_nothing(np.zeros_like(value), trials)[1]
+    others = statistics.exact_ends(np.zeros_like(value), trials, LEVEL)[1]
     return np.array([value - others * (value - least), value + others * (1 - value)])
 
 

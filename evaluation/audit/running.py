@@ -42,7 +42,7 @@ from fairqr.retrieval.fairness.table import DocumentTable, coded
 from fairqr.retrieval.sources.documents import ProgressFunction, chunks
 from fairqr.retrieval.sources.schema import Attribute
 from fairqr.retrieval.sources.source import Source
-from fairqr.retrieval.texts.sendable import sendable
+from fairqr.retrieval.texts.words import sendable
 
 LOOKED_UP = 500
 """How many judged documents are looked up at a time."""

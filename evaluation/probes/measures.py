@@ -550,11 +550,9 @@ def changes_of(
 
 
 def _p_of_interval(row: Row, freedom: int) -> float:
-    from scipy.stats import t
-
     half: Any = (row["high"] - row["low"]) / 2
-    errors = abs(row["difference"]) / half * t.ppf((1 + LEVEL) / 2, freedom)
-    return float(2 * t.sf(errors, freedom))
+    errors = abs(row["difference"]) / half * statistics.student_quantile(LEVEL, freedom)
+    return 2 * float(statistics.special().stdtr(freedom, -errors))
 
 
 def _change(parts: FloatArray, statistic: Callable[[Any], Any], random: np.random.Generator) -> Row:

@@ -15,7 +15,7 @@ from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.engine import Hits
 from fairqr.retrieval.engines.hybrid.texts import LONGEST, RANKED, TextReader
 from fairqr.retrieval.fairness.relevance import CALIBRATED, FEEDBACK, POOL, rank_evidence
-from fairqr.retrieval.texts.sendable import sendable
+from fairqr.retrieval.texts.words import sendable
 
 SHORT = 5 * FEEDBACK
 """Of a shorter list, the documents that move a query would be too many."""

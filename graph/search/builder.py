@@ -32,7 +32,7 @@ from fairqr.retrieval.engines import engine as engines
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.table import coded
 from fairqr.retrieval.fairness.target import can_be_weights
-from fairqr.retrieval.texts.sendable import sendable
+from fairqr.retrieval.texts.words import sendable
 
 # Each round is two nodes, of at most 100 rounds; anything beyond is a fault.
 RECURSION_LIMIT = 2 * 100 + 20

@@ -21,7 +21,7 @@ from fairqr.base.errors import ModelError
 from fairqr.base.kept_file import KeptFile
 from fairqr.base.settings import cache_dir
 from fairqr.retrieval.sources.documents import Document, ProgressFunction
-from fairqr.retrieval.texts.sendable import sendable
+from fairqr.retrieval.texts.words import sendable
 
 Float32Array = NDArray[np.float32]
 

@@ -38,7 +38,7 @@ from fairqr.retrieval.sources.credentials import Credentials, credentials_for
 from fairqr.retrieval.sources.documents import Document, identifier
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.source import HttpSource
-from fairqr.retrieval.texts.sendable import sendable
+from fairqr.retrieval.texts.words import sendable
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SAMPLES = ("the", "new", "information")

@@ -25,7 +25,7 @@ from fairqr.retrieval.engines.search_only import ScoredDocuments, SearchOnlyEngi
 from fairqr.retrieval.sources.documents import Document, value_at
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import Schema, load_schema, validated
-from fairqr.retrieval.texts.sendable import sendable
+from fairqr.retrieval.texts.words import sendable
 
 if TYPE_CHECKING:
     from langchain_core.documents import Document as Passage

@@ -21,7 +21,7 @@ from fairqr.retrieval.engines.engine import (
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.labels import LabelReader
-from fairqr.retrieval.texts.sendable import sendable
+from fairqr.retrieval.texts.words import sendable
 
 OVERHEAD = 1000
 """What a kept document takes beside its texts, in characters."""

@@ -17,8 +17,7 @@ from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sources.documents import chunks
-from fairqr.retrieval.texts.sendable import sendable
-from fairqr.retrieval.texts.words import ANALYZER_NAME, english_analyzer
+from fairqr.retrieval.texts.words import ANALYZER_NAME, english_analyzer, sendable
 
 WRITER_BYTES = 15 << 20
 """The smallest memory that tantivy accepts, in bytes."""

@@ -110,11 +110,9 @@ def tf_idf_similarity(texts: Sequence[str]) -> Similarity:
     norms = np.sqrt(np.bincount(rows, weights=weights**2, minlength=n))
     # Zero if all of a document's terms are in every document.
     weights /= np.where(norms > 0, norms, 1.0)[rows]
-    starts = np.searchsorted(rows, np.arange(n + 1))
 
     def to_all(position: int) -> FloatArray:
-        own = slice(starts[position], starts[position + 1])
-        vector = np.zeros(size)
+        own, vector = rows == position, np.zeros(size)
         vector[columns[own]] = weights[own]
         products = weights * vector[columns]
         return np.bincount(rows, weights=products, minlength=n).astype(np.float64)

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, intersection
-from fairqr.retrieval.texts.sendable import sendable
-from fairqr.retrieval.texts.words import composed, english_analyzer, folded_words, occurs
+from fairqr.retrieval.texts.words import composed, english_analyzer, folded_words, occurs, sendable
 
 TOPIC_DEPTH = 50
 GROUP_DEPTH = 200

@@ -18,8 +18,6 @@ import unicodedata
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from fairqr.retrieval.texts.sendable import sendable
-
 # Loaded when first used: no command needs it for its help.
 if TYPE_CHECKING:
     import tantivy
@@ -39,6 +37,11 @@ _JOINED = rf"{_WORD}(?:['’.-]{_WORD})*"
 _UNSPACED = (
     r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}]"
 )
+
+
+def sendable(text: str) -> str:
+    """Replace each lone surrogate, which JSON can carry and UTF-8 cannot, by ``?``."""
+    return text.encode("utf-8", "replace").decode()
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from fairqr.base.errors import InputError
 from fairqr.graph.search.result import Shares
 from fairqr.graph.service.proxy.seen import LOG, OLDER
 from fairqr.retrieval.sources.schema import UNKNOWN
-from fairqr.retrieval.texts.sendable import sendable
+from fairqr.retrieval.texts.words import sendable
 
 
 class Logged(NamedTuple):

@@ -42,7 +42,7 @@ from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.source import ElasticsearchSource, QueryFields
-from fairqr.retrieval.texts.sendable import sendable
+from fairqr.retrieval.texts.words import sendable
 
 Search = tuple[Query, Body]
 """The body to send, and the query that it is for."""

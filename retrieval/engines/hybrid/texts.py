@@ -59,8 +59,7 @@ from fairqr.retrieval.fairness.relevance import (
     standardised,
 )
 from fairqr.retrieval.sources.documents import ProgressFunction
-from fairqr.retrieval.texts.sendable import sendable
-from fairqr.retrieval.texts.words import english_analyzer
+from fairqr.retrieval.texts.words import english_analyzer, sendable
 
 RANKED = 500
 """How many ranks are evidence, as deep as the first search of a run."""

@@ -38,8 +38,7 @@ from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import best_positions
 from fairqr.retrieval.sources.documents import MAX_ID_BYTES, Document
 from fairqr.retrieval.sources.schema import Schema
-from fairqr.retrieval.texts.sendable import sendable
-from fairqr.retrieval.texts.words import ANALYZER_NAME, composed, english_analyzer
+from fairqr.retrieval.texts.words import ANALYZER_NAME, composed, english_analyzer, sendable
 
 Addresses = list[tantivy.DocAddress]
 Numbers = NDArray[np.int64]
