@@ -20,7 +20,7 @@ from pydantic_core import to_json
 
 from fairqr.base import errors
 from fairqr.base.errors import FairqrError, InputError, one_line
-from fairqr.base.files import open_beside
+from fairqr.base.files import open_beside, write_beside
 from fairqr.base.secrets import WITHHELD
 from fairqr.evaluation.audit.lists import LISTS
 from fairqr.evaluation.audit.queries import Queries
@@ -266,10 +266,13 @@ class AuditFolder(Folder[AuditManifest]):
     def begin(self, manifest: AuditManifest) -> AuditManifest:
         """Write what the audit is made with, or check that it is what the folder was begun with.
 
+        A finished audit is none any more.
+
         Raises:
             InputError: The folder holds another audit, or a finished one with redacted queries.
         """
-        begun = super().begin(manifest)
+        begun = super().begin(manifest).model_copy(update={"finished": "", "files": {}})
+        write_beside(self._manifest, begun.text)
         self.raw.mkdir(PRIVATE_FOLDER, exist_ok=True)
         return begun
 

@@ -334,8 +334,8 @@ async def audit_engine(
         spec: What to measure.
         engine: The audited engine.
         queries: What to ask.
-        folder: Where everything goes; an interrupted audit goes on there, and a finished one is
-            only read.
+        folder: Where everything goes; an interrupted audit goes on there, and so does a finished
+            one whose engine answers a query now that failed before. Others are only read.
         qrels: Judgements by query id. Without them relevance is estimated from texts, where that
             is possible.
         pairs: Documents in several versions.
@@ -435,7 +435,7 @@ async def audit_engine(
             why = "is finished with another --redact or --layout"
             raise InputError(f"The audit in {folder.folder} {why}; choose another folder.")
         folder.check(manifest)
-        if held.finished:
+        if held.finished and not await _answers_now(asker, queries, folder):
             return await asyncio.to_thread(finishing.read_audit, folder)
         if folder.is_pseudonymous(queries):
             redact = True  # All was asked, and a kill came before the end.
@@ -448,8 +448,21 @@ async def audit_engine(
         # The folder says that it is redacted only once it is sealed.
         manifest = folder.manifest().model_copy(update={"redacted": redact})
         audit = await asyncio.to_thread(finishing.measured, folder, manifest)
+        if failed := audit.figures.counts.failed:
+            watcher.note(
+                f"Of the queries, {failed:,} failed; the same command asks what failed again."
+            )
         audit = replace(audit, titles=await _titles(slow, audit, watcher))
         return await asyncio.to_thread(finishing.finish, audit, folder, layout)
+
+
+async def _answers_now(asker: Asker, queries: Queries, folder: AuditFolder) -> bool:
+    """Return whether the engine answers any query that failed in a finished audit."""
+    done = folder.observations.done()
+    for query in queries.queries:
+        if (query.id,) not in done and (await asker.observe(query)).records[0].is_final:
+            return True
+    return False
 
 
 def _attributes(spec: AuditSpec, engine: SearchEngine) -> dict[str, Attribute]:

@@ -138,6 +138,25 @@ async def test_an_engine_that_goes_away_ends_the_audit_and_leaves_no_failures(
         await audited(engine, tmp_path / "few", WORDS[:4])
 
 
+async def test_what_failed_in_a_finished_audit_is_asked_again_once_the_engine_answers(
+    engine: Breaking, tmp_path: Path
+) -> None:
+    engine.away, watcher = frozenset(WORDS[:2]), Watcher()
+    first = await audited(engine, tmp_path / "out", watcher=watcher)
+    assert first.figures.counts.failed == 2
+    assert watcher.notes[-1] == "Of the queries, 2 failed; the same command asks what failed again."
+    assert (await audited(engine, tmp_path / "out")).digest == first.digest
+    engine.away, before = frozenset(), len(engine.searches)
+    audit = await audited(engine, tmp_path / "out")
+    asked = {query.text for search in engine.searches[before:] for query in search}
+    assert asked == {*WORDS[:2]}
+    assert (audit.figures.counts.answered, audit.figures.counts.failed) == (30, 0)
+    await audited(engine, tmp_path / "whole")
+    again, whole = (tmp_path / name / "audit.json" for name in ("out", "whole"))
+    assert again.read_bytes() == whole.read_bytes()
+    assert verify(AuditFolder(tmp_path / "out"), audit.digest, make_again).problems == ()
+
+
 class Killed(BaseException):
     """What ends a test's run at once."""
 
