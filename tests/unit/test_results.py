@@ -82,9 +82,11 @@ def test_a_figure_that_differs_or_is_missing_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FOUND)
 def test_tolerances_can_fail(name: str) -> None:
-    for command in (FOUND[name].small, FOUND[name].full):
-        for table in command.tables if command else ():
-            assert 0 < table.tolerance <= (0.1 if table.rows == "system" else 0.3)
+    """A slope of ``memory`` is far from 0, and a small form asks a model few questions."""
+    small, full = ([*it.tables] if it else [] for it in (FOUND[name].small, FOUND[name].full))
+    for table in (*small, *full):
+        is_loose = (table in small and table.rows != "system") or name == "memory"
+        assert 0 < table.tolerance <= (0.3 if is_loose else 0.1)
 
 
 def test_made_adverts_of_jobs_are_a_collection_and_equal_on_every_run(tmp_path: Path) -> None:
