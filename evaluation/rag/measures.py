@@ -410,7 +410,8 @@ class MeasuredRag(Measured):
         """The value of every measure of every policy on every query.
 
         If there is no value, the last column has the reason. At the end stand the shares of groups
-        that there are, such as ``exposure, gender: female``.
+        that there are, such as ``exposure, gender: female``; of all queries the differences of
+        :func:`intervals_of`, and slope and area of :func:`curves_of`.
         """
         import pandas as pd
 
@@ -420,8 +421,18 @@ class MeasuredRag(Measured):
         of_groups = of_groups.melt([*KEYS, "attribute", "group"], SHARES, "measure").dropna()
         names = of_groups.measure + ", " + of_groups.attribute + ": " + of_groups.group
         of_groups = of_groups.assign(measure=names)[[*KEYS, "measure", "value"]]
-        both = (found.sort_index(kind="stable"), of_groups)
-        return pd.concat([it for it in both if len(it)], ignore_index=True)
+        cells = intervals_of(self.values, Name.EE_D, Name.EU_MAX)
+        cells["policy"] = [f"EE-D from {EDGES[it]:g}" for it in cells.get("interval", ())]
+        cells["measure"] = "EU/u_max less the one ranking's"
+        by_collection = self.values.groupby("collection", observed=True)
+        curves = pd.concat(curves_of(own).assign(collection=it) for it, own in by_collection)
+        curves = curves.rename(columns={"normalisation": "policy"})
+        curves = curves.melt(["collection", "retriever", "policy"], ["slope", "area"], "measure")
+        of_all = [cells.rename(columns={"difference": "value"}), curves]
+        every = (found.sort_index(kind="stable"), of_groups, *of_all)
+        columns = [*KEYS, "measure", "value", "undefined"]
+        kept = [it.reindex(columns=columns) for it in every if len(it)]
+        return pd.concat(kept, ignore_index=True).dropna(subset=["value", "undefined"], how="all")
 
 
 def policy_name(kind: Policy, alpha: float | None) -> str:

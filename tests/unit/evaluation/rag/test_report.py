@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fairqr.evaluation.rag.measures import KEYS, POLICY, Name
+from fairqr.evaluation.rag.measures import KEYS, POLICY, Name, curves_of
 from fairqr.evaluation.rag.report import figures_of, values_of
 from fairqr.evaluation.rag.store import AnswerRecord
 from fairqr.evaluation.reports.writer import render
@@ -37,7 +37,12 @@ def test_the_report_as_a_whole(tmp_path: Path) -> None:
     is_of_groups = table.measure.str.contains(",.*: ")
     by_group = table[is_of_groups & table.measure.str.startswith("exposure")]
     assert by_group.groupby(KEYS).value.sum().to_numpy() == pytest.approx(1)
-    table = table[~is_of_groups]
+    is_of_all = table["query"] == ""
+    curves = table[is_of_all & (table.measure == "area")].set_index(["retriever", "policy"]).value
+    wanted = curves_of(measured.values).set_index(["retriever", "normalisation"]).area
+    assert curves.to_dict() == pytest.approx(wanted.to_dict())
+    assert len(table[is_of_all & table.measure.str.startswith("EU/u_max")]) > 0
+    table = table[~is_of_groups & ~is_of_all]
     assert len(table) == len(measured.values) * len(Name)
     by_query = table.groupby([*POLICY, "measure", "query"]).value.mean()
     by_policy = by_query.groupby([*POLICY, "measure"]).agg(["mean", "count"])
