@@ -37,6 +37,7 @@ PLACE = ["attribute", "queries"]
 """The columns of all frames that say what a table of the report is about."""
 
 SYSTEM = [*PLACE, "system"]
+SPENT = ["rounds", "model_calls", "tokens"]
 DIFFERENCES = (
     "baseline system measure difference low high count randomisation_corrected holds too_few "
     "tests sentence"
@@ -99,6 +100,14 @@ class MeasuredSearches(Measured):
 
     @cached_property
     def table(self) -> DataFrame:
+        """The :attr:`values`, and of each search its rounds, calls of the model and tokens."""
+        import pandas as pd
+
+        spent = self.searches.melt([*SYSTEM, "topic"], SPENT, "measure").dropna(subset="value")
+        return pd.concat([self.values, spent.astype({"value": float})], ignore_index=True)
+
+    @cached_property
+    def values(self) -> DataFrame:
         """The value of each measure for each topic; if there is none, the reason."""
         import pandas as pd
 
@@ -110,7 +119,7 @@ class MeasuredSearches(Measured):
     @cached_property
     def scores(self) -> DataFrame:
         """The table with the short texts of measures."""
-        return self.table.assign(measure=self.table.measure.map(self._names))
+        return self.values.assign(measure=self.values.measure.map(self._names))
 
     @cached_property
     def means(self) -> DataFrame:
