@@ -70,9 +70,8 @@ def test_means_and_differences_are_those_of_the_values_that_were_written(
         own = rows[rows.system == system].set_index(["measure", "topic"]).value
         for name, result in evaluation.results.items():
             assert own[name].to_dict() == result.values
-    rows["measure"] = rows.measure.replace(
-        dict(zip(rows.measure.unique(), [*MEASURES, *SPENT], strict=True))
-    )
+    rows = rows[~rows.measure.isin(SPENT)]
+    rows["measure"] = rows.measure.replace(dict(zip(rows.measure.unique(), MEASURES, strict=True)))
     expected = rows.groupby(["system", "measure"]).value.mean()
     means = measured.frames["means"].set_index(["system", "measure"])
     assert means["mean"].to_dict() == pytest.approx(expected.to_dict())
