@@ -73,6 +73,7 @@ function auditForm({ repeated, signal, begun }) {
     say("");
     go.disabled = true;
     try {
+      await filled; // or nothing would be chosen yet
       const chosen = [...attributes.querySelectorAll("input:checked")].map(({ value }) => value);
       begun(await json("/v1/audits", { method: "POST", body: {
         corpus: source.value,
@@ -106,7 +107,8 @@ function auditForm({ repeated, signal, begun }) {
     counted();
   }
 
-  fillIn().catch((error) => { if (!signal.aborted) say(error.message); });
+  const filled = fillIn();
+  filled.catch((error) => { if (!signal.aborted) say(error.message); });
   return el("form", { class: "card audit-form", "aria-label": "Start an audit", on: { submit } },
     el("div", { class: "fields" },
       el("label", { class: "field" }, "Source", source), about, attributes,
