@@ -16,6 +16,7 @@ from fairqr.evaluation.experiments.options import Options, Seed
 from fairqr.evaluation.measures.measure import parse_measures
 from fairqr.graph.search.context import Context, Method
 from fairqr.retrieval.encoders.opening import AUTO
+from fairqr.retrieval.rerankers.protection import PROTECTING
 from fairqr.retrieval.rerankers.registry import TRAINED
 
 Section = Literal["table", "trade_off", "rounds", "drift", "cost", "published"]
@@ -23,8 +24,6 @@ Form = Annotated[str, Field(pattern=r"^title(\+[1-9][0-9]{0,2})?$")]
 Retriever = Annotated[str, Field(pattern=r"^(auto|bm25|(dense|hybrid)(:.+)?)$")]
 
 MEASURES = ("nDCG@20", "AWRF@20(unit=bits)", "nDCG@20×AWRF@20(unit=bits)")
-PROTECTING = "fa-ir", "deltr"
-"""The methods that protect groups."""
 OF_THE_EXPERIMENT = {"attributes", "method", "k", "seed", "intersect"}
 
 

@@ -13,6 +13,9 @@ from fairqr.retrieval.fairness.protected import listed_groups
 from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.sources.schema import UNKNOWN
 
+PROTECTING = "fa-ir", "deltr"
+"""The methods that protect groups."""
+
 PROTECTED_HELP = (
     "The groups to protect, such as female, 'not Europe' or continent=Africa,Asia; 'all' for every "
     "group that lacks exposure in the first k. Defaults to the group that lacks most."

@@ -144,6 +144,7 @@ def train(
     depth: Count = 200,
     target: str | None = None,
     option: list[str] | None = None,
+    protected: str | None = None,
     retriever: str = "auto",
 ) -> None:
     """Train a re-ranker on the judgements of a collection.
@@ -160,6 +161,7 @@ def train(
         depth: How many documents of each topic to train on.
         target: The target of the searches, which see no judgements; as in a search by default.
         option: An option of the training, such as gamma=1000.
+        protected: The groups that deltr protects, as in fairqr search.
         retriever: How to find documents, as in fairqr search.
     """
     from fairqr.evaluation.collections.finding import find_collection
@@ -170,7 +172,8 @@ def train(
     if method not in training.TRAINED:
         known = " or ".join(training.TRAINED)
         raise InputError(f"The re-ranker '{method}' cannot be trained; choose {known}.")
-    options = read_parameters([training.TRAINED[method][0]], option or [])
+    given = [*(option or []), *([f"protected={protected}"] if protected else [])]
+    options = read_parameters([training.TRAINED[method][0]], given)
     found = find_collection(collection, split)
     factors = factors_of(attribute)
     context = Context.of(attributes=factors, intersect=len(factors) > 1, target=target)

@@ -15,6 +15,7 @@ from fairqr.cli.options import Fields
 from fairqr.cli.output import Printed
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.search.context import Context
+from fairqr.retrieval.rerankers.protection import PROTECTING
 
 if TYPE_CHECKING:
     from fairqr.agents.generators import Generator
@@ -29,10 +30,13 @@ class SearchRunSettings(RunSettings):
     Attributes:
         strict: Exit with code 2 if the model failed.
         verbose: Also show how the texts begin, every round, the divergence and the tokens.
+        protected: The groups that fa-ir and deltr protect, such as female, 'not Europe' or
+            continent=Africa,Asia; all for every group that lacks exposure.
     """
 
     strict: bool = False
     verbose: bool = False
+    protected: str | None = None
 
 
 def search(
@@ -41,7 +45,7 @@ def search(
     asked: Annotated[
         Context, Fields("target", "k", "method", "max_iterations", "seed", attribute="attributes")
     ],
-    settings: Annotated[SearchRunSettings, Fields(*RUN, "verbose")],
+    settings: Annotated[SearchRunSettings, Fields(*RUN, "verbose", "protected")],
     as_json: bool = False,
 ) -> Printed:
     """Search so that every group gets its share of exposure, through relevant documents.
@@ -54,6 +58,14 @@ def search(
     """
     from fairqr.cli.render import result_lines
 
+    if settings.protected is not None:
+        if asked.method not in PROTECTING:
+            raise InputError(
+                f"The method '{asked.method}' protects no group; leave out --protected, or choose "
+                f"{' or '.join(PROTECTING)}."
+            )
+        told = {"options": {**asked.options, "protected": settings.protected}}
+        asked = Context.model_validate(asked.model_dump() | told)
     work = searched(query, asked, settings, silent=as_json)
     result, passages = settings.run(work, "search")
     ranked = result.reranking

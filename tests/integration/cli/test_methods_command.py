@@ -47,9 +47,22 @@ def test_weights_that_were_trained_on_topics_rank_others(
     assert len(result["ranking"]) == 10
     again = found(quick, people, "--method", method, "--set", f"options.weights={weights}")
     assert again["ranking"] == result["ranking"]
+    if method == "deltr":
+        other = tmp_path / "other.json"
+        quick("train", method, "-o", other, "--collection", collection, "--protected", "male")
+        assert other.read_bytes() != weights.read_bytes()
     weights.write_text("{}")
     refused = quick(
         *("search", "physicist", "--corpus", people, *GENDER),
         *("--method", method, "--set", f"options.weights={weights}"),
     )
     assert "does not contain weights" in refused.complaint()
+
+
+def test_protected_groups_are_named_where_a_method_protects_any(quick: Main, people: Path) -> None:
+    method = (people, "--method", "fa-ir", "--retriever", "bm25")
+    male = found(quick, *method, "--protected", "male")
+    assert male["ranking"] == found(quick, *method, "--set", "options.protected=male")["ranking"]
+    assert male["ranking"] != found(quick, *method, "--protected", "female")["ranking"]
+    refused = quick("search", "physicist", "--corpus", people, *GENDER, "--protected", "female")
+    assert "protects no group" in refused.complaint()
