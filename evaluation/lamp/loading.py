@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,8 @@ from fairqr.evaluation.lamp.tasks import LampTask, lamp_task
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask
 from fairqr.retrieval.sources.documents import open_text
 
-QUESTIONS, OUTPUTS = "questions", "outputs"
+QUESTIONS, OUTPUTS = re.compile("questions|inputs"), "outputs"
+"""``inputs`` is what the authors of Fair RAG call them beside their labels."""
 ENDINGS = (".json", ".json.gz")
 T = TypeVar("T")
 
@@ -58,9 +60,9 @@ def find_files(path: Path) -> tuple[Path, Path]:
     Raises:
         CorpusError: A file is missing, or there are several and none of them comes first.
     """
-    inside = sorted(path.glob(f"*{QUESTIONS}.json*")) if path.is_dir() else [path]
+    inside = sorted(path.glob("*.json*")) if path.is_dir() else [path]
     found = {_stem(it): it for it in inside if it.is_file() and is_lamp(it)}
-    first = found if len(found) == 1 else (QUESTIONS, f"dev_{QUESTIONS}")
+    first = found if len(found) == 1 else ("questions", "dev_questions")
     questions = next((found[stem] for stem in first if stem in found), None)
     if questions is None:
         names = ", ".join(it.name for it in found.values()) or "no file of LaMP's questions"
@@ -68,7 +70,7 @@ def find_files(path: Path) -> tuple[Path, Path]:
             f"{path} has {names}; name a folder with questions.json and outputs.json, or one file "
             "of questions, such as dev_questions.json."
         )
-    stem = _stem(questions).replace(QUESTIONS, OUTPUTS)
+    stem = QUESTIONS.sub(OUTPUTS, _stem(questions))
     for ending in ENDINGS:
         if (outputs := questions.with_name(stem + ending)).is_file():
             return questions, outputs
@@ -80,8 +82,8 @@ def find_files(path: Path) -> tuple[Path, Path]:
 def is_lamp(path: Path) -> bool:
     """Return whether a path looks like LaMP's files: a folder with questions, or questions."""
     if path.is_dir():
-        return any(map(is_lamp, path.glob(f"*{QUESTIONS}.json*")))
-    return path.name.endswith(ENDINGS) and QUESTIONS in path.name
+        return any(map(is_lamp, path.glob("*.json*")))
+    return path.name.endswith(ENDINGS) and QUESTIONS.search(path.name) is not None
 
 
 def _stem(path: Path) -> str:

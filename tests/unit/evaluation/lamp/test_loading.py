@@ -98,6 +98,11 @@ def test_files_are_found_by_folder_and_by_name(tmp_path: Path) -> None:
     write("dev_")
     for name, prefix in (("", "dev_"), ("test_questions.json", "test_")):
         assert load_lamp(tmp_path / name).queries[0].query == prefix
+    theirs = tmp_path / "5_user_dev_inputs.json"  # as the authors of Fair RAG name them
+    theirs.write_bytes((tmp_path / "test_questions.json").read_bytes())
+    golds = tmp_path / "5_user_dev_outputs.json"
+    golds.write_bytes((tmp_path / "test_outputs.json").read_bytes())
+    assert load_lamp(theirs).queries[0].query == "test_"
     (tmp_path / "dev_outputs.json").unlink()
     with pytest.raises(CorpusError, match=r"no outputs beside it; put dev_outputs.json there"):
         load_lamp(tmp_path)
