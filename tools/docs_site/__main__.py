@@ -48,8 +48,7 @@ def main() -> int:
     for name, folder in project["tool"]["setuptools"]["package-dir"].items():
         shutil.copytree(ROOT / folder, package / name.replace(".", "/"))
     for module in package.rglob("*.py"):
-        text = module.read_text(encoding="utf-8")
-        module.write_text(ROLE.sub(r"``\1``", text), encoding="utf-8")
+        module.write_text(ROLE.sub(r"``\1``", module.read_text("utf-8")), encoding="utf-8")
     lost = [
         f"{page.relative_to(pages)}: there is no {name}\n"
         for page in sorted(pages.rglob("*.md"))
