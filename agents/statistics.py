@@ -244,7 +244,8 @@ def binomial_interval(successes: int, trials: int, level: float = 0.95) -> Inter
     """
     if trials == 0:
         return None
-    return Interval(*map(float, exact_ends(np.float64(successes), trials, level)), level)
+    low, high = exact_ends(np.float64(successes), trials, level)
+    return Interval(float(low), float(high), level)
 
 
 def exact_ends(successes: Any, trials: Any, level: float) -> tuple[FloatArray, FloatArray]:
