@@ -449,9 +449,7 @@ async def audit_engine(
         manifest = folder.manifest().model_copy(update={"redacted": redact})
         audit = await asyncio.to_thread(finishing.measured, folder, manifest)
         if failed := audit.figures.counts.failed:
-            watcher.note(
-                f"Of the queries, {failed:,} failed; the same command asks what failed again."
-            )
+            watcher.note(f"Failed queries: {failed:,}. Run the same command to ask them again.")
         audit = replace(audit, titles=await _titles(slow, audit, watcher))
         return await asyncio.to_thread(finishing.finish, audit, folder, layout)
 

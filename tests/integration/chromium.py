@@ -54,6 +54,43 @@ FOCUSED = """() => {
 """What has the focus, None at the end of the page, and whether that is seen."""
 
 
+FAINT = """() => {
+  // Texts whose contrast with what is behind them is below 4.5 to 1 (WCAG 2, AA).
+  const channels = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => {
+    const [x, y, z] = [r, g, b].map((it) => it / 255)
+      .map((it) => (it <= 0.04045 ? it / 12.92 : ((it + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+  };
+  const ground = (element) => {
+    for (let it = element; it; it = it.parentElement) {
+      const colour = channels(getComputedStyle(it).backgroundColor);
+      if (colour.length === 3 || colour[3] > 0.99) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const faint = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const text = walker.currentNode.textContent.trim();
+    const element = walker.currentNode.parentElement;
+    if (!text || !element.checkVisibility()) continue;
+    if (element.closest(":disabled, option, script")) continue;
+    const [one, other] = [channels(getComputedStyle(element).color), ground(element)].map(light);
+    const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+    if (contrast < 4.5) faint.push(`${text.slice(0, 40)}: ${contrast.toFixed(2)}`);
+  }
+  return faint;
+}"""
+"""Texts that are hard to read."""
+
+REPEATED = """() => {
+  const ids = [...document.querySelectorAll("[id]")].map((it) => it.id);
+  return ids.filter((id, at) => ids.indexOf(id) !== at);
+}"""
+"""Ids that more than one element has."""
+
+
 def executable() -> str:
     """Return the path of Chromium: that of ``FAIRQR_TEST_CHROMIUM``, else the one on the path."""
     given = os.environ.get("FAIRQR_TEST_CHROMIUM")
@@ -187,9 +224,26 @@ def status_is(page: Page, status: str = "done") -> None:
     expect(page.locator(".run-head .status")).to_have_text(status)
 
 
+USED = "button checkbox combobox link radio searchbox slider spinbutton textbox table image form"
+
+
+def names_by_role(page: Page) -> dict[str, list[str]]:
+    """Return the names of all that can be used or is read out, by role."""
+    nodes = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
+    found: dict[str, list[str]] = {}
+    for node in nodes:
+        role = node.get("role", {}).get("value", "")
+        if not node.get("ignored") and role in USED.split():
+            found.setdefault(role, []).append(node.get("name", {}).get("value", ""))
+    return found
+
+
 def faults(page: Page) -> list[str]:
-    """Return what axe finds serious or critical in a page as it stands, by rule and place."""
-    return [
+    """Return what axe finds serious or critical in a page as it stands, by rule and place.
+
+    And texts that are hard to read, large ones too, and repeated ids, which axe lets pass.
+    """
+    return [*page.evaluate(FAINT), *page.evaluate(REPEATED)] + [
         f"{found['id']}: {' '.join(node['target'])}"
         for found in Axe().run(page).response["violations"]
         if found["impact"] in ("serious", "critical")

@@ -144,7 +144,7 @@ async def test_what_failed_in_a_finished_audit_is_asked_again_once_the_engine_an
     engine.away, watcher = frozenset(WORDS[:2]), Watcher()
     first = await audited(engine, tmp_path / "out", watcher=watcher)
     assert first.figures.counts.failed == 2
-    assert watcher.notes[-1] == "Of the queries, 2 failed; the same command asks what failed again."
+    assert watcher.notes[-1] == "Failed queries: 2. Run the same command to ask them again."
     assert (await audited(engine, tmp_path / "out")).digest == first.digest
     engine.away, before = frozenset(), len(engine.searches)
     audit = await audited(engine, tmp_path / "out")

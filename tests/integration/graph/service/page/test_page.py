@@ -25,6 +25,7 @@ from tests.integration.chromium import (
     ask_for_audit,
     ask_question,
     faults,
+    names_by_role,
     status_is,
 )
 from tests.integration.model_server import Answer, Asked, ModelServer, says, stream
@@ -270,6 +271,10 @@ def test_all_that_can_be_used_has_a_name(pages: Pages, service: str) -> None:
     ask(page, "physicist names")
     status_is(page)
     expect(page.get_by_role("table").first).to_be_visible()
+    found = names_by_role(page)
+    used = {"button", "checkbox", "combobox", "link", "radio", "searchbox", "slider", "table"}
+    assert used <= set(found)
+    assert [role for role, names in found.items() if not all(names)] == []
     assert page.get_by_role("main").count() == 1
     assert page.get_by_role("heading", level=1).count() == 1
     assert page.locator("html").get_attribute("lang") == "en"
@@ -346,6 +351,9 @@ def test_audits_fit_a_phone_in_both_schemes_and_all_has_a_name(pages: Pages, ser
         expect(page.get_by_role("checkbox").first).to_be_visible()
         assert page.evaluate(WIDTH) <= 360
         assert faults(page) == []
+        named = names_by_role(page)
+        assert {"button", "checkbox", "combobox", "link", "textbox"} <= set(named)
+        assert [role for role, names in named.items() if not all(names)] == []
 
 
 def test_a_probe_is_asked_for_by_its_form(pages: Pages, service: str) -> None:
