@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,6 +12,9 @@ from tests.checks import audit
 from tests.checks.advisories import advice_on
 from tests.checks.licences import is_allowed
 from tests.checks.lock import check_bounds, check_installed, check_lines, pins_of
+from tests.integration.model_server import Answer, Asked, ModelServer, model_server
+
+__all__ = ["model_server"]
 
 HASH = "--hash=sha256:" + "0" * 64
 FLAW = {
@@ -29,34 +28,6 @@ FLAW = {
         }
     ],
 }
-
-
-class _Osv(BaseHTTPRequestHandler):
-    """Speaks OSV's protocol, and knows one flaw of certifi."""
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        found = {"vulns": [FLAW]} if asked["package"]["name"] == "certifi" else {}
-        body = json.dumps(found).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Keep silent."""
-
-
-@pytest.fixture
-def osv_url() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Osv)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v1/query"
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 def test_lines_without_a_pin_or_a_hash_or_from_somewhere_are_noticed() -> None:
@@ -123,15 +94,22 @@ def test_licences_of_which_one_may_choose(expression: str, allowed: bool) -> Non
     assert is_allowed(expression) is allowed
 
 
+def osv(asked: Asked) -> Answer:
+    """Speaks OSV's protocol, and knows one flaw of certifi."""
+    found = {"vulns": [FLAW]} if asked.body["package"]["name"] == "certifi" else {}
+    return Answer(body=json.dumps(found).encode())
+
+
 def test_a_known_vulnerability_fails_the_check_and_is_named(
-    osv_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model_server: ModelServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    model_server.does(osv)
     lock, project = tmp_path / "lock", tmp_path / "pyproject.toml"
     pinned = version("certifi")
     lock.write_text(f"certifi=={pinned} {HASH}\nidna=={version('idna')} {HASH}\n")
     project.write_text('[project]\ndependencies = ["certifi"]\n')
-    arguments = ["--lock", str(lock), "--project", str(project), "--osv-url", osv_url]
-    assert audit.main(arguments) == 1
+    arguments = ["--lock", str(lock), "--project", str(project)]
+    assert audit.main([*arguments, "--osv-url", f"{model_server.base_url}/query"]) == 1
     said = capsys.readouterr().out
     assert f"certifi {pinned} has the known vulnerability PYSEC-2099-1; mended in 9999." in said
     assert "not compared" not in said
