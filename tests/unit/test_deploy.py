@@ -15,16 +15,10 @@ from fairqr.base.settings import SETTINGS, variable_of
 from fairqr.cli.main import app
 from fairqr.graph.service.configuration import ServiceSettings, service_variables
 from fairqr.graph.service.proxy.settings import ProxySettings
-from tests.checks.lock import check_bounds, check_lines, pins_of
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-NOT_OURS = {
-    "OPENAI_API_KEY",
-    "OTEL_EXPORTER_OTLP_ENDPOINT",
-    "PATH",
-    "PYTHONUNBUFFERED",
-}
+NOT_OURS = {"OPENAI_API_KEY", "OTEL_EXPORTER_OTLP_ENDPOINT", "PATH", "PYTHONUNBUFFERED"}
 
 
 @pytest.fixture(scope="module")
@@ -37,17 +31,12 @@ def compose() -> dict[str, Any]:
 PROCESSES = ("serve-1", "serve-2", "work")
 
 
-def known() -> set[str]:
-    """The variables that mean something."""
-    own = {variable_of(setting.name) for setting in SETTINGS}
-    return own | set(service_variables()) | NOT_OURS
-
-
 def test_workers_are_set_up_by_variables_that_there_are(compose: dict[str, Any]) -> None:
+    known = {variable_of(it.name) for it in SETTINGS} | {*service_variables()} | NOT_OURS
     for name in PROCESSES:
-        assert set(compose["services"][name]["environment"]) <= known()
+        assert set(compose["services"][name]["environment"]) <= known
     image = (DEPLOY / "Dockerfile").read_text()
-    assert set(re.findall(r"\b([A-Z][A-Z_]+)=(?=\S)", image)) <= known()
+    assert set(re.findall(r"\b([A-Z][A-Z_]+)=(?=\S)", image)) <= known
     # Those of the example are read by the composition.
     text = (DEPLOY / "compose.yaml").read_text()
     for line in (DEPLOY / "example.env").read_text().splitlines():
@@ -84,7 +73,7 @@ def test_what_is_mounted_and_copied_is_there(compose: dict[str, Any]) -> None:
     assert folders <= set(kept)
 
 
-def test_a_proxy_stands_beside_an_elasticsearch() -> None:
+def test_a_proxy_stands_beside_an_elasticsearch(compose: dict[str, Any]) -> None:
     found = yaml.safe_load((DEPLOY / "compose.proxy.yaml").read_text())
     proxy, engine = (found["services"][it] for it in ("proxy", "elasticsearch"))
     port = ProxySettings.model_fields["port"].default
@@ -97,25 +86,20 @@ def test_a_proxy_stands_beside_an_elasticsearch() -> None:
     assert "healthcheck" in engine
     volumes = [it.split(":")[0] for one in (proxy, engine) for it in one["volumes"]]
     assert {*volumes} == {*found["volumes"], "./sources"}
-    assert (
-        proxy["build"]
-        == yaml.safe_load((DEPLOY / "compose.yaml").read_text())["x-process"]["build"]
-    )
-
-
-def test_workers_build_their_indexes_in_places_of_their_own(compose: dict[str, Any]) -> None:
-    """They begin at once, and only one may build an index in a place."""
-    first, second = (
-        {one for one in compose["services"][f"serve-{n}"]["volumes"] if "data" in one}
-        for n in (1, 2)
-    )
-    assert first
-    assert not first & second
+    assert proxy["build"] == compose["x-process"]["build"]
 
 
 def test_servers_serve_and_workers_work(compose: dict[str, Any]) -> None:
-    """Apart, with more than one of each; both see the files of audits."""
+    """Apart, with more than one of each, which build their indexes in places of their own.
+
+    Both see the files of audits.
+    """
     services = compose["services"]
+    first, second = (
+        {it for it in services[f"serve-{n}"]["volumes"] if "data" in it} for n in (1, 2)
+    )
+    assert first
+    assert not first & second
     assert services["work"]["command"] == ["work"]
     assert services["work"]["deploy"]["replicas"] > 1
     for name in PROCESSES:
@@ -140,23 +124,3 @@ def test_times_and_ports_fit_each_other(compose: dict[str, Any]) -> None:
     assert {port for _, port in workers} == {str(settings.port)}
     targets = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"][0]
     assert targets["static_configs"][0]["targets"] == [f"{name}:{port}" for name, port in workers]
-
-
-def test_the_image_installs_the_same_versions_as_the_project() -> None:
-    text = (DEPLOY / "requirements.lock").read_text()
-    assert not list(check_lines(text))
-    whole = (ROOT / "requirements.lock").read_text()
-    pins = pins_of(text)
-    pinned = {(pin.name, pin.version) for pin in pins_of(whole)}
-    assert {(pin.name, pin.version) for pin in pins} <= pinned
-    # All that the service needs; the other extras are missing.
-    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*needed["dependencies"]]
-    for extra in ("service", "otel", "mcp"):
-        wanted += needed["optional-dependencies"][extra]
-    absent = [it for it in check_bounds(pins, ROOT / "pyproject.toml") if "not in the lock" in it]
-    names = {sentence.split()[0] for sentence in absent}
-    assert not names & {re.split(r"[\[<>=]", line)[0].lower() for line in wanted}
-    assert "not in the lock" not in " ".join(
-        it for it in check_bounds(pins, ROOT / "pyproject.toml") if it not in absent
-    )
