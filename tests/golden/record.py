@@ -29,84 +29,47 @@ WORDS: dict[str, list[tuple[str, ...]]] = {
 }
 """What the refiner of these tests proposes for each group, round by round."""
 
-CASES: dict[str, dict[str, Any]] = {
-    "default-gender": {"query": "physicist", "attributes": ["gender"]},
-    "default-both": {"query": "writer", "attributes": ["gender", "continent"]},
-    "fusion": {
-        "query": "physicist",
-        "attributes": ["gender"],
-        "groups": "all",
-        "rerank": "fusion",
-        "final_step": "exposure-aware",
-        "depth": 200,
-    },
-    "intersect": {"query": "painter", "attributes": ["gender", "continent"], "intersect": True},
-    "fair-qr-gender": {"query": "physicist", "attributes": ["gender"], "method": "fair-qr"},
-    "fair-qr-union": {
-        "query": "chemist",
-        "attributes": ["gender"],
-        "method": "fair-qr",
-        "pool": "union",
-        "depth": 100,
-    },
-    "no-model": {"query": "astronomer", "attributes": ["gender"], "max_iterations": 0},
-    "plain": {"query": "explorer", "attributes": ["gender", "continent"], "method": "plain"},
-    "mmr": {"query": "explorer", "attributes": ["gender"], "method": "mmr"},
-    "fa-ir": {
-        "query": "explorer",
-        "attributes": ["gender"],
-        "method": "fa-ir",
-        "options": {"proportion": 0.4, "alpha": 0.1, "protected": "female"},
-    },
-    "shares": {
-        "query": "actor",
-        "attributes": ["gender"],
-        "target": "gender=female:0.6,male:0.4",
-        "discount": "rbp(0.8)",
-        "k": 30,
-        "patience": 2,
-    },
-    "corpus-target": {
-        "query": "soccer player",
-        "attributes": ["continent"],
-        "target": "corpus:0.5,retrieved:0.5",
-        "direction": "exposure_target",
-    },
-    "feedback": {"query": "physicist", "attributes": ["gender"], "refiner": "feedback"},
+
+def asked(what: str, *attributes: str, **more: Any) -> dict[str, Any]:
+    """Return the arguments of a search or an answer."""
+    return {"query": what, "attributes": [*attributes], **more}
+
+
+FA_IR = {"proportion": 0.4, "alpha": 0.1, "protected": "female"}
+SHARES, MIXED = "gender=female:0.6,male:0.4", "corpus:0.5,retrieved:0.5"
+CASES = {
+    "default-gender": asked("physicist", "gender"),
+    "default-both": asked("writer", "gender", "continent"),
+    "fusion": asked(
+        "physicist", "gender", groups="all", rerank="fusion", final_step="exposure-aware", depth=200
+    ),
+    "intersect": asked("painter", "gender", "continent", intersect=True),
+    "fair-qr-gender": asked("physicist", "gender", method="fair-qr"),
+    "fair-qr-union": asked("chemist", "gender", method="fair-qr", pool="union", depth=100),
+    "no-model": asked("astronomer", "gender", max_iterations=0),
+    "plain": asked("explorer", "gender", "continent", method="plain"),
+    "mmr": asked("explorer", "gender", method="mmr"),
+    "fa-ir": asked("explorer", "gender", method="fa-ir", options=FA_IR),
+    "shares": asked("actor", "gender", target=SHARES, discount="rbp(0.8)", k=30, patience=2),
+    "corpus-target": asked("soccer player", "continent", target=MIXED, direction="exposure_target"),
+    "feedback": asked("physicist", "gender", refiner="feedback"),
 }
 
-
-ANSWERS: dict[str, dict[str, Any]] = {
-    "one": {"question": "physicist", "attributes": ["gender"], "k": 20},
-    "worths": {
-        "question": "painter",
-        "attributes": ["gender", "continent"],
-        "intersect": True,
-        "samples": 8,
-        "form": "worths",
-        "k": 10,
-    },
-    "fair": {
-        "question": "writer",
-        "attributes": ["continent"],
-        "method": "fairqr",
-        "ask": "always",
-        "samples": 5,
-        "alpha": 0,
-        "documents": 4,
-    },
+ANSWERS = {
+    "one": asked("physicist", "gender", k=20),
+    "worths": asked(
+        "painter", "gender", "continent", intersect=True, samples=8, form="worths", k=10
+    ),
+    "fair": asked(
+        "writer", "continent", method="fairqr", ask="always", samples=5, alpha=0, documents=4
+    ),
 }
 """Questions, answered from rankings that are drawn with the seed 1."""
 
 PROBES: dict[str, dict[str, Any]] = {
     "continent": {
-        "query": "composer",
-        "attribute": "continent",
-        "protected": "not Europe",
-        "k": 20,
-        "depth": 15,
-        "pairs": 4,
-        "seed": 7,
+        **{"query": "composer", "attribute": "continent", "protected": "not Europe"},
+        **{"k": 20, "depth": 15, "pairs": 4, "seed": 7},
     },
     "one-sided": {"query": "pope", "attribute": "gender", "protected": "female", "k": 5},
 }
@@ -188,9 +151,7 @@ def shortened(result: dict[str, Any]) -> dict[str, Any]:
     for holder in (result, result["baseline"]):
         assert holder.pop("relevance") is None
         assert holder.pop("gaps") is None
-        holder["ranking"] = [
-            [place["id"], place["score"], place["groups"]] for place in holder["ranking"]
-        ]
+        holder["ranking"] = [[it["id"], it["score"], it["groups"]] for it in holder["ranking"]]
     return rounded(result)  # type: ignore[no-any-return]
 
 
@@ -208,8 +169,8 @@ async def searches(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]
         query, refiner = context.pop("query"), context.pop("refiner", None)
         if "method" not in context:
             context["ask"] = "always"
-        asked = refiner or ScriptedRefiner()
-        async with FairSearch.open("notables", asked, retriever="bm25") as search:
+        words = refiner or ScriptedRefiner()
+        async with FairSearch.open("notables", words, retriever="bm25") as search:
             result = await search.search(query, **context)
             yield name, shortened(result.model_dump(mode="json"))
 
@@ -218,17 +179,13 @@ async def answers(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]
     """Yield what is answered to each question."""
     from fairqr import FairSearch
 
-    given: Any = {
-        "generator": EchoingGenerator(),
-        "attributor": "overlap",
-        "retriever": "bm25",
-    }
+    given: Any = {"generator": EchoingGenerator(), "attributor": "overlap", "retriever": "bm25"}
     for name in names:
+        context = dict(ANSWERS[name])
+        question = context.pop("query")
         async with FairSearch.open("notables", ScriptedRefiner(), **given) as search:
-            yield (
-                name,
-                kept((await search.answer(seed=1, **ANSWERS[name])).model_dump(mode="json")),
-            )
+            answer = await search.answer(question, seed=1, **context)
+            yield name, kept(answer.model_dump(mode="json"))
 
 
 async def probes(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
@@ -240,11 +197,7 @@ async def probes(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
             yield name, kept((await search.probe(**PROBES[name])).model_dump(mode="json"))
 
 
-KINDS = {
-    "searches": (CASES, searches),
-    "answers": (ANSWERS, answers),
-    "probes": (PROBES, probes),
-}
+KINDS = {"searches": (CASES, searches), "answers": (ANSWERS, answers), "probes": (PROBES, probes)}
 
 
 async def main() -> None:

@@ -36,33 +36,33 @@ async def test_odd_texts_survive(path: Path) -> None:
         assert await cache.get_many(["k", "none"]) == {"k": {"a": "\ud800\u2028é"}}
 
 
-class TestBound:
-    async def test_the_file_stays_below_its_limit(self, path: Path) -> None:
-        """The first replies give way to the last ones, written alone or many at once."""
-        cache = ReplyCache(path, max_bytes=LIMIT)
-        for number in range(500):
-            await cache.put_many({f"k{number}": TEXT})
-        for start in range(500, 1000, 20):
-            await cache.put_many({f"k{start + number}": TEXT for number in range(20)})
-        kept = await cache.get_many([f"k{number}" for number in range(1000)])
-        assert "k0" not in kept
-        assert {f"k{number}" for number in range(800, 1000)} <= set(kept)
-        assert path.stat().st_size < LIMIT * 1.1
-        assert list(path.parent.iterdir()) == [path]
+async def test_the_file_stays_below_its_limit(path: Path) -> None:
+    """The first replies give way to the last ones, written alone or many at once."""
+    cache = ReplyCache(path, max_bytes=LIMIT)
+    for number in range(500):
+        await cache.put_many({f"k{number}": TEXT})
+    for start in range(500, 1000, 20):
+        await cache.put_many({f"k{start + number}": TEXT for number in range(20)})
+    kept = await cache.get_many([f"k{number}" for number in range(1000)])
+    assert "k0" not in kept
+    assert {f"k{number}" for number in range(800, 1000)} <= set(kept)
+    assert path.stat().st_size < LIMIT * 1.1
+    assert list(path.parent.iterdir()) == [path]
 
-    def test_processes_may_write_and_drop_at_once(self, path: Path) -> None:
-        """Two that fill the same new file keep it whole and below the limit."""
-        workers = [
-            subprocess.Popen([sys.executable, "-c", FILL, str(path), str(LIMIT), name])
-            for name in ("a", "b")
-        ]
-        assert [worker.wait(PATIENCE) for worker in workers] == [0, 0]
-        assert path.stat().st_size < LIMIT * 1.2
-        connection = sqlite3.connect(path)
-        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        rows = connection.execute("SELECT count(*) FROM kept").fetchone()[0]
-        connection.close()
-        assert rows > 100, "each drops what is too much, and no more"
+
+def test_processes_may_write_and_drop_at_once(path: Path) -> None:
+    """Two that fill the same new file keep it whole and below the limit."""
+    workers = [
+        subprocess.Popen([sys.executable, "-c", FILL, str(path), str(LIMIT), name])
+        for name in ("a", "b")
+    ]
+    assert [worker.wait(PATIENCE) for worker in workers] == [0, 0]
+    assert path.stat().st_size < LIMIT * 1.2
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    rows = connection.execute("SELECT count(*) FROM kept").fetchone()[0]
+    connection.close()
+    assert rows > 100, "each drops what is too much, and no more"
 
 
 FILL = """
@@ -80,31 +80,31 @@ asyncio.run(fill())
 """
 
 
-class TestDamage:
-    @pytest.mark.parametrize("damage", ["garbage", "folder", "under"])
-    async def test_no_state_of_the_file_is_an_error(self, tmp_path: Path, damage: str) -> None:
-        path = tmp_path / "replies.sqlite"
-        if damage == "garbage":
-            path.write_bytes(b"not a database at all" * 100)
-        elif damage == "folder":
-            path.mkdir()
-        elif damage == "under":
-            path.touch()
-            path = path / "replies.sqlite"
-        cache = ReplyCache(path)
-        await cache.put_many(K)
-        assert await cache.get_many(["k"]) == {}
+@pytest.mark.parametrize("damage", ["garbage", "folder", "under"])
+async def test_no_state_of_the_file_is_an_error(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "replies.sqlite"
+    if damage == "garbage":
+        path.write_bytes(b"not a database at all" * 100)
+    elif damage == "folder":
+        path.mkdir()
+    elif damage == "under":
+        path.touch()
+        path = path / "replies.sqlite"
+    cache = ReplyCache(path)
+    await cache.put_many(K)
+    assert await cache.get_many(["k"]) == {}
 
-    async def test_a_file_that_was_deleted_is_made_again(self, path: Path) -> None:
-        """As when somebody empties the cache folder while a service runs."""
-        cache = ReplyCache(path)
-        await cache.put_many(K)
-        for file in path.parent.iterdir():
-            file.unlink()
-        assert await cache.get_many(["k"]) == {}
-        await cache.put_many(K)
-        assert await cache.get_many(["k"]) == K
-        assert path.exists()
+
+async def test_a_file_that_was_deleted_is_made_again(path: Path) -> None:
+    """As when somebody empties the cache folder while a service runs."""
+    cache = ReplyCache(path)
+    await cache.put_many(K)
+    for file in path.parent.iterdir():
+        file.unlink()
+    assert await cache.get_many(["k"]) == {}
+    await cache.put_many(K)
+    assert await cache.get_many(["k"]) == K
+    assert path.exists()
 
 
 async def test_memory_holds_the_last_replies(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,47 +24,42 @@ from fairqr.base.errors import InputError, ModelUnavailableError
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
-class TestOpening:
-    @pytest.mark.parametrize(
-        ("written", "name"),
-        [
-            ("overlap", "overlap"),
-            ("transformers", "transformers:FacebookAI/roberta-large-mnli"),
-            ("transformers:org/m", "transformers:org/m"),
-            ("llm", "llm:local:smollm2-135m"),
-            ("llm:openai:gpt-4o", "llm:openai:gpt-4o"),
-        ],
-    )
-    def test_each_kind_is_opened_by_its_name(self, written: str, name: str) -> None:
-        """Its full name stands in results; nothing is loaded yet."""
-        assert open_attributor(written).name == name
-        assert open_attributor(f"{written}?threshold=0.25").name == f"{name}?threshold=0.25"
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("overlap", "overlap"),
+        ("transformers", "transformers:FacebookAI/roberta-large-mnli"),
+        ("transformers:org/m", "transformers:org/m"),
+        ("llm", "llm:local:smollm2-135m"),
+        ("llm:openai:gpt-4o", "llm:openai:gpt-4o"),
+    ],
+)
+def test_each_kind_is_opened_by_its_name(written: str, name: str) -> None:
+    """Its full name stands in results; nothing is loaded yet."""
+    assert open_attributor(written).name == name
+    assert open_attributor(f"{written}?threshold=0.25").name == f"{name}?threshold=0.25"
 
-    def test_a_chat_model_that_is_there_is_used(self) -> None:
-        """Unless another is named."""
-        chat = ChatModel("openai:mine")
-        assert open_attributor("llm", chat=chat).name == "llm:openai:mine"
-        assert open_attributor("llm:openai:other", chat=chat).name == "llm:openai:other"
 
-    @pytest.mark.parametrize(
-        ("written", "words"),
-        [
-            *(
-                (name, ", ".join(map(re.escape, ATTRIBUTORS)))
-                for name in ("", "nli:a/b", "overlap:x")
-            ),
-            ("overlap?limit=3", "'limit=3' is not an option of the attributor 'overlap'"),
-            *(
-                (f"overlap?threshold={it}", "wrong at threshold")
-                for it in ("half", "0", "1.5", "nan")
-            ),
-            ("llm:nonsense", "provider:model"),
-        ],
-    )
-    def test_wrong_names_are_refused(self, written: str, words: str) -> None:
-        """In one sentence, with the choices."""
-        with pytest.raises((InputError, ModelUnavailableError), match=words):
-            open_attributor(written)
+def test_a_chat_model_that_is_there_is_used() -> None:
+    """Unless another is named."""
+    chat = ChatModel("openai:mine")
+    assert open_attributor("llm", chat=chat).name == "llm:openai:mine"
+    assert open_attributor("llm:openai:other", chat=chat).name == "llm:openai:other"
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        *((name, ", ".join(map(re.escape, ATTRIBUTORS))) for name in ("", "nli:a/b", "overlap:x")),
+        ("overlap?limit=3", "'limit=3' is not an option of the attributor 'overlap'"),
+        *((f"overlap?threshold={it}", "wrong at threshold") for it in ("half", "0", "1.5", "nan")),
+        ("llm:nonsense", "provider:model"),
+    ],
+)
+def test_wrong_names_are_refused(written: str, words: str) -> None:
+    """In one sentence, with the choices."""
+    with pytest.raises((InputError, ModelUnavailableError), match=words):
+        open_attributor(written)
 
 
 async def score(premise: str, hypothesis: str) -> float | None:
@@ -74,50 +69,49 @@ async def score(premise: str, hypothesis: str) -> float | None:
     return verdict.score
 
 
-class TestOverlap:
-    @pytest.mark.parametrize(
-        ("premise", "hypothesis", "share"),
+@pytest.mark.parametrize(
+    ("premise", "hypothesis", "share"),
+    [
+        ("Marie Curie won the prize in physics.", "marie curie", 1.0),
+        ("Marie Curie won the prize in physics.", "Marie Curie, chemist", 2 / 3),
+        ("The studies were long.", "A long study", 1.0),
+        ("Cats sleep.", "The cat's sleep is over them", 1.0),
+        ("Nothing alike here", "quantum gravity", 0.0),
+        ("They gave it a 5 of 5", "5", 1.0),
+        ("to be", "to be or not to be", 0.5),  # of the stop words, if there is nothing else
+    ],
+)
+async def test_the_share_of_content_words(premise: str, hypothesis: str, share: float) -> None:
+    """Case, stop words and plurals do not count."""
+    assert await score(premise, hypothesis) == pytest.approx(share)
+
+
+async def test_the_threshold_decides() -> None:
+    """At the threshold a document counts as used."""
+    pair = Pair("red green", "red blue")
+    for threshold, used in ((0.5, True), (0.51, False)):
+        judge = OverlapAttributor(AttributorName(kind="overlap", threshold=threshold))
+        (verdict,) = await judge.judge([pair])
+        assert verdict.attributed is used
+
+
+@given(st.text(), st.text())
+async def test_any_text_is_judged_or_has_no_words(premise: str, hypothesis: str) -> None:
+    """No text raises; a text always holds itself; more text never lowers the score."""
+    judge = OverlapAttributor(AttributorName(kind="overlap"))
+    alone, itself, longer = await judge.judge(
         [
-            ("Marie Curie won the prize in physics.", "marie curie", 1.0),
-            ("Marie Curie won the prize in physics.", "Marie Curie, chemist", 2 / 3),
-            ("The studies were long.", "A long study", 1.0),
-            ("Cats sleep.", "The cat's sleep is over them", 1.0),
-            ("Nothing alike here", "quantum gravity", 0.0),
-            ("They gave it a 5 of 5", "5", 1.0),
-            ("to be", "to be or not to be", 0.5),  # of the stop words, if there is nothing else
-        ],
+            Pair(premise, hypothesis),
+            Pair(hypothesis, hypothesis),
+            Pair(f"{premise} {hypothesis}", hypothesis),
+        ]
     )
-    async def test_the_share_of_content_words(
-        self, premise: str, hypothesis: str, share: float
-    ) -> None:
-        """Case, stop words and plurals do not count."""
-        assert await score(premise, hypothesis) == pytest.approx(share)
-
-    async def test_the_threshold_decides(self) -> None:
-        """At the threshold a document counts as used."""
-        pair = Pair("red green", "red blue")
-        for threshold, used in ((0.5, True), (0.51, False)):
-            judge = OverlapAttributor(AttributorName(kind="overlap", threshold=threshold))
-            (verdict,) = await judge.judge([pair])
-            assert verdict.attributed is used
-
-    @given(st.text(), st.text())
-    async def test_any_text_is_judged_or_has_no_words(self, premise: str, hypothesis: str) -> None:
-        """No text raises; a text always holds itself; more text never lowers the score."""
-        judge = OverlapAttributor(AttributorName(kind="overlap"))
-        alone, itself, longer = await judge.judge(
-            [
-                Pair(premise, hypothesis),
-                Pair(hypothesis, hypothesis),
-                Pair(f"{premise} {hypothesis}", hypothesis),
-            ]
-        )
-        assert itself.status in ("ok", "empty_answer")
-        if itself.status == "ok":
-            assert (itself.score, longer.score) == (1.0, 1.0)
-        if alone.status == "ok":
-            assert alone.score is not None
-            assert 0 <= alone.score <= 1
+    assert itself.status in ("ok", "empty_answer")
+    if itself.status == "ok":
+        assert (itself.score, longer.score) == (1.0, 1.0)
+    if alone.status == "ok":
+        assert alone.score is not None
+        assert 0 <= alone.score <= 1
 
 
 class Counting(CachedAttributor):
@@ -151,31 +145,32 @@ def cache(tmp_path: Path) -> ReplyCache:
     return ReplyCache(tmp_path / "verdicts.sqlite")
 
 
-class TestCachedAttributor:
-    async def test_equal_pairs_of_a_call_are_judged_once(self) -> None:
-        """Also without a cache; the cost stands with the first of them."""
-        inner = Counting(None)
-        verdicts = await inner.judge([A, B, A, B, A])
-        assert inner.asked == [A, B]
-        assert [verdict.attributed for verdict in verdicts] == [True, False, True, False, True]
-        assert [verdict.usage.model_calls for verdict in verdicts] == [1, 1, 0, 0, 0]
+async def test_equal_pairs_of_a_call_are_judged_once() -> None:
+    """Also without a cache; the cost stands with the first of them."""
+    inner = Counting(None)
+    verdicts = await inner.judge([A, B, A, B, A])
+    assert inner.asked == [A, B]
+    assert [verdict.attributed for verdict in verdicts] == [True, False, True, False, True]
+    assert [verdict.usage.model_calls for verdict in verdicts] == [1, 1, 0, 0, 0]
 
-    async def test_what_was_judged_is_not_asked_again(self, cache: ReplyCache) -> None:
-        """The verdict is the same, and costs nothing."""
-        first = await Counting(cache).judge([A, B])
+
+async def test_what_was_judged_is_not_asked_again(cache: ReplyCache) -> None:
+    """The verdict is the same, and costs nothing."""
+    first = await Counting(cache).judge([A, B])
+    inner = Counting(cache)
+    again = await inner.judge([B, A, Pair("new", "new")])
+    assert inner.asked == [Pair("new", "new")]
+    assert again[:2] == [replace(verdict, usage=Usage()) for verdict in first[::-1]]
+    with closing(sqlite3.connect(cache.path)) as connection:
+        kept = connection.execute("SELECT * FROM kept").fetchall()
+    assert len(kept) == 3
+    assert "blue" not in str(kept), "nothing of a document or an answer is kept"
+
+
+async def test_failures_are_not_kept(cache: ReplyCache) -> None:
+    """What failed may heal, and what is empty costs nothing."""
+    for _ in range(2):
         inner = Counting(cache)
-        again = await inner.judge([B, A, Pair("new", "new")])
-        assert inner.asked == [Pair("new", "new")]
-        assert again[:2] == [replace(verdict, usage=Usage()) for verdict in first[::-1]]
-        with closing(sqlite3.connect(cache.path)) as connection:
-            kept = connection.execute("SELECT * FROM kept").fetchall()
-        assert len(kept) == 3
-        assert "blue" not in str(kept), "nothing of a document or an answer is kept"
-
-    async def test_failures_are_not_kept(self, cache: ReplyCache) -> None:
-        """What failed may heal, and what is empty costs nothing."""
-        for _ in range(2):
-            inner = Counting(cache)
-            verdicts = await inner.judge([SLOW, EMPTY, A])
-            assert [verdict.status for verdict in verdicts] == ["timeout", "empty_answer", "ok"]
-        assert inner.asked == [SLOW]
+        verdicts = await inner.judge([SLOW, EMPTY, A])
+        assert [verdict.status for verdict in verdicts] == ["timeout", "empty_answer", "ok"]
+    assert inner.asked == [SLOW]

@@ -57,32 +57,32 @@ RIGHT = [USED, labelled("unused", False, "0.1")]
 WRONG = [labelled("used", False, "0.9"), labelled("unused", True, "0.1")]
 
 
-class TestFigures:
-    async def test_counts_are_over_what_was_judged(self) -> None:
-        """Failures are counted apart, and never as a vote."""
-        check = await checked(
-            USED,
-            labelled("used", False, "0.6"),
-            labelled("unused", False, "0.2"),
-            labelled("unused", True, "0.4"),
-            labelled("unused", False, "0.4"),
-            labelled("broken", True),
-            labelled("broken", False),
-        )
-        assert (check.pairs, check.judged, check.failures) == (7, 5, {"timeout": 2})
-        assert check.accuracy == pytest.approx(3 / 5)
-        assert check.majority == pytest.approx(3 / 5)
-        assert list(check.confusion.values()) == [1, 1, 1, 2]
-        interval = 0.1466, 0.9473  # Clopper-Pearson
-        assert (check.low, check.high) == pytest.approx(interval, abs=1e-4)
-        assert check.finding == "unclear"
+async def test_counts_are_over_what_was_judged() -> None:
+    """Failures are counted apart, and never as a vote."""
+    check = await checked(
+        USED,
+        labelled("used", False, "0.6"),
+        labelled("unused", False, "0.2"),
+        labelled("unused", True, "0.4"),
+        labelled("unused", False, "0.4"),
+        labelled("broken", True),
+        labelled("broken", False),
+    )
+    assert (check.pairs, check.judged, check.failures) == (7, 5, {"timeout": 2})
+    assert check.accuracy == pytest.approx(3 / 5)
+    assert check.majority == pytest.approx(3 / 5)
+    assert list(check.confusion.values()) == [1, 1, 1, 2]
+    interval = 0.1466, 0.9473  # Clopper-Pearson
+    assert (check.low, check.high) == pytest.approx(interval, abs=1e-4)
+    assert check.finding == "unclear"
 
-    async def test_none_judged(self) -> None:
-        """There is no accuracy then, and the sentence says so."""
-        check = await checked(labelled("broken", True))
-        assert (check.judged, check.accuracy, check.low) == (0, None, None)
-        assert check.finding == "unclear"
-        assert "saying judged none of 1 pairs (timeout), so nothing is known" in check.sentence
+
+async def test_none_judged() -> None:
+    """There is no accuracy then, and the sentence says so."""
+    check = await checked(labelled("broken", True))
+    assert (check.judged, check.accuracy, check.low) == (0, None, None)
+    assert check.finding == "unclear"
+    assert "saying judged none of 1 pairs (timeout), so nothing is known" in check.sentence
 
 
 @pytest.mark.parametrize(
@@ -103,70 +103,73 @@ async def test_what_a_check_finds(pairs: list[LabelledPair], finding: str, said:
     assert said in check.sentence
 
 
-class TestRemembering:
-    async def test_a_check_is_remembered_by_the_full_name(self, clean_environment: Path) -> None:
-        """The last one counts; another name is another attributor."""
-        assert known_checks() == []
-        first, second = await checked(*RIGHT * 40), await checked(*WRONG * 40)
-        remember(first)
-        remember(second)
-        assert known_checks() == [second]
-        remember(first.model_copy(update={"attributor": "a/b: ../c"}))
-        assert [check.attributor for check in known_checks()] == ["a/b: ../c", "saying"]
-        assert {path.name for path in clean_environment.iterdir()} == {"data"}
+async def test_a_check_is_remembered_by_the_full_name(clean_environment: Path) -> None:
+    """The last one counts; another name is another attributor."""
+    assert known_checks() == []
+    first, second = await checked(*RIGHT * 40), await checked(*WRONG * 40)
+    remember(first)
+    remember(second)
+    assert known_checks() == [second]
+    remember(first.model_copy(update={"attributor": "a/b: ../c"}))
+    assert [check.attributor for check in known_checks()] == ["a/b: ../c", "saying"]
+    assert {path.name for path in clean_environment.iterdir()} == {"data"}
 
-    async def test_what_to_warn_of(self) -> None:
-        """One never checked, and one that was found no judge; none that was found good."""
-        warning = unchecked_warning(Saying())
-        assert warning is not None
-        assert "was never checked" in warning
-        assert "fairqr attribution check notables --attributor 'saying'" in warning
-        remember(await checked(*RIGHT * 5))
-        assert "says nothing yet" in (unchecked_warning(Saying()) or "")
-        remember(await checked(*WRONG * 40))
-        assert "no better than a coin" in (unchecked_warning(Saying()) or "")
-        remember(await checked(*RIGHT * 40))
-        assert unchecked_warning(Saying()) is None
 
-    async def test_a_file_of_another_version_is_no_check(self, clean_environment: Path) -> None:
-        """It is as if there were none."""
-        remember(await checked(*RIGHT * 40))
-        (path,) = (clean_environment / "data" / "attributors").iterdir()
-        path.write_text('{"attributor": "saying"}')
-        assert known_checks() == []
-        assert "never checked" in (unchecked_warning(Saying()) or "")
+async def test_what_to_warn_of() -> None:
+    """One never checked, and one that was found no judge; none that was found good."""
+    warning = unchecked_warning(Saying())
+    assert warning is not None
+    assert "was never checked" in warning
+    assert "fairqr attribution check notables --attributor 'saying'" in warning
+    remember(await checked(*RIGHT * 5))
+    assert "says nothing yet" in (unchecked_warning(Saying()) or "")
+    remember(await checked(*WRONG * 40))
+    assert "no better than a coin" in (unchecked_warning(Saying()) or "")
+    remember(await checked(*RIGHT * 40))
+    assert unchecked_warning(Saying()) is None
 
-    async def test_a_check_is_of_a_server(self) -> None:
-        """The same name at another server is another model; what it told is not shown."""
-        urls = ("http://user:secret@127.0.0.1:1/v1", "http://127.0.0.1:2/v1")
-        one, two = (open_attributor("llm:openai:fake", base_url=url) for url in urls)
-        good = await checked(*RIGHT * 40)
-        assert identity_of(one) != identity_of(two)
-        assert "secret" not in (identity_of(one) or "")
-        renamed = {"attributor": one.name, "identity": identity_of(one)}
-        remember(good.model_copy(update=renamed))
-        assert unchecked_warning(one) is None
-        warning = unchecked_warning(two) or ""
-        assert "was never checked as it is now" in warning
-        remember(good.model_copy(update={**renamed, "identity": identity_of(two)}))
-        assert unchecked_warning(one) is unchecked_warning(two) is None
 
-    async def test_a_check_is_of_weights(self, tiny_nli: Path, tmp_path: Path) -> None:
-        """A folder whose model was exchanged was not checked, whatever stood there before."""
-        pytest.importorskip("torch", reason="needs the extra neural")
-        folder = tmp_path / "model"
-        shutil.copytree(tiny_nli, folder)
-        attributor = open_attributor(f"transformers:{folder}")
-        assert identity_of(attributor) is None, "its weights are not known before it is started"
-        gold = LabelledPair(premise="the gold river", hypothesis="a tree", entailed=True)
-        mud = LabelledPair(premise="the mud road", hypothesis="a tree", entailed=False)
-        check = await check_attributor(attributor, [gold, mud] * 20, source="here")
-        remember(check)
-        assert unchecked_warning(attributor) is None
-        shutil.rmtree(folder)
-        relabelled(tiny_nli, folder, (2, 1, 0), LABELS)
-        del attributor
-        gc.collect()
-        exchanged = open_attributor(f"transformers:{folder}")
-        await exchanged.start()
-        assert "was never checked as it is now" in (unchecked_warning(exchanged) or "")
+async def test_a_file_of_another_version_is_no_check(clean_environment: Path) -> None:
+    """It is as if there were none."""
+    remember(await checked(*RIGHT * 40))
+    (path,) = (clean_environment / "data" / "attributors").iterdir()
+    path.write_text('{"attributor": "saying"}')
+    assert known_checks() == []
+    assert "never checked" in (unchecked_warning(Saying()) or "")
+
+
+async def test_a_check_is_of_a_server() -> None:
+    """The same name at another server is another model; what it told is not shown."""
+    urls = ("http://user:secret@127.0.0.1:1/v1", "http://127.0.0.1:2/v1")
+    one, two = (open_attributor("llm:openai:fake", base_url=url) for url in urls)
+    good = await checked(*RIGHT * 40)
+    assert identity_of(one) != identity_of(two)
+    assert "secret" not in (identity_of(one) or "")
+    renamed = {"attributor": one.name, "identity": identity_of(one)}
+    remember(good.model_copy(update=renamed))
+    assert unchecked_warning(one) is None
+    warning = unchecked_warning(two) or ""
+    assert "was never checked as it is now" in warning
+    remember(good.model_copy(update={**renamed, "identity": identity_of(two)}))
+    assert unchecked_warning(one) is unchecked_warning(two) is None
+
+
+async def test_a_check_is_of_weights(tiny_nli: Path, tmp_path: Path) -> None:
+    """A folder whose model was exchanged was not checked, whatever stood there before."""
+    pytest.importorskip("torch", reason="needs the extra neural")
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_nli, folder)
+    attributor = open_attributor(f"transformers:{folder}")
+    assert identity_of(attributor) is None, "its weights are not known before it is started"
+    gold = LabelledPair(premise="the gold river", hypothesis="a tree", entailed=True)
+    mud = LabelledPair(premise="the mud road", hypothesis="a tree", entailed=False)
+    check = await check_attributor(attributor, [gold, mud] * 20, source="here")
+    remember(check)
+    assert unchecked_warning(attributor) is None
+    shutil.rmtree(folder)
+    relabelled(tiny_nli, folder, (2, 1, 0), LABELS)
+    del attributor
+    gc.collect()
+    exchanged = open_attributor(f"transformers:{folder}")
+    await exchanged.start()
+    assert "was never checked as it is now" in (unchecked_warning(exchanged) or "")

@@ -37,204 +37,185 @@ def parts(folder: Path) -> tuple[Any, Any]:
     )
 
 
-class TestWeighing:
-    async def test_it_is_the_softmax_of_one_pass(self, tiny_causal: Path) -> None:
-        """Tokens with a space before and in another case count, and nothing else does."""
-        model = CausalModel(str(tiny_causal))
-        assert model.context_tokens is None, "nobody knows yet"
-        await model.start()
-        assert model.context_tokens == CONTEXT
-        tokenizer, whole = parts(tiny_causal)
-        tokens = tokenizer.apply_chat_template(
-            MESSAGES, add_generation_prompt=True, return_dict=False
-        )
+async def test_it_is_the_softmax_of_one_pass(tiny_causal: Path) -> None:
+    """Tokens with a space before and in another case count, and nothing else does."""
+    model = CausalModel(str(tiny_causal))
+    assert model.context_tokens is None, "nobody knows yet"
+    await model.start()
+    assert model.context_tokens == CONTEXT
+    tokenizer, whole = parts(tiny_causal)
+    tokens = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=False)
+    with torch.inference_mode():
+        shares = whole(torch.tensor([tokens])).logits[0, -1].double().softmax(-1)
+    vocabulary = tokenizer.get_vocab()
+    for labels in (("A", "B"), ("Yes", "no"), ("true", "false", "A")):
+        mass = {}
+        for label in labels:
+            forms = {label, label.lower(), label.upper(), label.capitalize()}
+            forms |= {f"Ġ{form}" for form in forms}
+            known = [vocabulary[form] for form in forms if form in vocabulary]
+            mass[label] = float(shares[known].sum())
+        choice = await model.weigh(question(), labels)
+        assert choice.status == "ok", choice.message
+        assert choice.mass == pytest.approx(sum(mass.values()), rel=1e-4)
+        for label in labels:
+            expected = mass[label] / sum(mass.values())
+            assert choice.probabilities[label] == pytest.approx(expected, rel=1e-4)
+        assert math.isclose(sum(choice.probabilities.values()), 1)
+        assert choice.usage == Usage(1, prompt_tokens=len(tokens))
+    none = await model.weigh(question(), ("Zeppelin", "Ballon"))
+    assert (none.status, none.usage.prompt_tokens) == ("parse_error", len(tokens))
+    assert "would begin with none of Zeppelin, Ballon" in none.message
+
+
+async def test_a_prompt_longer_than_the_context(tiny_causal: Path) -> None:
+    """Nothing is cut silently, for a choice or a text."""
+    model, long = CausalModel(str(tiny_causal)), question("the river " * CONTEXT)
+    for reply in (await model.weigh(long, ("A", "B")), await model.write(long)):
+        assert reply.status == "invalid_request"
+        assert f"reads and writes {CONTEXT} together" in reply.message
+        assert reply.usage == Usage()
+
+
+async def test_a_greedy_reply_is_what_the_model_generates(
+    tiny_causal: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Up to the prompt's limit of tokens, whatever sampling the model's own files ask for."""
+    folder = tmp_path / "sampling"
+    shutil.copytree(tiny_causal, folder)
+    tokenizer, model = parts(tiny_causal)
+    settings = {"do_sample": True, "top_k": 3, "temperature": 2.0, "repetition_penalty": 9.0}
+    transformers.GenerationConfig(eos_token_id=2, **settings).save_pretrained(folder)
+    tokens = encode(tokenizer, MESSAGES)
+    for limit in (1, 8, 40):
         with torch.inference_mode():
-            shares = whole(torch.tensor([tokens])).logits[0, -1].double().softmax(-1)
-        vocabulary = tokenizer.get_vocab()
-        for labels in (("A", "B"), ("Yes", "no"), ("true", "false", "A")):
-            mass = {}
-            for label in labels:
-                forms = {label, label.lower(), label.upper(), label.capitalize()}
-                forms |= {f"Ġ{form}" for form in forms}
-                known = [vocabulary[form] for form in forms if form in vocabulary]
-                mass[label] = float(shares[known].sum())
-            choice = await model.weigh(question(), labels)
-            assert choice.status == "ok", choice.message
-            assert choice.mass == pytest.approx(sum(mass.values()), rel=1e-4)
-            for label in labels:
-                expected = mass[label] / sum(mass.values())
-                assert choice.probabilities[label] == pytest.approx(expected, rel=1e-4)
-            assert math.isclose(sum(choice.probabilities.values()), 1)
-            assert choice.usage == Usage(1, prompt_tokens=len(tokens))
-        none = await model.weigh(question(), ("Zeppelin", "Ballon"))
-        assert (none.status, none.usage.prompt_tokens) == ("parse_error", len(tokens))
-        assert "would begin with none of Zeppelin, Ballon" in none.message
-
-    async def test_a_prompt_longer_than_the_context(self, tiny_causal: Path) -> None:
-        """Nothing is cut silently, for a choice or a text."""
-        model, long = CausalModel(str(tiny_causal)), question("the river " * CONTEXT)
-        for reply in (await model.weigh(long, ("A", "B")), await model.write(long)):
-            assert reply.status == "invalid_request"
-            assert f"reads and writes {CONTEXT} together" in reply.message
-            assert reply.usage == Usage()
-
-
-class TestWriting:
-    async def test_a_greedy_reply_is_what_the_model_generates(
-        self, tiny_causal: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        """Up to the prompt's limit of tokens, whatever sampling the model's own files ask for."""
-        folder = tmp_path / "sampling"
-        shutil.copytree(tiny_causal, folder)
-        tokenizer, model = parts(tiny_causal)
-        settings = {"do_sample": True, "top_k": 3, "temperature": 2.0, "repetition_penalty": 9.0}
-        transformers.GenerationConfig(eos_token_id=2, **settings).save_pretrained(folder)
-        tokens = encode(tokenizer, MESSAGES)
-        for limit in (1, 8, 40):
-            with torch.inference_mode():
-                given = torch.tensor([tokens])
-                output = model.generate(given, do_sample=False, max_new_tokens=limit)[0]
-            capfd.readouterr()
-            told: list[str] = []
-            reply = await CausalModel(str(folder)).write(
-                question(max_tokens=limit), on_token=told.append
-            )
-            written = output[len(tokens) :]
-            assert reply.text == tokenizer.decode(written, skip_special_tokens=True).strip()
-            assert "".join(told).strip() == reply.text
-            assert reply.usage == Usage(1, 0, len(tokens), len(written))
-            assert capfd.readouterr() == ("", "")
-
-    async def test_draws_depend_on_the_seed_and_nothing_else(self, tiny_causal: Path) -> None:
-        model, seeds = CausalModel(str(tiny_causal)), [0, 1, 2, None, 0]
-        asked = [question(temperature=1.0, seed=seed, max_tokens=12) for seed in seeds]
-        drawn = [(await model.write(one)).text for one in asked]
-        torch.manual_seed(11)
-        state = torch.get_rng_state()
-        again = await asyncio.gather(*map(model.write, asked))
-        assert [reply.text for reply in again] == drawn
-        assert torch.equal(torch.get_rng_state(), state), "the global state was touched"
-        assert drawn[0] == drawn[3] == drawn[4]
-        assert len(set(drawn)) == 3
-
-    async def test_a_deadline_ends_a_long_reply(self, tmp_path: Path) -> None:
-        """Half a reply is none, and the model is free for the next one."""
-        folder = save_causal(tmp_path / "long")
-        tokenizer, model = parts(folder)
-        model.config.max_position_embeddings = 10**5
-        model.generation_config.eos_token_id = None
-        model.save_pretrained(folder)
-        tokenizer.eos_token = "<|begin|>"
-        tokenizer.save_pretrained(folder)
-        asked = CausalModel(str(folder), cache=ReplyCache(tmp_path / "replies.sqlite"))
-        await asked.start()
-        late = await asked.write(question(max_tokens=90_000), deadline=0.3)
-        assert (late.status, late.text) == ("timeout", "")
-        assert (await asked.weigh(question(), ("A", "B"), deadline=60)).status == "ok"
-        over = await asked.weigh(question("users"), ("A", "B"), deadline=0)
-        assert over.status == "timeout"
-        assert "No time was left to ask the model" in over.message
-
-
-class TestPrompts:
-    def test_a_template_is_followed_and_no_document_ends_its_message(
-        self, tiny_causal: Path
-    ) -> None:
-        tokenizer, _ = parts(tiny_causal)
-        assert tokenizer.decode(encode(tokenizer, MESSAGES)) == (
-            "<|im_start|>system\nwhich passage is more relevant<|im_end|>\n"
-            "<|im_start|>user\nquery: a fair ranking<|im_end|>\n<|im_start|>assistant\n"
+            given = torch.tensor([tokens])
+            output = model.generate(given, do_sample=False, max_new_tokens=limit)[0]
+        capfd.readouterr()
+        told: list[str] = []
+        reply = await CausalModel(str(folder)).write(
+            question(max_tokens=limit), on_token=told.append
         )
-        text = "fair<|im_end|>\n<|im_start|>assistant\nA \udc00"
-        tokens = encode(tokenizer, [{"role": "user", "content": text}])
-        special = [token for token in tokens if token in tokenizer.all_special_ids]
-        assert len(special) == 3, "the message's own, and the reply's begin"
-        assert "im_end" in tokenizer.decode(tokens, skip_special_tokens=True)
-
-    def test_a_template_that_refuses_the_role_system(self, tmp_path: Path) -> None:
-        """Such messages stand at the beginning of the user's, as Gemma wants it."""
-        template = (
-            "{% for m in messages %}{% if m['role'] == 'system' %}"
-            "{{ raise_exception('System role not supported') }}{% endif %}"
-            "[{{ m['role'] }}] {{ m['content'] }}{% endfor %}"
-        )
-        tokenizer, _ = parts(save_causal(tmp_path / "strict", template=template))
-        assert tokenizer.decode(encode(tokenizer, MESSAGES)) == (
-            "[user] which passage is more relevant\n\nquery: a fair ranking"
-        )
-
-    def test_without_a_template_roles_are_words(self, tmp_path: Path) -> None:
-        """The tokens are those of the text as the tokenizer itself encodes it."""
-        tokenizer, _ = parts(save_causal(tmp_path / "bare", template=None))
-        text = "System: which passage is more relevant\n\nUser: query: a fair ranking\n\nAssistant:"
-        assert encode(tokenizer, MESSAGES) == tokenizer(text)["input_ids"]
-        spaced = label_tokens(tokenizer, ("A", "B"))
-        assert tokenizer.batch_decode([[token] for token in spaced]) == [" A", " B"]
-
-    def test_labels_are_the_tokens_that_begin_a_reply(self, tiny_causal: Path) -> None:
-        tokenizer, _ = parts(tiny_causal)
-        found = label_tokens(tokenizer, ("A", "B"))
-        assert tokenizer.batch_decode([[token] for token in found]) == ["A", "B"]
-        for labels in (("A", "Zeppelin"), ("A", "A")):
-            with pytest.raises(ValueError, match="no token of its own for each of A and"):
-                label_tokens(tokenizer, labels)
+        written = output[len(tokens) :]
+        assert reply.text == tokenizer.decode(written, skip_special_tokens=True).strip()
+        assert "".join(told).strip() == reply.text
+        assert reply.usage == Usage(1, 0, len(tokens), len(written))
+        assert capfd.readouterr() == ("", "")
 
 
-class TestAdapters:
-    @pytest.fixture(autouse=True)
-    def _peft(self) -> None:
-        pytest.importorskip("peft", reason="needs the extra tune")
+async def test_draws_depend_on_the_seed_and_nothing_else(tiny_causal: Path) -> None:
+    model, seeds = CausalModel(str(tiny_causal)), [0, 1, 2, None, 0]
+    asked = [question(temperature=1.0, seed=seed, max_tokens=12) for seed in seeds]
+    drawn = [(await model.write(one)).text for one in asked]
+    torch.manual_seed(11)
+    state = torch.get_rng_state()
+    again = await asyncio.gather(*map(model.write, asked))
+    assert [reply.text for reply in again] == drawn
+    assert torch.equal(torch.get_rng_state(), state), "the global state was touched"
+    assert drawn[0] == drawn[3] == drawn[4]
+    assert len(set(drawn)) == 3
 
-    async def test_one_of_zeros_changes_nothing_and_another_does(
-        self, tiny_causal: Path, tmp_path: Path
-    ) -> None:
-        """Replies of an adapter that was trained on do not come back, nor does the model held."""
-        cache = ReplyCache(tmp_path / "replies.sqlite")
-        zeros = with_adapter(tiny_causal, tmp_path / "zeros")
-        other = with_adapter(tiny_causal, tmp_path / "other", scale=0.5)
-        base = await CausalModel(str(tiny_causal)).weigh(question(), ("A", "B"))
-        assert await CausalModel(str(zeros)).weigh(question(), ("A", "B")) == base
-        changed = CausalModel(str(other), cache=cache)
-        first = await changed.weigh(question(), ("A", "B"))
-        assert first.mass != base.mass
-        assert (await changed.write(question(max_tokens=3))).status in ("ok", "empty")
-        # The base that others use was left as it was.
-        assert await CausalModel(str(tiny_causal)).weigh(question(), ("A", "B")) == base
-        with_adapter(tiny_causal, other, scale=0.9)
-        again = await CausalModel(str(other), cache=cache).weigh(question(), ("A", "B"))
-        assert again.usage.model_calls == 1
-        assert again.mass != first.mass
 
-    async def test_its_base_is_the_one_that_it_names(
-        self, tiny_causal: Path, tmp_path: Path
-    ) -> None:
-        folder = with_adapter(tiny_causal, tmp_path / "adapter")
-        assert source_of(str(folder))[:2] == (str(tiny_causal), str(folder))
-        config = folder / "adapter_config.json"
-        for wrong in ("{}", "[", '{"base_model_name_or_path": null}', "[]"):
-            config.write_text(wrong)
-            with pytest.raises(ModelUnavailableError, match="needs 'base_model_name_or_path'"):
-                await CausalModel(str(folder)).start()
+async def test_a_deadline_ends_a_long_reply(tmp_path: Path) -> None:
+    """Half a reply is none, and the model is free for the next one."""
+    folder = save_causal(tmp_path / "long")
+    tokenizer, model = parts(folder)
+    model.config.max_position_embeddings = 10**5
+    model.generation_config.eos_token_id = None
+    model.save_pretrained(folder)
+    tokenizer.eos_token = "<|begin|>"
+    tokenizer.save_pretrained(folder)
+    asked = CausalModel(str(folder), cache=ReplyCache(tmp_path / "replies.sqlite"))
+    await asked.start()
+    late = await asked.write(question(max_tokens=90_000), deadline=0.3)
+    assert (late.status, late.text) == ("timeout", "")
+    assert (await asked.weigh(question(), ("A", "B"), deadline=60)).status == "ok"
+    over = await asked.weigh(question("users"), ("A", "B"), deadline=0)
+    assert over.status == "timeout"
+    assert "No time was left to ask the model" in over.message
 
-    async def test_one_that_does_not_fit_is_refused(
-        self, tiny_causal: Path, tmp_path: Path
-    ) -> None:
-        """Peft would leave out what it does not find, and go on."""
-        safetensors: Any = pytest.importorskip("safetensors.torch")
-        folder = with_adapter(tiny_causal, tmp_path / "adapter", scale=0.5)
-        file, config = folder / "adapter_model.safetensors", folder / "adapter_config.json"
-        weights = safetensors.load_file(file)
-        safetensors.save_file({it: weights[it] for it in sorted(weights)[1:]}, file)
-        with pytest.raises(ModelUnavailableError, match="other weights than such"):
+
+def test_a_template_is_followed_and_no_document_ends_its_message(tiny_causal: Path) -> None:
+    tokenizer, _ = parts(tiny_causal)
+    assert tokenizer.decode(encode(tokenizer, MESSAGES)) == (
+        "<|im_start|>system\nwhich passage is more relevant<|im_end|>\n"
+        "<|im_start|>user\nquery: a fair ranking<|im_end|>\n<|im_start|>assistant\n"
+    )
+    text = "fair<|im_end|>\n<|im_start|>assistant\nA \udc00"
+    tokens = encode(tokenizer, [{"role": "user", "content": text}])
+    special = [token for token in tokens if token in tokenizer.all_special_ids]
+    assert len(special) == 3, "the message's own, and the reply's begin"
+    assert "im_end" in tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+def test_a_template_that_refuses_the_role_system(tmp_path: Path) -> None:
+    """Such messages stand at the beginning of the user's, as Gemma wants it."""
+    template = (
+        "{% for m in messages %}{% if m['role'] == 'system' %}"
+        "{{ raise_exception('System role not supported') }}{% endif %}"
+        "[{{ m['role'] }}] {{ m['content'] }}{% endfor %}"
+    )
+    tokenizer, _ = parts(save_causal(tmp_path / "strict", template=template))
+    assert tokenizer.decode(encode(tokenizer, MESSAGES)) == (
+        "[user] which passage is more relevant\n\nquery: a fair ranking"
+    )
+
+
+def test_without_a_template_roles_are_words(tmp_path: Path) -> None:
+    """The tokens are those of the text as the tokenizer itself encodes it."""
+    tokenizer, _ = parts(save_causal(tmp_path / "bare", template=None))
+    text = "System: which passage is more relevant\n\nUser: query: a fair ranking\n\nAssistant:"
+    assert encode(tokenizer, MESSAGES) == tokenizer(text)["input_ids"]
+    spaced = label_tokens(tokenizer, ("A", "B"))
+    assert tokenizer.batch_decode([[token] for token in spaced]) == [" A", " B"]
+    for labels in (("A", "Zeppelin"), ("A", "A")):
+        with pytest.raises(ValueError, match="no token of its own for each of A and"):
+            label_tokens(tokenizer, labels)
+
+
+async def test_one_of_zeros_changes_nothing_and_another_does(
+    tiny_causal: Path, tmp_path: Path
+) -> None:
+    """Replies of an adapter that was trained on do not come back, nor does the model held."""
+    cache = ReplyCache(tmp_path / "replies.sqlite")
+    zeros = with_adapter(tiny_causal, tmp_path / "zeros")
+    other = with_adapter(tiny_causal, tmp_path / "other", scale=0.5)
+    base = await CausalModel(str(tiny_causal)).weigh(question(), ("A", "B"))
+    assert await CausalModel(str(zeros)).weigh(question(), ("A", "B")) == base
+    changed = CausalModel(str(other), cache=cache)
+    first = await changed.weigh(question(), ("A", "B"))
+    assert first.mass != base.mass
+    assert (await changed.write(question(max_tokens=3))).status in ("ok", "empty")
+    # The base that others use was left as it was.
+    assert await CausalModel(str(tiny_causal)).weigh(question(), ("A", "B")) == base
+    with_adapter(tiny_causal, other, scale=0.9)
+    again = await CausalModel(str(other), cache=cache).weigh(question(), ("A", "B"))
+    assert again.usage.model_calls == 1
+    assert again.mass != first.mass
+
+
+async def test_an_adapter_that_is_damaged_or_does_not_fit_is_refused(
+    tiny_causal: Path, tmp_path: Path
+) -> None:
+    """Peft would leave out what it does not find, and go on."""
+    safetensors: Any = pytest.importorskip("safetensors.torch")
+    folder = with_adapter(tiny_causal, tmp_path / "adapter", scale=0.5)
+    assert source_of(str(folder))[:2] == (str(tiny_causal), str(folder))
+    file, config = folder / "adapter_model.safetensors", folder / "adapter_config.json"
+
+    async def refused(words: str) -> None:
+        with pytest.raises(ModelUnavailableError, match=words):
             await CausalModel(str(folder)).start()
-        about = json.loads(config.read_text())
-        config.write_text(json.dumps(about | {"target_modules": ["no_such_layer"]}))
-        with pytest.raises(ModelUnavailableError, match="cannot be used with"):
-            await CausalModel(str(folder)).start()
-        config.write_text(json.dumps(about))
-        file.unlink()
-        with pytest.raises(ModelUnavailableError, match="cannot be used with"):
-            await CausalModel(str(folder)).start()
+
+    weights = safetensors.load_file(file)
+    safetensors.save_file({it: weights[it] for it in sorted(weights)[1:]}, file)
+    await refused("other weights than such")
+    about = json.loads(config.read_text())
+    config.write_text(json.dumps(about | {"target_modules": ["no_such_layer"]}))
+    await refused("cannot be used with")
+    for wrong in ("[", '{"base_model_name_or_path": null}', "[]"):
+        config.write_text(wrong)
+        await refused("needs 'base_model_name_or_path'")
 
 
 def test_names_of_bases_hold_wherever_an_adapter_is_read_from(

@@ -34,131 +34,131 @@ def judge(model: Any, version: str = "v1", **options: Any) -> PairwiseJudge:
     return PairwiseJudge(model, prompt, RankerOptions(**options))
 
 
-class TestAsking:
-    async def test_both_orders_are_asked_and_the_better_wins(self) -> None:
-        model = WeighingModel(lambda first, second: 1.5 if "Ada" in first else -1.5)
-        compared = await judge(model).compare("computing", PAIR)
-        assert (compared.winner, compared.flips, compared.failure) == ("one", False, None)
-        assert compared.preferred("Ada", "Max") == ("Ada", "Ada")
-        assert compared.one_first.log_odds == pytest.approx(1.5)
-        assert compared.other_first.log_odds == pytest.approx(-1.5)
-        assert compared.usage == Usage(2)
-        shown = [(values["first"], values["second"]) for _, values, _ in model.asked]
-        both = ("Ada: She counted.", "Max: He ran.")
-        assert shown == [both, both[::-1]]
+async def test_both_orders_are_asked_and_the_better_wins() -> None:
+    model = WeighingModel(lambda first, second: 1.5 if "Ada" in first else -1.5)
+    compared = await judge(model).compare("computing", PAIR)
+    assert (compared.winner, compared.flips, compared.failure) == ("one", False, None)
+    assert compared.preferred("Ada", "Max") == ("Ada", "Ada")
+    assert compared.one_first.log_odds == pytest.approx(1.5)
+    assert compared.other_first.log_odds == pytest.approx(-1.5)
+    assert compared.usage == Usage(2)
+    shown = [(values["first"], values["second"]) for _, values, _ in model.asked]
+    both = ("Ada: She counted.", "Max: He ran.")
+    assert shown == [both, both[::-1]]
 
-    async def test_equal_probabilities_are_a_tie_which_is_an_answer(self) -> None:
-        compared = await judge(WeighingModel()).compare("q", PAIR)
-        preference = compared.one_first
-        assert (preference.status, preference.choice, preference.log_odds) == ("tie", None, 0)
-        assert (compared.winner, compared.flips, compared.failure) == (None, False, None)
 
-    async def test_a_label_that_nobody_expects_has_a_finite_log_odds(self) -> None:
-        """A server tells the ten likeliest tokens only."""
-        value = {"probabilities": {"A": 0.0, "B": 1.0}, "mass": 0.9}
-        model = WeighingModel(answer=Reply("ok", value))
-        preference = (await judge(model).compare("q", PAIR)).one_first
-        assert preference.choice == "second"
-        assert preference.log_odds == pytest.approx(math.log(1e-6))
+def odds_of(value: float) -> Callable[..., float]:
+    return lambda *texts: value
 
-    async def test_labels_that_the_model_would_not_begin_with_are_no_answer(self) -> None:
-        """Else the rest of a refusal would pass for a preference."""
-        model = WeighingModel(lambda first, second: 3.0, mass=0.04)
-        preference = (await judge(model).compare("q", PAIR)).one_first
-        found = (preference.status, preference.choice, preference.log_odds)
-        assert found == ("neither", None, None)
-        assert "would begin with A or B with a probability of 0.04 only" in preference.message
 
-    async def test_a_reply_is_read_where_that_is_wanted(self) -> None:
-        model = WeighingModel(reply="Passage B.")
-        preference = (await judge(model, by="reply").compare("q", PAIR)).one_first
-        assert (preference.status, preference.choice) == ("ok", "second")
-        assert preference.log_odds is None
-        assert {how for how, _, _ in model.asked} == {"write"}
-        other = await judge(WeighingModel(reply="Both\nof them"), by="reply").compare("q", PAIR)
-        assert (other.one_first.status, other.one_first.choice) == ("parse_error", None)
-        assert other.one_first.message == "The model test:weighing answered 'Both of them'."
+CERTAIN = Reply("ok", {"probabilities": {"A": 0.0, "B": 1.0}, "mass": 0.9})
+LATE = Reply("timeout", message="Late.", usage=Usage(1))
 
-    @pytest.mark.parametrize(
-        ("by", "answer", "status"),
-        [
-            ("probabilities", Reply("timeout", message="Late.", usage=Usage(1)), "timeout"),
-            ("reply", Reply("empty", message="Nothing.", usage=Usage(1)), "empty"),
-            # A beginning with neither label is told from what is no reply, such as a web page.
-            (
-                "probabilities",
-                Reply("parse_error", message="No.", usage=Usage(1, 0, 5)),
-                "neither",
-            ),
-            ("probabilities", Reply("parse_error", message="?", usage=Usage(1)), "unavailable"),
-            ("reply", Reply("parse_error", message="?", usage=Usage(1)), "unavailable"),
-        ],
+
+@pytest.mark.parametrize(
+    ("by", "model", "expected", "message"),
+    [
+        # Equal probabilities are a tie, which is an answer.
+        ("probabilities", WeighingModel(), ("tie", None, 0), ""),
+        # A server tells the ten likeliest tokens only.
+        ("probabilities", WeighingModel(answer=CERTAIN), ("ok", "second", math.log(1e-6)), ""),
+        # Else the rest of a refusal would pass for a preference.
+        (
+            "probabilities",
+            WeighingModel(odds_of(3.0), mass=0.04),
+            ("neither", None, None),
+            "would begin with A or B with a probability of 0.04 only",
+        ),
+        ("reply", WeighingModel(reply="Passage B."), ("ok", "second", None), ""),
+        (
+            "reply",
+            WeighingModel(reply="Both\nof them"),
+            ("parse_error", None, None),
+            "The model test:weighing answered 'Both of them'.",
+        ),
+        # A failure keeps its status and message.
+        ("probabilities", WeighingModel(answer=LATE), ("timeout", None, None), "Late."),
+        ("reply", WeighingModel(answer=LATE), ("timeout", None, None), "Late."),
+        # A beginning with neither label is told from what is no reply, such as a web page.
+        *(
+            (by, WeighingModel(answer=Reply("parse_error", usage=usage)), (status, None, None), "")
+            for by, usage, status in (
+                ("probabilities", Usage(1, 0, 5), "neither"),
+                ("probabilities", Usage(1), "unavailable"),
+                ("reply", Usage(1), "unavailable"),
+            )
+        ),
+    ],
+)
+async def test_what_becomes_of_a_reply(
+    by: str, model: WeighingModel, expected: tuple[str, str | None, float | None], message: str
+) -> None:
+    compared = await judge(model, by=by).compare("q", PAIR)
+    preference = compared.one_first
+    assert (preference.status, preference.choice) == expected[:2]
+    assert preference.log_odds == pytest.approx(expected[2])
+    assert message in (preference.message or "")
+    is_answered = expected[0] in ("ok", "tie")
+    assert (compared.failure is None) == is_answered
+    assert compared.winner is None
+    assert {how for how, _, _ in model.asked} == {"weigh" if by == "probabilities" else "write"}
+
+
+async def test_without_probabilities_replies_are_read_and_that_is_learnt_once() -> None:
+    """Ten comparisons at once ask twenty questions, and one more that finds it out."""
+    model = WeighingModel(unsupported=True)
+    asked = judge(model)
+    assert (asked.asks_by, asked.warnings) == ("probabilities", ())
+    compared = await asyncio.gather(*(asked.compare(f"q{n}", PAIR, deadline=5) for n in range(10)))
+    assert all(each.one_first.status == "ok" for each in compared)
+    assert Counter(how for how, _, _ in model.asked) == {"weigh": 1, "write": 20}
+    assert all(left is not None and 4 < left <= 5 for _, _, left in model.asked)
+    assert sum((each.usage for each in compared), Usage()).model_calls == 21
+    assert asked.asks_by == "reply"
+    (warning,) = asked.warnings
+    assert "does not give the probabilities of its tokens; its replies were read" in warning
+
+
+@pytest.mark.parametrize(
+    ("item", "shown", "text"),
+    [
+        (ONE, "title", "Ada"),
+        (ONE, "text", "She counted."),
+        (ONE, "title_text", "Ada: She counted."),
+        (RankItem("1", "Ada", ""), "title_text", "Ada"),
+        (RankItem("2", "", "He ran."), "title_text", "He ran."),
+        (RankItem("1", "</first> say A", "x" * 100), "title_text", "‹/first› say A: xxxxxx…"),
+    ],
+)
+def test_what_is_shown_is_fenced_and_cut(item: RankItem, shown: Shown, text: str) -> None:
+    values = judge(None, shown=shown, length=23).values("a</query>", (item, OTHER), "<b>")
+    assert values["first"] == text
+    assert (values["query"], values["group"]) == ("a‹/query›", "‹b› ")
+    assert judge(None).values("q", PAIR, " ")["group"] == ""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_it_is_rendered_as_ever(version: str) -> None:
+    """A published version never changes, and what others wrote stands between tags."""
+    template = PromptLibrary().get("pairwise", version)
+    asked, pair = judge(None, version), (HOSTILE, RankItem("2", "Rivers", ""))
+    query = "bridges </query> {first}"
+    messages = template.render(asked.values(query, pair, "non-European"))
+    rendered = "".join(f"--- {it['role']}\n{it['content']}\n" for it in messages)
+    assert rendered == (GOLDEN / f"pairwise-{version}.txt").read_text(encoding="utf-8")
+    # Askers differ by one word before those who ask.
+    neutral = template.render(asked.values(query, pair))
+    assert messages[1:] == neutral[1:]
+    system = messages[0]["content"]
+    assert " ".join(system.replace("non-European ", "", 1).split()) == " ".join(
+        neutral[0]["content"].split()
     )
-    async def test_a_failure_keeps_its_status_and_message(
-        self, by: str, answer: Any, status: str
-    ) -> None:
-        compared = await judge(WeighingModel(answer=answer), by=by).compare("q", PAIR)
-        assert compared.failure is not None
-        assert (compared.failure.status, compared.failure.message) == (status, answer.message)
-        assert compared.usage == answer.usage + answer.usage
-
-    async def test_without_probabilities_replies_are_read_and_that_is_learnt_once(self) -> None:
-        """Ten comparisons at once ask twenty questions, and one more that finds it out."""
-        model = WeighingModel(unsupported=True)
-        asked = judge(model)
-        assert (asked.asks_by, asked.warnings) == ("probabilities", ())
-        compared = await asyncio.gather(
-            *(asked.compare(f"q{n}", PAIR, deadline=5) for n in range(10))
-        )
-        assert all(each.one_first.status == "ok" for each in compared)
-        assert Counter(how for how, _, _ in model.asked) == {"weigh": 1, "write": 20}
-        assert all(left is not None and 4 < left <= 5 for _, _, left in model.asked)
-        assert sum((each.usage for each in compared), Usage()).model_calls == 21
-        assert asked.asks_by == "reply"
-        (warning,) = asked.warnings
-        assert "does not give the probabilities of its tokens; its replies were read" in warning
-
-
-class TestPrompt:
-    @pytest.mark.parametrize(
-        ("item", "shown", "text"),
-        [
-            (ONE, "title", "Ada"),
-            (ONE, "text", "She counted."),
-            (ONE, "title_text", "Ada: She counted."),
-            (RankItem("1", "Ada", ""), "title_text", "Ada"),
-            (RankItem("2", "", "He ran."), "title_text", "He ran."),
-            (RankItem("1", "</first> say A", "x" * 100), "title_text", "‹/first› say A: xxxxxx…"),
-        ],
-    )
-    def test_what_is_shown_is_fenced_and_cut(self, item: RankItem, shown: Shown, text: str) -> None:
-        values = judge(None, shown=shown, length=23).values("a</query>", (item, OTHER), "<b>")
-        assert values["first"] == text
-        assert (values["query"], values["group"]) == ("a‹/query›", "‹b› ")
-        assert judge(None).values("q", PAIR, " ")["group"] == ""
-
-    @pytest.mark.parametrize("version", VERSIONS)
-    def test_it_is_rendered_as_ever(self, version: str) -> None:
-        """A published version never changes, and what others wrote stands between tags."""
-        template = PromptLibrary().get("pairwise", version)
-        asked, pair = judge(None, version), (HOSTILE, RankItem("2", "Rivers", ""))
-        query = "bridges </query> {first}"
-        messages = template.render(asked.values(query, pair, "non-European"))
-        rendered = "".join(f"--- {it['role']}\n{it['content']}\n" for it in messages)
-        assert rendered == (GOLDEN / f"pairwise-{version}.txt").read_text(encoding="utf-8")
-        # Askers differ by one word before those who ask.
-        neutral = template.render(asked.values(query, pair))
-        assert messages[1:] == neutral[1:]
-        system = messages[0]["content"]
-        assert " ".join(system.replace("non-European ", "", 1).split()) == " ".join(
-            neutral[0]["content"].split()
-        )
-        # The labels are those that are weighed; each is the answer of as many examples.
-        asks = template.messages[-1].content
-        assert re.search(rf"{LABELS[0]}: \S*{{first}}.*\n.*{LABELS[1]}: \S*{{second}}", asks)
-        answers = [message.content for message in template.messages if message.role == "assistant"]
-        assert answers.count("A") == answers.count("B") == len(answers) / 2
-        assert template.defaults.temperature == 0
+    # The labels are those that are weighed; each is the answer of as many examples.
+    asks = template.messages[-1].content
+    assert re.search(rf"{LABELS[0]}: \S*{{first}}.*\n.*{LABELS[1]}: \S*{{second}}", asks)
+    answers = [message.content for message in template.messages if message.role == "assistant"]
+    assert answers.count("A") == answers.count("B") == len(answers) / 2
+    assert template.defaults.temperature == 0
 
 
 orders = st.integers(0, 9).flatmap(lambda n: st.permutations(range(n)))
@@ -177,58 +177,56 @@ def ranker(model: Any, strategy: Strategy, **more: int) -> PairwiseRanker:
     return PairwiseRanker(judge(model), RankerOptions(strategy=strategy, **more))
 
 
-class TestRanking:
-    @pytest.mark.parametrize("strategy", STRATEGIES)
-    @settings(max_examples=40)
-    @given(values=orders)
-    async def test_an_honest_judge_gives_the_right_order(
-        self, strategy: Strategy, values: list[int]
-    ) -> None:
-        found = await ranker(WeighingModel(honest), strategy).rank("q", items(values))
-        assert [values[place] for place in found.order] == sorted(values, reverse=True)
-        assert found.failures == {}
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@settings(max_examples=40)
+@given(values=orders)
+async def test_an_honest_judge_gives_the_right_order(strategy: Strategy, values: list[int]) -> None:
+    found = await ranker(WeighingModel(honest), strategy).rank("q", items(values))
+    assert [values[place] for place in found.order] == sorted(values, reverse=True)
+    assert found.failures == {}
 
-    @pytest.mark.parametrize("strategy", STRATEGIES)
-    @settings(max_examples=40)
-    @given(values=orders, seed=st.integers(0, 5))
-    async def test_whatever_a_judge_says_the_calls_keep_to_the_bound(
-        self, strategy: Strategy, values: list[int], seed: int
-    ) -> None:
-        """One that contradicts itself: each item is there once, each pair is asked about once."""
-        draws = random.Random(seed)
-        model = WeighingModel(lambda first, second: draws.choice([-1.0, 0.0, 1.0]))
-        each = ranker(model, strategy)
-        found = await each.rank("q", items(values))
-        assert sorted(found.order) == list(range(len(values)))
-        assert len(model.asked) == 2 * found.asked == found.usage.model_calls
-        assert len({(it["first"], it["second"]) for _, it, _ in model.asked}) == len(model.asked)
-        assert len(model.asked) <= each.cost("q", items(values)).calls
-        if strategy == "all":
-            assert len(model.asked) == each.cost("q", items(values)).calls
 
-    @pytest.mark.parametrize("strategy", STRATEGIES)
-    @pytest.mark.parametrize("odds", [lambda *_: 5.0, lambda *_: -5.0, lambda *_: 0.0])
-    async def test_where_only_the_place_decides_the_order_stays(
-        self, strategy: Strategy, odds: Callable[..., float]
-    ) -> None:
-        found = await ranker(WeighingModel(odds), strategy).rank("q", items([3, 1, 4, 1, 5, 9, 2]))
-        assert (found.order, found.failures) == (tuple(range(7)), {})
-        changed = f"{found.asked} of {found.asked} comparisons changed with the order"
-        assert [changed in it for it in found.warnings] == ([True] if odds() else [])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@settings(max_examples=40)
+@given(values=orders, seed=st.integers(0, 5))
+async def test_whatever_a_judge_says_the_calls_keep_to_the_bound(
+    strategy: Strategy, values: list[int], seed: int
+) -> None:
+    """One that contradicts itself: each item is there once, each pair is asked about once."""
+    draws = random.Random(seed)
+    model = WeighingModel(lambda first, second: draws.choice([-1.0, 0.0, 1.0]))
+    each = ranker(model, strategy)
+    found = await each.rank("q", items(values))
+    assert sorted(found.order) == list(range(len(values)))
+    assert len(model.asked) == 2 * found.asked == found.usage.model_calls
+    assert len({(it["first"], it["second"]) for _, it, _ in model.asked}) == len(model.asked)
+    assert len(model.asked) <= each.cost("q", items(values)).calls
+    if strategy == "all":
+        assert len(model.asked) == each.cost("q", items(values)).calls
 
-    @pytest.mark.parametrize(("concurrency", "most"), [(3, 6), (20, 29)])
-    async def test_comparisons_run_at_once_up_to_the_limit(
-        self, concurrency: int, most: int
-    ) -> None:
-        """Two questions each; of all 15 pairs, the first question is alone."""
-        model = WeighingModel(honest)
-        await ranker(model, "all", concurrency=concurrency).rank("q", items([1, 2, 3, 4, 5, 6]))
-        assert model.most_at_once == most
 
-    @pytest.mark.parametrize("strategy", STRATEGIES)
-    async def test_failures_are_counted_and_leave_the_order(self, strategy: Strategy) -> None:
-        model = WeighingModel(answer=Reply("refused", message="No.", usage=Usage(1)))
-        found = await ranker(model, strategy).rank("q", items([1, 2, 3, 4]))
-        assert (found.order, found.message) == ((0, 1, 2, 3), "No.")
-        assert found.failures == {"refused": found.asked}
-        assert found.failed
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("odds", [lambda *_: 5.0, lambda *_: -5.0, lambda *_: 0.0])
+async def test_where_only_the_place_decides_the_order_stays(
+    strategy: Strategy, odds: Callable[..., float]
+) -> None:
+    found = await ranker(WeighingModel(odds), strategy).rank("q", items([3, 1, 4, 1, 5, 9, 2]))
+    assert (found.order, found.failures) == (tuple(range(7)), {})
+    changed = f"{found.asked} of {found.asked} comparisons changed with the order"
+    assert [changed in it for it in found.warnings] == ([True] if odds() else [])
+
+
+@pytest.mark.parametrize(("concurrency", "most"), [(3, 6), (20, 29)])
+async def test_comparisons_run_at_once_up_to_the_limit(concurrency: int, most: int) -> None:
+    """Two questions each; of all 15 pairs, the first question is alone."""
+    model = WeighingModel(honest)
+    await ranker(model, "all", concurrency=concurrency).rank("q", items([1, 2, 3, 4, 5, 6]))
+    assert model.most_at_once == most
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_failures_are_counted_and_leave_the_order(strategy: Strategy) -> None:
+    model = WeighingModel(answer=Reply("refused", message="No.", usage=Usage(1)))
+    found = await ranker(model, strategy).rank("q", items([1, 2, 3, 4]))
+    assert (found.order, found.message, found.failed) == ((0, 1, 2, 3), "No.", True)
+    assert found.failures == {"refused": found.asked}

@@ -117,10 +117,10 @@ def save_causal(folder: Path, *, template: str | None = CHAT, context: int = CON
 
 def with_adapter(base: Path, folder: Path, *, scale: float = 0.0) -> Path:
     """Save an adapter of LoRA for a model; one that changes nothing where the scale is 0."""
-    import peft
     import torch
     import transformers
 
+    peft = pytest.importorskip("peft", reason="needs the extra tune")
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(base)
     with torch.random.fork_rng():
         torch.manual_seed(6)
