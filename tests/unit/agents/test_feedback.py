@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -12,33 +11,24 @@ from fairqr.agents.models.opening import open_model
 from fairqr.agents.refiner import FeedbackRefiner, RefinementRequest
 from fairqr.base.errors import ModelUnavailableError, UnsupportedError
 from fairqr.retrieval.engines.engine import Query, SearchEngine
-from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.sources.schema import Schema
 from tests.unit.engines import WatchedEngine, remove
+from tests.unit.retrieval.embedded import built
 
+GROUPS = ["female", "male", "other"]
+SCHEMA = Schema.model_validate({"attributes": {"gender": {"field": "gender", "groups": GROUPS}}})
 FEMALE = RefinementRequest(query="science", attribute="gender", group="female")
 
 
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncIterator[SearchEngine]:
     """Twenty men and ten women of science, and thirty others; 'person' stands in all texts."""
-    (tmp_path / "schema.yaml").write_text(
-        "attributes:\n"
-        "  gender: {field: g, groups: [female, male, other]}\n"
-        "  place: {field: p, groups: [north, south]}\n"
-    )
     texts = [(f"m{n:02}", "male", "science boat person") for n in range(20)]
     texts += [(f"w{n:02}", "female", "science garden person") for n in range(10)]
     texts += [(f"x{n:02}", None, "poetry boat person") for n in range(30)]
-    path = tmp_path / "people.jsonl"
-    path.write_text(
-        "".join(
-            json.dumps({"id": id_, "title": f"Ada {id_}", "text": text, "g": group, "p": "north"})
-            + "\n"
-            for id_, group, text in texts
-        )
-    )
-    engine = await Catalog(tmp_path / "data").resolve(str(path))
+    people = [Document(id_, f"Ada {id_}", text, {"gender": group}) for id_, group, text in texts]
+    engine = built(tmp_path / "index", people, SCHEMA)
     yield engine
     await engine.aclose()
 
@@ -59,8 +49,7 @@ async def test_all_groups_are_learned_from_by_one_reading_and_one_count(
     engine: SearchEngine,
 ) -> None:
     """What each is given is what it would be given alone."""
-    groups = ("female", "male", "other")
-    requests = [RefinementRequest("science", "gender", group) for group in groups]
+    requests = [RefinementRequest("science", "gender", group) for group in GROUPS]
     alone = [await FeedbackRefiner(engine).refine(request) for request in requests]
     (original,) = await engine.search([Query("science", 500)])
     watched = WatchedEngine(engine)

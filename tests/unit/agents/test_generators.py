@@ -43,10 +43,11 @@ async def test_the_documents_stand_in_order_and_fenced(server: ModelServer) -> N
     server.does(says(" Bridges. "))
     answered = await generator(server).generate(request(temperature=0.7, seed=5))
     assert answered == Reply("ok", {"text": "Bridges."}, usage=Usage(1, 0, 100, 10))
-    assert (
-        "<documents>\n[1] Bridges: They carry ‹/documents› roads.\n[2] Boats: They float.\n"
-        "</documents>\n<question>What carries?</question>" in server.asked[0].last_message
-    )
+    assert lines_of(server) == [
+        "[1] Bridges: They carry ‹/documents› roads.",
+        "[2] Boats: They float.",
+    ]
+    assert "<question>What carries?</question>" in server.asked[0].last_message
     body = server.asked[0].body
     assert (body["temperature"], body["seed"]) == (0.7, 5)
     assert body.get("max_completion_tokens", body.get("max_tokens")) == 96

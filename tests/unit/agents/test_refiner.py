@@ -24,16 +24,10 @@ from fairqr.agents.refiner import (
 )
 from fairqr.prompts.library import SHIPPED, PromptLibrary
 from tests.integration.model_server import ModelServer, says
+from tests.unit.agents.test_replies import json_values
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda children: (
-        st.lists(children, max_size=3) | st.dictionaries(st.text(), children, max_size=3)
-    ),
-    max_leaves=5,
-)
 # Few letters, so that repetitions are frequent.
 texts = st.text(alphabet="abAB -.'_<>{}\u202e", max_size=12)
 
@@ -75,7 +69,6 @@ def test_any_proposal_gives_few_clean_new_keywords(candidates: list[str], known:
     [
         (["Woman Physicist", "PHYSICIST"], ["physicist"], ["Woman"]),
         (["sci-fi", "fi"], ["sci fi"], []),
-        (["sci", "sci-fi"], [], ["sci", "sci-fi"]),
         (["Curie"], ["Marie Skłodowska-Curie"], []),
         (["star star STAR"], [], ["star"]),
         (["O’Neill", "<b>bold</b>", "U.S.", "123", "…"], [], ["O’Neill", "b bold", "U.S"]),
@@ -113,11 +106,9 @@ def test_any_object_is_refused_or_made_into_plain_texts(value: dict[str, Any]) -
     ("proposed", "used", "status"),
     [
         (["woman"], (), "ok"),
-        ([], (), "empty"),
         (["…", "123"], (), "empty"),
         (["Physicist"], (), "repeated"),
         (["woman", "she"], ("she", "woman"), "repeated"),
-        (["woman", "she"], ("she",), "ok"),
     ],
 )
 def test_a_status_says_whether_there_are_keywords(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,10 @@ from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.in_process import SEQ2SEQ_INPUT_TOKENS, Seq2SeqModel
 from fairqr.base.telemetry import record_to
 from fairqr.prompts.template import Defaults, Message, PromptTemplate
-from tests.unit.agents.ranking.tiny_models import save_t5
+from tests.unit.agents.ranking.tiny_models import save_t5, without_vectors
 
 TEXT = (
-    "a fair ranking of papers gives each of equal merit the same exposure and users read the first "
-    "few titles of an abstract documents question title none answer from these by one person "
+    "a fair ranking of papers by equal merit users read few documents question title none answer "
 )
 SOURCES = [
     {"title": "fair ranking", "abstract": "papers of equal merit " * 30},
@@ -50,21 +48,15 @@ PROMPT = PromptTemplate(
 )
 
 
-def _request(
-    question: str = "users read the first few papers",
-    sources: Sequence[Mapping[str, str]] = SOURCES,
-) -> GenerationRequest:
-    return GenerationRequest(PROMPT, question, sources)
+def _request(question: str = "users read the first few papers") -> GenerationRequest:
+    return GenerationRequest(PROMPT, question, SOURCES)
 
 
 def generator(
-    folder: Path,
-    cache: ReplyCache | None = None,
-    input_tokens: int = SEQ2SEQ_INPUT_TOKENS,
-    question_tokens: int = 256,
+    folder: Path, cache: ReplyCache | None = None, input_tokens: int = SEQ2SEQ_INPUT_TOKENS
 ) -> ModelGenerator:
     model = Seq2SeqModel(str(folder), cache=cache)
-    return ModelGenerator(model, input_tokens=input_tokens, question_tokens=question_tokens)
+    return ModelGenerator(model, input_tokens=input_tokens, question_tokens=20)
 
 
 def _directly(folder: Path, text: str) -> str:
@@ -75,8 +67,7 @@ def _directly(folder: Path, text: str) -> str:
     model: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     with torch.inference_mode():
         inputs = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
-        options = {"num_beams": 4, "do_sample": False, "max_new_tokens": 128}
-        written = model.generate(**inputs, **options)
+        written = model.generate(**inputs, num_beams=4, do_sample=False, max_new_tokens=128)
     answer: str = tokenizer.decode(written[0], skip_special_tokens=True)
     return answer.strip()
 
@@ -87,21 +78,14 @@ async def test_an_answer_is_what_the_model_generates(tiny_t5: Path) -> None:
     assert answering.name == f"seq2seq:{tiny_t5}"
     await answering.start()
     told: list[str] = []
-    sources = [
-        {"title": "fair ranking", "abstract": "equal merit"},
-        {"title": "users", "abstract": "read"},
-    ]
-    first = await answering.generate(_request(sources=sources), on_token=told.append)
-    text = (
-        "documents: fair ranking: equal merit\nusers: read\n"
-        "question: users read the first few papers title:"
-    )
+    asked = replace(_request("fair"), sources=[{"title": "a", "abstract": "equal merit"}])
+    first = await answering.generate(asked, on_token=told.append)
+    text = "documents: a: equal merit\nquestion: fair title:"
     assert first.status == "ok", first.message
     assert first.text == _directly(tiny_t5, text)
     assert told == [first.text]
     assert (first.usage.model_calls, first.usage.cached_calls) == (1, 0)
-    assert first.usage.prompt_tokens > 10
-    assert await answering.generate(_request(sources=sources)) == first
+    assert await answering.generate(asked) == first
 
 
 @pytest.mark.parametrize("input_tokens", [64, 100, 512])
@@ -109,7 +93,7 @@ async def test_the_input_has_no_more_tokens_than_it_may(
     tiny_t5: Path, tmp_path: Path, input_tokens: int
 ) -> None:
     """Whatever is long; each document has its share, and the question comes through."""
-    answering = generator(tiny_t5, input_tokens=input_tokens, question_tokens=20)
+    answering = generator(tiny_t5, input_tokens=input_tokens)
     made = await answering.generate(_request("users read the first few papers " * 50))
     assert made.usage.prompt_tokens <= input_tokens
     with record_to(tmp_path / "trace", content=True):
@@ -142,15 +126,6 @@ async def test_answers_are_kept_by_model_prompt_and_inputs(
 
 
 async def test_a_model_that_fails_is_a_status(tiny_t5: Path, tmp_path: Path) -> None:
-    """Here the tokenizer has pieces that the model has no vectors for."""
-    import torch
-    import transformers
-
-    transformers.AutoTokenizer.from_pretrained(tiny_t5).save_pretrained(tmp_path)
-    config = transformers.AutoConfig.from_pretrained(tiny_t5)
-    config.vocab_size = 10
-    torch.manual_seed(0)
-    transformers.T5ForConditionalGeneration(config).save_pretrained(tmp_path)
-    made = await generator(tmp_path).generate(_request())
+    made = await generator(without_vectors(tiny_t5, tmp_path)).generate(_request())
     assert (made.status, made.usage.model_calls) == ("unavailable", 1)
     assert f"seq2seq:{tmp_path} failed" in made.message

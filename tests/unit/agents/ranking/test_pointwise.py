@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 
 from fairqr.agents.ranking.pointwise import BATCH
 from fairqr.agents.ranking.rankers import Cost, ItemRanker, RankerOptions, RankItem, open_ranker
 from fairqr.base.errors import ModelUnavailableError
-from tests.unit.agents.ranking.tiny_models import LIMIT, TEXT, save_monobert, save_t5
+from tests.unit.agents.ranking.tiny_models import (
+    LIMIT,
+    TEXT,
+    save_monobert,
+    save_t5,
+    without_numbers,
+    without_vectors,
+)
 
 torch: Any = pytest.importorskip("torch", reason="needs the extra neural")
 transformers: Any = pytest.importorskip("transformers", reason="needs the extra neural")
 
 WORDS = ["fair", "ranking", "river", "merit", "Physicist", "true", "A", "of", "naïve", "日本", "🙂"]
-documents = st.lists(st.sampled_from(WORDS), max_size=30).map(" ".join)
 
 Alone = Callable[[str, str], float]
 
@@ -136,20 +140,10 @@ async def test_a_deadline_that_is_over_leaves_the_order(kind: tuple[ItemRanker, 
 async def test_a_model_that_fails_is_counted(
     tiny_monot5: Path, tiny_monobert: Path, tmp_path: Path
 ) -> None:
-    """Pieces of the tokenizer have no vectors, or a score is no number."""
-    torn, broken = tmp_path / "torn", tmp_path / "broken"
-    shutil.copytree(tiny_monot5, torn)
-    config = transformers.AutoConfig.from_pretrained(tiny_monot5)
-    config.vocab_size = 10
-    transformers.T5ForConditionalGeneration(config).save_pretrained(torn)
-    shutil.copytree(tiny_monobert, broken)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(tiny_monobert)
-    with torch.no_grad():
-        model.classifier.bias.fill_(float("nan"))
-    model.save_pretrained(broken)
+    torn = without_vectors(tiny_monot5, tmp_path / "torn")
     for ranker, sentence in (
         (opened("monot5", torn), f"monot5({torn}) failed"),
-        (opened("monobert", broken), "not a number"),
+        (opened("monobert", without_numbers(tiny_monobert, tmp_path / "nan")), "not a number"),
     ):
         ranking = await ranker.rank("fair", items(["river", "stone"]))
         assert (ranking.order, ranking.failures) == ((0, 1), {"unavailable": 1})

@@ -184,6 +184,30 @@ def save_t5(folder: Path, text: str = TEXT, size: int = 400, limit: int | None =
     return folder
 
 
+def without_vectors(t5: Path, folder: Path) -> Path:
+    """Save a T5 with fewer vectors than its tokenizer has pieces: it fails."""
+    import transformers
+
+    transformers.AutoTokenizer.from_pretrained(t5).save_pretrained(folder)
+    config = transformers.AutoConfig.from_pretrained(t5)
+    config.vocab_size = 10
+    transformers.T5ForConditionalGeneration(config).save_pretrained(folder)
+    return folder
+
+
+def without_numbers(bert: Path, folder: Path) -> Path:
+    """Save a BERT again whose scores are no numbers."""
+    import torch
+    import transformers
+
+    transformers.AutoTokenizer.from_pretrained(bert).save_pretrained(folder)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(bert)
+    with torch.no_grad():
+        model.classifier.bias.fill_(float("nan"))
+    model.save_pretrained(folder)
+    return folder
+
+
 def save_bert(folder: Path, kind: str, text: str = TEXT, **more: Any) -> Path:
     """Save a BERT of two layers that knows the words of a text, as a class of transformers."""
     import torch
