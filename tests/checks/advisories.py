@@ -7,49 +7,34 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 SECONDS = 5
 """For one request to the service."""
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """What came of asking.
-
-    Attributes:
-        vulnerable: A sentence for each known vulnerability.
-        unknown: The packages that nothing was said about.
-        asked: How many packages were asked about.
-    """
-
-    vulnerable: tuple[str, ...]
-    unknown: tuple[str, ...]
-    asked: int
-
-    @property
-    def is_none(self) -> bool:
-        """Whether no service answered."""
-        return len(self.unknown) == self.asked
-
-
-def advice_on(pins: Iterable[tuple[str, str]], osv_url: str | None = None) -> Advice:
+def advice_on(
+    pins: Iterable[tuple[str, str]], osv_url: str | None = None
+) -> tuple[list[str], list[str]]:
     """Ask about packages.
 
     Args:
         pins: Names and versions.
         osv_url: A service that speaks OSV's protocol; defaults to PyPI, and to the public OSV
             if that does not answer.
+
+    Returns:
+        A sentence for each known vulnerability, and the packages that nothing was said about,
+        which are all where no service answers.
     """
     wanted = sorted(set(pins))
     if osv_url is not None:
-        return _ask(wanted, "--vulnerability-service", "osv", "--osv-url", osv_url)
-    advice = _ask(wanted, "--vulnerability-service", "pypi")
-    return _ask(wanted, "--vulnerability-service", "osv") if advice.is_none else advice
+        return _ask(wanted, "osv", "--osv-url", osv_url)
+    vulnerable, unknown = _ask(wanted, "pypi")
+    return _ask(wanted, "osv") if len(unknown) == len(wanted) else (vulnerable, unknown)
 
 
-def _ask(pins: list[tuple[str, str]], *service: str) -> Advice:
+def _ask(pins: list[tuple[str, str]], *service: str) -> tuple[list[str], list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         requirements = Path(folder) / "requirements.txt"
         requirements.write_text("".join(f"{name}=={version}\n" for name, version in pins))
@@ -58,7 +43,7 @@ def _ask(pins: list[tuple[str, str]], *service: str) -> Advice:
                 *(Path(sys.executable).with_name("pip-audit"), "--requirement", requirements),
                 *("--disable-pip", "--no-deps", "--format", "json", "--desc", "off"),
                 *("--progress-spinner", "off", "--timeout", str(SECONDS)),
-                *("--cache-dir", folder, *service),
+                *("--cache-dir", folder, "--vulnerability-service", *service),
             ],
             capture_output=True,
             text=True,
@@ -75,5 +60,4 @@ def _ask(pins: list[tuple[str, str]], *service: str) -> Advice:
         for flaw in each.get("vulns", ())
     ]
     known = {each["name"] for each in told if "vulns" in each}
-    unknown = tuple(name for name, _ in pins if name not in known)
-    return Advice(tuple(vulnerable), unknown, len(pins))
+    return vulnerable, [name for name, _ in pins if name not in known]

@@ -40,27 +40,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         *_pip_check(),
         *check_licences(pins),
     ]
-    advice = advice_on([(p.name, str(p.version)) for p in pins] + _torch(), options.osv_url)
-    wrong += advice.vulnerable
+    asked = {(p.name, str(p.version)) for p in pins} | _torch()
+    vulnerable, unknown = advice_on(asked, options.osv_url)
+    wrong += vulnerable
     for sentence in wrong:
         print(f"audit: {sentence}")
-    if advice.is_none:
+    if len(unknown) == len(asked):
         print("audit: not compared with known vulnerabilities: no advisory service can be reached.")
-    elif advice.unknown:
-        print(f"audit: no advisory service knows {', '.join(advice.unknown)}.")
+    elif unknown:
+        print(f"audit: no advisory service knows {', '.join(unknown)}.")
     if not wrong:
-        compared = advice.asked - len(advice.unknown)
         print(
             f"audit: {len(pins)} locked versions are pinned, hashed and installed as they should "
-            f"be, their licences are allowed, and {compared} were compared with advisories."
+            "be, their licences are allowed, and "
+            f"{len(asked) - len(unknown)} were compared with advisories."
         )
     return 1 if wrong else 0
 
 
-def _torch() -> list[tuple[str, str]]:
+def _torch() -> set[tuple[str, str]]:
     """Return what is installed beside the lock."""
     found = re.search(r"^TORCH \?= (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    return [("torch", found[1])] if found else []
+    return {("torch", found[1])} if found else set()
 
 
 def _pip_check() -> list[str]:

@@ -117,5 +117,4 @@ def test_a_known_vulnerability_fails_the_check_and_is_named(
 
 def test_where_no_service_answers_nothing_is_claimed() -> None:
     advice = advice_on([("certifi", "2020.1.1")], "http://127.0.0.1:9/v1/query")
-    assert advice.is_none
-    assert advice.vulnerable == ()
+    assert advice == ([], ["certifi"])

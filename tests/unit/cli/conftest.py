@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,8 @@ def fairqr(
 ) -> Callable[..., Ended]:
     """Runs the command in this process and in an empty folder, with folders of its own."""
     monkeypatch.chdir(tmp_path)
+    for name in [it for it in os.environ if it.startswith("FAIRQR_") and it != "FAIRQR_CONFIG"]:
+        monkeypatch.delenv(name)
     for name in ("DATA", "CACHE"):
         monkeypatch.setenv(f"FAIRQR_{name}_DIR", str(tmp_path / name.lower()))
 

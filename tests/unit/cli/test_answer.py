@@ -24,7 +24,6 @@ HOSTILE = "\x1b[2J[red]Ma\rrie\u202e[/red]"
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FAIRQR_MODEL", raising=False)
     monkeypatch.setenv("COLUMNS", "160")
 
 
@@ -32,7 +31,6 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "words"),
     [
         (["--samples", "0"], "'answer.samples' is wrong"),
-        (["--set", "input_tokens=0"], "'input_tokens' is wrong"),
         (["--set", "answer.hypothesis=It is so."], "write {answer} in it once"),
         (["--model", "feedback"], "'feedback' names no provider"),
         (["--model", "seq2seq:x", "--method", "fairqr"], "refines with a chat model"),
@@ -55,15 +53,13 @@ def result(*, samples: int = 1, judged: bool = True, title: str = "Marie Curie")
         for rank, id_ in enumerate("abc", start=1)
     ]
     told = {"samples": samples, "status": "ok", "text": title, "ids": ["a", "b"]}
-    groups = {**GOLDEN["groups"][0], "unknown": 0.125}
     judgement = {"attributor": "overlap", "attributed_disparity": 0.5, "attribution_rate": 0.75}
     changes = {
         "question": "Who found radium?",
-        "seed": 7,
         "answers": [{**told, "used": [True, None] if judged else []}],
         "distribution": [{"text": title, "samples": samples, "rankings": 1}],
         "ranking": ranking,
-        "groups": [groups],
+        "groups": [{**GOLDEN["groups"][0], "unknown": 0.125}],
         "counts": {**GOLDEN["counts"], "samples": samples, "answered": samples},
         "usage": dict.fromkeys(USAGE, 0),
         **(judgement if judged else dict.fromkeys(judgement)),
@@ -72,19 +68,23 @@ def result(*, samples: int = 1, judged: bool = True, title: str = "Marie Curie")
 
 
 def test_one_answer_stands_above_its_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    """What was not judged is not called unused, and what was not read is not shown."""
     say(answer_lines(result(), {"a": "A physicist and\x1b a chemist.", "c": "It was not read."}))
-    shown = capsys.readouterr().out.splitlines()
+    text = capsys.readouterr().out
+    shown = text.splitlines()
     assert shown[:2] == ["Who found radium?", "Marie Curie"]
     (first,) = [line for line in shown if line.lstrip().startswith("1 ")]
     (second,) = [line for line in shown if line.lstrip().startswith("2 ")]
-    assert "✓" in first
     assert "A physicist and" in shown[shown.index(first) + 1]
-    assert not any("It was not read" in line for line in shown)
-    assert "female" in first
-    assert "✓" not in second
-    assert "?" in second  # it was not judged
-    assert not any("Person c" in line for line in shown)  # it was not read
-    assert "seed 7" in " ".join(shown)
+    assert ("✓" in first, "female" in first, "✓" in second, "?" in second) == (
+        True,
+        True,
+        False,
+        True,
+    )
+    assert not any(part in text for part in ("It was not read", "Person c"))
+    say(answer_lines(result(judged=False), {}))
+    assert "used" not in capsys.readouterr().out
 
 
 def test_several_samples_are_shown_as_a_distribution(capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,11 +93,6 @@ def test_several_samples_are_shown_as_a_distribution(capsys: pytest.CaptureFixtu
     for part in ("4 of 4", "Marie Curie", "exposure", "attributed", "12.5%", "0.750", "A chemist."):
         assert part in shown
     assert "1 document in no sample" in shown
-
-
-def test_what_was_not_judged_is_not_called_unused(capsys: pytest.CaptureFixture[str]) -> None:
-    say(answer_lines(result(judged=False), {}))
-    assert "used" not in capsys.readouterr().out
     say(answer_lines(result(samples=4, judged=False), {}))
     assert "not judged" in capsys.readouterr().out
 
@@ -118,8 +113,6 @@ async def test_an_answer_cannot_steer_the_terminal(capsys: pytest.CaptureFixture
     say(answer_lines(result(title=HOSTILE), {"a": HOSTILE}, written=True))
     say(answer_lines(result(title=HOSTILE, samples=4), {"a": HOSTILE}))
     shown = capsys.readouterr().out
-    assert "\x1b" not in shown
-    assert "\u202e" not in shown
-    assert "\r" not in shown
+    assert not {"\x1b", "\u202e", "\r"} & {*shown}
     assert shown.startswith("Who?\none\n")
     assert "[red]Ma rie" in shown

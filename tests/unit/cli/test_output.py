@@ -48,8 +48,7 @@ def test_a_title_cannot_steer_the_terminal(capsys: Capsys) -> None:
     found = result([{"title": "\x1b[2J[red]Ma\nrie\u202e[/red]"}], explanation=["fe\x1bmale: 12%."])
     say(result_lines(found, {}, verbose=True))
     shown = capsys.readouterr().out
-    assert "\x1b" not in shown
-    assert "\u202e" not in shown
+    assert not {"\x1b", "\u202e"} & {*shown}
     assert "[red]Ma rie" in shown
     assert "male: 12%." in shown
 
@@ -68,26 +67,21 @@ def test_a_result_shows_how_its_text_begins(capsys: Capsys, columns: int) -> Non
 
 
 def test_long_names_of_groups_break_no_line(capsys: Capsys, columns: int) -> None:
-    """They are cut, as bars are, but no figure; wide characters are counted by their cells."""
+    """They are cut, as bars and titles are, but no figure; wide characters are counted by cells."""
     exposure = {"field": {name: 1 / len(ODD) for name in ODD}}
     told = {"exposure": exposure, "divergence": 0.1, "divergences": {"field": 0.1}}
     more: dict[str, Any] = {"baseline": told, "target": exposure, "unknown": {"field": 0.0}}
-    say(result_lines(result([{}], **told, **more, iterations=[]), {}))
-    bars = [line for line in capsys.readouterr().out.splitlines() if "┃" in line]
+    groups = {"place": {"North America": 1.0}, "gender": {"female": 1.0}}
+    places = [{"title": "物理学 " * 20, "groups": groups, "rank": n} for n in range(1, 121)]
+    say(result_lines(result(places, **told, **more, iterations=[]), {}))
+    shown = capsys.readouterr().out.splitlines()
+    bars = [line for line in shown if "┃" in line]
     assert len(bars) == len(ODD)
     assert len({cell_len(line) for line in bars}) == 1
     assert all(line.endswith("%") for line in bars)
     assert cell_len(bars[0]) <= columns
     assert any("…" in line for line in bars)
-
-
-def test_ranks_moves_and_a_part_of_each_label_are_shown(capsys: Capsys, columns: int) -> None:
-    """Whatever the width; what is too long ends with an ellipsis."""
-    groups = {"place": {"North America": 1.0}, "gender": {"female": 1.0}}
-    more = {"title": "物理学 " * 20, "groups": groups}
-    say(result_lines(result([{"rank": n, "id": str(n), **more} for n in range(1, 121)]), {}))
-    (last,) = [it for it in capsys.readouterr().out.splitlines() if it.startswith("120 ")]
-    assert last.rstrip().endswith("new")
+    (last,) = [line for line in shown if line.startswith("120 ")]
     assert "…" in last
     assert columns < 80 or ", f" in last
 
