@@ -18,10 +18,7 @@ from fairqr.evaluation.expected_exposure import expected_exposure
 from fairqr.retrieval.fairness.exposure import Discount
 from fairqr.retrieval.sampling import plackett_luce
 from fairqr.retrieval.sampling.plackett_luce import (
-    BLOCKS,
     Form,
-    LazyRace,
-    dense_race,
     deterministic,
     race,
     sample_oracle,
@@ -84,8 +81,6 @@ def p_value(drawn: np.ndarray, expected: Mapping[tuple[int, ...], float]) -> flo
 DRAWN = 40_000
 PLACES = 3
 
-# In the lazy race the heaviest three are the head. Equal ones make many repeats in the tail; in the
-# last cases the tail hardly ever comes, or a part of it.
 WEIGHTS = {
     "equal": [1.0] * 6,
     "falling": [6.0, 5.0, 4.0, 3.0, 2.0, 1.0],
@@ -96,44 +91,24 @@ WEIGHTS = {
 }
 
 
-Draw = Callable[[np.ndarray, np.random.Generator], np.ndarray]
-
-
-def dense(weights: np.ndarray, stream: np.random.Generator) -> np.ndarray:
-    return dense_race(np.log(weights), DRAWN, PLACES, stream)
-
-
-def lazy(weights: np.ndarray, stream: np.random.Generator) -> np.ndarray:
-    return LazyRace(np.log(weights), PLACES).sample(DRAWN, PLACES, stream)
-
-
-def lazy_in_short_rounds(weights: np.ndarray, stream: np.random.Generator) -> np.ndarray:
-    """Nearly all samples take several rounds."""
-    return LazyRace(np.log(weights), PLACES).sample(DRAWN, PLACES, stream, arrivals=1)
-
-
 # More clocks than are run at once give parts that follow each other in one array.
-@pytest.mark.parametrize(("cells", "blocks"), [(plackett_luce.CELLS, BLOCKS), (50_000, 2)])
-@pytest.mark.parametrize("draw", [dense, lazy, lazy_in_short_rounds])
+@pytest.mark.parametrize("cells", [plackett_luce.CELLS, 50_000])
 @pytest.mark.parametrize("case", WEIGHTS)
 def test_ordered_triples_have_their_probabilities(
-    draw: Draw, case: str, cells: int, blocks: int, monkeypatch: pytest.MonkeyPatch
+    case: str, cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plackett_luce, "CELLS", cells)
-    monkeypatch.setattr(plackett_luce, "BLOCKS", blocks)
     weights = WEIGHTS[case]
-    drawn = draw(np.array(weights), stream_of(4, draw.__name__, case))
+    drawn = race(np.log(weights), DRAWN, PLACES, stream_of(4, case))
     expected = probabilities(weights, PLACES)
     assert p_value(drawn, expected) > SIGNIFICANCE
     assert p_value(drawn[-4000:], expected) > SIGNIFICANCE
 
 
-@pytest.mark.parametrize("n", [120, 400, 100_000])
-def test_classes_of_weights_in_a_large_pool_have_their_probabilities(n: int) -> None:
-    """Pools of 125 and more are sampled lazily, and the largest has blocks of seven items."""
-    kinds = np.arange(n) % 3
+def test_classes_of_weights_in_a_large_pool_have_their_probabilities() -> None:
+    kinds = np.arange(400) % 3
     worth = [1.0, 2.5, 0.4]
-    drawn = race(np.log(worth)[kinds], 20_000, 3, stream_of(6, str(n)))
+    drawn = race(np.log(worth)[kinds], 20_000, 3, stream_of(6))
     expected = class_probabilities(np.bincount(kinds).tolist(), worth, 3)
     assert p_value(kinds[drawn], expected) > SIGNIFICANCE
 
@@ -150,22 +125,16 @@ def test_every_row_names_distinct_items_whatever_the_weights(
     values = np.array(log_weights)
     k = data.draw(st.integers(1, len(values) - 1))
     stream = stream_of(data.draw(st.integers(0, 99)))
-    drawn = [
-        dense_race(values, samples, k, stream),
-        LazyRace(values, k).sample(samples, k, stream),
-        race(values, samples, k, stream),
-    ]
-    for rows in drawn:
-        assert (rows.shape, rows.dtype) == ((samples, k), np.intp)
-        assert 0 <= rows.min() <= rows.max() < len(values)
-        assert all(len(set(row)) == k for row in rows.tolist())
+    drawn = race(values, samples, k, stream)
+    assert (drawn.shape, drawn.dtype) == ((samples, k), np.intp)
+    assert 0 <= drawn.min() <= drawn.max() < len(values)
+    assert all(len(set(row)) == k for row in drawn.tolist())
 
 
 def test_a_tail_whose_weights_vanish_beside_the_head_keeps_its_order() -> None:
     """After ten items that outweigh all others by e^4,000,000,000 the rest is Plackett–Luce.
 
-    There are ten places for them and three more, in a pool that is sampled lazily, with the tail
-    in the middle.
+    There are ten places for them and three more.
     """
     rest = [1.0, 2.0, 4.0]
     log_weights = np.full(1000, -1e10)
@@ -175,7 +144,7 @@ def test_a_tail_whose_weights_vanish_beside_the_head_keeps_its_order() -> None:
     assert (np.sort(drawn[:, :10]) == np.arange(700, 710)).all()
     assert p_value(drawn[:, 10:] - 500, probabilities(rest, 3)) > SIGNIFICANCE
     # Equal items at the end of all, at log weights of -1e10, are told apart by chance as well.
-    firsts = LazyRace(log_weights, 20).sample(20_000, 14, stream_of(12))[:, 13]
+    firsts = race(log_weights, 20_000, 14, stream_of(12))[:, 13]
     found = np.bincount(firsts, minlength=1000)
     others = log_weights == -1e10
     expected = 20_000 / others.sum()
