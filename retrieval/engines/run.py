@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from fairqr.base.errors import QueryError, SourceError, UnsupportedError, one_line
 from fairqr.base.files import sha256_of
@@ -16,7 +16,7 @@ from fairqr.retrieval.engines.engine import EngineInfo, Hits, Query, require_gro
 from fairqr.retrieval.engines.report import AttributeReport, SourceReport, report_on
 from fairqr.retrieval.engines.search_only import LimitedEngine
 from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.sources.documents import Document, LazyDocuments
+from fairqr.retrieval.sources.documents import Document, numbered_lines, parse_line, wrong_line
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.query_files import read_queries
 from fairqr.retrieval.sources.runs import read_run
@@ -39,18 +39,11 @@ class RunEngine(LimitedEngine):
         for id_, text in self.texts.items():
             self._ids_of_text.setdefault(_plain(text), []).append(id_)
         self._ids = {id_ for ranking in self.rankings.values() for id_ in ranking.ids}
-        # For each attribute that reads a field, the label of each document.
-        self._field_labels: dict[str, dict[str, object]] = {
-            attribute.name: {} for attribute in labels.field_attributes
-        }
         location = ", ".join(str(source.path(written)) for written in source.runs)
         about = location, str(source.folder), _fingerprint(source)
         info = EngineInfo(source.name, "run", len(self._ids), *about)
         super().__init__(info, labels, f"run:{'+'.join(tags)}")
-        self.lines: LazyDocuments | None = None
-        if source.documents:
-            path = source.path(source.documents)
-            self.lines = LazyDocuments(path, self._ids, self._take_labels)
+        self._documents = dict(_documents_of(source, self._ids))
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Return the rankings of these queries, given by id or by text."""
@@ -59,15 +52,7 @@ class RunEngine(LimitedEngine):
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return these documents, in this order; empty ones if there is no file of documents."""
-        return await asyncio.to_thread(self._read, ids)
-
-    def _take_labels(self, document: Document) -> None:
-        for attribute in self.labels.field_attributes:
-            if (label := document.label(attribute)) is not None:
-                self._field_labels[attribute.name][document.id] = label
-
-    def _labels_of(self, ids: Sequence[str]) -> dict[str, list[object]]:
-        return {name: [of.get(id_) for id_ in ids] for name, of in self._field_labels.items()}
+        return self._named([id_ for id_ in ids if id_ in self._ids])
 
     def _answer(self, query: Query) -> Hits:
         if query.only is not None and not query.text:
@@ -83,7 +68,8 @@ class RunEngine(LimitedEngine):
         else:
             top = self.rankings[self._topic_of(query.text)]
         top = top.top(query.n)
-        memberships = self.labels.memberships(top.ids, self._labels_of(top.ids))
+        labels = self.labels.in_fields(self._named(top.ids))
+        memberships = self.labels.memberships(top.ids, labels)
         return Hits(list(top.ids), list(top.scores), memberships)
 
     def _topic_of(self, text: str) -> str:
@@ -105,25 +91,24 @@ class RunEngine(LimitedEngine):
             )
         return found[0]
 
-    def _read(self, ids: Sequence[str]) -> list[Document]:
-        known = [id_ for id_ in ids if id_ in self._ids]
-        found = {d.id: d for d in self.lines.read(known)} if self.lines else {}
-        return [found.get(id_) or Document(id_, "", "") for id_ in known]
+    def _named(self, ids: Sequence[str]) -> list[Document]:
+        return [self._documents.get(id_) or Document(id_, "", "") for id_ in ids]
 
     def labels_of_all(self) -> list[AttributeReport]:
         """Return what the check says of the labels of all documents."""
         ids = sorted(self._ids)
-        return self.labels.reports(self._labels_of(ids), ids)
+        return self.labels.reports(self.labels.in_fields(self._named(ids)), ids)
 
     def remarks(self) -> Iterator[str]:
         """Yield what users should know of the files."""
         yield f"Queries that have a ranking: {len(self.rankings):,}."
-        if self.lines is None:
+        if not self.source.documents:
             yield (
                 "The documents have neither titles nor texts; name a file of them in 'documents'."
             )
-        elif missing := len(self._ids) - len(self.lines):
-            yield f"Documents that are not in {self.lines.path}: {missing:,}."
+        elif missing := len(self._ids) - len(self._documents):
+            path = self.source.path(self.source.documents)
+            yield f"Documents that are not in {path}: {missing:,}."
         if self.texts and (unnamed := sum(id_ not in self.texts for id_ in self.rankings)):
             yield f"Queries that have no text in {self.source.topics}: {unnamed:,}."
 
@@ -161,6 +146,27 @@ def _read_runs(source: RunSource) -> tuple[list[str], dict[str, Ranking]]:
                 )
             rankings[query] = sampled[0]
     return list(tags), rankings
+
+
+def _documents_of(source: RunSource, wanted: Collection[str]) -> Iterator[tuple[str, Document]]:
+    """Yield the documents that runs rank, by id.
+
+    Raises:
+        CorpusError: The file cannot be read.
+        SourceError: A line is not a document, or a document is in two lines.
+    """
+    path, seen = source.path(source.documents or ""), set[str]()
+    for number, line in numbered_lines(path) if source.documents else ():
+        try:
+            document = parse_line(line)
+        except ValueError as error:
+            raise wrong_line(path, number, error, "documents") from None
+        if document.id in seen:
+            problem = f"the document '{document.id}' is already above it"
+            raise wrong_line(path, number, problem, "documents")
+        seen.add(document.id)
+        if document.id in wanted:
+            yield document.id, document
 
 
 def _fingerprint(source: RunSource) -> str:

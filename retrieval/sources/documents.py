@@ -9,13 +9,13 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar, cast
 
-from fairqr.base.errors import CorpusError, IndexUnavailableError, InputError, SourceError, one_line
+from fairqr.base.errors import CorpusError, InputError, SourceError, one_line
 from fairqr.retrieval.sources.schema import Attribute, Schema
 
 T = TypeVar("T")
@@ -250,61 +250,3 @@ def read_documents(path: Path, schema: Schema) -> Iterator[Document]:
         except ValueError as error:
             problem = f"{error} ('fairqr corpus check {path}' lists all such lines)"
             raise wrong_line(path, number, problem, "documents", CorpusError) from None
-
-
-class LazyDocuments:
-    """Some documents of a JSON Lines file; only the position of each is kept in memory.
-
-    Args:
-        path: The file. It cannot be compressed, since we read single lines of it.
-        wanted: The ids of the documents that may be requested.
-        seen: Called with each of these documents once, in file order.
-
-    Raises:
-        CorpusError: The file cannot be read.
-        SourceError: It is compressed, a line is not a document, or a document is in two lines.
-    """
-
-    def __init__(
-        self, path: Path, wanted: Container[str], seen: Callable[[Document], object]
-    ) -> None:
-        if path.suffix == ".gz":
-            raise SourceError(f"The documents {path} are compressed; unpack the file.")
-        self.path = path
-        self._starts: dict[str, int] = {}
-        end = 0
-        with open_text(path) as stream:
-            for number, line in enumerate(stream, start=1):
-                start, end = end, end + len(line)
-                if line.isspace():
-                    continue
-                try:
-                    document = parse_line(line)
-                    if document.id in self._starts:
-                        raise ValueError(f"the document '{document.id}' is already above it")
-                except ValueError as error:
-                    raise wrong_line(path, number, error, "documents") from None
-                if document.id in wanted:
-                    self._starts[document.id] = start
-                    seen(document)
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    def read(self, ids: Sequence[str]) -> Iterator[Document]:
-        """Yield these documents, in this order; any that the file lacks are left out.
-
-        Raises:
-            IndexUnavailableError: The file was changed, or can no longer be read.
-        """
-        try:
-            with self.path.open("rb") as stream:
-                for id_ in filter(self._starts.__contains__, ids):
-                    stream.seek(self._starts[id_])
-                    document = parse_line(stream.readline())
-                    if document.id != id_:
-                        raise ValueError("another document is in its place")
-                    yield document
-        except (OSError, ValueError) as error:
-            problem = f"The documents {self.path} have changed since they were opened ({error})"
-            raise IndexUnavailableError(f"{problem}; open the source again.") from None
