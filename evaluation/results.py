@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +15,7 @@ from fairqr.base.extras import library
 from fairqr.evaluation.measures.kinds import TARGET
 from fairqr.evaluation.measures.measure import Measure, parse_measures
 from fairqr.evaluation.notes import Note
+from fairqr.evaluation.reports.text import csv_of
 from fairqr.evaluation.scores import Reason, Score
 
 if TYPE_CHECKING:
@@ -213,17 +212,14 @@ class Evaluation:
         }
 
 
-def csv_text(evaluations: Iterable[Evaluation]) -> str:
+def values_csv(evaluations: Iterable[Evaluation]) -> bytes:
     """Return the values by query as CSV: one row for each run, query and measure.
 
     Where ``value`` is empty, ``reason`` says why.
     """
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(("run", "query", "measure", "value", "reason"))
-    for evaluation in evaluations:
-        writer.writerows(evaluation.rows())
-    return stream.getvalue()
+    rows = [row for evaluation in evaluations for row in evaluation.rows()]
+    columns = ["run", "query", "measure", "value", "reason"]
+    return csv_of(library("pandas", "A CSV file").DataFrame(rows, columns=columns))
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,12 +164,12 @@ def frame(columns: Sequence[str], rows: Sequence[Mapping[str, Any]] = ()) -> Dat
     return cast("DataFrame", pandas.DataFrame(rows or None, columns=None if rows else [*columns]))
 
 
-def csv_of(table: DataFrame, digits: int) -> bytes:
+def csv_of(table: DataFrame, digits: int | None = None) -> bytes:
     """Return a table as CSV for spreadsheets, which must take no text for a formula.
 
     Args:
         table: Of numbers and texts.
-        digits: Significant ones of a number.
+        digits: Significant ones of a number; all by default.
     """
 
     def safe(found: object) -> object:
@@ -177,7 +177,7 @@ def csv_of(table: DataFrame, digits: int) -> bytes:
 
     cells = {name: held.map(safe) for name, held in table.select_dtypes(object).items()}
     written: str = table.assign(**cells).to_csv(
-        index=False, float_format=f"%.{digits}g", lineterminator="\n"
+        index=False, float_format=digits and f"%.{digits}g", lineterminator="\n"
     )
     return written.encode()
 

@@ -99,7 +99,7 @@ def evaluate(
     if csv is not None:
         from fairqr.base.files import write_beside
 
-        write_beside(csv, results.csv_text(evaluations))
+        write_beside(csv, results.values_csv(evaluations))
     told = (note.sentence for evaluation in evaluations for note in evaluation.notes)
     data = {
         "runs": [evaluation.as_json(by_query=by_query) for evaluation in evaluations],
