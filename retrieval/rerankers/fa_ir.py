@@ -14,11 +14,9 @@ more than once.
 from __future__ import annotations
 
 import asyncio
-import bisect
 import functools
 import math
 from collections import deque
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +24,7 @@ from pydantic import Field
 
 from fairqr.base.errors import InputError
 from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.rerankers.base import Candidates, Reranker, RerankResult
 from fairqr.retrieval.rerankers.protection import PROTECTED_HELP, choose_protected, group_of_each
 
@@ -130,11 +129,9 @@ def fair_table(k: int, proportions: tuple[float, ...], alpha: float) -> IntArray
     Each is at most one more than that of the prefix before. The significance is model-adjusted:
 
     α_c is the largest value at which a random ranking fails with probability at most α. The table,
-    and with it this probability, is a step function of α_c: it only changes where α_c reaches a
-    value of BinomCDF(τ; i, p). It never decreases, so a binary search over these values finds the
-    last allowed step. (Searching tables rather than numbers follows Zehlike, Sühr & Castillo 2020.)
-    We can skip the steps below α/(k·G), because there all tests together reject with probability at
-    most α.
+    and with it this probability, is a step function of α_c that never decreases, so bisection finds
+    the last allowed step. It starts from α/(k·G), where all tests together reject with probability
+    at most α.
 
     Args:
         k: The length of the ranking, at least 1.
@@ -148,84 +145,67 @@ def fair_table(k: int, proportions: tuple[float, ...], alpha: float) -> IntArray
     """
     total = max(1.0, math.fsum(proportions))
     shares = [proportion / total for proportion in proportions]
-    lowest = alpha / k / len(shares)
-    steps = [TableSteps(k, share, lowest, alpha) for share in shares]
+    distributions = [cumulative(k, share) for share in shares]
 
-    def failure(significance: float) -> float:
-        return sum(
-            failure_probability(own.minimum(significance), share, limit=alpha)
-            for own, share in zip(steps, shares, strict=True)
-        )
+    def table(significance: float) -> tuple[tuple[int, ...], ...]:
+        return tuple((*least_counts(own, significance).tolist(),) for own in distributions)
 
-    every = np.unique(np.concatenate([own.significances for own in steps])).tolist()
-    # The first one is allowed, as said above.
-    significance = every[bisect.bisect_right(every, alpha, lo=1, key=failure) - 1]
-    return np.column_stack([own.minimum(significance) for own in steps])
+    @functools.cache
+    def is_allowed(columns: tuple[tuple[int, ...], ...]) -> bool:
+        pairs = zip(columns, shares, strict=True)
+        return sum(failure_probability(*pair, limit=alpha) for pair in pairs) <= alpha
+
+    allowed, refused = alpha / k / len(shares), alpha
+    if is_allowed(table(alpha)):
+        allowed = alpha
+    while allowed < (middle := (allowed + refused) / 2) < refused:
+        if is_allowed(table(middle)):
+            allowed = middle
+        else:
+            refused = middle
+    return np.array(table(allowed), dtype=np.intp).T
 
 
-def failure_probability(minimum: ArrayLike, proportion: float, limit: float = 1.0) -> float:
+def cumulative(k: int, proportion: float) -> FloatArray:
+    """Return BinomCDF(τ; i, p) of each length i up to k and each τ up to k, shape (k, k + 1)."""
+    mass, rows = np.zeros(k + 1), np.empty((k, k + 1))
+    mass[0] = 1.0
+    for row in rows:
+        drawn = mass[:-1] * proportion
+        mass *= 1 - proportion
+        mass[1:] += drawn
+        np.cumsum(mass, out=row)
+    return rows
+
+
+def least_counts(distribution: FloatArray, significance: float) -> IntArray:
+    """Return for each prefix the smallest τ with CDF(τ) > α_c, shape (k,)."""
+    return np.asarray((distribution <= significance * (1 + ROUNDING)).sum(axis=1))
+
+
+def failure_probability(least: ArrayLike, proportion: float, limit: float = 1.0) -> float:
     """Return the probability that k random draws fail a table at any prefix.
 
     We carry the distribution of the number of protected draws from prefix to prefix; the part below
     the minimum fails and is removed. So each ranking is counted where it first fails.
 
     Args:
-        minimum: The minimum of each prefix, shape (k,).
+        least: The minimum of each prefix, shape (k,).
         proportion: p, the probability that a draw is protected.
         limit: The sum may stop once it is above this.
     """
-    needed = np.asarray(minimum, dtype=np.intp)
+    needed = np.asarray(least, dtype=np.intp)
     # A count that has reached the largest minimum can no longer fail, so we need not follow it.
     alive = np.zeros(int(needed.max(initial=0)) + 1)
     alive[0] = 1.0
     failed = 0.0
-    for least in needed.tolist():
+    for count in needed.tolist():
         drawn = alive * proportion
         alive *= 1 - proportion
         alive[1:] += drawn[:-1]
-        if least:
-            failed += float(alive[:least].sum())
-            alive[:least] = 0.0
+        if count:
+            failed += float(alive[:count].sum())
+            alive[:count] = 0.0
         if failed > limit:
             break
     return failed
-
-
-class TableSteps:
-    """The values at which the table changes, from ``lowest`` to ``highest`` significance.
-
-    Attributes:
-        significances: ``lowest``, and each value of the CDF up to ``highest``, increasing.
-    """
-
-    def __init__(self, k: int, proportion: float, lowest: float, highest: float) -> None:
-        self._base = np.zeros(k, dtype=np.intp)
-        rows, values = [], []
-        mass = np.zeros(k + 1)
-        mass[0] = 1.0
-        for i in range(1, k + 1):
-            drawn = mass[:i] * proportion
-            mass[:i] *= 1 - proportion
-            mass[1 : i + 1] += drawn
-            cdf = np.cumsum(mass[: i + 1])
-            bounds = [_raised(lowest), _raised(highest)]
-            first, end = np.searchsorted(cdf, bounds, side="right").tolist()
-            self._base[i - 1] = first
-            values.append(cdf[first:end])
-            rows.append(np.full(end - first, i - 1))
-        self._rows = np.concatenate(rows)
-        self._values = np.concatenate(values)
-        every = np.sort(self._values)
-        # Of values that only differ by rounding, the last one counts.
-        differs = np.append(every[1:] > _raised(every[:-1]), True)[: len(every)]
-        self.significances = np.concatenate([[lowest], every[differs]])
-
-    def minimum(self, significance: float) -> IntArray:
-        """Return for each prefix the smallest τ with CDF(τ) > α_c, shape (k,)."""
-        reached = self._rows[self._values <= _raised(significance)]
-        return self._base + np.bincount(reached, minlength=len(self._base))
-
-
-def _raised(probability: Any) -> Any:
-    """Return the number just above a probability, allowing for rounding."""
-    return probability * (1 + ROUNDING)

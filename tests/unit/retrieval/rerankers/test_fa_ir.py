@@ -18,10 +18,11 @@ from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates, RerankResult, by_rank
 from fairqr.retrieval.rerankers.fa_ir import (
     FairTopK,
-    TableSteps,
+    cumulative,
     failure_probability,
     fair_table,
     fair_top_k,
+    least_counts,
 )
 from fairqr.retrieval.rerankers.protection import choose_protected
 from fairqr.retrieval.sources.schema import UNKNOWN
@@ -33,7 +34,7 @@ ALPHAS = st.sampled_from([Fraction(1, 100), Fraction(1, 20), Fraction(1, 10), Fr
 
 def unadjusted_table(k: int, p: float, alpha: float) -> np.ndarray:
     """The table at α_c = α, which a fair ranking fails more often than α."""
-    return TableSteps(k, p, alpha, alpha).minimum(alpha)[:, None]
+    return least_counts(cumulative(k, p), alpha)[:, None]
 
 
 def needed(table: np.ndarray) -> tuple[int, ...]:
