@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ from fairqr.evaluation.collections import query_targets
 from fairqr.evaluation.collections.labels import Groups
 from fairqr.evaluation.estimates import as_data, ratios
 from fairqr.evaluation.inputs import as_groups, as_qrels, as_run
-from fairqr.evaluation.measures.kinds import QRELS, TARGET
+from fairqr.evaluation.measures.kinds import GROUPS, QRELS, TARGET
 from fairqr.evaluation.measures.measure import Measure, parse_measures
-from fairqr.evaluation.notes import depth_of, notes_on
 from fairqr.evaluation.qrels import Qrels
+from fairqr.evaluation.reports.text import counted
 from fairqr.evaluation.scores import Reason, Score
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, exposure
@@ -29,6 +29,8 @@ from fairqr.retrieval.sources.runs import SystemRun, Ties
 from fairqr.retrieval.sources.source import Source
 
 WITHOUT_POPULATION = Target(parts={"relevance": 0.5, "uniform": 0.5})
+
+QUERIES = ("query", "queries")
 
 QRELS_NEEDED = "pass qrels in Python, or --qrels on the command line"
 
@@ -205,3 +207,55 @@ def _bound(
                 raise InputError(f"{what} needs judgements; {QRELS_NEEDED}.")
     query_targets.check_target(rule, targeted)
     return list(bound)
+
+
+def notes_on(
+    run: SystemRun,
+    qrels: Qrels | None,
+    queries: Collection[str],
+    groups: Groups | None,
+    measures: Sequence[Measure],
+    missing: str,
+) -> tuple[results.Note, ...]:
+    """Return the notes on the evaluation of a run."""
+    name, judged, notes = run.name, qrels or {}, list[results.Note]()
+    rankings = {query: [r.ids for r in run.rankings.get(query, ()) if r.ids] for query in queries}
+
+    def note(kind: str, count: int, text: str, *nouns: str) -> None:
+        if count:
+            said = counted(count, *nouns) if nouns else f"{count:,}"
+            notes.append(results.Note(kind, count, f"{said} {text}"))
+
+    unjudged = len(run.rankings.keys() - rankings.keys())
+    note("unjudged_queries", unjudged, f"of {name} without judgements: left out.", *QUERIES)
+    how = "counted as 0 in measures of relevance" if missing == "zero" else "left out"
+    text = f"of {counted(len(rankings), *QUERIES)} missing from {name}: {how}, and without a"
+    absent = sum(not own for own in rankings.values())
+    note("missing_queries", absent, f"{text} value in measures of exposure.")
+    if groups is not None and any(GROUPS in measure.needs for measure in measures):
+        depth = depth_of(measures)
+        ranked = {id_ for own in rankings.values() for ids in own for id_ in ids[:depth]}
+        known = groups.known(ranked)
+        text = f"of {counted(len(ranked), 'document')} ranked by {name} are not in the corpus: they"
+        text += " keep their rank, and give exposure to no group."
+        note("unknown_documents", len(ranked) - len(known), text)
+        useful = {id_ for q in queries for id_, grade in judged.get(q, {}).items() if grade > 0}
+        text = f"of {len(useful):,} relevant documents are not in the corpus: they count as"
+        absent = len(useful) - len(groups.known(useful))
+        note("unknown_relevant", absent, f"{text} relevant, but not for the target.")
+        attributes = (factor.attribute for measure in measures for factor in measure.parts)
+        text = f"of {counted(len(known), 'document')} ranked by {name} have no known"
+        for attribute in dict.fromkeys(filter(None, attributes)):
+            members = groups.in_dimension(groups.dimension(attribute, "exclude"), known)
+            without = int((members.sum(axis=1) == 0).sum())
+            note("unlabelled_documents", without, f"{text} {attribute}.")
+    text = f"of {name} have the same score as their neighbour; their order is by {run.ties}."
+    note("ties", run.tied, text, "document")
+    return tuple(notes)
+
+
+def depth_of(measures: Iterable[Measure]) -> int | None:
+    """Return the deepest cut-off of measures of groups; None for the whole list."""
+    factors = [factor for measure in measures for factor in measure.parts]
+    depths = [factor.k for factor in factors if GROUPS in factor.needs]
+    return None if None in depths else max(filter(None, depths), default=None)

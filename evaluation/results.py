@@ -14,7 +14,6 @@ from fairqr.base.errors import InputError, one_line
 from fairqr.base.extras import library
 from fairqr.evaluation.measures.kinds import TARGET
 from fairqr.evaluation.measures.measure import Measure, parse_measures
-from fairqr.evaluation.notes import Note
 from fairqr.evaluation.reports.text import csv_of
 from fairqr.evaluation.scores import Reason, Score
 
@@ -22,6 +21,21 @@ if TYPE_CHECKING:
     import pandas
 
 Missing = Literal["zero", "undefined"]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A note.
+
+    Attributes:
+        kind: What it is about, as a fixed word.
+        count: The number of queries or documents concerned.
+        sentence: The note in words; it says how it was counted.
+    """
+
+    kind: str
+    count: int
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True)
