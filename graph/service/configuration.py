@@ -191,7 +191,6 @@ class ServiceSettings(_Section, BaseSettings):
         corpora: The sources, indexes and built-in corpora that clients may search; all by default.
         sources: Source files that clients may search too, by the names in them.
         models: The models that requests may name; defaults to the configured model and feedback.
-        base_urls: Servers that a request may name as base_url.
         attributors: The attributors that requests may choose.
         caps: What one request may ask for at most.
         limits: How many requests are taken at once, and how fast.
@@ -221,7 +220,6 @@ class ServiceSettings(_Section, BaseSettings):
     corpora: _Names = ()
     sources: Annotated[tuple[Path, ...], BeforeValidator(_split)] = ()
     models: Annotated[dict[str, ModelEntry], BeforeValidator(_of_the_file)] = {}
-    base_urls: Annotated[tuple[_Address, ...], BeforeValidator(_split)] = ()
     attributors: _Names = ("overlap",)
     caps: Caps = Caps()
     limits: Limits = Limits()

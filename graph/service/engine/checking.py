@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-import httpx
-
 from fairqr.agents.attribution.attributor import AttributorName
 from fairqr.agents.generators import INPUT_TOKENS
 from fairqr.agents.models.opening import CAUSAL, SEQ2SEQ
@@ -42,7 +40,7 @@ _CAPPED = ("k", "depth", "max_iterations", "samples", "documents", "pairs")
 """Parameters with a cap of their name."""
 
 _CONTEXTS = {"search": Context.of, "answer": AnswerContext.of, "probe": ProbeContext.of}
-_OWN = ("corpus", "retriever", "model", "base_url", "keep", "query", "question", "attributor")
+_OWN = ("corpus", "retriever", "model", "keep", "query", "question", "attributor")
 """Parameters of requests that contexts do not have."""
 
 
@@ -147,22 +145,6 @@ class Offers:
         name = self.default_model if name is None else name
         return name, self._models[_require("model", "models", self._models, name)]
 
-    def base_url(self, given: str | None, entry: ModelEntry) -> str | None:
-        """Return the configured address that equals the given one; None stays None.
-
-        Raises:
-            NotAllowedError: It is not configured. The message does not say which addresses are.
-        """
-        if given is None:
-            return None
-        for url in (entry.base_url, *self._settings.base_urls):
-            if url is not None and _address(url) == _address(given):
-                return url
-        raise errors.NotAllowedError(
-            "This base_url is not configured; leave it out, or ask whoever runs the service to add "
-            "it to base_urls."
-        )
-
     def attributor(self, name: str | None) -> str:
         """Return the name of the judge of answers; None means the default.
 
@@ -235,18 +217,6 @@ def _require(kind: str, listed: str, offered: Collection[str], name: str) -> str
     )
 
 
-def _address(url: str) -> object:
-    """Return the parts of an address, so that other spellings of it are equal."""
-    if not url.isascii():  # digits of other scripts are numbers, too
-        return url
-    try:
-        parsed = httpx.URL(url)
-        host, path = parsed.host.removesuffix("."), parsed.raw_path.rstrip(b"/")
-    except (httpx.InvalidURL, UnicodeError):  # the second for names like xn--a
-        return url
-    return parsed.scheme, parsed.userinfo, host, parsed.port, path, parsed.fragment
-
-
 @dataclass(frozen=True, slots=True)
 class Request:
     """A checked request.
@@ -288,8 +258,7 @@ def check_request(kind: Kind, asked: RunRequest, caps: Caps, offers: Offers) -> 
     query = values["question" if kind == "answer" else "query"]
     check_query(query, caps)
     values["corpus"] = offers.corpus(values["corpus"])
-    values["model"], entry = offers.model(values["model"])
-    values["base_url"] = offers.base_url(values["base_url"], entry)
+    values["model"], _ = offers.model(values["model"])
     given = {name: value for name, value in values.items() if name not in _OWN}
     if kind == "answer":
         values["attributor"] = offers.attributor(values["attributor"])
@@ -302,7 +271,7 @@ def check_request(kind: Kind, asked: RunRequest, caps: Caps, offers: Offers) -> 
         prompt = offers.prompts.get(ANSWER, context.prompts.get(ANSWER))
         tokens = INPUT_TOKENS + prompt.defaults.max_tokens
         context = _with_answers(context, is_judged, tokens, caps)
-    _check_model(kind, values["model"], values["base_url"], context)
+    _check_model(kind, values["model"], context)
     return Request(kind, query, context, values)
 
 
@@ -386,22 +355,19 @@ def _with_answers(
     return context.model_copy(update={"budget": context.budget.model_copy(update=left)})
 
 
-def _check_model(kind: Kind, name: str, base_url: str | None, context: Context) -> None:
+def _check_model(kind: Kind, name: str, context: Context) -> None:
     """Check that the model can do what is asked, before anything is spent.
 
     Raises:
         InputError: It cannot.
     """
-    provider, shown = name.partition(":")[0], errors.one_line(name, 60)
     refine, rank, write = "refine queries", "rank", "write answers"
-    only = {FeedbackRefiner.name: refine, CAUSAL: rank, SEQ2SEQ: write}.get(provider)
-    if base_url is not None and (only or provider == "local"):
-        raise errors.InputError(f"The model '{shown}' uses no server; leave out base_url.")
+    only = {FeedbackRefiner.name: refine, CAUSAL: rank, SEQ2SEQ: write}.get(name.partition(":")[0])
     ranks = kind == "probe" or context.strategy.ranker in ASKED
     needed = {refine: context.rounds > 0, rank: ranks, write: kind == "answer"}
     for what, is_needed in needed.items():
         if is_needed and only not in (None, what):
             raise errors.InputError(
-                f"The model '{shown}' can only {only}, and this request has it {what}; choose "
-                "another model or method."
+                f"The model '{errors.one_line(name, 60)}' can only {only}, and this request has it "
+                f"{what}; choose another model or method."
             )

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 import httpx
-from pydantic import SecretStr
 
 from fairqr.agents.attribution.attributor import Attributor, AttributorName
 from fairqr.agents.attribution.opening import open_attributor
@@ -43,7 +42,6 @@ from fairqr.retrieval.sources.catalog import Catalog
 MODELS, GRAPHS = 32, 64
 """How many of each to keep open."""
 
-NO_KEY = SecretStr("none")
 
 REACHED_WITHIN = 3.0
 """Seconds to wait for a model's server when we check that it responds."""
@@ -272,7 +270,7 @@ class Engine:
             folder = self.settings.audits_folder / id_ if durable else None
             return audited(cast(Auditor, self.auditor), engine, context, folder)
         judge = asked.get("attributor", checking.NOTHING)
-        graph = self._graph(kind, engine, asked["model"], asked["base_url"], judge)
+        graph = self._graph(kind, engine, asked["model"], judge)
         if kind == "answer" and asked["k"] is None:
             # The default pool is no larger than the corpus.
             size = (await engine.info()).documents or context.k
@@ -316,39 +314,35 @@ class Engine:
 
     async def _start_model(self) -> ChatModel | None:
         """Start the default model and return it; None if it needs no start."""
-        model = self._model(self.offers.default_model, None)
+        model = self._model(self.offers.default_model)
         if not isinstance(model, ChatModel):
             return None
         await model.start()
         return model
 
-    def _open_model(self, name: str, base_url: str | None) -> GivenModel | Generator:
+    def _open_model(self, name: str) -> GivenModel | Generator:
         """Return a language model; the configured key goes only to the configured address."""
         if name == FeedbackRefiner.name:
             return name  # each graph makes one of its engine
         if name.partition(":")[0] == SEQ2SEQ:
             return open_generator(name, cache=self._replies)
         _, entry = self.offers.model(name)
-        is_other = base_url not in (None, entry.base_url)
-        # Without any key, the client would send that of the environment.
-        key = NO_KEY if is_other else entry.key
-        options: dict[str, Any] = {} if key is None else {"api_key": key}
-        options |= {"base_url": base_url or entry.base_url, "timeout": entry.timeout}
+        options: dict[str, Any] = {"base_url": entry.base_url, "timeout": entry.timeout}
+        if entry.key is not None:
+            options["api_key"] = entry.key
         return open_model(name, cache=self._replies, **options)
 
-    def _build_graph(
-        self, kind: Kind, engine: SearchEngine, name: str, base_url: str | None, judge: str
-    ) -> Any:
+    def _build_graph(self, kind: Kind, engine: SearchEngine, name: str, judge: str) -> Any:
         """Return the graph for a kind of run over an engine."""
-        model, more = self._model(name, base_url), dict[str, Any]()
+        model, more = self._model(name), dict[str, Any]()
         writes_only = isinstance(model, ModelGenerator)
         if kind == "answer":
-            more["attributor"] = self._judge(judge, name, base_url)
+            more["attributor"] = self._judge(judge, name)
             more["generator"] = model if writes_only else None
         refines = None if writes_only else model
         return _BUILD[kind](engine, refines, prompts=self.offers.prompts, **more)
 
-    def _judge(self, judge: str, name: str, base_url: str | None) -> Attributor | str | None:
+    def _judge(self, judge: str, name: str) -> Attributor | str | None:
         """Return what judges answers; a chat model that is not named is the one that writes.
 
         Raises:
@@ -358,7 +352,7 @@ class Engine:
         if parts.kind != "llm":
             return None if judge == checking.NOTHING else judge
         judging = parts.model or name
-        chat = self._model(judging, base_url if judging == name else None)
+        chat = self._model(judging)
         if not isinstance(chat, ChatModel):
             raise errors.InputError(f"The model '{judging}' cannot judge; choose another one.")
         return open_attributor(judge, chat=chat, prompts=self.offers.prompts)

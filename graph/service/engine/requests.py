@@ -70,7 +70,6 @@ class RunRequest(SearchParameters):
             service has the encoder, and otherwise the engine's own ranking.
         model: A model that ``GET /v1/models`` lists; defaults to the first. ``feedback`` uses no
             language model.
-        base_url: The address of the model's server; the service must be configured with it.
         keep: Continue without the client and after a restart of the service, and keep the result.
             Otherwise the run is cancelled if its client disconnects.
     """
@@ -82,7 +81,6 @@ class RunRequest(SearchParameters):
     corpus: str | None = Field(None, examples=["notables"])
     retriever: RetrieverName = "auto"
     model: str | None = Field(None, examples=["feedback"])
-    base_url: str | None = None
     keep: bool = False
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import json
 import re
@@ -26,7 +25,7 @@ from fairqr.graph.service.records import KEY_START, NOBODY, SCOPES, AccessKey, S
 from fairqr.graph.service.store import Store
 
 # Paths that need no key; nor do the files of the page.
-OPEN = ("/", "/healthz", "/readyz", "/openapi.json", "/docs")
+OPEN = ("/", "/healthz", "/readyz", "/openapi.json")
 
 MCP_PATH = "/mcp"
 
@@ -38,8 +37,9 @@ RERANK, OF_A_DOCUMENT = ("/v1/rerank", "/v2/rerank"), 25
 
 OF_A_QUERY = 4  # the most values that a query of an audit has: an object, with its weight
 
-# How long, and for how many bytes, a refused client may go on sending before its connection closes.
-_LINGERS, _DISCARDED = 2.0, 2**25
+# So many bytes beyond the limit are read and thrown away: who sends all before it reads an answer
+# would see a broken connection, and not what is wrong with its request.
+_DISCARDED = 2**25
 
 _HOST = re.compile(r"(?:(?P<six>\[[0-9a-fA-F:.]+\])|(?P<name>[A-Za-z0-9.-]+))(?::\d{1,5})?")
 
@@ -170,8 +170,6 @@ class Guard:
                 response = await answer_error(request, error)
                 if is_full:  # it has no room for those who go on sending
                     response.headers["connection"] = "close"
-                elif "connection" in response.headers:
-                    send = lingering(receive, send)
                 return await response(scope, receive, send)
             return await self._app(scope, replay, send)
         finally:
@@ -276,21 +274,16 @@ async def read_body(request: Request, settings: ServiceSettings) -> bytes:
         InputError: It has too many values.
         ClientDisconnect: The client left.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        # Web pages of other origins can send other types without the browser's check.
-        wanted = "Send JSON with the header 'Content-Type: application/json'."
-        raise HTTPException(415, {"detail": wanted}, CLOSES)
-    most, seconds, body = settings.caps.body_bytes, settings.limits.body_seconds, bytearray()
-    length = request.headers.get("content-length", "")
-    size = int(length) if length.isdecimal() and len(length) < 20 else 0
+    most, seconds = settings.caps.body_bytes, settings.limits.body_seconds
+    body, size = bytearray(), 0
     try:
         async with asyncio.timeout(seconds):
-            if size <= most:
-                async for piece in request.stream():
+            async for piece in request.stream():
+                size += len(piece)
+                if size <= most:
                     body += piece
-                    if (size := len(body)) > most:
-                        break
+                elif size > most + _DISCARDED:
+                    break
     except TimeoutError:
         late = f"The body did not arrive within {seconds:g} s; send it faster."
         raise HTTPException(408, {"detail": late}, CLOSES) from None
@@ -298,6 +291,11 @@ async def read_body(request: Request, settings: ServiceSettings) -> bytes:
         large = f"The body has more than {most:,} bytes, the limit (body_bytes); send less."
         more = {"cap": "body_bytes", "limit": most}
         raise HTTPException(413, {"detail": large, **more}, CLOSES)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        # Web pages of other origins can send other types without the browser's check.
+        wanted = "Send JSON with the header 'Content-Type: application/json'."
+        raise HTTPException(415, {"detail": wanted})
     caps = settings.caps
     values = max(MOST_VALUES, OF_A_QUERY * caps.audit_queries)
     if request.scope["path"] in RERANK:
@@ -329,25 +327,3 @@ def check_json(body: bytes, most: int = MOST_VALUES) -> None:
         wrong, text = "Send one JSON object in UTF-8.", "\\u0000"
     if "\\u0000" in text.replace("\\\\", ""):
         raise HTTPException(400, {"detail": wrong})
-
-
-def lingering(receive: Receive, send: Send) -> Send:
-    """Return a `send` that ends a response only when its client has stopped sending.
-
-    Where a connection closes on bytes that nobody read, the client's system throws the response
-    away, and the client sees a broken connection instead of what is wrong with its request.
-    """
-
-    async def sending(message: Message) -> None:
-        if message["type"] != "http.response.body" or message.get("more_body"):
-            await send(message)
-            return
-        await send({**message, "more_body": True})
-        left = _DISCARDED
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LINGERS):
-                while left > 0 and (piece := await receive()).get("more_body"):
-                    left -= len(piece["body"])
-        await send({"type": "http.response.body"})
-
-    return sending

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import mimetypes
 import time
-from html import escape
 from importlib.metadata import version
 from typing import Any
 
@@ -17,7 +15,7 @@ from fastapi.security import HTTPBearer
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -130,7 +128,7 @@ class _Files(StaticFiles):
 
 
 def _add_pages(app: FastAPI) -> None:
-    """Add the page, its files, and the description of the API, all of which need no key."""
+    """Add the page and its files, none of which needs a key."""
     for ending, kind in ((".js", "text/javascript"), (".css", "text/css")):
         mimetypes.add_type(kind, ending)  # some systems call them plain text
     # In a checkout, the glossary is a link to that of the documentation.
@@ -140,27 +138,6 @@ def _add_pages(app: FastAPI) -> None:
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def page(request: Request) -> Response:
         return await files.get_response("index.html", request.scope)
-
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> Response:
-        return HTMLResponse(_described(app.openapi()))
-
-
-def _described(document: dict[str, Any]) -> str:
-    """Return the description of the API as one page that needs nothing from elsewhere."""
-    named: dict[str, Any] = {
-        f"{method.upper()} {path}": operation
-        for path, operations in document["paths"].items()
-        for method, operation in operations.items()
-    }
-    folded = "".join(
-        f"<details><summary>{escape(name)}</summary>"
-        f"<pre>{escape(json.dumps(it, indent=2, ensure_ascii=False))}</pre></details>"
-        for name, it in (named | document["components"]["schemas"]).items()
-    )
-    head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>API</title>'
-    style = '<link rel="stylesheet" href="/page/base.css">'
-    return f"{head}{style}<main><h1>API</h1><p>{escape(_DESCRIPTION)}</p>{folded}</main>"
 
 
 class Edge:

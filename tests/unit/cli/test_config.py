@@ -30,8 +30,8 @@ bearer = "hidden7"
 headers = {X-Key = "hidden8"}
 [service]
 database = "postgresql://me:hid/@den5@host/db?password=hidden5"
-base_urls = ["https://hidden6@a/v1", "http://b/v1"]
 [service.models."openai:gpt-4.1"]
+base_url = "https://hidden6@a/v1"
 api_key = "hidden6"
 [service.caps]
 k = 7

@@ -107,17 +107,6 @@ def test_models_are_named_exactly_or_by_a_pattern(tmp_path: Path) -> None:
             offers.model(name)
 
 
-def test_addresses_are_compared_by_their_parts(tmp_path: Path) -> None:
-    offers = make_offers(tmp_path, base_urls=["http://Models.example/v1/"])
-    entry = ModelEntry(base_url="https://own.example:8443/v1")
-    for given in ("http://models.example:80/v1", "HTTP://MODELS.example./v1"):
-        assert offers.base_url(given, entry) == "http://Models.example/v1/"
-    assert offers.base_url("https://own.example:8443/v1", entry) == entry.base_url
-    for given in ("http://models.example", "http://models.example.evil/v1", "http://own/v1", "["):
-        with pytest.raises(errors.NotAllowedError):
-            offers.base_url(given, entry)
-
-
 def test_weights_and_judges_are_offered_by_name_alone(tmp_path: Path) -> None:
     offers = make_offers(
         tmp_path,

@@ -70,7 +70,6 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     texts: dict[str, Any] = {
         **{"host": "h", "database": "sqlite:///x", "models": "a:b, feedback", "traces": "t"},
         **{"replies": "r", "audits": "a", "require_keys": "true", "port": "0", "work": "true"},
-        **{"base_urls": "http://a,https://b/v1"},
         **{"limits.rate": "5/second"},
     }
     numbers = {"require_keys": 1, "work": 1, "port": 0}
@@ -163,7 +162,6 @@ def test_only_variables_of_settings_have_an_effect(monkeypatch: pytest.MonkeyPat
         ("sources = [3]", r"service\.sources\.0 is wrong"),
         ("models = ['a']", "service.models is wrong"),
         ("limits.rate = '0/minute'", "write a number and a time, such as 600/minute"),
-        ("base_urls = ['file:///etc/passwd']", "write it like http"),
         ("models.a.api_key_env = 'sk-hidden'", "write the name of a variable that is set"),
         ("models.a.base_url = 'sk-hidden'", "base_url is wrong: write it like http"),
         ("models.a.api_key = ['sk-hidden']", "api_key is wrong"),

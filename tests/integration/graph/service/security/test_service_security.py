@@ -21,15 +21,13 @@ from tests.integration.service_client import PHYSICIST, Served, a_key, a_service
 from tests.patience import PATIENCE
 
 PLAIN = {**PHYSICIST, "model": "feedback"}
-OTHERS = "http://localhost:9/v1"
-"""A server that requests may name; nobody listens there."""
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("attacked")
     (folder / "prompts").mkdir()
-    settings = f'limits.rate = ""\nbase_urls = ["{OTHERS}"]\ncaps.model_calls = 20\n'
+    settings = 'limits.rate = ""\ncaps.model_calls = 20\n'
     settings += 'attributors = ["overlap", "llm"]'
     more = {"FAIRQR_PROMPTS_DIR": str(folder / "prompts")}
     with a_service(folder, settings=settings, environment=more) as running:
@@ -154,33 +152,10 @@ class TestNames:
 class TestServers:
     """Only configured servers are asked, whatever a request or a server says."""
 
-    @pytest.mark.parametrize(
-        "url",
-        [
-            *("http://evil.example/v1", "http://localhost.evil.example:9/v1"),
-            *("http://localhost:9@evil.example/v1", "http://a@localhost:9/v1"),
-            *("file:///etc/passwd", "http://localhost:9\\@evil.example/v1"),
-            *("http://evil.example#@localhost:9/v1", "http://evil.example?@localhost:9/v1"),
-            *("https://localhost:9/v1", "http://localhost/v1", "http://localhost:90/v1"),
-            *("http://127.0.0.1:9/v1", "http://2130706433:9/v1", "http://0x7f.1:9/v1"),
-            *("http://[::1]:9/v1", "http://[::ffff:127.0.0.1]:9/v1", "http://localhost:9/v1\n"),
-            *("http://localhost:9\r\nX-Evil: 1/v1", " http://localhost:9/v1"),
-            *("http://localhost:9/v1/../..", "http://localhost:9/", "http://localhost:9/v1?x=1"),
-            *("http://localhost:9/v1#x", "//localhost:9/v1", "http:localhost:9/v1"),
-            *("gopher://localhost:9", "http://ⓛocalhost:9/v1", "http://localhost:٩/v1"),
-            *("http://169.254.169.254/latest", "", "http://[", "x" * 100_000),
-        ],
-    )
-    def test_no_other_server_can_be_named(self, service: Served, url: str) -> None:
-        assert refused(service, model="openai:fake", base_url=url) == (403, "not-allowed")
-
-    @pytest.mark.parametrize(
-        "url", ["HTTP://LOCALHOST:9/v1", "http://localhost.:9/v1/", "http://localhost:09/v1"]
-    )
-    def test_other_spellings_are_the_configured_server(self, service: Served, url: str) -> None:
-        asked = {**PHYSICIST, "base_url": url, "budget": {"model_calls": 0}}
-        answer = service.client.post("/v1/search", json=asked)
-        assert answer.status_code == 200
+    def test_no_other_server_can_be_named(self, service: Served) -> None:
+        for name in ("base_url", "url", "model.base_url"):
+            asked = {"model": "openai:fake", name: "http://169.254.169.254/latest"}
+            assert refused(service, **asked) == (422, "input")
 
     @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
     def test_a_server_cannot_send_it_to_another_one(

@@ -40,7 +40,9 @@ QUERY = "physicist Qanaryquery"
 SETTINGS = f"""
 traces = "traces"
 limits.rate = ""
-base_urls = ["http://MODEL/other"]
+[service.models."openai:elsewhere"]
+base_url = "http://MODEL/other"
+api_key = "none"
 [service.models."openai:guarded"]
 base_url = "http://user:{URL_PASSWORD}@MODEL"
 [service.models."openai:gone"]
@@ -108,7 +110,7 @@ def test_nothing_secret_comes_out_of_a_service(watched: Watched) -> None:
     soon = {"budget": {"seconds": 1}, "model": "openai:gone", "ask": "always"}
     assert service.search(**soon).json()["stop_reason"] in ("model_failed", "budget")
     service.model.does(answers_all)
-    service.search(base_url=f"{service.model.base_url}/other", query=f"{QUERY} elsewhere")
+    service.search(model="openai:elsewhere", query=f"{QUERY} elsewhere")
     service.search(base_url="http://user:CANARYof-the-request@evil.example/")
     broken = service.search(prompts={"refine": "v8"})
     assert (broken.status_code, broken.json()["type"]) == (422, "urn:fairqr:error:prompt")
@@ -161,8 +163,7 @@ def test_the_key_goes_to_its_own_address_alone(watched: Watched) -> None:
     service.search(query=f"{QUERY} own", max_iterations=1)
     own = {asked.headers["authorization"] for asked in service.model.asked}
     service.model.does(answers_all)
-    other = f"{service.model.base_url}/other"
-    service.search(query=f"{QUERY} other", max_iterations=1, base_url=other)
+    service.search(query=f"{QUERY} other", max_iterations=1, model="openai:elsewhere")
     assert own == {f"Bearer {MODEL_KEY}"}
     assert {asked.path for asked in service.model.asked} == {"/v1/other/chat/completions"}
     for asked in service.model.asked:
