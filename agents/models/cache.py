@@ -130,10 +130,12 @@ class Surroundings:
     Attributes:
         cache: For models without a cache of their own.
         journal: The journal of the run.
+        answered: Called after each question, whatever became of it.
     """
 
     cache: ReplyCache | None = None
     journal: Journal | None = None
+    answered: Callable[[], object] = lambda: None
 
 
 _NOTHING = Surroundings()

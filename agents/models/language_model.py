@@ -282,7 +282,10 @@ class LanguageModel(ABC):
             return reply if leads else replace(reply, usage=joined)
 
         journal = around.journal
-        return await (once() if journal is None else journal.once(key, question.check, once))
+        try:
+            return await (once() if journal is None else journal.once(key, question.check, once))
+        finally:
+            around.answered()
 
 
 def _read(kept: Mapping[str, Any] | None, question: Question) -> Reply | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Generic, TypeVar
 
+from fairqr.agents.models.cache import asking_with
 from fairqr.base.errors import FairqrError, IndexUnavailableError, ModelError, one_line
 from fairqr.base.loops import run_together
 from fairqr.evaluation.experiments.folder import Lines, Record
@@ -86,6 +87,7 @@ async def run_tasks(
     watcher: StageWatcher,
     at_once: int,
     place: Callable[[T], Any] = lambda _: None,
+    questions: Callable[[T], int] = lambda _: 1,
     tolerated: type[FairqrError] | tuple[()] = (),
 ) -> None:
     """Do the tasks that lack a record, one place after the other.
@@ -101,6 +103,8 @@ async def run_tasks(
         watcher: Receives the progress.
         at_once: How many tasks may run at the same time.
         place: Returns what a task needs, such as a model; large ones do not fit side by side.
+        questions: Returns how many questions of a task to a model the progress counts. One that is
+            asked here counts at once, so that the time left is known after the first.
         tolerated: What may be away for some of the tasks without an error.
 
     Raises:
@@ -115,9 +119,17 @@ async def run_tasks(
     undone, shown = list[FairqrError](), set[str]()
 
     async def work(task: T) -> None:
-        who = model(place(task))
+        who, unanswered = model(place(task)), questions(task)
+
+        def answered() -> None:
+            nonlocal unanswered
+            if unanswered > 1:  # the last one counts once the task is done
+                unanswered -= 1
+                watcher.advance()
+
         try:
-            found = await do(task)
+            with asking_with(answered=answered):
+                found = await do(task)
         except (IndexUnavailableError, ModelError) as error:
             if isinstance(error, ModelError) and error.status not in _AWAY:
                 raise
@@ -137,14 +149,16 @@ async def run_tasks(
                 lines.add(record)
         if len(failed[who]) >= GIVE_UP:
             raise _ended(f"{who} failed {GIVE_UP} times in a row", failed[who][-1])
-        watcher.advance()
+        watcher.advance(unanswered)
 
     async def work_through(queue: Iterator[T]) -> None:
         for task in queue:
             await work(task)
 
     if left:
-        watcher.stage(title, len(tasks), len(tasks) - len(left))
+        total, ahead = (sum(map(questions, them)) for them in (tasks, left))
+        unit = title if total == len(tasks) else f"questions about {title}"
+        watcher.stage(unit, total, total - ahead)
     for at, group in groupby(left, key=place):
         await start(at)
         with lines.writing():

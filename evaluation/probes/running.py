@@ -283,38 +283,52 @@ async def make_probe_plan(
     return ProbePlan(manifest, collections, tasks, batches)
 
 
-def remaining_cost(plan: ProbePlan, prompts: PromptLibrary, store: kept.ProbeStore) -> rankers.Cost:
-    """Estimate what a run will still cost, at most; what the folder holds does not count.
+def costs_of(plan: ProbePlan, prompts: PromptLibrary) -> dict[tuple[str, ...], rankers.Cost]:
+    """Estimate what each task will cost, at most, by its key.
 
     Raises:
-        FairqrError: The folder holds another run, a line of it is damaged, or a model or ranker is
-            not named rightly.
+        FairqrError: A model or ranker is not named rightly.
     """
-    store.check(plan.manifest)
     asked = {task.asked.place: task.asked for task in plan.tasks}
     opened: dict[Any, Any] = {
         place: it.open(prompts, it.language_model()) for place, it in asked.items()
     }
-    costs = [opened[it.asked.place].cost(it.query, it.items, it.group) for it in plan.tasks]
+    return {it.key: opened[it.asked.place].cost(it.query, it.items, it.group) for it in plan.tasks}
+
+
+def remaining_cost(
+    plan: ProbePlan, costs: Mapping[tuple[str, ...], rankers.Cost], store: kept.ProbeStore
+) -> rankers.Cost:
+    """Return what a run will still cost, at most; what the folder holds does not count.
+
+    Raises:
+        FairqrError: The folder holds another run, or a line of it is damaged.
+    """
+    store.check(plan.manifest)
     total = rankers.Cost()
     for stage in kept.STAGES[plan.manifest.experiment.kind]:
         done = store.lines(stage).done()
-        left = (cost for cost, it in zip(costs, plan.tasks, strict=True) if it.key not in done)
-        total = sum(left, total)
+        total = sum((cost for key, cost in costs.items() if key not in done), total)
     if plan.batches and not store.adapter.exists():
         examples = tuning.AS_QUESTIONS * sum(map(len, plan.batches))
-        each = max(cost.tokens // cost.calls for cost in costs)
+        each = max(cost.tokens // cost.calls for cost in costs.values())
         total += rankers.Cost(examples, examples * each)
     return total
 
 
 async def run_probe(
-    plan: ProbePlan, store: kept.ProbeStore, tools: Tools, *, watcher: StageWatcher
+    plan: ProbePlan,
+    costs: Mapping[tuple[str, ...], rankers.Cost],
+    store: kept.ProbeStore,
+    tools: Tools,
+    *,
+    watcher: StageWatcher,
 ) -> None:
     """Do all tasks of a probe that have no record yet, one ranker or model after the other.
 
     Args:
         plan: What to do.
+        costs: What each task costs, for the progress.
         store: Where results go; locked while this runs.
         tools: Do the jobs.
         watcher: Receives each list or pair.
@@ -346,6 +360,7 @@ async def run_probe(
                 place=lambda task: task.asked,
                 start=start,
                 model=lambda asked: asked.name,
+                questions=lambda task: max(1, costs[task.key].calls),
                 watcher=watcher,
                 at_once=tools.at_once,
             )
@@ -374,10 +389,11 @@ async def run(
     same = plan.manifest.model_dump_json(include=set(plan.manifest.identity()))
     own = hashlib.sha256(same.encode()).hexdigest()[:24]
     store = kept.ProbeStore(options.folder / own if shared else options.folder)
-    cost = remaining_cost(plan, options.prompts, store)
+    costs = costs_of(plan, options.prompts)
+    cost = remaining_cost(plan, costs, store)
     options.agree(cost.calls, cost.tokens)
     most = f"at most {cost.calls:,} questions to language models, about {cost.tokens:,} tokens"
     options.watcher.note(most if cost.calls else "no question to a language model is left")
     async with options.tools(replies_file() if shared else store.replies) as tools:
-        await run_probe(plan, store, tools, watcher=options.watcher)
+        await run_probe(plan, costs, store, tools, watcher=options.watcher)
     return store

@@ -405,17 +405,32 @@ def cost_of(plan: RagPlan, store: RagStore) -> Counter[str]:
     """
     experiment, there, cost = plan.manifest.experiment, plan.there(store), Counter[str]()
     for part, query in plan.tasks:
-        if part.key(LABELS, query) not in there:
-            cost["labels"] += len(singles(query))
-        elif len(keys_of((part, query), there)) == 1:
+        left = [it for it in (LABELS, *experiment.draws) if part.key(it, query) not in there]
+        if LABELS not in left and len(keys_of((part, query), there)) == 1:
             continue  # it is left out
-        todo = [draw for draw in experiment.draws if part.key(draw, query) not in there]
-        drawn = [1 if it.policy == "deterministic" else experiment.answered for it in todo]
-        places = min(experiment.k, len(query.pool))
-        answers = min(sum(drawn), math.perm(len(query.pool), places))
-        cost["rankings"] += answers
-        cost["attributions"] += answers * places * bool(part.attributor)
+        labels, answers = answers_of(query, experiment, left)
+        cost += Counter(labels=labels, rankings=answers)
+        cost["attributions"] += answers * min(experiment.k, len(query.pool)) * bool(part.attributor)
     return cost
+
+
+def answers_of(
+    query: RagQuery, experiment: FairRagExperiment, left: Sequence[Draw] | None = None
+) -> tuple[int, int]:
+    """Return how many answers a query takes, at most: for its labels, and from rankings.
+
+    Args:
+        query: It has a pool.
+        experiment: How many rankings are answered, and how long they are.
+        left: Labels and policies that have no record yet; all by default.
+    """
+    left = (LABELS, *experiment.draws) if left is None else left
+    drawn = [
+        1 if it.policy == "deterministic" else experiment.answered for it in left if it != LABELS
+    ]
+    places = min(experiment.k, len(query.pool))
+    most = math.perm(len(query.pool), places)
+    return len(singles(query)) * (LABELS in left), min(sum(drawn), most)
 
 
 async def run_fair_rag(plan: RagPlan, store: RagStore, tools: Tools, watcher: StageWatcher) -> None:
@@ -454,6 +469,7 @@ async def run_fair_rag(plan: RagPlan, store: RagStore, tools: Tools, watcher: St
             place=lambda task: task[0],
             start=start,
             model=lambda part: part.generator,
+            questions=lambda task: sum(answers_of(task[1], plan.manifest.experiment)),
             watcher=watcher,
             at_once=tools.at_once,
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fairqr.agents.models.cache import surroundings
 from fairqr.base.errors import FairqrError, IndexUnavailableError, InputError, ModelError
 from fairqr.evaluation.experiments.engine import GIVE_UP, Done, check_answered, run_tasks
 from fairqr.evaluation.experiments.folder import Lines, Record
@@ -139,3 +140,24 @@ def test_who_is_away_did_not_answer() -> None:
     for status in ("denied", "timeout", "unavailable", "rate_limited"):
         with pytest.raises(ModelError, match=f"the status '{status}'"):
             check_answered(status, "")
+
+
+async def test_a_question_counts_once_it_is_answered(lines: Lines[Note]) -> None:
+    """So that a user is told the time left while the first task is under way."""
+
+    class Questioned(Model):
+        async def answer(self, task: str) -> Done[Note]:
+            for _ in range(9 if task == "a2" else 2):  # one asks more than was thought
+                surroundings().answered()
+                counted.append(self.watcher.steps)
+            return await super().answer(task)
+
+    model, counted = Questioned(), list[int]()
+    await model.run("a1", lines, questions=lambda _: 4)
+    await model.run("a1 a2 a3", lines, questions=lambda _: 4)
+    assert model.watcher.stages == [
+        ("questions about tasks", 4, 0),
+        ("questions about tasks", 12, 4),
+    ]
+    assert counted == [1, 2, 5, 6, 7, 7, 7, 7, 7, 7, 7, 9, 10]
+    assert model.watcher.steps == 12

@@ -13,7 +13,7 @@ from fairqr.agents.models.in_process import CausalModel
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.evaluation.experiments.workers import RunOptions
 from fairqr.evaluation.probes import running
-from fairqr.evaluation.probes.running import make_probe_plan, remaining_cost, run
+from fairqr.evaluation.probes.running import costs_of, make_probe_plan, remaining_cost, run
 from fairqr.evaluation.probes.specification import LoraExperiment
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.evaluation.probes.tuning import encoder_of
@@ -120,8 +120,10 @@ async def test_a_planted_lean_is_mended_in_held_out_queries(
     assert changes.loc["both", "ratio nearer to 1"].verdict == "above"
     # The document that stands in all lists is probed with, and so was not trained on.
     assert measured.manifest.tuning.left_out == 1
-    asked = before.planned + figures.loc["relevance", "before"].planned
-    titles = ["pairs before tuning", "training steps", "pairs after tuning"]
+    # A pair is asked about in both orders.
+    asked = 2 * (before.planned + figures.loc["relevance", "before"].planned)
+    pairs = "questions about pairs {} tuning".format
+    titles = [pairs("before"), "training steps", pairs("after")]
     assert [it[:2] for it in told.stages] == [*zip(titles, (asked, 200, asked), strict=True)]
     assert told.steps == 2 * asked + 200
     # It was not for nothing: what became of relevance and of consistent answers is told.
@@ -143,7 +145,7 @@ async def test_no_held_out_item_or_query_is_trained_on(
     assert len(tuned.train) == len(tuned.held_out) == QUERIES / 2
     assert {task.key[2] for task in plan.tasks} == {*tuned.held_out}
     # Both orders before and after; to learn counts three times.
-    cost = remaining_cost(plan, prompts, ProbeStore(tmp_path))
+    cost = remaining_cost(plan, costs_of(plan, prompts), ProbeStore(tmp_path))
     assert cost.calls == 4 * len(plan.tasks) + 3 * 200 * 8
     model = CausalModel(str(leaning))
     pretrained, judge = await model.pretrained(), plan.tasks[0].asked.open(prompts, model)

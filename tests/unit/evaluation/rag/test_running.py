@@ -128,7 +128,7 @@ async def test_concurrency_and_where_it_stopped_change_nothing(tmp_path: Path) -
     with running.store.locked(), pytest.raises(InputError, match="Another process runs"):
         await running.run(second)
     assert await running.run(second, LetterJudge(), at_once=8) == whole
-    assert running.watcher.stages[1] == ("queries", 5, 3)
+    assert running.watcher.stages[1] == ("questions about queries", 115, 66)
     assert {question for question, _ in second.asked} == {"What of q3?", "What of q4?"}
 
 
