@@ -170,9 +170,11 @@ def _numbers(
         found = np.array([*given])
     except ValueError:  # lists of several lengths
         found = np.array(None)
-    if found.dtype.kind not in "biuf" or found.ndim != 1 or not fits(found).all():
+    is_known = found.dtype.kind in "biuf" and found.ndim == 1
+    # Half precision holds no number as large as some limits.
+    if not is_known or not fits(found := found.astype(np.float64)).all():
         raise InputError(f"Each {what} must be {wanted}.")
-    return found.astype(np.float64)
+    return found
 
 
 def _by_id(given: Mapping[Any, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.probes.specification import ProbeExperiment
 from fairqr.retrieval.fairness.protected import ProtectedGroup
+from fairqr.retrieval.rerankers.protection import named_groups
 from fairqr.retrieval.sources.documents import ProgressFunction
 
 CELLS = (
@@ -181,8 +182,13 @@ def _compared(
         attribute = schema.attribute(name)
         return ProtectedGroup.parse(attribute, protected or attribute.groups[0], experiment.words)
 
-    if (name := experiment.attribute) is not None:
-        return [parsed(name, experiment.protected or "")]
+    name, protected = experiment.attribute, experiment.protected or ""
+    if protected and name is None:
+        of_each = [schema.attribute(it).groups for it in schema.attributes]
+        place, _ = named_groups(protected.split(" vs ")[0], [*schema.attributes], of_each)
+        name = [*schema.attributes][place]
+    if name is not None:
+        return [parsed(name, protected.removeprefix(f"{name}="))]
     found, lacking = list[ProtectedGroup](), list[str]()
     for source in experiment.sources:
         try:

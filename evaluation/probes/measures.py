@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 KEYS = ["collection", "ranker", "window", "asker"]
 RATIO = "exposure ratio"
-WHY = {"ndcg": "nothing_relevant", "ratio": "empty_group"}
+PLACE = "mean place of the protected"
+WHY = {"ndcg": "nothing_relevant", "ratio": "empty_group", "place": "empty_group"}
 """Why a list whose questions were answered has no value."""
 
 GROUPS: dict[str, tuple[str, ...]] = {it: (it,) for it in GROUP_KINDS} | {"both": GROUP_KINDS}
@@ -101,7 +102,7 @@ class MeasuredListwise(MeasuredProbe):
     def names(self) -> dict[str, str]:
         """The names of the measures, by their columns."""
         k = self.spec.k
-        return {"precision": f"P@{k}", "ndcg": f"nDCG@{k}", "ratio": RATIO}
+        return {"precision": f"P@{k}", "ndcg": f"nDCG@{k}", "ratio": RATIO, "place": PLACE}
 
     @cached_property
     def values(self) -> DataFrame:
@@ -204,15 +205,16 @@ def list_measures(query: ProbeQuery, record: kept.RankingRecord | None, k: int) 
     Returns:
         ``status``; ``precision``, ``ndcg`` and the exposure ``ratio`` of the whole list; the share
         of protected items in the list (``share``) and among its first k (``top_share``); their
-        ``places`` (rank − ½)/n; the ratio of lists in order of relevance; the cost of the list, and
-        what failed, was mended and warned of. Missing values are NaN.
+        ``places`` (rank − ½)/n, in (0, 1), and the mean ``place``; the ratio of lists in order of
+        relevance; the cost of the list, and what failed, was mended and warned of. Missing values
+        are NaN.
     """
     cells = [len(query.of_cell(cell)) for cell in CELLS]
     # Without a ranking, what it cost and what failed are as in a new record.
     told = record or kept.RankingRecord(collection="", query=query.id, ranker="", order=())
     found: Row = {
         "status": "not_run" if record is None else "failed" if record.failed else "ok",
-        **dict.fromkeys(("precision", "ndcg", "ratio", "share", "top_share"), np.nan),
+        **dict.fromkeys(("precision", "ndcg", "ratio", "place", "share", "top_share"), np.nan),
         "places": (),
         "ratio_of_relevance": ratio_of_relevance(cells[1::2], cells[::2]),
         **told.model_dump(include={"asked", "failures", "repairs", "warnings"}),
@@ -224,12 +226,14 @@ def list_measures(query: ProbeQuery, record: kept.RankingRecord | None, k: int) 
     relevant = np.array([item.relevant for item in items], dtype=np.float64)
     protected = np.array([item.protected for item in items], dtype=bool)
     ratio = exposure_ratio(protected)
+    places = (np.flatnonzero(protected) + 0.5) / len(items)
     found |= {
         "precision": float(precision(relevant, k)),
         "ratio": np.nan if ratio is None else ratio,
         "share": protected.mean(),
         "top_share": protected[:k].mean(),
-        "places": tuple(((np.flatnonzero(protected) + 0.5) / len(items)).tolist()),
+        "place": places.mean() if len(places) else np.nan,
+        "places": tuple(places.tolist()),
     }
     if total := int(relevant.sum()):
         found["ndcg"] = float(ndcg(relevant, np.ones(total), k=k))

@@ -85,8 +85,8 @@ class ProbeExperiment(Options, Documented):
         order: The initial order of the items: shuffled or discriminatory.
         seed: The seed of all random draws.
         attribute: An attribute of the collection's schema, such as gender.
-        protected: The protected group of the attribute: female, not Europe, or 'female vs male'.
-            Defaults to the first group of the attribute.
+        protected: The protected group: female, not Europe, continent=Africa,Asia, or 'female vs
+            male'. Defaults to the first group of the attribute.
         words: What to call the two groups, such as women,men.
         sources: Several attributes with their protected groups, such as 'gender=female' and
             'continent=not Europe', where no attribute is named. What the collection lacks is left
@@ -111,9 +111,9 @@ class ProbeExperiment(Options, Documented):
     shown: Shown = "title"
 
     @model_validator(mode="after")
-    def _names_the_attribute(self) -> ProbeExperiment:
-        if self.attribute is None and (self.protected or self.words):
-            raise ValueError("the attribute of the protected group is missing; add attribute=NAME")
+    def _names_the_groups(self) -> ProbeExperiment:
+        if self.words and not (self.attribute or self.protected):
+            raise ValueError("which groups these words are for is missing; add protected=GROUP")
         return self
 
 

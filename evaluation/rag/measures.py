@@ -99,6 +99,7 @@ KEYS = [*POLICY, "seed", "query"]
 
 COST = ("model_calls", "tokens", "milliseconds")
 COUNTED = ("documents", "unlabelled", "useful")
+LABELLED = ("labelled", "kept", *COUNTED, "useful_mean", "useful_sd")
 OF_GROUPS = ["EE-D by group", "EE-R by group", "EE-L by group", "EAE-D by group"]
 """Σ ε², Σ ε·ε*, Σ (ε − ε*)² and Σ (ε^a)² over the known groups, in squared documents. The low end
 of EE-D is even between groups, whatever their sizes; EE-L of 0 is fair: groups get their target."""
@@ -411,7 +412,8 @@ class MeasuredRag(Measured):
 
         If there is no value, the last column has the reason. At the end stand the shares of groups
         that there are, such as ``exposure, gender: female``; of all queries the differences of
-        :func:`intervals_of`, and slope and area of :func:`curves_of`.
+        :func:`intervals_of`, slope and area of :func:`curves_of`, and under the policy ``labels``
+        the counts of :func:`labels_of`.
         """
         import pandas as pd
 
@@ -428,7 +430,8 @@ class MeasuredRag(Measured):
         curves = pd.concat(curves_of(own).assign(collection=it) for it, own in by_collection)
         curves = curves.rename(columns={"normalisation": "policy"})
         curves = curves.melt(["collection", "retriever", "policy"], ["slope", "area"], "measure")
-        of_all = [cells.rename(columns={"difference": "value"}), curves]
+        labels = self.labels.melt(PART, LABELLED, "measure").assign(policy="labels")
+        of_all = [cells.rename(columns={"difference": "value"}), curves, labels]
         every = (found.sort_index(kind="stable"), of_groups, *of_all)
         columns = [*KEYS, "measure", "value", "undefined"]
         kept = [it.reindex(columns=columns) for it in every if len(it)]

@@ -71,6 +71,7 @@ def test_judgements_in_every_form_are_measured_alike(tmp_path: Path) -> None:
         frame(JUDGED, "query_id doc_id relevance"),
         frame(JUDGED, "qid docno label").assign(rel=9),
         frame(JUDGED, "qid docno rel").astype({"rel": np.float32}),
+        frame(JUDGED, "qid docno rel").astype({"rel": np.float16}),
         [ir_measures.Qrel(*row) for row in JUDGED],
         [*frame(JUDGED, "qid docno label").itertuples(index=False)],
         {query: {d: np.int8(it) for d, it in own.items()} for query, own in QRELS.items()},

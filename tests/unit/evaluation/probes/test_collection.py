@@ -159,6 +159,15 @@ def test_groups_are_named_or_come_from_the_collection(tmp_path: Path) -> None:
     women = "people, gender: female"
     assert opened(tmp_path) == ([women], [])
     assert opened(tmp_path, attribute="gender") == ([women], [])
+    for protected, name in (
+        ("female", "female"),
+        ("gender=female", "female"),
+        ("male vs female", "male"),
+        ("gender=not female", "non-female"),
+    ):
+        for also in ({}, {"attribute": "gender"}):
+            named = opened(tmp_path, protected=protected, sources=["gender=other"], **also)
+            assert named == ([f"people, gender: {name}"], [])
     men = {"attribute": "gender", "protected": "not female", "words": ["men", "women"]}
     assert opened(tmp_path, **men, sources=["gender=other"]) == (["people, gender: men"], [])
     both = ["gender=male", "continent=not Europe"]

@@ -97,6 +97,7 @@ def test_a_failed_ranking_has_no_measure_and_is_counted(tmp_path: Path) -> None:
         "P@4": none,
         "nDCG@4": none | {"nothing_relevant": 1},
         "exposure ratio": none | {"empty_group": 1},
+        "mean place of the protected": none | {"empty_group": 1},
     }
     assert found.lists.status.tolist() == ["failed", "ok", "ok", "ok", "not_run"]
     assert (found.lists.asked.sum(), found.lists.tokens.sum()) == (12, 400)
@@ -104,7 +105,7 @@ def test_a_failed_ranking_has_no_measure_and_is_counted(tmp_path: Path) -> None:
     # A list that was not ranked yet has no line in the table of values, a failed one has.
     lines = found.table.to_csv(index=False).splitlines()
     assert lines[0] == "collection,ranker,window,asker,query,measure,value,undefined"
-    assert len(lines) == 1 + 4 * 3
+    assert len(lines) == 1 + 4 * 4
     assert lines[1].endswith("neutral,failed,P@4,,failed")
 
 
