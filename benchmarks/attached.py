@@ -10,14 +10,11 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 
+from benchmarks.measuring import on_elasticsearch
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.retrieval.sources.catalog import Catalog
-from tests.integration.elasticsearch_server import running_server
-from tests.integration.filled_elasticsearch import fill, write_source
 
 FAIRQR = Path(sys.executable).with_name("fairqr")
 
@@ -28,15 +25,14 @@ def main() -> int:
     parser.add_argument("name", help="of a collection")
     parser.add_argument("-o", "--output", required=True, help="the folder of the experiment")
     given = parser.parse_args()
-    with ExitStack() as stack:
-        server = stack.enter_context(running_server())
-        corpus = find_collection(given.name).corpus
-        source = fill(stack, server.url, f"{given.name}-elasticsearch", corpus)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        Catalog().attach(write_source(source, folder))
-        stack.callback(Catalog().detach, source.name)
-        command = "experiment", "run", "parts", "--collection", given.name, "--report"
-        return subprocess.run([FAIRQR, *command, "-o", given.output]).returncode
+    name, corpus = f"{given.name}-elasticsearch", find_collection(given.name).corpus
+    with on_elasticsearch(name, corpus) as (_, source):
+        Catalog().attach(source)
+        try:
+            command = "experiment", "run", "parts", "--collection", given.name, "--report"
+            return subprocess.run([FAIRQR, *command, "-o", given.output]).returncode
+        finally:
+            Catalog().detach(name)
 
 
 if __name__ == "__main__":

@@ -28,8 +28,10 @@ from __future__ import annotations
 import argparse
 import itertools
 from functools import partial
+from pathlib import Path
+from typing import Any
 
-from benchmarks.measuring import table
+from benchmarks.measuring import keep, table
 from fairqr.evaluation import estimates
 from fairqr.evaluation.audit.figures import ESTIMATES
 from tests.unit.evaluation.audit.simulated import AUDITS, SHARES, audits, titles, world
@@ -52,6 +54,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--audits", type=int, default=AUDITS, help="How many in each cell.")
     parser.add_argument("--only", default="", help="Run the engines whose names contain this.")
+    parser.add_argument("-o", "--output", type=Path, help="A folder that keeps the figures.")
     given = parser.parse_args()
     # An audit draws 20,000 assignments of signs; fewer tell enough here, in a tenth of the time.
     estimates.PERMUTATIONS = 2_000
@@ -60,8 +63,9 @@ def main() -> None:
         name = f"{shares[0]:4.0%} of {len(shares)} -{lean} ±{error:.0%}"
         engines[name] = partial(world, shares, lean, error=error)
     engines |= {f"saturated {it[0]:.0%}, others {it[1]}": partial(titles, *it) for it in TITLES}
+    every = list[dict[str, Any]]()
     for engine in filter(lambda name: given.only in name, engines):
-        made, rows = engines[engine](seed=given.seed), list[dict[str, str]]()
+        made, rows = engines[engine](seed=given.seed), list[dict[str, Any]]()
         sizes, spreads = (SIZES, SPREADS) if "±0%" in engine else ((12, 50), {"equal": 0.0})
         for relevance, (how, spread), size, checked in itertools.product(
             made.shown, spreads.items(), sizes, (0, CHECKED) if "±15%" in engine else (0,)
@@ -74,6 +78,9 @@ def main() -> None:
                 row[name] = f"{it[f'{name} held'] / it[name] * 1000:.0f}{few}"
             rows.append(row)
         print(engine, table(rows), sep="\n", flush=True)
+        every += [{"engine": engine.strip(), **row} for row in rows]
+    if given.output:
+        keep(given.output, every, "engine", "cell")
 
 
 if __name__ == "__main__":

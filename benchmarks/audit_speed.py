@@ -26,7 +26,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.measuring import table
+from benchmarks.measuring import keep, on_elasticsearch, table
 from fairqr.agents.statistics import stream
 from fairqr.api import open_engine
 from fairqr.evaluation.audit.bundle import AuditFolder
@@ -39,8 +39,6 @@ from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
 from fairqr.retrieval.sources.query_files import QueryRow
-from tests.integration.elasticsearch_server import running_server
-from tests.integration.filled_elasticsearch import fill, write_source
 
 AT_ONCE = 4
 WAYS = ("searches", "unknown", "judged", "estimated")
@@ -56,7 +54,7 @@ def busy_seconds(server: str) -> float:
     return time.process_time() + float(node["process"]["cpu"]["total_in_millis"]) / 1000
 
 
-async def measured(way: str, count: int, place: str, server: str) -> dict[str, object]:
+async def measured(way: str, count: int, place: str, server: str) -> dict[str, Any]:
     """Return a row, with the processor time in seconds, and how many MB it takes."""
     documents, random, found = [*CORPUS.documents()], stream(1, "queries"), dict[str, str]()
     while len(found) < count:
@@ -91,7 +89,7 @@ async def measured(way: str, count: int, place: str, server: str) -> dict[str, o
     return {"queries": count, "way": way, "processor": busy, "MB": megabytes}
 
 
-def alone(*arguments: Any) -> dict[str, object]:
+def alone(*arguments: Any) -> dict[str, Any]:
     """Measure in this process, which is given nothing else to do."""
     return asyncio.run(measured(*arguments))
 
@@ -101,19 +99,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--queries", type=int, nargs="+", default=[1_000, 10_000])
     parser.add_argument("--elasticsearch", action="store_true", help="Audit a real server.")
+    parser.add_argument("-o", "--output", type=Path, help="A folder that keeps the figures.")
     asked = parser.parse_args()
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
-        corpus = ["notables", ""]
+        url, place = "", "notables"
         if asked.elasticsearch:
-            url = stack.enter_context(running_server()).url
-            source = fill(stack, url, "notables_server", CORPUS)
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            corpus = [str(write_source(source, folder)), url]
+            url, place = stack.enter_context(on_elasticsearch("notables_server", CORPUS))
         for count, way in itertools.product(asked.queries, WAYS):
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-                rows.append(pool.submit(alone, way, count, *corpus).result())
+                rows.append(pool.submit(alone, way, count, str(place), url).result())
+            plain = rows[-1 - WAYS.index(way)]["processor"]
+            rows[-1]["times plain searches"] = round(rows[-1]["processor"] / plain, 1)
     print(table(rows))
+    if asked.output:
+        keep(asked.output, rows, "queries", "way")
 
 
 if __name__ == "__main__":

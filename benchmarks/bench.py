@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +28,15 @@ from langgraph.types import Overwrite
 
 from benchmarks.generated import queries, write_corpus
 from benchmarks.load.servers import Model
-from benchmarks.measuring import in_turns, machine, median, row, table
+from benchmarks.measuring import (
+    in_turns,
+    keep,
+    machine,
+    median,
+    on_elasticsearch,
+    row,
+    table,
+)
 from benchmarks.stubs import IN_ROUNDS, ROUNDS, InstantEngine, InstantRefiner
 from fairqr import FairSearch
 from fairqr.agents.models.chat import ChatModel
@@ -263,13 +270,10 @@ async def attached(space: Workspace) -> Rows:
 
     Those are the first 500 hits, and the documents that it shows.
     """
-    from tests.integration.elasticsearch_server import running_server
-    from tests.integration.filled_elasticsearch import fill
-
     asked, shown = queries(100), dict[str, list[str]]()
-    with running_server() as server, ExitStack() as stack:
-        corpus = find_corpus(write_corpus(space.folder / "attached", space.documents))
-        engine = await Catalog().resolve(fill(stack, server.url, "attached", corpus))
+    corpus = find_corpus(write_corpus(space.folder / "attached", space.documents))
+    with on_elasticsearch("attached", corpus) as (_, source):
+        engine = await Catalog().resolve(str(source))
         async with FairSearch.open(engine, InstantRefiner()) as search:
 
             async def fair(number: int) -> None:
@@ -312,9 +316,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--quick", action="store_true", help="a tenth of everything")
+    parser.add_argument("-o", "--output", type=Path, help="a folder that keeps the figures")
     asked = parser.parse_args()
     rows, made = asyncio.run(measured(asked.names, quick=asked.quick)), machine()
     print(f"{table(rows)}\n\nload {made['load']} on {made['cores']} cores")
+    if asked.output:
+        keep(asked.output, rows, "what")
 
 
 if __name__ == "__main__":

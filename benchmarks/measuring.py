@@ -6,11 +6,18 @@ import inspect
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pandas as pd
+
+from fairqr.retrieval.sources.corpus import Corpus
+from tests.integration.elasticsearch_server import running_server
+from tests.integration.filled_elasticsearch import fill, write_source
 
 
 async def in_turns(rounds: int, **calls: Callable[[int], object]) -> dict[str, list[float]]:
@@ -86,6 +93,31 @@ def table(rows: Sequence[Mapping[str, object]]) -> str:
     lines.insert(1, ["-" * width for width in widths])
     padded = ([*map(str.ljust, line, widths)] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in padded)
+
+
+@contextmanager
+def on_elasticsearch(name: str, corpus: Corpus) -> Iterator[tuple[str, Path]]:
+    """Start a real Elasticsearch of the tests with a corpus in it.
+
+    Yields:
+        Its URL, and the file of the source, which has the name.
+    """
+    with running_server() as server, ExitStack() as stack, TemporaryDirectory() as folder:
+        yield server.url, write_source(fill(stack, server.url, name, corpus), Path(folder))
+
+
+def keep(folder: Path, rows: Sequence[Mapping[str, object]], *ids: str) -> None:
+    """Write the numbers in rows as ``measures.csv``, for :mod:`benchmarks.results`.
+
+    Args:
+        folder: Made if it is not there.
+        rows: Those of a table.
+        ids: The columns that tell rows apart.
+    """
+    table = pd.DataFrame(rows).melt([*ids], var_name="measure")
+    told = table["value"].astype(str).str.replace(",", "").str.extract(r"^(-?[0-9.]+)")[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    table.assign(value=told).dropna().to_csv(folder / "measures.csv", index=False)
 
 
 def machine() -> dict[str, Any]:

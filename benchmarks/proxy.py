@@ -1,15 +1,15 @@
-"""What ``fairqr proxy`` adds to searches of an Elasticsearch: ``python -m benchmarks.proxy URL``.
+"""What ``fairqr proxy`` adds to searches of an Elasticsearch: ``python -m benchmarks.proxy``.
 
-The index of people of the tests goes into that server. The rate that 32 clients reach is measured
+A server of the tests gets their index of people. The rate that 32 clients reach is measured
 for each kind of request; then all kinds take turns at a third of the direct rate. A passed reply is
 the direct one, and a re-ranked one always the same list, or they count as wrong.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import itertools
-import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
@@ -18,8 +18,9 @@ from pathlib import Path
 import psutil
 
 from benchmarks.load.clients import new_client
-from benchmarks.measuring import machine, median, row, table
+from benchmarks.measuring import keep, machine, median, row, table
 from tests.integration.attached_people import TOPICS, people
+from tests.integration.elasticsearch_server import running_server
 from tests.integration.graph.service.proxy.proxied import proxied
 
 CLIENTS, REQUESTS, SECONDS = 32, 10_000, 60
@@ -28,8 +29,10 @@ PASSED = {"terminate_after": 10**6}  # which no search reaches
 DIRECT, PASSES, FAIR = KINDS = ("direct", "passed", "re-ranked")
 
 
-async def measured(urls: dict[str, str], processes: list[psutil.Process]) -> None:
-    """Measure, and print the table."""
+async def measured(
+    urls: dict[str, str], processes: list[psutil.Process], folder: Path | None
+) -> None:
+    """Measure, and print the table; keep it in the folder, if there is one."""
     known, times = dict[tuple[bool, int], list[str]](), defaultdict[str, list[float]](list)
     http, outcomes, wrong = new_client(), Counter[str](), list[int]()
 
@@ -70,14 +73,20 @@ async def measured(urls: dict[str, str], processes: list[psutil.Process]) -> Non
         row("wrong replies", len(wrong), "", target="≤ 0"),
     ]
     print(machine(), table(rows), outcomes, sep="\n")
+    if folder:
+        keep(folder, rows, "what")
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-o", "--output", type=Path, help="a folder that keeps the figures")
+    given = parser.parse_args()
     with (
-        tempfile.TemporaryDirectory() as folder,
-        people(url := sys.argv[1], "people"),
-        proxied(Path(folder), url, within=0.1) as proxy,
+        tempfile.TemporaryDirectory() as place,
+        running_server() as server,
+        people(url := server.url, "people"),
+        proxied(Path(place), url, within=0.1) as proxy,
     ):
         processes = [psutil.Process(it) for it in (proxy.process.pid, proxy.ready())]
         urls = {DIRECT: url, PASSES: proxy.url, FAIR: proxy.url}
-        asyncio.run(measured(urls, processes))
+        asyncio.run(measured(urls, processes, given.output))

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 FILE = ROOT / "docs" / "results" / "results.yaml"
 PAGE = ROOT / "docs" / "runs" / "results.md"
 FOLDER = ROOT / "build" / "results"
-COLLECTION = re.compile(r"(?:--collection|notables) (\w+)(?: |$)")
+COLLECTION = re.compile(r"(?:--collection|notables|attached) (\w+)(?: |$)")
 FILES = "measures.csv", "results.csv"
 """The figures of an experiment, and those of an audit."""
 
@@ -206,7 +206,7 @@ def main() -> int:
     for name in given.names or found:
         one = found[name]
         command = one.full if given.full else one.small
-        needed = COLLECTION.findall(command.run) if command else ()
+        needed = {*COLLECTION.findall(command.run)} - {"notables"} if command else ()
         absent = [it for it in needed if not (data_dir() / "collections" / it).exists()]
         if command is None or absent or (given.full and one.missing):
             lacking = one.missing or f"collection {', '.join(absent)}"

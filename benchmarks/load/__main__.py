@@ -22,7 +22,7 @@ from benchmarks.load.faults import CHAOS, FAULTS, missing_for, survive
 from benchmarks.load.soak import soak
 from benchmarks.load.speed import durable, speed
 from benchmarks.load.world import World
-from benchmarks.measuring import machine, table
+from benchmarks.measuring import keep, machine, table
 
 EVERYTHING = ("speed", "durable", "soak", *FAULTS, *CHAOS)
 SIZES = {
@@ -77,6 +77,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="of the soak at the most; 12")
     parser.add_argument("--quick", action="store_true", help="a small part of everything")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("-o", "--output", type=Path, help="a folder that keeps ratios")
     asked = parser.parse_args()
     if unknown := set(asked.only) - set(EVERYTHING):
         parser.error(f"there is no part {min(unknown)}; there are {', '.join(EVERYTHING)}")
@@ -110,6 +111,9 @@ def main() -> int:
         report = {"machine": made, "seconds": round(seconds, 1), "parts": parts}
         text = json.dumps(report | {"violations": violations}, indent=1)
         asked.json.write_text(text + "\n", encoding="utf-8")
+    if asked.output:
+        rows = [row for part in parts.values() for row in part.get("rows", ())]
+        keep(asked.output, [*rows, {"what": "promises broken", "ours": len(violations)}], "what")
     return 1 if violations else 0
 
 
