@@ -16,34 +16,26 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, Literal
+from statistics import median
+from typing import Any
 
 import httpx
 import numpy as np
 import openai
 import tantivy
 from langchain.chat_models import init_chat_model
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Overwrite
 
 from benchmarks.generated import queries, write_corpus
 from benchmarks.load.servers import Model
-from benchmarks.measuring import (
-    in_turns,
-    keep,
-    machine,
-    median,
-    on_elasticsearch,
-    row,
-    table,
-)
+from benchmarks.measuring import in_turns, keep, machine, on_elasticsearch, row, table
 from benchmarks.stubs import IN_ROUNDS, ROUNDS, InstantEngine, InstantRefiner
 from fairqr import FairSearch
 from fairqr.agents.models.chat import ChatModel
 from fairqr.graph.search.builder import SearchNodes, build_search_graph
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.rankers import Rankers
-from fairqr.retrieval.engines.engine import Query, SearchEngine
+from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.fairness.best_ranking import best_ranking
 from fairqr.retrieval.fairness.objective import RankingObjective
@@ -193,34 +185,6 @@ async def graph(space: Workspace) -> Rows:
     yield row("added by the graph to a round", (ours - theirs) / LONG, "ms", target="≤ 1.2 ms")
 
 
-async def checkpoints(space: Workspace) -> Rows:
-    """Count the bytes that a checkpointer keeps of a run of 5 rounds with two attributes."""
-
-    async def kept(depth: int, durability: Literal["exit", "async"]) -> float:
-        saver = InMemorySaver()
-        built = build_search_graph(engine, InstantRefiner(), checkpointer=saver)
-        rounds: dict[str, Any] = {"patience": LONG + 1, "max_iterations": LONG, "max_groups": 4}
-        done = await built.ainvoke(
-            {"query": queries(1)[0]},
-            {"configurable": {"thread_id": "one"}},
-            context=Context(depth=depth, ask="always", **rounds),
-            durability=durability,
-        )
-        assert len(done["result"]["iterations"]) == LONG + 1
-        blobs = [data for _, data in saver.blobs.values()]
-        for space_ in (one for spaces in saver.storage.values() for one in spaces.values()):
-            blobs += [part[1] for saved, told, _ in space_.values() for part in (saved, told)]
-        for written in saver.writes.values():
-            blobs += [data for _, _, (_, data), _ in written.values()]
-        return sum(map(len, blobs)) / 1e6
-
-    engine: SearchEngine = await space.engine()
-    for depth in (200, 1_000):
-        exit_, during = await kept(depth, "exit"), await kept(depth, "async")
-        what = f"checkpoints of {LONG} rounds, depth {depth:,}, durability"
-        yield row(f"{what} async", during, "MB", "durability exit", exit_, "≤ 0.2 MB")
-
-
 async def calls(space: Workspace) -> Rows:
     """Measure the processor time of 100 searches at once with a model over HTTP.
 
@@ -296,7 +260,7 @@ async def attached(space: Workspace) -> Rows:
     yield row(what, ours, "ms", peer, median(taken["plain"]), "≤ 1.4×")
 
 
-EACH = (starting, searching, reranking, graph, checkpoints, calls, attached)
+EACH = (starting, searching, reranking, graph, calls, attached)
 BENCHMARKS: dict[str, Callable[[Workspace], Rows]] = {it.__name__: it for it in EACH}
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from fairqr.retrieval.sources.corpus import Corpus
@@ -79,11 +78,6 @@ def figure(value: float, unit: str) -> str:
     """Return a figure with three digits and its unit."""
     digits = 0 if value == int(value) or value >= 100 else 1 if value >= 10 else 2
     return f"{value:,.{digits}f} {unit}".rstrip()
-
-
-def median(values: Sequence[float]) -> float:
-    """Return the median."""
-    return float(np.median(values))
 
 
 def table(rows: Sequence[Mapping[str, object]]) -> str:

@@ -14,11 +14,12 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
+from statistics import median
 
 import psutil
 
 from benchmarks.load.clients import new_client
-from benchmarks.measuring import keep, machine, median, row, table
+from benchmarks.measuring import keep, machine, row, table
 from tests.integration.attached_people import TOPICS, people
 from tests.integration.elasticsearch_server import running_server
 from tests.integration.graph.service.proxy.proxied import proxied

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import signal
 import subprocess
@@ -44,13 +43,6 @@ class Scene(NamedTuple):
     world: World
     workers: Sequence[Worker]
     notes: list[str]
-
-    def ready(self, status: int) -> None:
-        """Wait until the first worker says whether it is ready."""
-        try:
-            self.workers[0].wait_until("/readyz", status)
-        except RuntimeError:
-            self.notes.append(f"/readyz never answered {status}")
 
 
 class Fault(NamedTuple):
@@ -98,19 +90,6 @@ def _start_again(scene: Scene, ahead: int = 0) -> None:
     scene.workers[0].start(ahead)
 
 
-def _fill_disk(scene: Scene) -> None:
-    ballast = scene.world.small_disk / "ballast"
-    with ballast.open("wb", buffering=0) as file, suppress(OSError):  # until there is no space
-        while True:
-            file.write(bytes(65536))
-    scene.ready(503)
-
-
-def _empty_disk(scene: Scene) -> None:
-    (scene.world.small_disk / "ballast").unlink()
-    scene.ready(200)
-
-
 FAULTS = {
     "slow-model": Fault(
         "model server 20 times as slow",
@@ -139,9 +118,6 @@ FAULTS = {
     "cut-short": Fault(
         f"the same with {SHORT_GRACE} s of grace and a slow model", _cut_short, _start_again
     ),
-    "full-disk": Fault(
-        "the database's disk full until a worker is not ready", _fill_disk, _empty_disk
-    ),
     "wrong-clock": Fault(
         "one of two workers killed, and started an hour ahead",
         lambda it: _start_again(it, CLOCK_AHEAD),
@@ -150,9 +126,9 @@ FAULTS = {
 CHAOS = {
     "chaos": (
         *("wrong-clock", "failing-model", "killed-worker", "frozen-worker", "killed-postgres"),
-        *("told-to-end", "full-disk"),
+        "told-to-end",
     ),
-    "chaos-sqlite": ("killed-worker", "failing-model", "full-disk"),
+    "chaos-sqlite": ("killed-worker", "failing-model"),
 }
 """Faults that happen one after the other to the same runs; the second to one process on SQLite."""
 
@@ -161,8 +137,6 @@ def missing_for(name: str) -> str:
     """Say what a part needs that this machine lacks; empty if nothing."""
     if name == "speed" and not shutil.which("wrk"):
         return "it takes wrk, which Debian has under this name"
-    if name == "full-disk" and os.geteuid() != 0:
-        return "it mounts a disk of its own, which takes root"
     if name == "wrong-clock" and wrong_clock() is None:
         return "it takes libfaketime, which Debian has under this name"
     return ""
@@ -189,9 +163,8 @@ async def survive(world: World, name: str, size: int, only: int | None) -> dict[
     world.model.steer(delay=DELAY, failures={})
     settings = {"grace": SHORT_GRACE} if "cut-short" in names else {}
     settings |= {"model_seconds": SILENCE} if "failing-model" in names else {}
-    small, number = "full-disk" in names, 1 if name == "chaos-sqlite" else 2
-    file = f"sqlite:///{world.new_file(on_small_disk=small)}" if number == 1 else ""
-    database = file or world.new_database(on_small_disk=small)
+    number = 1 if name == "chaos-sqlite" else 2
+    database = f"sqlite:///{world.new_file()}" if number == 1 else world.new_database()
     loop = asyncio.get_running_loop()
     with world.workers(database, number, **settings) as workers:
         urls = [worker.url for worker in workers]

@@ -16,6 +16,7 @@ import time
 from collections import defaultdict
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import httpx
@@ -25,7 +26,7 @@ from fastapi import Body, FastAPI
 from benchmarks.load.clients import RESULT, Crowd, new_client
 from benchmarks.load.servers import ROOT, Process
 from benchmarks.load.world import EMBEDDED, World
-from benchmarks.measuring import in_turns, median, row, taken_by
+from benchmarks.measuring import in_turns, row, taken_by
 from fairqr import FairSearch
 from fairqr.base.weights import pull
 from fairqr.evaluation.collections.finding import find_collection

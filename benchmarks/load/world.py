@@ -7,7 +7,6 @@ import os
 import secrets
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -19,14 +18,13 @@ import psycopg
 from benchmarks.generated import queries, write_corpus
 from benchmarks.load.servers import Model, Worker
 from tests.integration.page_service import environment
-from tests.integration.postgres_server import NOBODY, PostgresServer, running_postgres
+from tests.integration.postgres_server import PostgresServer, running_postgres
 
 EMBEDDED = "embedded"
 """The name of the index."""
 MODEL = "openai:load"
 MODEL_SECONDS = 60.0
 """The time limit of a request to the model, unless a fault needs less."""
-SMALL_DISK = "64m"
 LEASE, GRACE = 4.0, 10.0
 SETTINGS = {
     "grace": GRACE,
@@ -63,32 +61,16 @@ class World:
         """The server, started when first asked for."""
         return self._stack.enter_context(running_postgres())
 
-    def new_database(self, *, on_small_disk: bool = False) -> str:
+    def new_database(self) -> str:
         """Return the URL of a new and empty database on the PostgreSQL server."""
-        name, where = f"load_{secrets.token_hex(4)}", ""
+        name = f"load_{secrets.token_hex(4)}"
         with psycopg.connect(f"{self.postgres.url}/postgres", autocommit=True) as connection:
-            if on_small_disk:
-                place = self.small_disk
-                connection.execute(f"CREATE TABLESPACE {place.name} LOCATION '{place}'")
-                where = f" TABLESPACE {place.name}"
-            connection.execute(f"CREATE DATABASE {name}{where}")
+            connection.execute(f"CREATE DATABASE {name}")
         return f"{self.postgres.url}/{name}"
 
-    def new_file(self, *, on_small_disk: bool = False) -> Path:
+    def new_file(self) -> Path:
         """Return the path of a new SQLite database."""
-        folder = self.small_disk if on_small_disk else self.folder
-        return folder / f"runs_{secrets.token_hex(4)}.sqlite"
-
-    @cached_property
-    def small_disk(self) -> Path:
-        """A disk of its own, which takes root to make; unmounted with the world."""
-        folder = Path(tempfile.mkdtemp(prefix="fairqr_disk_"))
-        mounting = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "tmpfs", str(folder)]
-        subprocess.run(mounting, check=True, capture_output=True)
-        self._stack.callback(folder.rmdir)
-        self._stack.callback(subprocess.run, ["umount", "--lazy", str(folder)], check=True)
-        os.chown(folder, NOBODY, NOBODY)  # as PostgreSQL
-        return folder
+        return self.folder / f"runs_{secrets.token_hex(4)}.sqlite"
 
     def command(self, *arguments: str) -> None:
         """Run ``fairqr`` to its end."""
