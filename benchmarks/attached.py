@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.attached notables -o FOLDER`` starts a server of the tests, puts the
 documents of a collection into it, attaches it as ``notables-elasticsearch``, and runs
-``fairqr experiment run parts``, whose systems on Elasticsearch search a corpus of that name.
+``fairqr experiment run parts``, whose systems on Elasticsearch search a corpus of that name. More
+options, such as ``--small``, are that command's.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", help="of a collection")
     parser.add_argument("-o", "--output", required=True, help="the folder of the experiment")
-    given = parser.parse_args()
+    given, more = parser.parse_known_args()
     name, corpus = f"{given.name}-elasticsearch", find_collection(given.name).corpus
     with on_elasticsearch(name, corpus) as (_, source):
         Catalog().attach(source)
         try:
-            command = "experiment", "run", "parts", "--collection", given.name, "--report"
+            command = "experiment", "run", "parts", "--collection", given.name, "--report", *more
             return subprocess.run([FAIRQR, *command, "-o", given.output]).returncode
         finally:
             Catalog().detach(name)
