@@ -1,7 +1,7 @@
 """What the nodes of all three graphs share: tracing, time and usage, the journal, contexts.
 
 Only the time within steps counts. Between two steps, a person may think for an hour about the
-keywords.
+keywords, or a killed run may be resumed the next day.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.config import get_config
 from langgraph.runtime import get_runtime
 from langgraph.types import Overwrite
@@ -39,6 +40,8 @@ RESULTS = ("result", "answer", "probe")
 Update = dict[str, Any]
 """What a node changes in the state."""
 
+Write = Callable[[Any], Awaitable[Any]]
+"""Writes something on a connection of the database."""
 
 C = TypeVar("C", bound=Context)
 
@@ -113,10 +116,15 @@ class RunJournal(Journal, Protocol):
     """The journal of a durable run, which also keeps what the run tells.
 
     Attributes:
-        seed: For what the request does not seed; the same in each attempt.
+        saver: LangGraph's checkpointer, which keeps where the run is.
+        resumed: Whether there are checkpoints to go on from.
     """
 
-    seed: int
+    saver: BaseCheckpointSaver[Any]
+    resumed: bool
+
+    async def begin_over(self, version: str) -> None:
+        """Forget the checkpoints if they are over another version of the index."""
 
     def ended(self, key: str, name: str, update: Mapping[str, Any]) -> None:
         """Take note that a step has ended.
@@ -126,6 +134,12 @@ class RunJournal(Journal, Protocol):
             name: Its name.
             update: What it changed in the state.
         """
+
+    def write(self, write: Write) -> None:
+        """Take note of a checkpoint, or a part of one; it is kept a moment later."""
+
+    async def settled(self) -> bool:
+        """Keep the checkpoints that were noted; return whether there are any of the run."""
 
 
 def run_journal() -> RunJournal | None:
@@ -170,7 +184,7 @@ async def at_once(work: Callable[..., Any], tasks: Iterable[Any], context: Conte
 def _step_key(name: str, at: int) -> str:
     """Return a key of a step: its name and number, and of its node the same, and the place.
 
-    LangGraph's own ids are new in each attempt.
+    LangGraph's own ids differ where a step runs again because its checkpoint was not written.
     """
     about = get_config()["metadata"]
     nodes = [part.partition(":")[0] for part in about["langgraph_checkpoint_ns"].split("|")]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.messages import AIMessageChunk
 from langchain_core.runnables.config import var_child_runnable_config
@@ -117,19 +117,31 @@ def step_data(kind: str, step: Step) -> dict[str, Any]:
 
 
 async def run_graph(
-    graph: Any, query: str, context: Context, *, journal: RunJournal | None = None
+    graph: Any,
+    query: str,
+    context: Context,
+    *,
+    journal: RunJournal | None = None,
+    thread: str | None = None,
+    resume: bool = False,
+    durability: Literal["sync", "async"] = "sync",
 ) -> AsyncGenerator[RunEvent, None]:
     """Run one of the three graphs, and yield what happens.
 
     The run continues when the next event is requested, and ends when the generator is closed.
 
     Args:
-        graph: The graph that searches, answers or probes. The steps of the search inside an answer
-            or a probe are yielded, too.
+        graph: The graph that searches, answers or probes; compiled with a checkpointer if a thread
+            is given. The steps of the search inside an answer or a probe are yielded, too.
         query: What to search for, or the question to answer.
         context: What the run is asked to do.
         journal: The journal of a durable run.
+        thread: The name of the thread in which the checkpointer keeps the states.
+        resume: Resume the run of the thread after an interrupt. A durable run then yields a last
+            step ``result`` with the whole state, since its earlier steps are not yielded again.
+        durability: Whether steps wait until their checkpoint is written.
     """
+    given = None if resume else {"query": query}
     modes = ["custom"]
     if isinstance(context, AnswerContext) and context.answer.stream:
         modes.append("messages")
@@ -138,8 +150,15 @@ async def run_graph(
     async def run() -> None:
         try:
             with _apart() as config, span("invoke_workflow fairqr", **_asked(context)):
+                if thread:
+                    config["configurable"] = {"thread_id": thread}
                 updates = graph.astream(
-                    {"query": query}, config, context=context, stream_mode=modes, subgraphs=True
+                    given,
+                    config,
+                    context=context,
+                    stream_mode=modes,
+                    subgraphs=True,
+                    durability=durability if thread else None,
                 )
                 with asking_with(journal=journal):
                     async with aclosing(updates):
@@ -147,6 +166,9 @@ async def run_graph(
                             if (event := _event(mode, update)) is not None:
                                 events.put_nowait(event)
                                 await events.join()
+                    if resume and journal is not None:
+                        state = await graph.aget_state(config)
+                        events.put_nowait(Step("result", state.values))
         finally:
             events.put_nowait(None)
 

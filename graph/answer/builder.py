@@ -297,10 +297,7 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
         await self.generator.start()
         if self.attributor is not None:
             await self.attributor.start()
-        if (seed := context.seed) is None:
-            journal = steps.run_journal()
-            seed = journal.seed if journal else secrets.randbelow(2**31)
-        return {"seed": seed}
+        return {"seed": secrets.randbelow(2**31) if context.seed is None else context.seed}
 
     async def answer(self, state: State, context: AnswerContext) -> steps.Update:
         """Answer from each of the sampled rankings, judge the answers, and put all together."""

@@ -275,9 +275,12 @@ class Engine:
             # The default pool is no larger than the corpus.
             size = (await engine.info()).documents or context.k
             context = context.model_copy(update={"k": min(context.k, size)})
-        if not steps:
-            return _ended(graph, request.query, context)
-        return run_graph(graph, request.query, context, journal=durable)
+        if durable is None:
+            return (run_graph if steps else _ended)(graph, request.query, context)
+        await durable.begin_over((await engine.info()).fingerprint if engine.in_process else "")
+        graph = graph.copy({"checkpointer": durable.saver})
+        how: dict[str, Any] = {"thread": id_, "resume": durable.resumed, "durability": "async"}
+        return run_graph(graph, request.query, context, journal=durable, **how)
 
     @asynccontextmanager
     async def searched(

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessageChunk
+from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from fairqr.agents.models.replies import Reply, Usage, Validate
 from fairqr.base.errors import FairqrError, RunCancelledError, RunInterruptedError, RunTimeoutError
@@ -21,8 +22,8 @@ from fairqr.base.telemetry import continued
 from fairqr.graph.service.problems import CANCELLED, problem_of, told_in_log
 from fairqr.graph.service.records import Event, EventName, Run, RunSummary, Status
 from fairqr.graph.service.store import Attempt, Store
-from fairqr.graph.service.store.database import lasting
-from fairqr.graph.steps import RunJournal
+from fairqr.graph.service.store.checkpoints import lasting
+from fairqr.graph.steps import RunJournal, Write
 from fairqr.graph.stream import RunEvent, Step, step_data
 
 STOPPING = 1.0
@@ -31,6 +32,8 @@ STOPPING = 1.0
 MOMENT = 0.02
 """Seconds that events wait for others, with which they are stored."""
 
+CHECKPOINTED = 0.25
+"""Seconds between two transactions with checkpoints. A killed run may do so much once more."""
 
 LOSSES = 5
 """After this many attempts that ended without a word, we blame the run and fail it."""
@@ -232,21 +235,21 @@ class EphemeralRun(LiveRun):
 class DurableRun(LiveRun, RunJournal):
     """An attempt at a stored run. What it tells is kept first, and its end is written once.
 
-    A later attempt does all steps again. It has the replies of models to the earlier ones, which
-    are nearly all that a run takes, and does not tell again what was told.
-
     Attributes:
         run: What the store knows of the attempt.
         store: Keeps what it tells and its end.
+        saver: Keeps where it is.
+        resumed: Whether there are checkpoints to go on from.
     """
 
     run: Attempt
     store: Store
+    saver: BaseCheckpointSaver[Any]
 
     def __post_init__(self) -> None:
         self.stopped = RunCancelledError(CANCELLED) if self.run.cancel else None
         self.last = self.run.last
-        self.seed = int(self.run.id, 16) % 2**31
+        self.resumed = False
         self._known = {key for key in self.run.told.values() if key}
         """The keys of the steps that were told."""
         self._asked: Counter[str] = Counter()
@@ -258,9 +261,13 @@ class DurableRun(LiveRun, RunJournal):
         # What is to be stored.
         self._events: list[Event] = []
         self._replies: dict[str, dict[str, Any]] = {}
+        self._writes: list[Write] = []
         self._flushing = asyncio.Lock()
         self._soon: asyncio.Task[None] | None = None
+        self._checkpoint_at = time.monotonic() + CHECKPOINTED
+        self._has_checkpoints = self.run.attempts > 1
         self._lost = False
+        self._version = self.run.version
 
     async def do(self, execute: Execute) -> None:
         """Do the run to its end.
@@ -294,6 +301,9 @@ class DurableRun(LiveRun, RunJournal):
             raise RunInterruptedError(
                 "Every worker that started this run stopped before its end; ask for less."
             )
+        if self.run.attempts > 1:
+            config: Any = {"configurable": {"thread_id": self.run.id, "checkpoint_ns": ""}}
+            self.resumed = await self.saver.aget_tuple(config) is not None
         self.observer.begun(self.run)
         self._note(self.first_event())
         async with contextlib.aclosing(execute(self.run, self)) as happenings:
@@ -312,13 +322,22 @@ class DurableRun(LiveRun, RunJournal):
         else:
             self.tell(piece)
 
+    async def begin_over(self, version: str) -> None:
+        """Forget the checkpoints if they are over another version of the index."""
+        self._version = version
+        if self.run.version not in (None, version):
+            self.resumed = False
+            self._known.clear()
+            await self._lasting(lambda: self.store.begin_over(self.run))
+
     async def once(self, key: str, check: Validate, ask: Callable[[], Awaitable[Reply]]) -> Reply:
         """Return the kept reply to a question, or ask it and keep the reply."""
         short = hashlib.sha256(key.encode()).hexdigest()[:32]
         number = self._asked[short]  # if a question is asked twice, keep both replies
         self._asked[short] += 1
         kept = self._kept.get(short, {})
-        # What an earlier attempt would have known by a cache of its process is the last reply.
+        # Steps of before this attempt do not ask again, so that its numbers are lower than before;
+        # and what they knew by a cache of their process is known by the last reply.
         found = kept.get(number) or (kept[max(kept)] if kept and number > max(kept) else None)
         if found is not None and (number in kept or found["status"] == "ok"):
             value = check(found["value"]) if found["status"] == "ok" else {}
@@ -337,47 +356,67 @@ class DurableRun(LiveRun, RunJournal):
             data = step_data(self.run.kind, Step(name, dict(update)))
             self._note(self.event("step", data, key))
 
-    def _note(self, event: Event) -> None:
-        self._events.append(event)
+    def write(self, write: Write) -> None:
+        """Take note of a checkpoint, or a part of one."""
+        self._writes.append(write)
+        self._note()
+
+    async def settled(self) -> bool:
+        """Store the checkpoints that were noted; return whether there are any of the run."""
+        if self._writes:
+            await self.flush(checkpoints=True)
+        return self._has_checkpoints
+
+    def _note(self, *events: Event) -> None:
+        self._events += events
         if self._soon is None or self._soon.done():
             self._soon = asyncio.create_task(self._flush_soon())
 
     async def _flush_soon(self) -> None:
-        while self._events:
+        while self._events or self._writes:
             await asyncio.sleep(MOMENT)
             try:
-                await self.flush()
+                await self.flush(checkpoints=time.monotonic() > self._checkpoint_at)
             except Exception as error:  # something cannot be written
                 self.stop(error)
                 return
 
-    async def flush(self) -> None:
+    async def flush(self, checkpoints: bool = False) -> None:
         """Store what was noted, all of it or nothing, and tell of it.
+
+        Args:
+            checkpoints: Whether to store checkpoints, too. They never say more than was told.
 
         Raises:
             asyncio.CancelledError: The run is not this process's any more.
         """
         async with self._flushing:
             events, replies = [*self._events], dict(self._replies)
-            if events or replies:
-                if not await self._lasting(lambda: self.store.add(self.run, events, replies)):
+            writes = [*self._writes] if checkpoints else []
+            self._has_checkpoints = self._has_checkpoints or bool(writes)
+            if events or replies or writes:
+                given = (self.run, events, replies, self._version, writes)
+                if not await self._lasting(lambda: self.store.add(*given)):
                     raise asyncio.CancelledError
-                del self._events[: len(events)]
+                del self._events[: len(events)], self._writes[: len(writes)]
                 self._replies = {k: v for k, v in self._replies.items() if k not in replies}
                 self.tell(*events)
+            if writes:
+                self._checkpoint_at = time.monotonic() + CHECKPOINTED
 
     async def _finish(self, final: Run) -> None:
         async with self._flushing:  # the end makes all that is not stored yet needless but events
             if self.over:  # this process has left it to the next one
                 return
-            if over := await self._lasting(lambda: self.store.finish(final, self._events)):
+            given = (final, self._events, self._has_checkpoints)
+            if over := await self._lasting(lambda: self.store.finish(*given)):
                 self.tell(*self._events, last_event(over, self.last + 1))
-                self._events, self._replies = [], {}
+                self._events, self._replies, self._writes = [], {}, []
                 self.observer.finished(over)
 
     async def _hand_over(self) -> None:
         with contextlib.suppress(Exception, asyncio.CancelledError):  # the next attempt does more
-            await self.flush()
+            await self.flush(checkpoints=True)
         await self._lasting(lambda: self.store.release(self.run))
 
     async def _lasting(self, write: Callable[[], Awaitable[T]]) -> T | None:
@@ -395,7 +434,7 @@ class DurableRun(LiveRun, RunJournal):
 
 
 Execute = Callable[[Run, DurableRun], AsyncGenerator[RunEvent, None]]
-"""Runs a run; yields what happens."""
+"""Runs a run from its last checkpoint on; yields what happens."""
 
 
 async def wait_for(tasks: Iterable[asyncio.Task[Any] | None], seconds: float) -> None:

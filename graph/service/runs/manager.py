@@ -20,7 +20,7 @@ from fairqr.graph.service.records import NOBODY, Event, Kind, Run, is_id, path_o
 from fairqr.graph.service.runs import doing
 from fairqr.graph.service.runs.queues import LocalQueue, SharedQueue
 from fairqr.graph.service.store import Store
-from fairqr.graph.service.store.database import lasting
+from fairqr.graph.service.store.checkpoints import Checkpoints, lasting
 from fairqr.graph.stream import RunEvent
 
 SOON, FOLLOW = 0.02, 0.2
@@ -195,7 +195,7 @@ class Runs(EphemeralRuns):
         """
         do = None
         if self._execute is not None:
-            do = partial(self._do, self._execute)
+            do = partial(self._do, self._execute, Checkpoints(self._store.database))
         await self._queue.start(do)
         self._ticking = asyncio.create_task(self._tick())
 
@@ -314,7 +314,7 @@ class Runs(EphemeralRuns):
             here.stop()
         return run
 
-    async def _do(self, execute: doing.Execute, id_: str) -> None:
+    async def _do(self, execute: doing.Execute, saver: Checkpoints, id_: str) -> None:
         """Do a run when there is a slot."""
         async with self._slots:
             if not self.accepting:
@@ -325,7 +325,7 @@ class Runs(EphemeralRuns):
             caps = self._settings.caps
             seconds = caps.audit_seconds if attempt.kind == "audit" else caps.seconds
             about = (path_of(id_), seconds, attempt.carrier, self._observer)
-            run = self.doing[id_] = doing.DurableRun(attempt, *about, self._store)
+            run = self.doing[id_] = doing.DurableRun(attempt, *about, self._store, saver)
             self._tell()
             try:
                 await run.do(execute)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import aiosqlite
 import procrastinate
@@ -22,21 +23,24 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from fairqr.base.errors import ConfigError, StoreUnavailableError, one_line
 from fairqr.base.settings import data_dir
+from fairqr.graph.service.store.checkpoints import Checkpoints
 from fairqr.graph.service.store.tables import make_tables
 
 SCHEMA = "fairqr"
-"""The schema of our tables in PostgreSQL, and of those of procrastinate."""
+"""The schema of our tables in PostgreSQL, and of those of procrastinate and LangGraph."""
 
 CONNECTIONS = 5
 CONNECT = 5  # seconds
-STATEMENT = 20_000  # milliseconds
+FRESH = 1.0
+"""Seconds in which a connection is used again without asking whether the server is still there."""
 
-PAUSE = 0.5
-"""Seconds between two attempts while the database is away."""
+STATEMENT = 20_000  # milliseconds
 
 PREPARING, PUTTING_BACK, ACCEPTING = 0x6661_6972_0001, 0x6661_6972_0002, 0x6661_6972_0003
 """The names of locks in PostgreSQL."""
 
+PREPARED_WITHIN = 120.0
+"""Seconds to wait while another process prepares the database."""
 
 _BUGS = (
     *(sa.exc.IntegrityError, sa.exc.DataError),
@@ -55,22 +59,11 @@ _FAILURES = (
     OSError,
 )
 
-T = TypeVar("T")
-
 _log = logging.getLogger(__name__)
 
 
-async def lasting(call: Callable[[], Awaitable[T]]) -> T:
-    """Await ``call()``; repeat it while the database is away."""
-    while True:
-        try:
-            return await call()
-        except StoreUnavailableError:
-            await asyncio.sleep(PAUSE)
-
-
 class Database:
-    """Transactions in a SQLite file or in PostgreSQL.
+    """Transactions, and the place of LangGraph's checkpoints.
 
     Args:
         url: ``sqlite:///path`` or ``postgresql://user:password@host:port/name``; empty for the file
@@ -103,7 +96,6 @@ class Database:
             pool_size=1 if self.file else CONNECTIONS,
             max_overflow=0,
             pool_timeout=6 * CONNECT if self.file else CONNECT,
-            pool_pre_ping=not self.file,
             hide_parameters=True,  # errors would quote queries and documents
         )
         if self.file:
@@ -111,10 +103,22 @@ class Database:
             # read could not write after one of another process.
             begin = "BEGIN IMMEDIATE"
             sa.event.listen(self._engine.sync_engine, "begin", lambda it: it.exec_driver_sql(begin))
+        else:
+            sa.event.listen(self._engine.sync_engine, "checkout", self._ping)
+            sa.event.listen(self._engine.sync_engine, "checkin", _returned)
+
+    def _ping(self, connection: Any, record: Any, _: object) -> None:
+        """Replace a connection that has ended while nobody used it; a new one is taken as it is."""
+        if time.monotonic() < record.info.get("returned", math.inf) + FRESH:
+            return
+        try:
+            self._engine.dialect.do_ping(connection)
+        except self._engine.dialect.loaded_dbapi.Error:
+            raise sa.exc.DisconnectionError from None
 
     async def _connected(self) -> Any:
         if self.file:
-            return await _connected(self.file)
+            return await _connected(self.file, isolation_level=None)
         return await psycopg.AsyncConnection.connect(**self.arguments)
 
     @asynccontextmanager
@@ -139,7 +143,7 @@ class Database:
             ) from error
 
     async def driver_of(self, connection: AsyncConnection) -> Any:
-        """Return the driver's connection of a transaction, for procrastinate."""
+        """Return the driver's connection of a transaction, for LangGraph and procrastinate."""
         return (await connection.get_raw_connection()).driver_connection
 
     def now(self) -> sa.ColumnElement[float]:
@@ -149,29 +153,47 @@ class Database:
         return sa.cast(sa.func.extract("epoch", sa.func.clock_timestamp()), sa.Double)
 
     async def prepare(self) -> None:
-        """Make the tables, and those of procrastinate.
+        """Make or upgrade the tables, and those of LangGraph and procrastinate.
 
         Several processes may do so at the same time.
 
         Raises:
-            StoreUnavailableError: The database does not respond, refuses, or is of another version.
+            StoreUnavailableError: The database does not respond, refuses, or is a newer one.
         """
         try:
-            alone = contextlib.nullcontext() if self.file else self._alone()
-            async with alone, self._engine.begin() as connection:
-                await connection.run_sync(make_tables)
+            async with contextlib.nullcontext() if self.file else self._alone():
+                async with self._engine.begin() as connection:
+                    await connection.run_sync(make_tables)
+                await self._prepare_checkpoints()
         except _FAILURES as error:
             raise StoreUnavailableError(
                 f"The database of runs at {self.place} cannot be used: {_said(error).rstrip('.')}; "
                 "check its URL, and that it is running."
             ) from error
 
+    async def _prepare_checkpoints(self) -> None:
+        connection = await self._connected()
+        try:
+            saver: Any = Checkpoints(self).saver(connection)
+            if self.file:
+                saver.is_setup = False
+            else:
+                await connection.set_autocommit(True)  # PostgreSQL makes its indexes so
+            await saver.setup()
+        finally:
+            await connection.close()
+
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
         """Keep other processes from preparing the server meanwhile; make what is not ours."""
         async with self._engine.connect() as plain:
             connection = await plain.execution_options(isolation_level="AUTOCOMMIT")
-            await connection.scalar(sa.select(sa.func.pg_advisory_lock(PREPARING)))
+            end = time.monotonic() + PREPARED_WITHIN
+            # Polling, since a statement that waits holds up the index that LangGraph makes.
+            while not await connection.scalar(sa.select(sa.func.pg_try_advisory_lock(PREPARING))):
+                if time.monotonic() > end:
+                    raise TimeoutError("another process is still preparing it")
+                await asyncio.sleep(0.05)
             try:
                 # Look first: a user without the right to create schemas may still use one.
                 if not await connection.scalar(sa.select(sa.func.to_regnamespace(SCHEMA))):
@@ -194,6 +216,10 @@ class Database:
     async def close(self) -> None:
         """Close all connections."""
         await self._engine.dispose()
+
+
+def _returned(_: object, record: Any) -> None:
+    record.info["returned"] = time.monotonic()
 
 
 def _file_of(url: str) -> Path | None:
@@ -281,11 +307,11 @@ class _Connection(aiosqlite.Connection):
         await super().close()
 
 
-async def _connected(file: Path) -> aiosqlite.Connection:
-    """Open a SQLite file."""
+async def _connected(file: Path, **options: Any) -> aiosqlite.Connection:
+    """Open a SQLite file with options of :func:`sqlite3.connect`."""
 
     def connect() -> sqlite3.Connection:
-        connection = sqlite3.connect(file, isolation_level=None)
+        connection: sqlite3.Connection = sqlite3.connect(file, **options)
         end = time.monotonic() + CONNECT
         while True:
             try:

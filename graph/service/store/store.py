@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import hmac
 import os
@@ -32,8 +34,9 @@ from fairqr.graph.service.records import (
     is_id,
     path_of,
 )
-from fairqr.graph.service.store.database import ACCEPTING, Database
+from fairqr.graph.service.store.database import ACCEPTING, CONNECTIONS, Database
 from fairqr.graph.service.store.tables import EVENTS, KEYS, LAYOUT, REPLIES, RUNS
+from fairqr.graph.steps import Write
 
 DELETED_AT_ONCE = 50
 """How many old runs are deleted in one transaction."""
@@ -59,6 +62,7 @@ class Attempt(Run):
         handed_over: How many earlier attempts have said that they end.
         carrier: The headers of the caller's trace.
         cancel: Whether the run is to be cancelled.
+        version: Of the index that the run's checkpoints are over; None if there are none.
         told: What earlier attempts have stored: the keys of steps, by the numbers of events.
         replies: The replies of models in earlier attempts, by key.
     """
@@ -66,6 +70,7 @@ class Attempt(Run):
     handed_over: int
     carrier: dict[str, str]
     cancel: bool
+    version: str | None
     told: dict[int, str | None]
     replies: dict[str, dict[str, Any]]
 
@@ -80,6 +85,13 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self._checkpointing = asyncio.Semaphore(CONNECTIONS - 2)
+        names = ["checkpoints", "writes"]
+        if not database.file:
+            names = ["checkpoints", "checkpoint_blobs", "checkpoint_writes"]
+        # LangGraph's tables, by the column with the id of the run.
+        tables = [sa.table(name, sa.column("thread_id")) for name in names]
+        self._checkpoints = [table.c.thread_id for table in tables]
 
     @classmethod
     async def open(cls, url: str = "") -> Store:
@@ -222,7 +234,7 @@ class Store:
             run = await _own(connection, id, key)
             if run.live:
                 raise InputError(f"The run {id} is not over; cancel it first.")
-            await connection.execute(RUNS.delete().where(RUNS.c.id == id))
+            await _delete(connection, [id], RUNS.c.id, *self._checkpoints)
             return run
 
     # --- attempts ---------------------------------------------------------------------------------
@@ -252,7 +264,12 @@ class Store:
         return Attempt(**{name: row[name] for name in row if name in Attempt.model_fields}, **more)
 
     async def add(
-        self, run: Run, events: Sequence[Event], replies: Mapping[str, Mapping[str, Any]]
+        self,
+        run: Run,
+        events: Sequence[Event],
+        replies: Mapping[str, Mapping[str, Any]],
+        version: str | None = None,
+        writes: Sequence[Write] = (),
     ) -> bool:
         """Write what happened in a run; what is there already stays unchanged.
 
@@ -261,25 +278,38 @@ class Store:
             events: Events; pieces of text, whose number is 0, are not kept.
             replies: Replies of models as plain data, by the key of the question; the key counts
                 how often it was asked before.
+            version: Of the index that the checkpoints are over, if there are any.
+            writes: Checkpoints, and what steps have changed.
 
         Returns:
             False if a later attempt has begun or the run is over; nothing was written.
         """
-        return await self._write(run, {"status": "running"}, events, replies) is not None
+        values = {"version": version}
+        return await self._write(run, values, events, replies, writes=writes) is not None
 
-    async def finish(self, run: Run, events: Sequence[Event] = ()) -> Run | None:
+    async def begin_over(self, run: Run) -> bool:
+        """Delete the checkpoints of a run; see :meth:`add`."""
+        values = {"version": None}
+        return await self._write(run, values, deleted=self._checkpoints) is not None
+
+    async def finish(
+        self, run: Run, events: Sequence[Event] = (), has_checkpoints: bool = True
+    ) -> Run | None:
         """Write the last events of a run and its end; see :meth:`add`.
 
         Args:
             run: The run at its end.
             events: Events that are not stored yet.
+            has_checkpoints: Whether there may be checkpoints of the run.
 
         Returns:
             The run with the time of its end; None if nothing was written.
         """
         end = {name: getattr(run, name) for name in ("status", "result", "problem")}
         end["finished"] = self.database.now()
-        written = await self._write(run, end, events)
+        # Only what is live needs them.
+        deleted = [REPLIES.c.run_id, *(self._checkpoints if has_checkpoints else ())]
+        written = await self._write(run, end, events, deleted=deleted)
         return written and run.model_copy(update={"finished": written.finished})
 
     async def release(self, run: Run) -> bool:
@@ -297,6 +327,8 @@ class Store:
         values: Mapping[str, Any],
         events: Sequence[Event] = (),
         replies: Mapping[str, Mapping[str, Any]] | None = None,
+        deleted: Sequence[sa.ColumnClause[Any]] = (),
+        writes: Sequence[Write] = (),
     ) -> Any:
         """Write something of an attempt in one transaction; None if it may not write any more."""
         mine = RUNS.update().where(
@@ -306,17 +338,28 @@ class Store:
         told = [{"run_id": run.id, **event.model_dump()} for event in events if event.number]
         kept = [{"run_id": run.id, "id": id_, "reply": it} for id_, it in (replies or {}).items()]
         insert = sqlite.insert if self.database.file else postgresql.insert
-        async with self.database.begin() as connection:
+        # To make a checkpoint plain data takes a thread. If none is free, keys are still checked.
+        few = self._checkpointing if writes else contextlib.nullcontext()
+        async with few, self.database.begin() as connection:
+            driver: Any = await self.database.driver_of(connection) if writes else None
+            # In PostgreSQL, before the row is locked: LangGraph's saver uses a pipeline, in which a
+            # process that is frozen keeps its locks.
+            for write in () if self.database.file else writes:
+                await write(driver)
             if (written := (await connection.execute(mine)).first()) is None:
+                await connection.rollback()
                 return None
             for table, rows in ((EVENTS, told), (REPLIES, kept)):
                 if rows:
-                    # Without what it returns, psycopg would open a pipeline, in which a process
-                    # that is frozen keeps its locks.
+                    # Without what it returns, psycopg would open a pipeline, too.
                     adding = insert(table).on_conflict_do_nothing().returning(table.c.run_id)
                     await connection.execute(adding, rows)
-            if written.finished is not None:  # only what is live needs them
-                await connection.execute(REPLIES.delete().where(REPLIES.c.run_id == run.id))
+            await _delete(connection, [run.id], *deleted)
+            # In SQLite, last: the saver commits each of them.
+            for write in writes if self.database.file else ():
+                if not driver.in_transaction:
+                    await driver.execute("BEGIN IMMEDIATE")
+                await write(driver)
             return written
 
     # --- what processes look for ------------------------------------------------------------------
@@ -351,7 +394,7 @@ class Store:
         while True:
             async with self.database.begin() as connection:
                 ids = list(await connection.scalars(old))
-                await connection.execute(RUNS.delete().where(RUNS.c.id.in_(ids)))
+                await _delete(connection, ids, RUNS.c.id, *self._checkpoints)
             total += len(ids)
             if len(ids) < DELETED_AT_ONCE:
                 return total
@@ -441,6 +484,12 @@ class Store:
 def _sha256(secret: str) -> str:
     # The secret has 256 random bits, so a slow hash would add nothing.
     return hashlib.sha256(secret.encode()).hexdigest()
+
+
+async def _delete(connection: AsyncConnection, ids: Sequence[str], *columns: Any) -> None:
+    """Delete the rows of some runs from tables, named by their columns with the id of the run."""
+    for column in columns:
+        await connection.execute(sa.delete(column.table).where(column.in_(ids)))
 
 
 async def _own(connection: AsyncConnection, id: str, key: str) -> Run:

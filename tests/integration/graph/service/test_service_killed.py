@@ -7,6 +7,7 @@ import json
 import sqlite3
 import subprocess
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from fairqr.graph.service.runs.doing import CHECKPOINTED
 from tests.integration.model_server import Answer, Asked, Command, ModelServer, says, write_people
 from tests.integration.page_service import ServiceClient, environment, running, settings_for
 from tests.integration.service_client import index_people
@@ -87,6 +89,7 @@ def test_a_run_goes_on_after_kill_9_and_no_reply_is_asked_for_again(
             place = service.client.in_background(request_, kind)
             id_ = place.rpartition("/")[2]
             until(lambda: all_is_kept_but_what_is_held(model, database, tmp_path, id_))
+            time.sleep(4 * CHECKPOINTED)
             service.kill()
         model.gate.set()
         with running(variables) as service:
@@ -107,13 +110,15 @@ def test_a_run_goes_on_after_kill_9_and_no_reply_is_asked_for_again(
     assert run["result"] == other["result"]
     trace = (tmp_path / "traces" / f"{id_}.jsonl").read_text().splitlines()
     names = [json.loads(line)["name"] for line in trace]
+    assert names.count("fairqr.begin") == 1
     assert names[-1].startswith("invoke_workflow fairqr")
 
 
 def all_is_kept_but_what_is_held(model: HeldModel, database: str, folder: Path, run: str) -> bool:
     """Say whether all other replies to groups, or samples, of three are stored.
 
-    This only reads, so that the service never waits for it.
+    The first step has its checkpoint then, too, which is written while others run. This only reads,
+    so that the service never waits for it.
     """
     asked, held = len(model.asked), len(model.held)
     if not held or asked % 3:
@@ -122,9 +127,12 @@ def all_is_kept_but_what_is_held(model: HeldModel, database: str, folder: Path, 
     connect: Any = psycopg.connect if database else sqlite3.connect
     file = f"file:{folder}/data/service/runs.sqlite?mode=ro"
     with contextlib.closing(connect(database or file, **options)) as connection:
-        query = f"SELECT count(*) FROM replies WHERE run_id = '{run}'"
-        replies = connection.execute(query).fetchone()[0]
-    return bool(replies == asked - held)
+        replies, checkpoints = (
+            connection.execute(f"SELECT count(*) FROM {its} = '{run}'").fetchone()[0]
+            for its in ("replies WHERE run_id", "checkpoints WHERE thread_id")
+        )
+    # The first two are of the input and before any step.
+    return bool(replies == asked - held and checkpoints > 2)
 
 
 def over(client: ServiceClient, place: str) -> tuple[dict[str, Any], list[tuple[str, Any]]]:

@@ -1,4 +1,4 @@
-"""Durable runs of real graphs that are left somewhere, and go on with their replies."""
+"""Durable runs of real graphs that are left somewhere, and go on from their checkpoints."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from fairqr.agents.models.replies import Reply, Usage
-from fairqr.graph.answer.builder import build_answer_graph
-from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.configuration import ServiceSettings
@@ -26,7 +24,6 @@ from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.stores import over
 from tests.patience import PATIENCE
 from tests.unit.graph.corpora import write_corpus
-from tests.unit.graph.test_answering import KnownGenerator
 
 SEARCH = Context.of(attributes=["gender"], k=6, ask="always", patience=5)
 
@@ -47,20 +44,27 @@ class Graph:
     """Does runs with a graph; leaves the first attempt at each after so many steps.
 
     Attributes:
+        version: Of the index.
         steps: The names of the steps that ran, with those of all attempts.
     """
 
     def __init__(self, graph: Any, context: Context = SEARCH) -> None:
         self.graph, self.context = graph, context
         self.leaves_after = 0
+        self.version = "first"
         self.steps: list[str] = []
 
     async def __call__(self, run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
-        events = run_graph(self.graph, run.query, self.context, journal=durable)
+        await durable.begin_over(self.version)
+        graph = self.graph.copy({"checkpointer": durable.saver})
+        options: dict[str, Any] = {"thread": run.id, "resume": durable.resumed}
+        events = run_graph(
+            graph, run.query, self.context, journal=durable, durability="async", **options
+        )
         number = 0
         async with aclosing(events):
             async for event in events:
-                if isinstance(event, Step):
+                if isinstance(event, Step) and event.name != "result":
                     self.steps.append(event.name)
                     number += 1
                 yield event
@@ -118,20 +122,30 @@ async def test_wherever_it_is_left_it_goes_on_and_comes_to_the_same(
         assert run.attempts == 2
         assert result_of(run) == result_of(unbroken)
         assert steps_of(events) == told  # each once, whatever ran twice
+        assert len(graph.steps) <= len(told) + 2  # it went on where it was, or a step before
 
 
-async def test_an_answer_that_goes_on_is_of_the_samples_that_were_told(
+async def test_a_run_whose_index_was_built_again_starts_over(
     store: Store, engine: SearchEngine
 ) -> None:
-    """Although nobody has named a seed."""
-    asked = AnswerContext.of(attributes=["gender"], k=6, samples=4, documents=3)
-    graph = Graph(build_answer_graph(engine, generator=KnownGenerator()), asked)
-    graph.leaves_after = 5
-    run, events = await whole(store, graph, "answer")
-    (told,) = (event.data["sampled"] for event in events if "sampled" in event.data)
-    assert run.result
-    answers = [{name: it[name] for name in ("ids", "samples")} for it in run.result["answers"]]
-    assert (run.attempts, answers) == (2, told)
+    graph = Graph(build_search_graph(engine, "feedback"))
+    unbroken, events = await whole(store, graph)
+    graph.leaves_after = 4
+    graph.steps.clear()
+
+    class Rebuilt(Graph):
+        async def __call__(self, run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
+            self.version = str(run.attempts)
+            async with aclosing(super().__call__(run, durable)) as happenings:
+                async for event in happenings:
+                    yield event
+
+    rebuilt = Rebuilt(graph.graph)
+    rebuilt.leaves_after = 4
+    run, again = await whole(store, rebuilt)
+    assert result_of(run) == result_of(unbroken)
+    assert rebuilt.steps[4:] == steps_of(events)
+    assert steps_of(again) == rebuilt.steps  # what was told before is told again, as it is new
 
 
 async def test_what_was_asked_twice_is_kept_twice_and_what_may_heal_is_not_kept(
