@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+import fairqr
 from fairqr.evaluation.collections.collection import Collection, load_collection
 from fairqr.evaluation.experiments.catalogue import read_experiment
 from fairqr.evaluation.experiments.running import cells_of, manifest_of
@@ -38,7 +39,9 @@ SYSTEMS: list[dict[str, Any]] = [
 ]
 
 
-def write_collection(folder: Path, *, keywords: bool = True) -> Collection:
+def write_collection(
+    folder: Path, *, keywords: bool = True, named: str = "Two dozen people"
+) -> Collection:
     """Write 48 people of four occupations, a quarter of them women and half without a place."""
     documents, qrels = [], dict[str, dict[str, int]]()
     for number in range(48):
@@ -57,7 +60,7 @@ def write_collection(folder: Path, *, keywords: bool = True) -> Collection:
     lines(folder / "topics.jsonl", topics)
     write_qrels(folder / "qrels.txt", qrels)
     (folder / "schema.yaml").write_text(SCHEMA)
-    (folder / "collection.yaml").write_text("title: Two dozen people\nnote: A note.\n")
+    (folder / "collection.yaml").write_text(yaml.safe_dump({"title": named, "note": "A note."}))
     return load_collection(folder)
 
 
@@ -126,6 +129,20 @@ def records_of(manifest: Manifest, collection: Collection) -> Iterator[SearchRec
                 target={"female": 0.4, "male": 0.6},
                 stop_reason="max_iterations" if refines else "not_refining",
             )
+
+
+def measured(
+    folder: Path,
+    change: Callable[[SearchRecord], SearchRecord | None] = lambda record: record,
+    named: str = "Two dozen people",
+    **changes: Any,
+) -> Any:
+    """Measure the small experiment, run in a folder, with its records changed or left out."""
+    collection = write_collection(folder / "collection", named=named)
+    manifest = manifest_for(collection, folder, **changes).model_copy(update={"started": "Then"})
+    records = map(change, records_of(manifest, collection))
+    fill(RunFolder(folder / "run"), manifest, filter(None, records))
+    return fairqr.load_experiment(folder / "run")
 
 
 def fill(store: RunFolder, manifest: Manifest, records: Iterable[SearchRecord]) -> None:
