@@ -1,4 +1,4 @@
-"""An audit of an index that fairqr did not make: it finds a planted lean, and survives kills."""
+"""An audit of an index that fairqr did not make: it finds a planted lean."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pytest
 
 from tests.integration.attached_people import Server, state
 from tests.integration.local_model import share_vectors
-from tests.integration.model_server import Command, Main
-from tests.patience import until
+from tests.integration.model_server import Main
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.usefixtures("clean_environment")]
 
@@ -92,12 +91,12 @@ def true_lean(server: Server) -> float:
     return sum(leans) / len(leans)
 
 
-def asked(inputs: Path, name: str, out: str, *, is_judged: bool = True) -> list[str]:
+def asked(inputs: Path, name: str, *, is_judged: bool = True) -> list[str]:
     qrels = ("--qrels", str(inputs / "qrels")) if is_judged else ()
     return [
         *("audit", "--corpus", str(inputs / f"{name}.yaml"), "--attribute", "gender"),
         *("--queries", str(inputs / "queries.tsv"), *qrels),
-        *("-k", str(K), "-o", str(inputs / out), "--depth", str(DEPTH)),
+        *("-k", str(K), "-o", str(inputs / "out"), "--depth", str(DEPTH)),
     ]
 
 
@@ -109,7 +108,7 @@ def found_in(inputs: Path) -> Any:
 
 def test_a_planted_lean_is_found_with_its_size(inputs: Path, server: Server, quick: Main) -> None:
     before = state(server, INDEX)
-    done = quick(*asked(inputs, "leaning", "out"), "--fail-if", "ranking_gap > 0.05", "--sure")
+    done = quick(*asked(inputs, "leaning"), "--fail-if", "ranking_gap > 0.05", "--sure")
     assert done.code == 3, done.stderr
     assert state(server, INDEX) == before
     _, female, male = found_in(inputs)
@@ -132,7 +131,7 @@ def test_what_is_planted_is_found_and_an_engine_without_a_lean_is_not_accused(
 ) -> None:
     # Of 60 queries the interval of the lean is 8 points wide, and by chance ends at 7 for men here.
     gate = ("--fail-if", "ranking_gap > 0.1", "--sure") if is_judged and name == "plain" else ()
-    arguments = (*asked(inputs, name, "out", is_judged=is_judged), *gate)
+    arguments = (*asked(inputs, name, is_judged=is_judged), *gate)
     share_vectors(minilm_cache)
     done = quick(*arguments, FAIRQR_CACHE_DIR=str(minilm_cache))
     assert done.code == 0, done.stderr
@@ -141,28 +140,3 @@ def test_what_is_planted_is_found_and_an_engine_without_a_lean_is_not_accused(
     assert female["verdict"] == (verdict or "cannot_tell")
     assert verdict or male["verdict"] == "cannot_tell"
     assert verdict or "fair" not in done.stdout.split("report:")[0].lower()
-
-
-def test_a_killed_audit_goes_on_and_asks_nothing_twice(
-    inputs: Path, quick: Main, command: Command
-) -> None:
-    lines = inputs / "killed/raw/observations.jsonl"
-    slowly = ("--rate", "20", "--concurrency", "2")
-    with command.start(*asked(inputs, "leaning", "killed"), *slowly) as child:
-        until(
-            lambda: child.poll() is not None or (lines.exists() and len(lines.read_bytes()) > 9e3)
-        )
-        child.kill()
-    kept = lines.read_bytes().splitlines(keepends=True)
-    kept = [line for line in kept if line.endswith(b"\n")]
-    assert 1 < len(kept) < ASKED
-    with lines.open("ab") as stream:
-        stream.write(b'{"query": "half')
-    done = quick(*asked(inputs, "leaning", "killed"))
-    assert done.code == 0, done.stderr
-    assert f"{ASKED - len(kept)} queries for" in done.stderr
-    assert not lines.read_bytes().count(b"half")
-    assert len(whole := lines.read_bytes().splitlines(keepends=True)) == ASKED
-    assert {*kept} < {*whole}, "nothing was asked again"
-    assert quick(*asked(inputs, "leaning", "once")).code == 0
-    assert (inputs / "killed/audit.json").read_bytes() == (inputs / "once/audit.json").read_bytes()

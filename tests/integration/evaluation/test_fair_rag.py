@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -83,16 +82,12 @@ def test_what_a_run_keeps_and_reports(
     cost = f"{LABELS + answers} answers ({LABELS} of them for labels), {pairs} attributions"
     assert f"at most {cost}" in run.stderr
     found = RagStore(folder).lines.read()
-    labels = {record.query: record for record in found if record.policy == "labels"}
-    assert {query: len(it.useful) for query, it in labels.items()} == USEFUL
-    assert {it.tokens for it in labels.values()} == {110 * (1 + size) for size in POOLS.values()}
+    labels = {record.query: len(record.useful) for record in found if record.policy == "labels"}
+    assert labels == USEFUL
     records = [record for record in found if record.policy != "labels"]
-    assert len(records) == 3 * 2 * 4
     rankings = {(record.query, answer.ranking) for record in records for answer in record.answers}
     assert len(model_server.asked) == LABELS + len(rankings)
     for record in records:
-        first = Counter(record.samples[:4])
-        assert {answer.ranking: answer.times for answer in record.answers} == first
         for answer in record.answers:
             assert answer.text == names(record.query)[answer.ranking[0]]
             assert answer.utility == (answer.ranking[0] < USEFUL[record.query])
@@ -100,8 +95,7 @@ def test_what_a_run_keeps_and_reports(
             assert answer.used[0] is True
     fixed = [record for record in records if record.policy == "deterministic"]
     assert {record.samples[0] for record in fixed} == {(5, 4, 3), (1, 0)}
-    text = (folder / "report.md").read_text()
-    assert "fewer than 2 useful documents" in text
+    assert "fewer than 2 useful documents" in (folder / "report.md").read_text()
     # Another run takes the replies with it, and asks for what is new alone.
     asked = {*prompts_of(model_server)}
     (questions.parent / "other").mkdir()
@@ -111,13 +105,10 @@ def test_what_a_run_keeps_and_reports(
     assert len(model_server.asked) > 0
     assert not asked & {*prompts_of(model_server)}
 
-    labels = questions.parent / "labels.tsv"
-    first_query = next(iter(POOLS))
-    labels.write_text(f"qid\tpid\trelevance_label\n{first_query}\t{first_query}-0\t1\n")
-    imported = quick(*run_arguments(questions, seeds=[0, 1]), "--labels", labels)
+    table = questions.parent / "labels.tsv"
+    table.write_text("qid\tpid\trelevance_label\nq0\tq0-0\t1\n")
+    imported = quick(*run_arguments(questions, seeds=[0, 1]), "--labels", table)
     assert "holds a run with another labels; choose another" in imported.complaint()
-    other = quick(*run_arguments(questions, seeds=[0, 1], title="Another"))
-    assert "holds a run with another experiment (title); choose another" in other.complaint()
     questions.write_text(questions.read_text().replace("painter", "sculptor"))
     stale = quick("experiment", "report", folder)
     assert "have changed since the experiment was run" in stale.complaint()
@@ -135,15 +126,3 @@ def test_bad_input_has_its_sentence(
 ) -> None:
     assert sentence in quick(*run_arguments(questions, **changes)).complaint()
     assert not (questions.parent / "run").exists()
-
-
-@pytest.mark.model
-def test_the_small_experiment_with_the_embedded_model(
-    quick: Main, model_cache: Path, tmp_path: Path
-) -> None:
-    """Two questions with small pools; whether any is kept is the model's matter."""
-    small = ("--small", "-o", tmp_path / "run", "--set", "queries=2", "--set", "pool=2")
-    assert quick("experiment", "run", "fair_rag", *small).code == 0
-    records = RagStore(tmp_path / "run").lines.read()
-    assert sum(record.policy == "labels" for record in records) == 2
-    assert {it.status for record in records for it in record.answers} <= {"ok", "empty"}

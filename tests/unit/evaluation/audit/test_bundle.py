@@ -62,10 +62,6 @@ def replaced(name: str, changed: Callable[[bytes], bytes]) -> Forge:
     return lambda folder: (folder / name).write_bytes(changed((folder / name).read_bytes()))
 
 
-def removed(name: str) -> Forge:
-    return lambda folder: (folder / name).unlink()
-
-
 def added(name: str) -> Forge:
     def add(folder: Path) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -126,61 +122,97 @@ def test_any_changed_missing_or_added_file_shows(audit: tuple[AuditFolder, str])
         path.unlink()
 
 
+@pytest.fixture(scope="module")
+def again(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What follows from the observations."""
+    made = tmp_path_factory.mktemp("again")
+    make_again(whole, made)
+    return made
+
+
+FOLLOWING = ("audit.json", "results.csv", "queries.csv", "report.md", "report.html")
+
+
+@pytest.mark.parametrize("name", [*FOLLOWING, "figures/exposure.svg"])
+def test_another_word_or_number_shows_although_its_hashes_fit(
+    audit: tuple[AuditFolder, str], again: Path, name: str
+) -> None:
+    """Wherever in the file."""
+    folder, digest = audit
+    path = folder.folder / name
+    whole = path.read_text()
+    places = [found.start() for found in re.finditer(r"\w+", whole)]
+    for place in places[:: len(places) // 7]:
+        path.write_text(f"{whole[:place]}9{whole[place:]}")
+        mend(folder.folder)
+        assert verify(folder).problems == ()
+        assert verify(folder, digest).problems[0].startswith("The digest of the audit is ")
+        told, *_ = verify(folder, make_again=copying(again)).problems
+        assert told.startswith(f"{name}, line "), place
+    path.unlink()
+    mend(folder.folder)
+    assert verify(folder, make_again=copying(again)).problems == (f"The file {name} is missing.",)
+
+
+def copying(made: Path) -> Callable[[Path, Path], object]:
+    return lambda _, into: shutil.copytree(made, into, dirs_exist_ok=True)
+
+
 AGAIN = "The figures cannot be computed again: "
-EXTRA = ("notes.html", "raw/more.jsonl", ".hidden")
-FORGERIES: dict[str, list[Forge]] = {
-    "audit.json, line ": [
-        rewrite(OBSERVATIONS, r'("relevance":\[)[\d.]+', r"\g<1>0.0"),
-        rewrite("audit.json", r'"value": 0\.[1-8]', '"value": 0.9'),
-        lambda it: mend(it, lambda data: data["spec"].update(k=5)),
-    ],
-    "results.csv, line ": [rewrite("results.csv", r",0\.[1-8]", ",0.9")],
-    "queries.csv, line ": [rewrite("queries.csv", "people of town 8", "people of town 9")],
-    "report.md, line ": [rewrite("report.md", "of the exposure", "of all the exposure")],
-    "report.html, line ": [
-        rewrite("report.html", "of the exposure", "of all of it"),
-        replaced("raw/titles.json", lambda it: it.replace(b"Title", b"Name")),
-        lambda it: mend(it, lambda data: data.update(layout="dsa")),
-    ],
-    "figures/exposure.svg, line ": [rewrite("figures/exposure.svg", "width", "height")],
-    "The file audit.json is missing.": [removed("audit.json")],
-    "The file report.html is missing.": [removed("report.html")],
-    **{f"The file {name} is none that follows from raw/.": [added(name)] for name in EXTRA},
-    f"{AGAIN}raw/queries.json has other": [
-        rewrite("raw/queries.json", r'"weight":1\.0', '"weight":2.5'),
-        rewrite("raw/queries.json", "town 1", "town 9"),
-    ],
-    f"{AGAIN}raw/ has an answer to a query that was not asked": [
-        replaced(OBSERVATIONS, lambda it: it.splitlines(True)[0].replace(b'"q1"', b'"q0"') + it)
-    ],
-    AGAIN: [
-        removed("raw/queries.json"),
-        *(
-            replaced(OBSERVATIONS, changed)
-            for changed in (
-                lambda it: b"\x1f\x8b packed",
-                lambda it: it[:-9],
-                lambda it: it[:30] + b"\0\0\0" + it[33:],
-                lambda it: b"{}\n",
-                lambda it: b'{"query": "\xff"}\n',
-                lambda it: b"[" * 100_000 + b"\n",
-            )
-        ),
-    ],
-}
+FORGERIES: list[tuple[str, Forge]] = [
+    ("audit.json, line ", rewrite(OBSERVATIONS, r'("relevance":\[)[\d.]+', r"\g<1>0.0")),
+    ("audit.json, line ", lambda it: mend(it, lambda data: data["spec"].update(k=5))),
+    ("report.html, line ", rewrite("raw/titles.json", "Title", "Name")),
+    ("report.html, line ", lambda it: mend(it, lambda data: data.update(layout="dsa"))),
+    *(
+        (f"The file {name} is none that follows from raw/.", added(name))
+        for name in ("notes.html", "raw/more.jsonl", ".hidden")
+    ),
+    (
+        f"{AGAIN}raw/queries.json has other",
+        rewrite("raw/queries.json", r'"weight":1\.0', '"weight":2'),
+    ),
+    (f"{AGAIN}raw/queries.json has other", rewrite("raw/queries.json", "town 1", "town 9")),
+    (
+        f"{AGAIN}raw/ has an answer to a query that was not asked",
+        replaced(OBSERVATIONS, lambda it: it.splitlines(True)[0].replace(b'"q1"', b'"q0"') + it),
+    ),
+    (AGAIN, lambda folder: (folder / "raw/queries.json").unlink()),
+    *(
+        (AGAIN, replaced(OBSERVATIONS, changed))
+        for changed in (
+            lambda it: it[:-9],
+            lambda it: b"{}\n",
+            lambda it: b'{"query": "\xff"}\n',
+            lambda it: b"[" * 100_000 + b"\n",
+        )
+    ),
+    # What is said of a document does not fit what is said of others.
+    *(
+        (AGAIN, rewrite(OBSERVATIONS, *changed))
+        for changed in (
+            ('"status":"ok"', '"status":"empty"'),
+            (r'"ids":\[("d\d+"),', r'"ids":[\1,\1,'),
+            (r'"relevance":\[[\d.]+', '"relevance":[1.5'),
+            (r'"relevance":\[[\d.]+,', '"relevance":['),
+            (r'"rows":\[\d', '"rows":[9'),
+            (r'"rows":\[\d,', '"rows":['),
+            (r'"patterns":\[\[[\d.]+', '"patterns":[[2'),
+            (r'"patterns":\[\[[\d.]+', '"patterns":[[NaN'),
+            (r'"patterns":\[\[[\d.]+,', '"patterns":[['),
+        )
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("told", "forge"), [(told, forge) for told, of in FORGERIES.items() for forge in of]
-)
+@pytest.mark.parametrize(("told", "forge"), FORGERIES)
 def test_a_forgery_shows_although_its_hashes_fit(
     audit: tuple[AuditFolder, str], told: str, forge: Forge
 ) -> None:
-    folder, digest = audit
+    folder, _ = audit
     forge(folder.folder)
     mend(folder.folder)
     assert verify(folder).problems == ()
-    assert verify(folder, digest).problems[0].startswith("The digest of the audit is ")
     problems = verify(folder, make_again=make_again).problems
     assert any(it.startswith(told) for it in problems), problems
 
@@ -211,11 +243,9 @@ PICTURE = '<svg width="3.5pt"><path d="M 0 1"/><text x="1">70%</text></svg>'
         ("t.json", TABLE, "lean,p\n0.10000000001,0\n1234567,yes\n", None),
         ("t.json", TABLE, "lean,p\n0.1000004,0\n1234567,yes\n", (2, "0.1", "0.1000004")),
         ("t.md", TABLE, "lean,p\n0.1000004,0\n1234567,yes\n", (2, "0.1", "0.1000004")),
-        ("t.md", TABLE, "lean,p\n0.10,0\n1234567,yes\n", (2, "0.1", "0.10")),
         ("t.md", TABLE, "lean,p\n0.1,0\n1234567,yes", (3, "", "")),
         ("t.csv", TABLE, "lean,p\n0.2,0\n1234567,yes\n", (2, "0.1", "0.2")),
         ("t.csv", TABLE, "lean,p\n0.1,0\n1234568,yes\n", (3, "1234567", "1234568")),
-        ("t.csv", TABLE, "lean,p\n0.1,0\n1234567,no\n", (3, "yes", "no")),
         ("t.csv", TABLE, "lean,p\n0.1,0,2\n1234567,yes\n", (2, "", ",")),
         ("t.csv", TABLE, "lean,p\n0.1,0\n", (3, "1234567", "")),
         # Another version of matplotlib draws other lines, and hides no forged words.
@@ -249,27 +279,24 @@ def test_rounding_of_another_machine_is_no_tampering_and_another_matplotlib_hide
     assert any(it.startswith(said) for it in found.unchecked) == (name == "t.html")
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        *(({"files": {it: "0" * 64}}, f"file {it} is missing") for it in ("../a", "/etc/passwd")),
-        ({"files": {}}, "was added"),
+def test_a_manifest_that_was_written_by_somebody_else(audit: tuple[AuditFolder, str]) -> None:
+    folder, digest = audit
+    path = folder.folder / MANIFEST
+    whole = json.loads(path.read_text())
+    for change, told in (
+        ({"files": {"../a": "0" * 64}}, "The file ../a is missing."),
+        ({"files": {"/etc/passwd": "0" * 64}}, "The file /etc/passwd is missing."),
         ({"finished": ""}, "The audit is not finished; run it again."),
         ({"format": 2}, "another version (at format)"),
         ({"strange": 2}, "another version (at strange)"),
-    ],
-)
-def test_a_manifest_that_was_written_by_somebody_else(
-    audit: tuple[AuditFolder, str], change: dict[str, Any], told: str
-) -> None:
-    folder, digest = audit
-    replaced(MANIFEST, lambda it: json.dumps(json.loads(it) | change).encode())(folder.folder)
-    assert verify(folder, digest, make_again).problems[0].startswith("The digest of the audit is ")
-    try:
-        problems = verify(folder, make_again=make_again).problems
-    except InputError as error:
-        problems = (str(error),)
-    assert any(told in it for it in problems)
+    ):
+        path.write_text(json.dumps(whole | change))
+        assert verify(folder, digest).problems[0].startswith("The digest of the audit is ")
+        try:
+            problems = verify(folder, make_again=make_again).problems
+        except InputError as error:
+            problems = (str(error),)
+        assert any(told in it for it in problems)
 
 
 def test_raw_files_are_for_their_owner_alone_and_only_a_whole_audit_is_sealed(

@@ -14,7 +14,6 @@ import pytest
 from langchain_core.documents import Document as LangChainDocument
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
-from pydantic import ValidationError
 
 from fairqr.base.errors import IndexUnavailableError, InputError, QueryError, SourceError
 from fairqr.evaluation.audit import running
@@ -426,37 +425,3 @@ async def test_an_id_that_is_refused_costs_no_other_document(physics: TantivyEng
     wanted = [("ok", ("w00",), 0), ("ok", ("w01",), 1), ("ok", ("w02",), 0)]
     assert [(it.status, it.others, it.hidden) for it in found] == wanted
     assert len(refusing.searches) == 1 + (LOOKED_UP - 1) + len(queries)
-
-
-WHOLE: dict[str, Any] = {
-    "query": "q1",
-    "status": "ok",
-    "ids": ("a", "b"),
-    "others": ("c",),
-    "relevance": (0.5, 0.0, 1.0),
-    "groups": {"gender": {"patterns": [[1.0, 0.0], [0.5, 0.5]], "rows": [0, 1, 0]}},
-}
-
-
-def labelled(patterns: Any, *rows: int) -> Any:
-    return {"gender": {"patterns": patterns, "rows": [*rows]}}
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "words"),
-    [
-        ("status", ["empty"], "the status is 'empty' with 2 ids"),
-        ("ids", [()], "the status is 'ok' with 0 ids"),
-        ("others", [("a",), ("c", "c")], "has an id twice"),
-        ("relevance", [(0.5, 0.5), (0.5, 0.5, 1.5)], "one number from 0 to 1"),
-        ("groups", [labelled([[1]], *it) for it in ((0, 0), (0, 0, 1), (0, 0, -1))], "of the pool"),
-        ("groups", [labelled([[2]], 0, 0, 0), labelled([[1], [0, 1]], 0, 0, 1)], "not shares"),
-        ("groups", [labelled([[1, float("nan")]], 0, 0, 0)], "finite number"),
-    ],
-)
-def test_what_does_not_fit_together_is_refused(
-    name: str, values: Sequence[Any], words: str
-) -> None:
-    for value in values:
-        with pytest.raises(ValidationError, match=words):
-            Observation.model_validate({**WHOLE, name: value})

@@ -1,4 +1,4 @@
-"""The targets against the track's rule written out over dictionaries, and against each other."""
+"""Labels and targets of collections: from the corpus, by hand, and by the track's rule in loops."""
 
 from __future__ import annotations
 
@@ -10,9 +10,96 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fairqr.evaluation.collections.labels import with_unknown
-from fairqr.evaluation.collections.query_targets import trec_target
+from fairqr.base.errors import TargetError, UnknownAttributeError
+from fairqr.evaluation.collections.collection import Collection
+from fairqr.evaluation.collections.finding import find_collection, import_collection
+from fairqr.evaluation.collections.labels import Groups, scan_corpus, with_unknown
+from fairqr.evaluation.collections.query_targets import query_targets, trec_target
 from fairqr.retrieval.fairness.exposure import FloatArray, normalise
+from tests.unit.evaluation.collections.official import write_2022
+
+
+@pytest.fixture(scope="module")
+def fair22(tmp_path_factory: pytest.TempPathFactory) -> Collection:
+    """With all dimensions of the track."""
+    folder = tmp_path_factory.mktemp("fair22")
+    import_collection("trec-fair-2022-all", [write_2022(folder / "raw")], "x", data=folder)
+    return find_collection("x", "train", data=folder)
+
+
+@pytest.fixture(scope="module")
+def labels(fair22: Collection) -> Groups:
+    return scan_corpus(fair22.corpus, fair22.relevant_documents())
+
+
+def shares_of(collection: Collection, labels: Groups, name: str, topic: str) -> dict[str, float]:
+    found = query_targets(collection, labels, name)
+    shares = dict(zip(found.dimension.groups, found.targets[topic].tolist(), strict=True))
+    assert sum(shares.values()) == pytest.approx(1)
+    return shares
+
+
+def test_a_scan_keeps_what_was_asked_for(fair22: Collection) -> None:
+    """The unknown is explicit, labels are shared out, and what is not there is all zeros."""
+    told: list[int] = []
+    scan = scan_corpus(fair22.corpus, ["39", "12", "999"], progress=told.append)
+    assert (scan.documents, told) == (4, [4])
+    assert scan.known(["39", "999"]) == ["39"]
+    gender = scan.memberships("gender", ["39", "999", "12"], "group")
+    np.testing.assert_allclose(gender, [[0.5, 0.5, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]])
+    assert scan.memberships("gender", ["39"]).shape == (1, 3)
+    assert scan.memberships("source_geography", ["39"], "group")[0, -1] == 0.25
+    # Of four documents one is a woman, one half a woman and half a man, one neither, one unknown.
+    np.testing.assert_allclose(scan.shares["gender"], [1.5 / 4, 0.5 / 4, 1 / 4, 1 / 4])
+    with pytest.raises(UnknownAttributeError):
+        scan.memberships("colour", ["12"])
+    assert scan_corpus(fair22.corpus, []).memberships("gender", ["12"]).tolist() == [[0] * 3]
+
+
+def test_the_tracks_targets(fair22: Collection, labels: Groups) -> None:
+    """Topic 84 has a woman, a person of another gender, and a page that is not there.
+
+    Topic 265: one page half woman, half man, and one of which nothing is known.
+    """
+    wanted = {"female": 0.4975, "male": 0.2475, "non-binary": 0.255, "unknown": 0}
+    assert shares_of(fair22, labels, "gender", "84") == pytest.approx(wanted)
+    both = 0.125 + 0.12375
+    wanted = {"female": both, "male": both, "non-binary": 0.0025, "unknown": 0.5}
+    assert shares_of(fair22, labels, "gender", "265") == pytest.approx(wanted)
+
+
+def test_targets_of_a_product_name_their_cells(fair22: Collection, labels: Groups) -> None:
+    """The partly unknown are cells of their own, in the order of the dimension's groups."""
+    named = shares_of(fair22, labels, "gender×geography", "265")
+    assert named["unknown × unknown"] == pytest.approx(0.5)
+    # Half of the known half by the page, Oceania two thirds of it; half by the populations.
+    oceania = 0.0053481371
+    assert named["female × Oceania"] == pytest.approx(0.25 / 3 + 0.25 * 0.495 * oceania, rel=1e-6)
+    # Of the two pages of topic 84 one has no region, and no other gender: a block of its own.
+    other = shares_of(fair22, labels, "gender×geography", "84")
+    assert other["non-binary × unknown"] == pytest.approx(0.25 + 0.25 * 0.01)
+    assert other["male × unknown"] == pytest.approx(0.25 * 0.495)
+    # And the exposure is measured in the same cells.
+    dimension = query_targets(fair22, labels, "gender×geography").dimension
+    members = labels.in_dimension(dimension, ["307", "999"])
+    assert members.shape == (2, len(dimension.groups))
+    assert members[0, dimension.groups.index("non-binary × unknown")] == 1
+    assert not members[1].any()
+
+
+def test_the_other_dimensions_have_no_population(fair22: Collection, labels: Groups) -> None:
+    """The track's own target keeps the relevant documents' shares; others need a population."""
+    others = list(fair22.corpus.schema.attributes)[3:]
+    assert others == ["occupation", "alphabet", "age", "popularity", "languages"]
+    # Of the two pages of the topic one is a writer's and a juggler's, and one of nobody.
+    shares = shares_of(fair22, labels, "occupation", "84")
+    assert {group: it for group, it in shares.items() if it} == {"writer": 0.25, "unknown": 0.75}
+    assert len(shares_of(fair22, labels, "gender×languages", "84")) == 4 * 4
+    with pytest.raises(TargetError, match="no population for 'occupation'"):
+        query_targets(fair22, labels, "occupation", "relevance:0.5,population:0.5")
+    with pytest.raises(UnknownAttributeError):
+        query_targets(fair22, labels, "gender×colour")
+
 
 shares = st.floats(0, 1, allow_nan=False).map(lambda share: round(share, 6))
 

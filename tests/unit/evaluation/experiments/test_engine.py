@@ -1,17 +1,29 @@
-"""The engine: each task once, and what is away is not done, and is asked again."""
+"""The engine and its folder: each task once; what a kill, a change or a stranger's file does."""
 
 from __future__ import annotations
 
+import asyncio
+import datetime
+import math
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import fairqr
 from fairqr.agents.models.cache import surroundings
 from fairqr.base.errors import FairqrError, IndexUnavailableError, InputError, ModelError
+from fairqr.evaluation.collections.collection import Collection, load_collection
 from fairqr.evaluation.experiments.engine import GIVE_UP, Done, check_answered, run_tasks
-from fairqr.evaluation.experiments.folder import Lines, Record
+from fairqr.evaluation.experiments.folder import Lines, Record, file_name
+from fairqr.evaluation.experiments.specification import Manifest, RunFolder
+from fairqr.evaluation.experiments.workers import RunOptions, Tools
+from fairqr.prompts.library import PromptLibrary
+from tests.unit.evaluation.experiments.small import fill, manifest_for, records_of
 from tests.unit.evaluation.watching import Watcher
 
 SLOW, MANY = ModelError("timeout", "Slow."), ModelError("rate_limited", "Too many.")
@@ -161,3 +173,151 @@ async def test_a_question_counts_once_it_is_answered(lines: Lines[Note]) -> None
     ]
     assert counted == [1, 2, 5, 6, 7, 7, 7, 7, 7, 7, 7, 9, 10]
     assert model.watcher.steps == 12
+
+
+@pytest.fixture
+def manifest(collection: Collection, tmp_path: Path) -> Manifest:
+    return manifest_for(collection, tmp_path)
+
+
+@pytest.fixture
+def store(manifest: Manifest, collection: Collection, tmp_path: Path) -> RunFolder:
+    found = RunFolder(tmp_path / "run")
+    fill(found, manifest, records_of(manifest, collection))
+    return found
+
+
+def test_a_kill_at_any_byte_loses_no_more_than_the_search_it_hit(store: RunFolder) -> None:
+    """Cut anywhere in the last two lines: whole lines stay, and writing goes on behind them."""
+    path, written = store.lines.path, store.lines.read()
+    whole = path.read_bytes()
+    last, one = (len(line) for line in whole.splitlines(keepends=True)[-2:])
+    for cut in range(len(whole) - last - one, len(whole)):
+        path.write_bytes(whole[:cut])
+        kept = whole[:cut].count(b"\n")
+        assert store.lines.read() == written[:kept]
+        with store.lines.writing():
+            for record in written[kept:]:
+                store.lines.add(record)
+        assert path.read_bytes() == whole
+
+
+class _Value(Record):
+    keys = ("name",)
+
+    name: str
+    value: float | str | None
+
+
+def test_any_value_comes_back_from_its_line(tmp_path: Path) -> None:
+    texts = ("line\u2028break", "\x85", 'quo"te', "naïve 物理", "\x00")
+    values = [None, 0.1, 1e-7, 1e300, math.inf, -math.inf, math.nan, *texts]
+    lines = Lines(tmp_path / "values.jsonl", _Value)
+    with lines.writing():
+        for value in values:
+            lines.add(_Value(name=repr(value), value=value))
+    assert [repr(it.value) for it in lines.read()] == [*map(repr, values)]
+
+
+def test_a_run_goes_on_only_with_what_it_was_begun_with(
+    store: RunFolder, manifest: Manifest, collection: Collection, tmp_path: Path
+) -> None:
+    """Each change that would mix two experiments in one folder is refused, and says which."""
+    fingerprints = {**manifest.fingerprints, "qrels.txt": "0"}
+    other = manifest.model_copy(update={"fingerprints": fingerprints})
+    others = {r"fingerprints \(qrels\.txt\)": other}
+    for name, value in {"k": 6, "judge": "uniform:1", "topics": 2}.items():
+        others[rf"experiment \({name}\)"] = manifest_for(collection, tmp_path, **{name: value})
+    schema = collection.folder / "schema.yaml"
+    schema.write_text(
+        schema.read_text().replace("female: 0.5, male: 0.5", "female: 0.4, male: 0.6")
+    )
+    others[r"fingerprints \(corpus\)"] = manifest_for(load_collection(collection.folder), tmp_path)
+    for told, other in others.items():
+        with pytest.raises(InputError, match=f"holds a run with another {told}; choose another"):
+            store.begin(other)
+
+
+def test_a_run_goes_on_with_settings_that_json_writes_otherwise_and_with_other_versions(
+    collection: Collection, tmp_path: Path
+) -> None:
+    """A date of YAML comes back from the manifest as something else; versions are noted."""
+    dated = {"options": {"day": datetime.date(2026, 1, 1)}}
+    systems = [{"name": "BM25", "method": "plain", "train": dated}]
+    manifest, store = (
+        manifest_for(collection, tmp_path, systems=systems),
+        RunFolder(tmp_path / "odd"),
+    )
+    store.begin(manifest)
+    assert store.manifest() != manifest
+    newer = manifest.model_copy(update={"versions": {**manifest.versions, "numpy": "99.0"}})
+    went_on = store.begin(newer)
+    assert went_on.versions["numpy"] == f"{manifest.versions['numpy']}, then 99.0"
+    assert store.begin(newer) == store.manifest() == went_on
+
+
+def test_only_other_files_keep_a_folder_from_being_used(manifest: Manifest, tmp_path: Path) -> None:
+    """What a kill at the beginning leaves is none."""
+    store = RunFolder(tmp_path / "run")
+    with store.locked():
+        (store.folder / ".experiment.json.0123456789abcdef").write_text("{")
+        assert store.begin(manifest) == manifest
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(InputError, match="is not empty and has no experiment; choose another"):
+        RunFolder(tmp_path).begin(manifest)
+    assert (tmp_path / "thesis.tex").read_text() == "precious"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 1}', '{"format": 1, "strange": 2}'])
+def test_a_damaged_manifest(tmp_path: Path, content: str) -> None:
+    if content:
+        (tmp_path / "experiment.json").write_text(content)
+    told = r"is damaged or of another version(;| \(at \w)" if content else "holds no experiment"
+    with pytest.raises(InputError, match=told):
+        fairqr.load_experiment(tmp_path)
+
+
+def test_a_damaged_line_in_the_middle_is_told(store: RunFolder) -> None:
+    lines = store.lines.path.read_text().splitlines(keepends=True)
+    store.lines.path.write_text("".join([*lines[:2], lines[2][:40] + "\n", *lines[3:]]))
+    with pytest.raises(InputError, match="line 3, is damaged or of another version; remove"):
+        store.lines.read()
+
+
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=80)
+
+
+@given(st.lists(names, min_size=1, max_size=3), st.lists(names, min_size=1, max_size=3))
+def test_names_of_files_are_safe_and_tell_all_apart(ours: list[str], others: list[str]) -> None:
+    name = file_name(*ours)
+    assert len(name.encode()) <= 150
+    assert not set(name) & set("/\\\0 \n'\"<>&*?:")
+    assert (name == file_name(*others)) == (ours == others)
+
+
+@pytest.mark.parametrize("text", ["4", "ray://host", "ray://user:secret@host:1", "http://h:1"])
+async def test_workers_that_are_none(text: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="Workers are ray://local or ray://HOST:PORT, not '"):
+        async with RunOptions(tmp_path, workers=text).tools(tmp_path / "replies.sqlite"):
+            pass
+
+
+async def test_a_worker_opens_each_thing_once_and_closes_the_one_before() -> None:
+    tools, notes = Tools(PromptLibrary()), list[str]()
+
+    async def use(place: str, name: str) -> Any:
+        async def close() -> None:
+            notes.append(f"{name} closed")
+
+        async def opening() -> Any:
+            await asyncio.sleep(0)
+            notes.append(f"{place} {name}")
+            return SimpleNamespace(name=name, aclose=close)
+
+        return (await tools.keep(place, name, opening)).name
+
+    assert await asyncio.gather(*(use("model", "a") for _ in range(3))) == ["a"] * 3
+    assert [await use(*it) for it in (("index", "b"), ("model", "c"), ("model", "a"))] == [*"bca"]
+    assert notes == ["model a", "index b", "a closed", "model c", "c closed", "model a"]
+    await tools.aclose()
+    assert sorted(notes[6:]) == ["a closed", "b closed"]

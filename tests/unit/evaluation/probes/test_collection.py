@@ -94,28 +94,31 @@ def test_items_have_what_rankers_read(tmp_path: Path) -> None:
     assert len({item.id for item in items}) == len(items) == 6 + 6 + 10 + 10
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_others(tmp_path: Path) -> None:
-    """Nothing but the seed decides; neither time nor place nor the hash of a text."""
+@pytest.mark.parametrize("order", ["shuffled", "discriminatory"])
+def test_a_draw_depends_on_seed_topic_and_candidates_alone(tmp_path: Path, order: str) -> None:
+    """Nor do other topics or their order change a list; a discriminatory one goes cell by cell."""
     collection = people(tmp_path)
-    first, again, other = (draw(collection, size=8, seed=seed) for seed in (5, 5, 6))
+    how: dict[str, Any] = {"size": 8, "order": order}
+    first, again, other = (draw(collection, seed=seed, **how) for seed in (5, 5, 6))
     assert first.text == again.text
     assert first.queries != other.queries
-
-
-def test_other_queries_change_no_draw(tmp_path: Path) -> None:
-    """Neither how many are asked for, nor their order; a new topic changes no relevant cell."""
-    collection = people(tmp_path / "three")
-    whole = by_id(collection, size=8)
-    assert by_id(collection, size=8, queries=1) == {"a": whole["a"]}
+    whole = by_id(collection, **how)
+    assert by_id(collection, queries=1, **how) == {"a": whole["a"]}
     turned = dataclasses.replace(collection, topics=collection.topics[::-1])
-    assert by_id(turned, size=8) == whole
-    assert list(by_id(turned, size=8, queries=2)) == ["c", "b"]
+    assert by_id(turned, **how) == whole
+    assert list(by_id(turned, queries=2, **how)) == ["c", "b"]
     fewer = dataclasses.replace(
         collection, topics=collection.topics[:2], qrels={t: collection.qrels[t] for t in "ab"}
     )
-    for id_, query in by_id(fewer, size=8).items():
+    for id_, query in by_id(fewer, **how).items():
         for cell in CELLS[:2]:
             assert {*query.of_cell(cell)} == {*whole[id_].of_cell(cell)}
+    places = [[CELLS.index(it.cell) for it in query.items] for query in whole.values()]
+    is_sorted = all(one <= other for it in places for one, other in itertools.pairwise(it))
+    assert is_sorted == (order == "discriminatory")
+    # The order is not that in which items were drawn.
+    orders = by_id(people(tmp_path / "more", each=10), size=40, order=order).values()
+    assert len({tuple(it.id[1:] for it in query.items) for query in orders}) == 3
 
 
 def test_each_document_is_drawn_equally_often(tmp_path: Path) -> None:
@@ -128,20 +131,6 @@ def test_each_document_is_drawn_equally_often(tmp_path: Path) -> None:
     # Each of the 15 pairs 40 times, within five standard deviations (6.1).
     assert len(pairs) == 15
     assert all(abs(count - 40) < 31 for count in pairs.values())
-
-
-@pytest.mark.parametrize("order", ["shuffled", "discriminatory"])
-def test_an_order_is_decided_by_seed_and_query(tmp_path: Path, order: str) -> None:
-    """Not by how items were drawn; the discriminatory one has one cell after the other."""
-    collection = people(tmp_path, each=10)
-    found = by_id(collection, size=40, order=order)
-    turned = dataclasses.replace(collection, topics=collection.topics[::-1])
-    assert by_id(turned, size=40, order=order) == found
-    assert by_id(collection, size=40, order=order, seed=1)["a"].items != found["a"].items
-    places = {id_: [CELLS.index(it.cell) for it in query.items] for id_, query in found.items()}
-    is_sorted = all(one <= other for it in places.values() for one, other in itertools.pairwise(it))
-    assert is_sorted == (order == "discriminatory")
-    assert len({tuple(it.id[1:] for it in query.items) for query in found.values()}) == 3
 
 
 def opened(folder: Path, **changes: Any) -> tuple[list[str], list[str]]:

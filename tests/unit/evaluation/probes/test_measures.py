@@ -225,24 +225,16 @@ def test_pairs_are_counted_by_kind_and_together(tmp_path: Path) -> None:
     assert lines[1].startswith('"notables, gender",openai:fake,relevant,protected,1.0,,,26,26')
 
 
-def test_all_verdicts_on_a_collection_are_one_family(tmp_path: Path) -> None:
-    """On groups and on relevance; no entry claims a lean that does not hold."""
-    says = {
-        "leans": made.leaning,
-        "looks": made.prefers(made.FIRST),
-        "fails": made.prefers(("refused", "both")),
-    }
-    few = compared(tmp_path / "few", says).figures
-    verdicts = ("favours_protected", "position_decides", "failed")
-    assert few.verdict.tolist() == [verdict for verdict in verdicts for _ in range(3)]
-    # p over queries is 2 of 2⁸, and three rows have one.
-    assert few.p_holm[:3].tolist() == pytest.approx([3 * 2 / 2**8] * 3)
-    beside = compared(tmp_path / "beside", {"leans": made.leaning}, relevance_pairs=4).figures
-    assert beside.p_holm.tolist() == pytest.approx([4 * 2 / 2**8] * 4)
-    many = compared(tmp_path / "many", {f"leans {it}": made.leaning for it in range(4)}).figures
-    assert many.p_holm.tolist() == pytest.approx([12 * 2 / 2**8] * 12)
-    assert set(many.verdict) == {"too_few"}
-    assert many.lean.isna().all()
+@pytest.mark.parametrize(("models", "verdict"), [(1, "favours_protected"), (4, "too_few")])
+def test_all_verdicts_on_a_collection_are_one_family(
+    tmp_path: Path, models: int, verdict: str
+) -> None:
+    """No entry claims a lean that does not hold; p over queries is 2 of 2⁸, in three rows each."""
+    says = {f"leans {number}": made.leaning for number in range(models)}
+    figures = compared(tmp_path, says).figures
+    assert figures.p_holm.tolist() == pytest.approx([3 * models * 2 / 2**8] * 3 * models)
+    assert set(figures.verdict) == {verdict}
+    assert figures.lean.isna().all() == (verdict == "too_few")
 
 
 # --- what a tuning changed ------------------------------------------------------------------------
