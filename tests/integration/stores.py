@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -63,20 +60,3 @@ async def over(runs: Runs, store: Store, run: Run, key: str = "k") -> Run:
     async for _ in runs.events(run, key, STEPLESS):
         pass
     return await store.run(run.id, key)
-
-
-def freeze(send: Callable[[signal.Signals], None], url: str) -> None:
-    """Freeze a worker on PostgreSQL outside of any transaction, whose locks would stay."""
-    busy = (
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
-        "AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND state <> 'idle'"
-    )
-    with psycopg.connect(url, autocommit=True) as connection:
-        for _ in range(100):
-            send(signal.SIGSTOP)
-            time.sleep(0.2)  # what it sent before is being done
-            if connection.execute(busy).fetchone() == (0,):
-                return
-            send(signal.SIGCONT)
-            time.sleep(0.1)
-    raise AssertionError("it was in a transaction each time")

@@ -74,11 +74,3 @@ async def test_the_local_model_lowers_the_divergence_on_nine_of_ten_topics(
     tantivy: SearchEngine, attribute: str
 ) -> None:
     assert await lowered(tantivy, attribute) >= 9
-
-
-@pytest.mark.model
-@pytest.mark.elasticsearch
-@pytest.mark.timeout(900)
-@pytest.mark.usefixtures("shared_model_cache")
-async def test_and_over_elasticsearch_too(elasticsearch: SearchEngine) -> None:
-    assert await lowered(elasticsearch, "gender") >= 9

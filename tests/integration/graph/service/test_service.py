@@ -145,6 +145,11 @@ WRONG: list[tuple[str, dict[str, Any], int, str]] = [
     ("search", {"query": "x", "corpus": "other"}, 403, "not-allowed"),
     ("search", {"query": "x", "method": "listwise", "model": "feedback"}, 422, "input"),
     ("answer", {"question": "x", "model": "feedback"}, 422, "input"),
+    ("audits", {"queries": []}, 422, "input"),
+    ("audits", {"queries": ["x"], "k": 51}, 422, "over-cap"),
+    ("audits", {"queries": ["x"], "attributes": ["colour"]}, 422, "unknown-attribute"),
+    ("audits", {"queries": ["x"], "folder": "/tmp/elsewhere"}, 422, "input"),
+    ("audits", {"queries": ["x"], "corpus": "/etc/passwd"}, 404, "index-not-found"),
 ]
 
 
@@ -211,27 +216,6 @@ def test_runs_in_the_background_are_listed_followed_cancelled_and_removed(servic
     assert service.client.delete(place).status_code == 204
     assert service.client.get(place).status_code == 404
     gate.set()
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "headers", "status"),
-    [
-        ("PUT", "/v1/runs", {}, 405),
-        ("GET", "/v2", {}, 404),
-        ("DELETE", "/v1/runs/..%2f..%2fetc", {}, 404),
-        ("GET", "/v1/runs/a%0d%0aSet-Cookie:x/events", {}, 404),
-        ("GET", f"/v1/runs/{'0' * 32}/events", {"Last-Event-ID": "-1"}, 422),
-        ("GET", "/v1/runs?before=nan", {}, 422),
-        ("GET", "/v1/me", {"Authorization": "Bearer nonsense"}, 401),
-    ],
-)
-def test_other_requests_that_are_refused(
-    service: Served, method: str, path: str, headers: dict[str, str], status: int
-) -> None:
-    answer = service.client.request(method, path, headers=headers)
-    assert answer.status_code == status
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert "set-cookie" not in answer.headers
 
 
 def test_an_index_that_is_made_again_is_searched_without_a_restart(

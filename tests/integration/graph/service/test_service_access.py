@@ -78,29 +78,6 @@ def test_it_says_what_is_in_its_way(command: Command) -> None:
     assert "nothing" in run.complaint()
 
 
-def test_a_rate_and_a_full_queue_are_answered_fast(tmp_path: Path) -> None:
-    gate = threading.Event()
-    settings = 'concurrency = 1\nlimits.queue = 2\nlimits.rate = "12/minute"'
-    with a_service(tmp_path, settings=settings) as service:
-        service.model.does(says(HELD, gate=gate))
-        begun = time.monotonic()
-        answers = []
-        for number in range(5):
-            asked = {**PHYSICIST, "query": f"physicist {number}"}
-            answers.append(
-                service.client.post("/v1/runs", json={"kind": "search", "request": asked})
-            )
-            if not number:
-                service.model.wait_for(1)  # it is under way, and waits no longer
-        assert [answer.status_code for answer in answers] == [202, 202, 202, 503, 503]
-        assert answers[-1].json()["retry_after"] > 0
-        assert int(answers[-1].headers["retry-after"]) >= 1
-        assert time.monotonic() - begun < 30
-        gate.set()
-        limited = until(lambda: (it := service.client.get("/v1/me")).status_code == 429 and it)
-        assert 1 <= int(limited.headers["retry-after"]) <= 60
-
-
 def test_slow_clients_hold_up_nobody_and_a_model_that_is_away_is_named(tmp_path: Path) -> None:
     settings = "limits.body_seconds = 3\ncaps.body_bytes = 5000"
     with a_service(tmp_path, settings=settings) as service:

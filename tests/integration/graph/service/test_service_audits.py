@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import shutil
-import signal
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ import pytest
 from tests.integration.model_server import Answer, Asked, ModelServer
 from tests.integration.page_service import ServiceClient, run_command, running, settings_for
 from tests.integration.service_client import Served, a_key, a_service
-from tests.integration.stores import freeze
 from tests.patience import PATIENCE, until
 
 QUERIES = ["physicist", "workshop", "laboratory", {"query": "person", "weight": 3}]
@@ -78,18 +76,7 @@ def test_an_audit_runs_in_the_background_and_leaves_evidence(
     assert listed["id"] == id_
 
 
-def test_what_is_wrong_is_refused_before_it_begins(service: Served) -> None:
-    def refused(**changes: Any) -> tuple[int, str]:
-        answer = service.client.post("/v1/audits", json={**ASKED, **changes})
-        return answer.status_code, answer.json()["type"].rpartition(":")[2]
-
-    assert refused(corpus="/etc/passwd") == (404, "index-not-found")
-    assert refused(queries=[]) == (422, "input")
-    assert refused(queries=["a query"] * 21) == (422, "over-cap")
-    assert refused(k=21) == (422, "over-cap")
-    assert refused(attributes=["colour"]) == (422, "unknown-attribute")
-    assert refused(folder="/tmp/elsewhere") == (422, "input")
-    # A run of another kind is no audit.
+def test_a_run_of_another_kind_is_no_audit(service: Served) -> None:
     other = service.client.in_background({"query": "physicist", "model": "feedback"})
     for path in ("", "/report.html"):
         place = other.replace("runs", "audits") + path
@@ -191,27 +178,6 @@ def test_an_audit_goes_on_after_kill_9_and_asks_nothing_again(
     again = endpoint.asked[before:]
     assert {*again} == ({"query 3"} if its_files == "are there" else {*MANY["queries"]})
     assert its_files == "are not" or len(again) == 1
-
-
-def test_a_frozen_worker_that_wakes_leaves_its_audit_to_the_other(
-    endpoint: Endpoint, tmp_path: Path, postgres_url: str
-) -> None:
-    variables = settings_of(endpoint, tmp_path, f'database = "{postgres_url}"\nlease = 3')
-    with running(variables) as frozen:
-        id_, _ = begun(frozen.client, tmp_path)
-        freeze(frozen.send, postgres_url)
-        with running(variables) as other:
-            # A machine under load may say 503 for a while.
-            until(lambda: other.client.get(f"/v1/audits/{id_}").json().get("attempts") == 2)
-            endpoint.gate.set()
-            frozen.send(signal.SIGCONT)
-            audit = over(other.client, id_)
-            assert other.client.get(f"/v1/audits/{id_}/report.html").status_code == 200
-            events = other.client.events(f"/v1/runs/{id_}")
-    # The frozen one has neither told nor ended what it lost.
-    assert [name for name, _ in events if name != "step"] == ["run", "run", "end"]
-    assert (audit["status"], audit["attempts"]) == ("done", 2), audit
-    assert audit["result"]["figures"]["queries"]["answered"] == 8
 
 
 def test_one_audit_at_a_time_and_searches_beside_it(endpoint: Endpoint, tmp_path: Path) -> None:

@@ -6,23 +6,19 @@ import asyncio
 import os
 import random
 import stat
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 import sqlalchemy as sa
 
 from fairqr.base import errors
-from fairqr.graph.service.records import Event, Run, Scope
+from fairqr.graph.service.records import Event, Run
 from fairqr.graph.service.runs.doing import done
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.database import Database
 from fairqr.graph.service.store.tables import LAYOUT
-from tests.integration.postgres_server import PASSWORD, running_postgres
 from tests.integration.stores import accept, accepted, begun
 from tests.patience import PATIENCE
 
@@ -99,23 +95,6 @@ async def test_limits_hold_among_requests_that_come_at_once(store: Store, store_
     assert await store.counts() == {"queued": 7}
 
 
-async def test_only_the_last_attempt_has_a_say(store: Store) -> None:
-    """Neither the events nor the end of an earlier one are written."""
-    run = await accepted(store)
-    first = await begun(store, run)
-    assert await store.add(first, [step(1)], {})
-    second = await begun(store, run)
-    assert second.attempts == 2
-    assert not await store.add(first, [step(2)], {"1": {"text": "late"}})
-    assert not await store.finish(done(first, {"whose": "first"}))
-    assert not await store.release(first)
-    assert not await store.begin_over(first)
-    assert await store.finish(done(second, {"whose": "second"}))
-    assert not await store.finish(done(first, {}))
-    assert (await store.run(run, "k")).result == {"whose": "second"}
-    assert [event.number for event in await store.events(run)] == [1]
-
-
 async def test_what_was_handed_over_is_not_lost(store: Store) -> None:
     run = await accepted(store)
     for number in (1, 2, 3):
@@ -149,17 +128,6 @@ async def test_cancelling(store: Store) -> None:
     assert await store.begin(under_way) is None
 
 
-async def test_another_keys_run_is_not_found_and_neither_is_a_hostile_name(store: Store) -> None:
-    run = await accepted(store)
-    for id_, key in ((run, "other"), (run, ""), (run.upper(), "k"), (HOSTILE, "k"), ("", "k")):
-        for ask in (store.run, store.cancel, store.delete):
-            with pytest.raises(errors.RunNotFoundError):
-                await ask(id_, key)
-    assert await store.runs("other") == []
-    with pytest.raises(errors.InputError, match="not over"):
-        await store.delete(run, "k")
-
-
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
 async def test_a_clock_that_is_an_hour_off_does_no_harm(
     store: Store, monkeypatch: pytest.MonkeyPatch
@@ -175,7 +143,7 @@ async def test_a_clock_that_is_an_hour_off_does_no_harm(
     assert await store.forget(PATIENCE) == 0
 
 
-async def test_runs_are_listed_from_the_newest(store: Store) -> None:
+async def test_runs_are_listed_from_the_newest_and_belong_to_their_key(store: Store) -> None:
     others = await accepted(store, key="other")
     ids = [await accepted(store) for _ in range(5)]
     probe = await accepted(store, kind="probe")
@@ -187,6 +155,11 @@ async def test_runs_are_listed_from_the_newest(store: Store) -> None:
     await begun(store, ids[0])
     assert [run.id for run in await store.runs("k", status="running")] == [ids[0]]
     assert [id_ for id_, _ in await store.unfinished()] == [others, *ids, probe]
+    for id_ in (others, probe.upper(), HOSTILE):
+        with pytest.raises(errors.RunNotFoundError):
+            await store.delete(id_, "k")
+    with pytest.raises(errors.InputError, match="not over"):
+        await store.delete(probe, "k")
 
 
 async def test_access_keys(store: Store) -> None:
@@ -221,17 +194,6 @@ async def test_the_runs_of_a_key_end_with_it(store: Store) -> None:
     assert await store.to_cancel() == [under_way]
     assert (await store.run(waiting, key.id)).status == "cancelled"
     assert (await store.run(others, other.id)).status == "queued"
-
-
-async def test_hostile_keys_are_refused(store: Store) -> None:
-    scopes: list[Scope] = ["run"]
-    for name in ("", " ", "a\nb", "\x1b[2J", "\ud800", "x" * 101):
-        with pytest.raises(errors.InputError, match="one line"):
-            await store.create_key(name, scopes)
-    with pytest.raises(errors.InputError, match="no scope 'all'"):
-        await store.create_key("x", ["all"])  # type: ignore[list-item]
-    with pytest.raises(errors.InputError, match="no access key"):
-        await store.revoke_key(HOSTILE)
 
 
 OLD = (
@@ -295,22 +257,6 @@ async def test_keys_and_finished_runs_of_1_0_are_taken_over(store_url: str) -> N
             await store.close()
 
 
-CRASHING = """
-import asyncio, sys, time
-import sqlalchemy as sa
-from fairqr.graph.service.store import Store
-
-async def work(url):
-    store = await Store.open(url)
-    async with store.database.begin() as connection:
-        await connection.execute(sa.text("UPDATE runs SET status = 'done', query = '\\"gone\\"'"))
-        print("halfway", flush=True)
-        time.sleep(600)
-
-asyncio.run(work(sys.argv[1]))
-"""
-
-
 async def scalar(store: Store, statement: str) -> Any:
     async with store.database.begin() as connection:
         return await connection.scalar(sa.text(statement))
@@ -320,26 +266,6 @@ async def rows(store: Store) -> list[int]:
     """Return how many runs, events and replies there are."""
     names = ("runs", "events", "replies")
     return [await scalar(store, f"SELECT count(*) FROM {name}") for name in names]
-
-
-async def test_a_process_that_is_killed_in_a_transaction_leaves_what_was_before(
-    store_url: str,
-) -> None:
-    store = await Store.open(store_url)
-    run = await accepted(store)
-    await store.close()
-    command = [sys.executable, "-c", CRASHING, store_url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as crashing:
-        assert crashing.stdout is not None
-        assert await asyncio.to_thread(crashing.stdout.readline) == "halfway\n"
-        crashing.kill()
-    store = await Store.open(store_url)
-    kept = await store.run(run, "k")
-    assert (kept.status, kept.query) == ("queued", "leader")
-    await begun(store, run)  # nothing stays locked
-    if store_url.startswith("sqlite"):
-        assert await scalar(store, "PRAGMA integrity_check") == "ok"
-    await store.close()
 
 
 @pytest.mark.parametrize("version", [3, 99])
@@ -399,22 +325,6 @@ async def test_work_that_is_cancelled_leaves_nothing_locked(store: Store) -> Non
             await one_run(store, number)
 
 
-async def test_who_asks_while_the_server_is_away_is_told_so_at_once() -> None:
-    with running_postgres() as server:
-        store = await Store.open(f"{server.url}/postgres")
-        run = await begun(store, await accepted(store))
-        server.kill()
-        for asked in (store.check(), accepted(store), store.runs("k"), store.finish(done(run, {}))):
-            with pytest.raises(errors.StoreUnavailableError) as refused:
-                await asyncio.wait_for(asked, PATIENCE)
-            assert PASSWORD not in str(refused.value)
-            assert str(server.port) not in str(refused.value)
-        await asyncio.to_thread(server.start)
-        await store.check()
-        assert await store.finish(done(run, {}))
-        await store.close()
-
-
 async def test_a_server_that_refuses_is_named_without_the_password(postgres_url: str) -> None:
     wrong = postgres_url.replace("p%40ss", "s3cret-p%40ss")
     for url in (wrong, f"{postgres_url}_not"):
@@ -423,19 +333,6 @@ async def test_a_server_that_refuses_is_named_without_the_password(postgres_url:
         ) as refused:
             await Store.open(url)
         assert "s3cret" not in str(refused.value)
-
-
-async def test_who_may_not_make_schemas_uses_the_one_that_is_there(postgres_url: str) -> None:
-    role = "fairqr_" + postgres_url.rpartition("_")[2]
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
-        connection.execute(f"CREATE SCHEMA fairqr AUTHORIZATION {role}")
-        store = await Store.open(f"postgresql://{role}:x@{postgres_url.rpartition('@')[2]}")
-        await accepted(store)
-        assert await scalar(store, "SELECT current_user") == role
-        await store.close()
-        connection.execute(f"DROP OWNED BY {role}")
-        connection.execute(f"DROP ROLE {role}")
 
 
 async def test_the_file_is_nobody_elses(tmp_path: Path) -> None:

@@ -190,28 +190,17 @@ def test_a_client_that_leaves_takes_its_request_along(
     until(lambda: cluster.left > left)
 
 
-def test_only_the_cluster_is_asked(cluster: RawCluster, proxy: Proxied) -> None:
-    for _ in range(5):
-        proxy.client.get("/x")
-    own, listens = psutil.Process(proxy.process.pid), httpx.URL(proxy.url).port
-    connections = [it for it in own.net_connections() if it.raddr and it.laddr.port != listens]
-    assert {it.raddr.port for it in connections} == {httpx.URL(cluster.url).port}
-
-
 def test_each_request_ends_with_its_reason(cluster: RawCluster, proxy: Proxied) -> None:
     body = json.dumps({"query": {"match_all": {}}}).encode()
     asked = [
         ("GET", "/_cat/indices", b"", "no search"),
         ("POST", "/people/_count", body, "no search"),
-        ("PUT", "/people/_search", body, "no search"),
         ("POST", "/other/_search", body, "index"),
         ("POST", "/_search", body, "index"),
-        ("POST", "/people/_search", b"no json", "body"),
         ("POST", "/people/_search", b" " * 2000, "body"),
         ("POST", "/people/_search", b'{"size": 1, "size": 2}', "body"),
         ("POST", "/people/_search", '{"a \nb\u20ac": 1}'.replace("\n", "\\n").encode(), "a_b_"),
         ("POST", "/people/_msearch", b"{}\n{}\n" * 60, "many"),
-        ("POST", "/people/_search?filter_path=took", body, "filter_path"),
         ("POST", "/people/_search?size=1;sort=x", body, "sort"),
         ("POST", "/_msearch", b'{"index": "other"}\n{}\n', "index"),
     ]

@@ -78,61 +78,43 @@ class TestNames:
     @pytest.mark.parametrize(
         "versions",
         [
-            {"refine": "../v1"},
-            {"../refine": "v1"},
-            {"refine": "/etc/passwd"},
-            {"refine": "*"},
-            {"refine": "v1\n"},
-            {"refine": "v1.yaml"},
-            {"x" * 5000: "v1"},
-            {"refine": "..\\v1"},
+            *({"refine": name} for name in ("../v1", "/etc/passwd", "*", "v1\n", "..\\v1")),
+            *({"../refine": "v1"}, {"x" * 5000: "v1"}),
         ],
     )
     def test_a_prompt_is_no_path(self, service: Served, versions: dict[str, str]) -> None:
         assert refused(service, prompts=versions) == (422, "prompt")
 
     @pytest.mark.parametrize(
-        "asked",
+        ("name", "values"),
         [
-            *(
-                {"model": name}
-                for name in (
-                    *("causal:/etc/passwd", "seq2seq:/etc/passwd", "local:../../etc/passwd"),
-                    *("monot5", "transformers:gpt2", "openai:other", "openai:fak?", "openai:*"),
-                    *("openai:fake ", "OPENAI:fake", "feedback:", "huggingface:gpt2"),
-                    "x" * 100_000,
-                )
-            ),
-            {"method": "monot5"},
-            {"method": "monobert"},
-            {"method": "deltr"},
-            {"method": "dlf"},
-            {"rerank": "monot5", "ranking": {"weights": "/etc/passwd"}},
-            {"rerank": "listwise", "ranking": {"weights": "/etc/passwd"}},
-            {"final_step": "dlf", "options": {"weights": "/etc/passwd"}},
+            ("model", ["causal:/etc/passwd", "seq2seq:/etc/passwd", "local:../../etc/passwd"]),
+            ("model", ["monot5", "transformers:gpt2", "huggingface:gpt2", "x" * 100_000]),
+            ("model", ["openai:other", "openai:fak?", "openai:*", "openai:fake ", "OPENAI:fake"]),
+            ("method", ["monot5", "monobert", "deltr", "dlf"]),
+            ("rerank", ["monot5", "listwise"]),
+            ("final_step", ["dlf"]),
+            ("attributor", ["nli:/etc/passwd", "nli", "llm:openai:other"]),
         ],
     )
     def test_no_model_is_loaded_that_is_not_offered(
-        self, service: Served, asked: dict[str, Any]
+        self, service: Served, name: str, values: list[str]
     ) -> None:
-        assert refused(service, **asked) == (403, "not-allowed")
-
-    @pytest.mark.parametrize(
-        "name",
-        [
-            *("nli:/etc/passwd", "nli", "llm:openai:other", "nli?model=/etc/passwd", "overlap?x=1"),
-            "sum:gpt2",
-        ],
-    )
-    def test_no_judge_is_loaded_that_is_not_offered(self, service: Served, name: str) -> None:
-        status, kind = refused(service, "/v1/answer", question="physicist", attributor=name)
-        assert (status, kind) in ((403, "not-allowed"), (422, "input"))
+        for value in values:
+            asked: dict[str, Any] = {name: value}
+            if name == "rerank":
+                asked["ranking"] = {"weights": "/etc/passwd"}
+            path = "/v1/search"
+            if name == "attributor":
+                path, asked["question"] = "/v1/answer", "physicist"
+            assert refused(service, path, **asked) == (403, "not-allowed"), value
 
     def test_no_option_names_a_file(self, service: Served) -> None:
-        weights = {"weights": "/etc/passwd"}
-        assert refused(service, final_step="mmr", options=weights) == (422, "input")
-        asked = {"retriever": "dense:/etc/passwd"}
-        assert refused(service, **asked) == (422, "input")
+        for asked in (
+            {"final_step": "mmr", "options": {"weights": "/etc/passwd"}},
+            {"retriever": "dense:/etc/passwd"},
+        ):
+            assert refused(service, **asked) == (422, "input")
 
     @pytest.mark.parametrize(
         "path",
@@ -171,51 +153,28 @@ class TestServers:
 
 
 class TestBodies:
-    """What is no request is refused at once, and briefly."""
+    """What is no request is refused at once, and briefly; see test_service_security_bodies.py."""
 
     @pytest.mark.parametrize(
         ("body", "status"),
         [
             (b"", 400),
             (b"\x1f\x8b\x08\x00" + b"\x00" * 1000, 400),  # said to be gzip; nothing is unpacked
-            (b"[" * 900_000, 422),
             (b'{"query":"x","options":' + b'{"a":' * 900 + b"1" + b"}" * 901, 400),
             (b'{"query":"x","options":' + b'{"a":' * 60 + b"1" + b"}" * 61, 422),
+            *((b'{"query":"x","k":%b}' % it, 400) for it in (b"NaN", b"1e999", b"-Infinity")),
             (b'{"k":' + b"9" * 5000 + b"}", 400),
-            (b'{"query":"x","k":' + b"9" * 4000 + b"}", 422),
-            (b'{"query":"x","k":NaN}', 400),
-            (b'{"query":"x","threshold":1e999}', 400),
-            (b'{"query":"x","threshold":-Infinity}', 400),
-            (b'{"query":"\\ud800"}', 400),
-            (b'{"query":"a\\u0000b"}', 400),
-            (b'{"\\u0000":1}', 400),
-            (b"\xff\xfe", 400),
-            (b'{"query":{"a":1}}', 422),
-            (b'{"query":"' + b"x" * 990_000 + b'"}', 422),
-            (b'{"' + b"x" * 990_000 + b'":1}', 422),
-            (b'{"query":"x","target":"' + b"x:1," * 200_000 + b'"}', 422),
-            (b'{"query":"x","attributes":' + json.dumps(["x"] * 100_000).encode() + b"}", 422),
-            (b'{"query":"x","discount":"' + b"x" * 900_000 + b'"}', 422),
+            *((it, 400) for it in (b'{"query":"\\ud800"}', b'{"\\u0000":1}', b"\xff\xfe")),
             (b"x" * 1_000_001, 413),
         ],
         ids=lambda value: str(value[:30]) if isinstance(value, bytes) else None,
     )
     def test_a_body_that_is_none(self, service: Served, body: bytes, status: int) -> None:
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
-        begun = time.monotonic()
         answer = service.client.post("/v1/search", content=body, headers=headers)
         assert answer.status_code == status
         assert answer.headers["content-type"] == "application/problem+json"
         assert len(answer.content) < 5000  # what was sent is not sent back
-        assert time.monotonic() - begun < 30
-
-    def test_the_last_of_two_equal_names_counts(self, service: Served) -> None:
-        # After a backslash that is one, \\u0000 is text.
-        named = ', "query": "physicist \\\\u0000 \\u00e4"'
-        body = json.dumps(PLAIN)[:-1] + named + ', "k": 1000000, "k": 3}'
-        headers = {"Content-Type": "application/json"}
-        answer = service.client.post("/v1/search", content=body, headers=headers)
-        assert len(answer.json()["ranking"]) == 3
 
 
 class TestCosts:
@@ -264,14 +223,10 @@ class TestFraming:
         "headers",
         [
             ["Content-Length: 6", "Transfer-Encoding: chunked"],
-            ["Transfer-Encoding: chunked", "Content-Length: 0"],
             ["Content-Length: 5", "Content-Length: 6"],
-            ["Content-Length: 5, 6"],
-            ["Content-Length: +5"],
             ["Transfer-Encoding: xchunked"],
             ["Transfer-Encoding: chunked, identity"],
             ["Transfer-Encoding : chunked"],
-            ["Transfer-Encoding: chunked", "Transfer-Encoding: x"],
         ],
     )
     def test_no_second_request_hides_in_a_first(self, service: Served, headers: list[str]) -> None:
@@ -280,27 +235,6 @@ class TestFraming:
         answer = exchanged(service, f"{first}0\r\n\r\n{second}")
         assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 501"))
         assert answer.count(b"HTTP/1.1 ") == 1
-
-    @pytest.mark.parametrize(
-        "header",
-        [
-            *("Last-Event-ID: 1\nX: 2", "Last-Event-ID: 1\r\n X: 2", "Last-Event-ID: -1"),
-            *("Last-Event-ID: 99999999999999999999", "Last-Event-ID: 1e3", "Last-Event-ID: \xb2"),
-        ],
-    )
-    def test_what_is_sent_in_headers_comes_back_in_none(self, service: Served, header: str) -> None:
-        kept = {**PLAIN, "keep": True}
-        place = service.client.post("/v1/search", json=kept).headers["location"]
-        request = head(service, f"GET {place}/events", header, "Connection: close")
-        answer, _, _ = exchanged(service, request.encode("latin-1")).partition(b"\r\n\r\n")
-        assert answer.startswith((b"HTTP/1.1 422", b"HTTP/1.1 200", b"HTTP/1.1 400"))
-        assert b"\r\nX:" not in answer
-
-    def test_hostile_traces_change_nothing(self, service: Served) -> None:
-        for value in ("00-zz", "x" * 60_000, "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "\xff"):
-            headers = [("traceparent", value.encode("latin-1")), ("tracestate", b"a=b,,=,\xff")]
-            answer = service.client.post("/v1/search", json=PLAIN, headers=headers)
-            assert answer.status_code == 200
 
 
 class TestOtherPages:
@@ -336,24 +270,20 @@ class TestOtherPages:
         ["http://evil.example", "null", "", "http://localhost:1", "https://127.0.0.1.evil.example"],
     )
     def test_a_request_of_another_page(self, service: Served, origin: str) -> None:
-        own = {"Origin": service.url.rstrip("/")}
+        headers = {"Origin": origin, "Access-Control-Request-Method": "POST"}
         for method, path, body in (
             ("POST", "/v1/search", PLAIN),
+            ("OPTIONS", "/v1/search", None),
             ("POST", "/openai/v1/chat/completions", {}),
+            ("POST", "/mcp", {}),
             ("GET", "/v1/me", None),
         ):
-            answer = service.client.request(method, path, json=body, headers={"Origin": origin})
+            answer = service.client.request(method, path, json=body, headers=headers)
             assert answer.status_code == 403
-        assert service.client.get("/v1/me", headers=own).status_code == 200
-
-    def test_a_browser_is_not_told_that_it_may(self, service: Served) -> None:
-        origin = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
-        asked = service.client.options("/v1/search", headers=origin)
-        told = service.client.get("/v1/runs", headers=origin)
-        for answer in (asked, told):
             assert not [name for name in answer.headers if name.startswith("access-control")]
-        assert (asked.status_code, told.status_code) == (403, 403)
-        assert told.headers["cross-origin-resource-policy"] == "same-origin"
+            assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+        own = {"Origin": service.url.rstrip("/")}
+        assert service.client.get("/v1/me", headers=own).status_code == 200
 
 
 class TestOthersRuns:

@@ -17,22 +17,14 @@ MOST = 0.05
 
 SIZE = 990_000
 
-_MANY = json.dumps({"query": "x", **{f"a{number}": 1 for number in range(4_900)}}).encode()
 BODIES = {
     "list": b'{"query":"x","attributes":[' + b"1," * 490_000 + b"1]}",
-    "lists": b'{"query":"x","attributes":[' + b"[]," * 330_000 + b"1]}",
-    "members": b"{" + b",".join(b'"%d":1' % number for number in range(90_000)) + b"}",
-    "members that are counted": _MANY,
     "values": json.dumps({"query": "x", "prompts": {str(n): 1 for n in range(4_900)}}).encode(),
-    "quotes": b'{"query":[' + b'"",' * 330_000 + b'""]}',
     "escapes": b'{"query":"' + b'\\"' * 490_000 + b'"}',
     "brackets": b"[" * SIZE,
-    "objects": b'{"a":' * 190_000,
-    "text": b'{"query":"' + b"x " * 490_000 + b'"}',
     "name": b'{"query":"x","model":"' + b"x " * 490_000 + b'"}',
     "long member": b'{"' + b"x" * SIZE + b'":1}',
     "target": b'{"query":"x","target":"' + b"x:1," * 240_000 + b'"}',
-    "targets": json.dumps({"query": "x", "target": ["x:1"] * 4_900}).encode(),
     "discount": b'{"query":"x","discount":"rbp(' + b"1" * SIZE + b')"}',
     "number": b'{"query":"x","k":' + b"9" * SIZE + b"}",
     "queries": json.dumps({"queries": [{"weight": "x"}] * 3_000}).encode(),
@@ -42,7 +34,6 @@ BODIES = {
     ).encode(),
     "parameters": json.dumps({"model": "x", "messages": [], "fairqr": {"k": [1] * 4_900}}).encode(),
     "call": json.dumps({**INITIALIZE, "params": {str(n): 1 for n in range(4_900)}}).encode(),
-    "calls": json.dumps([INITIALIZE] * 900).encode(),
 }
 
 

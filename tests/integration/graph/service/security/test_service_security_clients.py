@@ -89,22 +89,6 @@ async def test_too_many_requests_are_told_so() -> None:
         assert (await client.get("/")).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        *(b"hello\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"),
-        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * serving.LONGEST_HEADERS,
-        b"POST /slow HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nhello\r\n",
-    ],
-    ids=["no-http", "no-host", "long-headers", "no-chunk"],
-)
-async def test_what_is_no_http_is_refused(server: tuple[serving.Server, int], sent: bytes) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", server[1])
-    writer.write(sent)
-    assert (await reader.read()).startswith(b"HTTP/1.1 400")
-    writer.close()
-
-
 def test_streams_that_nobody_reads_keep_no_slot(tmp_path: Path) -> None:
     with a_service(
         tmp_path, settings=f'concurrency = 1\nlimits.rate = ""\nlimits.wait = {PATIENCE}'
@@ -134,7 +118,9 @@ def test_guesses_cost_the_guesser_alone(tmp_path: Path) -> None:
 
         def statuses(key: str, number: int) -> list[int]:
             headers = {"Authorization": key, "X-Forwarded-For": "192.0.2.1"}
-            found = (service.client.get("/v1/me", headers=headers) for _ in range(number))
+            found = [service.client.get("/v1/me", headers=headers) for _ in range(number)]
+            limited = [answer for answer in found if answer.status_code == 429]
+            assert all(1 <= int(it.headers["retry-after"]) <= 3600 for it in limited)
             return [answer.status_code for answer in found]
 
         wrong = keys[0][:-6] + "aaaaaa"

@@ -16,7 +16,6 @@ import yaml
 from fairqr.base.errors import PromptError
 from fairqr.prompts.library import SHIPPED, PromptLibrary
 from fairqr.prompts.template import LARGEST, load_template
-from tests.integration.service_client import PHYSICIST, a_service
 
 GOOD = yaml.safe_load((SHIPPED / "refine" / "v4.yaml").read_text())
 LEVELS = range(1, 10)
@@ -91,26 +90,3 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
             library.get("refine", version)
         assert "root:" not in str(caught.value)
     assert time.monotonic() - begun < 20
-
-
-def test_a_file_that_is_wrong_is_nothing_to_those_who_ask(tmp_path: Path) -> None:
-    """They are told which prompt it is, neither where it is nor what is in it."""
-    folder = tmp_path / "PLACEcanary" / "refine"
-    folder.mkdir(parents=True)
-    variables = {"FAIRQR_PROMPTS_DIR": str(folder.parent)}
-    (folder / "v7.yaml").write_text("id: SECRETcanary: [")
-    (folder / "v4.yaml").write_text(f"id: SECRETcanary\n{BOMB}")
-    with a_service(tmp_path / "service", environment=variables) as service:
-        ask = lambda **more: service.client.post("/v1/search", json={**PHYSICIST, **more})  # noqa: E731
-        named = ask(prompts={"refine": "v7"})
-        default = ask(query="physicist two")
-        listed = service.client.get("/v1/prompts")
-        for answer in (named, default, listed):
-            assert "canary" not in answer.text
-        for answer, prompt in ((named, "refine/v7"), (default, "refine")):
-            assert answer.json()["type"] == "urn:fairqr:error:prompt"
-            assert prompt in answer.json()["detail"]
-        assert ["refine", "v7"] not in [
-            [it["id"], it["version"]] for it in listed.json()["prompts"]
-        ]
-        assert ask(model="feedback").status_code == 200

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +12,11 @@ import httpx
 import pytest
 
 from fairqr.base import errors
-from fairqr.graph.service.configuration import ModelEntry, ServiceSettings
-from fairqr.graph.service.engine.engine import Engine
-from fairqr.graph.service.engine.requests import parsed
 from fairqr.graph.service.problems import problem_of
-from fairqr.retrieval.sources.catalog import Catalog
 from tests.integration.model_server import (
     Answer,
     Asked,
-    Command,
-    ModelServer,
     failure,
-    says,
-    search_arguments,
 )
 from tests.integration.page_service import MODEL_KEY, events_of, run_command
 from tests.integration.postgres_server import new_database
@@ -79,7 +69,7 @@ class Watched:
 def watched(tmp_path_factory: pytest.TempPathFactory, postgres_server: str) -> Iterator[Watched]:
     folder = tmp_path_factory.mktemp("PLACEcanary")
     (folder / "prompts" / "refine").mkdir(parents=True)
-    (folder / "prompts" / "refine" / "v8.yaml").write_text("a: [")
+    (folder / "prompts" / "refine" / "v8.yaml").write_text("PLACEcanary: [")
     more = {"FAIRQR_PROMPTS_DIR": str(folder / "prompts"), "OPENAI_API_KEY": OTHER_KEY}
     with new_database(postgres_server) as url:
         more["FAIRQR_SERVICE_DATABASE"] = url
@@ -113,6 +103,7 @@ def test_nothing_secret_comes_out_of_a_service(watched: Watched) -> None:
     service.search(model="openai:elsewhere", query=f"{QUERY} elsewhere")
     service.search(base_url="http://user:CANARYof-the-request@evil.example/")
     broken = service.search(prompts={"refine": "v8"})
+    assert "refine/v8" in broken.json()["detail"]
     assert (broken.status_code, broken.json()["type"]) == (422, "urn:fairqr:error:prompt")
     for number in range(20):
         client.in_background({**PHYSICIST, "k": 10 + number})
@@ -171,50 +162,6 @@ def test_the_key_goes_to_its_own_address_alone(watched: Watched) -> None:
         assert OTHER_KEY not in json.dumps(asked.headers)
 
 
-async def test_where_an_index_is_missing_is_for_the_log_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A source is on a server, which has no such index any more."""
-
-    class Server(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = b'{"error": {"type": "index_not_found_exception"}, "status": 404}'
-            self.send_response(404)
-            self.send_header("X-Elastic-Product", "Elasticsearch")
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_POST = do_HEAD = do_GET  # noqa: N815
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}"
-        source = tmp_path / "elsewhere.source.yaml"
-        source.write_text(
-            f"name: elsewhere\nengine: elasticsearch\nurl: {url}\nindex: CANARY-index\n"
-            "text: bio\nattributes:\n  gender: {field: sex, groups: [f, m]}\n"
-        )
-        settings = ServiceSettings(models={"feedback": ModelEntry()}, sources=(source,))
-        engine = Engine(settings, catalog=Catalog(tmp_path))
-        request = engine.checked(
-            "search", parsed("search", {"query": QUERY, "corpus": "elsewhere"})
-        )
-        with pytest.raises(errors.FairqrError) as caught:
-            async for _ in engine.execute(request, "0" * 32):
-                pass
-        await engine.close()
-        server.shutdown()
-    document = json.dumps(problem_of(caught.value))
-    assert url not in document
-    assert "CANARY" not in document
-    assert url in caplog.text
-
-
 @pytest.mark.parametrize(
     "name", ["ConfigError", "IndexUnavailableError", "IndexVersionError", "SourceError"]
 )
@@ -225,27 +172,3 @@ def test_places_and_servers_are_for_the_log_alone(
     document = problem_of(getattr(errors, name)(said))
     assert said in caplog.text
     assert not re.search("CANARY|inside", json.dumps(document))
-
-
-HOSTILE = "physicist \x1b]0;owned\x07\x1b[2J\x9b31m \u202eevil\u2066 \r\nfairqr: all is well"
-UNSEEN = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-
-def test_what_a_run_says_is_text_and_no_command(
-    command: Command, model_server: ModelServer, people: Path, tmp_path: Path
-) -> None:
-    """Neither a query nor a model moves the cursor, sets the title, or turns the writing around."""
-    reply = {"topic": ["laboratory"], "keywords": ["woman", HOSTILE], "reason": HOSTILE}
-    model_server.does(says(reply))
-    traces = tmp_path / "traces"
-    recorded = {"FAIRQR_TRACE_DIR": str(traces), "FAIRQR_TRACE_CONTENT": "1"}
-    arguments = [*search_arguments(model_server, people)]
-    arguments[1] = HOSTILE
-    searched = command(*arguments, **recorded)
-    (file,) = traces.iterdir()
-    assert json.loads(file.read_text().splitlines()[0])
-    for run in (searched, command("trace", "show", file)):
-        assert "owned" in run.stdout
-        assert run.code == 0, run.stderr
-        assert not UNSEEN.findall(run.stdout + run.stderr)
-        assert "\nfairqr: all is well" not in run.stdout
