@@ -86,6 +86,13 @@ async def test_what_it_returns_and_keeps(engine: TantivyEngine, tmp_path: Path) 
     assert again.to_frame().equals(audit.to_frame())
 
 
+async def test_judgements_are_the_target(engine: TantivyEngine) -> None:
+    qrels = {word: {f"{word}00": 1, f"{word}15": 1, f"{word}16": 0} for word in WORDS}
+    audit = await fairqr.audit(engine, ROWS, attribute="gender", k=4, qrels=qrels)
+    female, _ = audit.figures.groups
+    assert (female.target.value, female.lean.value) == (0.5, 0.5)
+
+
 APPLE = ["apple"]
 
 
@@ -99,9 +106,12 @@ APPLE = ["apple"]
         ([{"query": "apple", "n": -1}], {"weight": "n"}, "Query 1: its weight must"),
         ([{"query": "apple"}], {"segment": "topic"}, "Query 1: it has no 'topic', only"),
         ([{"query": "apple", "t": {}}], {"segment": "t"}, "Query 1: its segment is neither text"),
+        (APPLE, {"k": 0}, "k"),
         (APPLE, {"size": 3}, "size"),
         (APPLE, {"layout": "gdpr"}, "no layout 'gdpr'"),
+        (APPLE, {"rate": 0.0}, "The rate"),
         (APPLE, {"concurrency": 0}, "at least 1"),
+        (APPLE, {"attribute": "age"}, "no attribute 'age'"),
         (APPLE, {"spec": AuditSpec()}, "'attribute' is given beside a spec"),
         (APPLE, {"retriever": "dense"}, "An open engine has its own retriever"),
         (APPLE, {"target": "relevance:1"}, "models pull minilm"),
@@ -114,14 +124,10 @@ async def test_bad_input_is_one_sentence(
         await fairqr.audit(engine, queries, **{**OPTIONS, **options})
 
 
-async def test_pairs_and_judgements_are_taken(engine: TantivyEngine, tmp_path: Path) -> None:
+async def test_pairs_are_scored_by_the_engine(engine: TantivyEngine, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.csv"
     rows = "".join(f"{word},m,{word}00\n{word},f,{word}10\n" for word in WORDS)
     pairs.write_text(f"query,version,document\n{rows}")
-    qrels = {word: {f"{word}00": 1, f"{word}15": 1, f"{word}16": 0} for word in WORDS}
-    options = {**OPTIONS, "target": "relevance:1"}
-    audit = await fairqr.audit(engine, ROWS, pairs=pairs, qrels=qrels, **options)
-    female, _ = audit.figures.groups
-    assert (female.target.value, female.lean.value) == (0.5, 0.5)
+    audit = await fairqr.audit(engine, WORDS, pairs=pairs, **OPTIONS)
     frame = audit.frames["pairs"]
     assert frame[["segment", "second", "higher"]].to_numpy().tolist() == [["", "m", 0]]

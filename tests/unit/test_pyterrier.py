@@ -57,6 +57,14 @@ def test_fair_reranking_in_an_experiment_beside_the_ranking_it_is_given() -> Non
     assert not pt.java.started()
 
 
+def test_a_measure_of_several_attributes_is_no_measure_of_ir_measures() -> None:
+    """Their values would be mixed into one mean."""
+    two = {id_: {"gender": group, "even": id_[-1] in "02468"} for id_, group in GROUPS.items()}
+    run = {"1": {"d1": 2.0, "d6": 1.0}}
+    with pytest.raises(InputError, match=r"write AWRF@4\(attribute=gender\) or AWRF@4\(attr"):
+        ir_measures.calc_aggregate(fair_measures("AWRF@4", two), {"1": {"d1": 1}}, run)
+
+
 def test_fair_reranking_keeps_all_documents_unless_told_otherwise() -> None:
     given = Given()(TOPICS)
     assert sorted(FairRerank(GROUPS)(given)["docno"]) == sorted(given["docno"])
@@ -108,6 +116,9 @@ def test_measures_against_other_groups_or_targets_are_kept_apart() -> None:
     asked = [(GROUPS, {}), (others, {}), (GROUPS, {"target": "uniform:1"})]
     measures = [fair_measures("AWRF@3", groups, **options)[0] for groups, options in asked]
     found = ir_measures.calc_aggregate(measures, qrels, run)
+    for measure, (groups, options) in zip(measures, asked, strict=True):
+        alone = fairqr.evaluate(run, qrels, "AWRF@3", groups=groups, **options).mean
+        assert found[measure] == pytest.approx(next(iter(alone.values())))
     assert str(measures[2]) == "AWRF@3[target=uniform:1]"
     assert len(set(found.values())) == 3
 
@@ -117,9 +128,5 @@ def test_what_is_missing_gets_a_sentence() -> None:
         FairRetriever("notables")(TOPICS[["qid"]])
     with pytest.raises(InputError, match="needs the groups"):
         FairRerank(None)(Given()(TOPICS))
-    # The values of several attributes would be mixed into one mean.
-    two = {id_: {"gender": group, "even": id_[-1] in "02468"} for id_, group in GROUPS.items()}
-    with pytest.raises(InputError, match=r"write AWRF@4\(attribute=gender\) or AWRF@4\(attr"):
-        ir_measures.calc_aggregate(fair_measures("AWRF@4", two), {"1": {"d1": 1}}, {"1": {"d1": 1}})
     with pytest.raises(InputError, match="must be a whole number from 1 to 1,000,000, not x"):
         fair_measures("AWRF", GROUPS)[0] @ "x"

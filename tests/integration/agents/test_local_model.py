@@ -21,6 +21,8 @@ from fairqr.agents.models.local import (
     start_local,
 )
 from fairqr.agents.models.replies import Question
+from fairqr.agents.ranking.listwise import ListwiseRanker
+from fairqr.agents.ranking.rankers import RankerOptions, RankItem
 from fairqr.agents.refiner import LLMRefiner, RefinementRequest
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.weights import WEIGHTS, weights_path
@@ -52,16 +54,12 @@ def short(id_: str, max_tokens: int) -> PromptTemplate:
 
 @pytest.mark.model
 async def test_a_reply_depends_on_nothing_that_was_asked_before_or_beside_it(
-    model_cache: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    model_cache: Path,
 ) -> None:
     """One after the other, in another order, and all at once: each question has one answer.
 
     With keywords, with what is written from documents by prompts that begin alike, and weighed.
-    No proxy stands between us and the model.
     """
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-        monkeypatch.setenv(name.lower(), "http://127.0.0.1:9")
     model, library = ChatModel(f"local:{MODEL}", timeout=PATIENCE), PromptLibrary()
     refiner, generator = LLMRefiner(model, library.get("refine")), ModelGenerator(model)
 
@@ -83,7 +81,6 @@ async def test_a_reply_depends_on_nothing_that_was_asked_before_or_beside_it(
     assert await asyncio.gather(*(ask() for ask in asked)) == backwards[::-1] == first
     assert any(first[:4])
     assert any(text for text, _ in first[4:])
-    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.model
@@ -211,3 +208,34 @@ async def test_missing_weights_are_not_fetched_silently(
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ModelUnavailableError, match=r"'gpt-9'.*smollm2-135m"):
         await start_local("gpt-9")
+
+
+async def test_a_proxy_does_not_stand_between_us_and_the_local_model(
+    model_cache: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+        monkeypatch.setenv(name.lower(), "http://127.0.0.1:9")
+    refiner = LLMRefiner(
+        ChatModel(f"local:{MODEL}", timeout=PATIENCE), PromptLibrary().get("refine")
+    )
+    await refiner.start()
+    refinement = await refiner.refine(RefinementRequest("chemist", "continent", "Asia"))
+    assert refinement.status == "ok"
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.model
+async def test_it_answers_lists(model_cache: Path) -> None:
+    """With the example each window is a list that can be repaired.
+
+    That its order means anything is not claimed; the model has 135 million parameters.
+    """
+    titles = ["Marie Curie", "Frida Kahlo", "Alan Turing", "Lise Meitner", "Pelé", "Isaac Newton"]
+    items = [RankItem(title, title, "") for title in (*titles, "Hypatia", "Confucius")]
+    prompt, options = PromptLibrary().get("listwise", "v2"), RankerOptions(window=6, step=3)
+    ranker = ListwiseRanker(ChatModel(f"local:{MODEL}"), prompt, options)
+    found = await ranker.rank("physicist", items)
+    assert (found.asked, found.failures, found.warnings) == (2, {}, ())
+    assert sorted(found.order) == list(range(8))
+    assert found.usage.model_calls == 2

@@ -2,66 +2,92 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from fairqr import FairSearch
 from fairqr.graph.search.result import SearchResult
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.source import load_source
-from tests.integration.attached_people import ATTRIBUTES, LABELS, PEOPLE, Server, people, state
-from tests.integration.model_server import Command, Main, ModelServer
+from tests.integration.attached_people import Server, state
+from tests.integration.model_server import Command, Main, ModelServer, write_people
 from tests.integration.page_service import run_command, running, settings_for
 from tests.integration.service_client import answers_all
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.usefixtures("clean_environment")]
 
 INDEX = "hr-people-v3"
-SEARCH = ("--model", "feedback", "--attribute", "gender", "-k", "10", "--json")
-SOURCE: dict[str, Any] = {
-    "name": "people",
-    "engine": "elasticsearch",
-    "index": INDEX,
-    "title": "headline",
-    "text": ["bio"],
-    "query": {"fields": ["headline^2", "bio"]},
-    "filter": {"term": {"published": True}},
-    "attributes": {
-        "gender": {**ATTRIBUTES["gender"], "population": {"female": 0.5, "male": 0.5}},
-        "era": LABELS["era"],
-        "continent": {"labels": "continents.csv"},
-    },
+MAPPING = {
+    "properties": {
+        "headline": {"type": "text", "fields": {"raw": {"type": "keyword"}}},
+        "bio": {"type": "text", "analyzer": "english"},
+        "person": {"properties": {"sex": {"type": "keyword"}}},
+        "born": {"type": "integer"},
+        "published": {"type": "boolean"},
+    }
 }
-PUBLISHED = {id_: person for id_, person in PEOPLE.items() if person["published"]}
-SEXES = Counter(person["person"].get("sex") for person in PUBLISHED.values())
+SEARCH = ("--model", "feedback", "--attribute", "gender", "-k", "10", "--json")
 
 
-def write(path: Path, **changes: Any) -> None:
-    """Write a source file with changes; one of None leaves a part out."""
-    path.write_text(
-        yaml.safe_dump({name: it for name, it in {**SOURCE, **changes}.items() if it is not None})
-    )
+def source_text(url: str, **changes: str) -> str:
+    """Return a source file; a change replaces the line that begins with its name, or adds it."""
+    lines = {
+        "name": "people",
+        "engine": "elasticsearch",
+        "url": url,
+        "index": INDEX,
+        "title": "headline",
+        "text": "[bio]",
+        "query": '{fields: ["headline^2", bio]}',
+        "filter": "{term: {published: true}}",
+        "attributes": (
+            "\n  gender: {field: person.sex, groups: {female: [F, f], male: M},"
+            " population: {female: 0.5, male: 0.5}}"
+            "\n  era: {field: born, groups: {older: {lt: 1930}, younger: {gte: 1930}}}"
+            "\n  continent: {labels: continents.csv}"
+        ),
+    } | changes
+    return "".join(f"{name}: {value}\n" for name, value in lines.items() if value)
 
 
 @pytest.fixture(scope="module")
-def index(elasticsearch_url: str) -> Iterator[Server]:
-    """A server with an index of people, of whom some are not published."""
-    with people(elasticsearch_url, INDEX) as server:
+def persons(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Sixty people."""
+    text = write_people(tmp_path_factory.mktemp("persons")).read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def index(elasticsearch_url: str, persons: list[dict[str, Any]]) -> Iterator[Server]:
+    """A server with an index of them and one more, who is not published."""
+    documents = {}
+    for person in [*persons, {"id": "hidden", "title": "x", "text": "physicist"}]:
+        number = int(person["id"][1:]) if person["id"] != "hidden" else 0
+        sex = {"female": "F" if number % 2 else "f", "male": "M"}.get(person.get("gender", ""))
+        documents[person["id"]] = {
+            "headline": person["title"],
+            "bio": person["text"],
+            # One has a value that belongs to no group.
+            "person": {"sex": "X" if number == 59 else sex},
+            "born": 1900 + number,
+            "published": person["id"] != "hidden",
+        }
+    server = Server(elasticsearch_url)
+    with server.client, server.index(INDEX, documents, MAPPING):
         yield server
 
 
 @pytest.fixture
-def source(clean_environment: Path, index: Server) -> Path:
+def source(clean_environment: Path, index: Server, persons: list[dict[str, Any]]) -> Path:
     """The file that describes the index, with a file of labels beside."""
-    rows = (f"{id_},{('Asia', 'Africa', 'Europe')[n % 3]}\n" for n, id_ in enumerate(PEOPLE))
-    (clean_environment / "continents.csv").write_text("id,group\n" + "".join(rows))
+    rows = "".join(f"{person['id']},{person['continent']}\n" for person in persons)
+    (clean_environment / "continents.csv").write_text("id,group\n" + rows)
     path = clean_environment / "people.source.yaml"
-    write(path, url=index.url)
+    path.write_text(source_text(index.url))
     return path
 
 
@@ -86,7 +112,7 @@ def test_an_index_is_attached_searched_everywhere_and_left_as_it_was(
     assert len(result.ranking) == 10
     assert result.divergence < result.baseline.divergence
     ids = [document.id for document in result.ranking]
-    assert {*ids} <= PUBLISHED.keys()
+    assert "hidden" not in ids
     assert [one["id"] for one in by_file.result["ranking"]] == ids
 
     monkeypatch.chdir(source.parent)
@@ -111,7 +137,7 @@ def test_an_index_is_attached_searched_everywhere_and_left_as_it_was(
         (described,) = service.client.get("/v1/indexes").json()["indexes"]
         assert described["name"] == "people"
         assert described["engine"] == "elasticsearch"
-        assert described["documents"] == len(PUBLISHED)
+        assert described["documents"] == 60
         assert described["attributes"]["continent"]["groups"] == ["Africa", "Asia", "Europe"]
         # No request names a file or an engine that the service was not given.
         for corpus, codes in (("notables", {403, 404}), (str(source), {403, 404}), ({}, {422})):
@@ -125,27 +151,23 @@ def test_the_check_says_what_is_there(quick: Main, source: Path) -> None:
     """Server, documents, fields, each value with its count, and which belong to no group."""
     run = quick("attach", source)
     assert run.code == 0, run
-    labelled = len(PUBLISHED) - SEXES["X"] - SEXES[None]
-    for words in (
-        "8.12.2",
-        f"documents: {len(PUBLISHED)}",
-        f"gender, from person.sex: {labelled} of {len(PUBLISHED)} documents have a group",
-        "belongs to no group",
-        f"continent, from continents.csv: {len(PUBLISHED)} of",
-        "sample query",
-    ):
-        assert words in run.stdout
+    assert "8.12.2" in run.stdout
+    assert "documents: 60" in run.stdout
+    assert "gender, from person.sex: 59 of 60 documents have a group" in run.stdout
+    assert "belongs to no group" in run.stdout
+    assert "continent, from continents.csv: 60 of" in run.stdout
+    assert "sample query" in run.stdout
     report = quick("source", "check", "people", "--json").result
     assert report == quick("source", "check", source, "--json").result
+    assert report["documents"] == 60
     (gender,) = [one for one in report["attributes"] if one["name"] == "gender"]
-    groups = {"M": "male", "F": "female", "f": "female", "X": None}
-    values = {one["value"]: (one["documents"], one["group"]) for one in gender["values"]}
-    assert values == {value: (SEXES[value], group) for value, group in groups.items()}
+    values = {(one["value"], one["documents"], one["group"]) for one in gender["values"]}
+    assert values == {("M", 39, "male"), ("F", 10, "female"), ("f", 10, "female"), ("X", 1, None)}
     assert report["sample"]
 
 
 def test_a_draft_can_be_attached(command: Command, source: Path, index: Server) -> None:
-    """What is written from the mapping is a source, unless it has no text to search."""
+    """What is written from the mapping is a source, and says which values there are."""
     before = state(index, INDEX)
     where = ("--url", index.url, "--index", INDEX)
     file = source.parent / "drafted.source.yaml"
@@ -162,28 +184,38 @@ def test_a_draft_can_be_attached(command: Command, source: Path, index: Server) 
     found = command("search", "physicist", "--corpus", described.name, *arguments)
     assert len(found.result["ranking"]) == 5
     assert state(index, INDEX) == before
-    with index.index("hr-codes", {}, {"properties": {"code": {"type": "keyword"}}}):
-        drafted = command("attach", "--draft", "--url", index.url, "--index", "hr-codes")
+
+
+def test_an_index_without_text_has_no_draft(quick: Main, index: Server) -> None:
+    """No source could search it, so no file is written."""
+    numbers = {"properties": {"year": {"type": "integer"}, "code": {"type": "keyword"}}}
+    with index.index("hr-codes", {}, numbers):
+        where = ("--url", index.url, "--index", "hr-codes")
+        drafted = quick("attach", "--draft", *where, "-o", "a.yaml")
         assert "The index 'hr-codes' has no text field" in drafted.complaint()
+        assert not Path("a.yaml").exists()
+
+
+GENDER = "\n  gender: {field: person.sex, groups: {female: [F, f], male: M}}"
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"index": "nothing-like-it"}, "nothing-like-it"),
-        ({"attributes": {"gender": {"labels": "none.csv"}}}, "none.csv"),
-        ({"attributes": {"a": {"field": "person.sex", "groups": ["b", "c"]}}}, "person.sex"),
-        ({"query": None, "body": {"query": {"match": {"bio": "x"}}}}, "{{query}}"),
-        ({"query": None, "body": {"query": {"nomatch": {"bio": "{{query}}"}}}}, "nomatch"),
+        ({"attributes": "\n  gender: {labels: none.csv}"}, "none.csv"),
+        ({"attributes": "\n  gender: {field: person.sex, groups: [woman, man]}"}, "person.sex"),
+        ({"query": "", "body": "{query: {match: {bio: x}}}"}, "{{query}}"),
+        ({"query": "", "body": '{query: {nomatch: {bio: "{{query}}"}}}'}, "nomatch"),
         ({"credentials": "nobody"}, "credentials.nobody"),
         ({"url": "http://127.0.0.1:9"}, "127.0.0.1:9"),
         ({"name": "notables"}, "notables"),
     ],
 )
 def test_what_is_wrong_is_one_sentence_and_registers_nothing(
-    quick: Main, source: Path, index: Server, changes: dict[str, Any], said: str
+    quick: Main, source: Path, index: Server, changes: dict[str, str], said: str
 ) -> None:
     """It ends with exit code 2, and names what is wrong."""
-    write(source, **{"url": index.url, **changes})
+    source.write_text(source_text(**{"url": index.url, **changes}))
     assert said in quick("attach", source).complaint()
     assert Catalog().sources() == {}

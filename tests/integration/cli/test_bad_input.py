@@ -56,6 +56,11 @@ def test_a_corpus_that_is_not_there(quick: Main, tmp_path: Path) -> None:
     assert "has no documents.jsonl" in search(quick, tmp_path / "empty")
 
 
+def test_bytes_that_are_no_text_come_from_a_real_command_line(command: Command) -> None:
+    complaint = command("index", "remove", "demo", "\udcff").complaint()
+    assert complaint == "The argument '\\xff' is not valid UTF-8; correct or rename it."
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -82,16 +87,14 @@ def test_an_option_is_refused(quick: Main, people: Path, more: list[str], words:
     assert words in search(quick, people, *more)
 
 
-def test_without_a_key_or_a_model_it_says_what_to_get(command: Command, people: Path) -> None:
+def test_without_a_key_or_a_model_it_says_what_to_get(quick: Main, people: Path) -> None:
     """The variable that holds the key, and both commands that bring the default model."""
     asked = ("search", "physicist", "--corpus", people, "-k", "5", "--json")
-    run = command(*asked, "--model", "openai:fake", OPENAI_API_KEY=None)
+    run = quick(*asked, "--model", "openai:fake", OPENAI_API_KEY=None)
     assert "OPENAI_API_KEY" in run.complaint()
-    complaint = command(*asked).complaint()
+    complaint = quick(*asked).complaint()
     assert "pip install 'fairqr[local]'" in complaint
     assert "fairqr models pull smollm2-135m" in complaint
-    complaint = command("index", "remove", "demo", "\udcff").complaint()
-    assert complaint == "The argument '\\xff' is not valid UTF-8; correct or rename it."
 
 
 @pytest.mark.parametrize(
@@ -123,27 +126,32 @@ def test_a_disk_that_fills_up_costs_the_trace_and_not_the_result(quick: Main, pe
     assert run.stderr == "fairqr: The trace /dev/full is incomplete: No space left on device.\n"
 
 
+@pytest.mark.parametrize("damage", ["format", "half", "text"])
 def test_an_index_of_another_version_or_damaged(
-    command: Command, quick: Main, people: Path, tmp_path: Path
+    command: Command, quick: Main, people: Path, tmp_path: Path, damage: str
 ) -> None:
     """A named index says how to make it again; deleting and creating it works."""
-    for damage in ("format", "half", "text"):
-        # In another process: one that has it open watches its files, and may write a lock there.
-        assert command("index", "create", "mine", people).code == 0
-        (manifest,) = (tmp_path / "data" / "indexes").glob("*/v*/manifest.json")
-        if damage == "format":
-            manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 99}))
-        elif damage == "half":
-            manifest.write_text(manifest.read_text()[:50])
-        else:
-            shutil.rmtree(manifest.parent / "text")
-            (manifest.parent / "text").mkdir()
-        complaint = search(quick, "mine")
-        assert "delete it with 'fairqr index delete' and create it again" in complaint
-        assert quick("index", "delete", "mine").code == 0
-    for name in ("UPPER", "a b", "-x", "ü"):
-        run = quick("index", "create", "--", name, people)
-        assert "use only lower-case letters" in run.complaint()
+    # In another process: one that has it open watches its files, and may write a lock there.
+    assert command("index", "create", "mine", people).code == 0
+    (manifest,) = (tmp_path / "data" / "indexes").glob("*/v*/manifest.json")
+    if damage == "format":
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 99}))
+    elif damage == "half":
+        manifest.write_text(manifest.read_text()[:50])
+    else:
+        shutil.rmtree(manifest.parent / "text")
+        (manifest.parent / "text").mkdir()
+    complaint = search(quick, "mine")
+    assert "delete it with 'fairqr index delete' and create it again" in complaint
+    assert quick("index", "delete", "mine").code == 0
+    assert quick("index", "create", "mine", people).code == 0
+
+
+@pytest.mark.parametrize("name", ["UPPER", "a b", "-x", "ü"])
+def test_a_name_that_is_none(quick: Main, people: Path, name: str) -> None:
+    """What may stand in a name is said."""
+    run = quick("index", "create", "--", name, people)
+    assert "use only lower-case letters" in run.complaint()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")

@@ -55,6 +55,13 @@ def without_rights_of_root() -> None:
         ctypes.CDLL(None).prctl(DROP_CAPABILITY, capability, 0, 0, 0)
 
 
+@pytest.fixture
+def closed(tmp_path: Path) -> Path:
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0o555)
+    return folder
+
+
 def test_a_proxy_that_fails() -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # nobody listens there, and nobody else gets it
@@ -82,12 +89,13 @@ def test_a_disk_that_is_full_while_an_index_is_built(tmp_path: Path) -> None:
     assert str(tmp_path / "data") in said
 
 
-def test_a_folder_without_rights(tmp_path: Path) -> None:
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o555)
+def test_a_folder_without_rights(closed: Path) -> None:
     said = fails(*SEARCH, before=without_rights_of_root, FAIRQR_DATA_DIR=str(closed))
-    assert str(closed) in said
+    assert f"{closed}" in said
     assert said.endswith("Permission denied; change its rights, or name another place.\n")
+
+
+def test_a_cache_without_rights(closed: Path) -> None:
     said = fails("models", "pull", before=without_rights_of_root, FAIRQR_CACHE_DIR=str(closed))
     assert "(Permission denied): make room or make it writable, or name another" in said
     assert "FAIRQR_CACHE_DIR" in said

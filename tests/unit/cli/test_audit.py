@@ -149,8 +149,11 @@ def test_two_audits_are_compared(fairqr: Fairqr) -> None:
     Path("qrels").write_text("".join(it for it in judged if "d00" not in it))
     fairqr(*JUDGED, "--attribute", "gender", "-o", "june")
     stdout, _ = fairqr("compare", "may", "june", "-o", "drift")
-    assert stdout.startswith("Compared over 10 queries that both audits answered.\nSettings differ")
-    assert stdout.endswith("the same, so any difference comes from the settings.\nkept: drift\n")
+    compared, settings, answers, kept = stdout.splitlines()
+    assert compared == "Compared over 10 queries that both audits answered."
+    assert settings.startswith("Settings differ: judgements (")
+    assert answers.endswith("the same, so any difference comes from the settings.")
+    assert kept == "kept: drift"
     assert "| female | lean | 0.5000 |" in Path("drift/report.md").read_text()
     assert sorted(os.listdir("drift")) == ["comparison.json", "report.html", "report.md"]
     stdout, _ = fairqr("compare", "may", "may", "--json")
@@ -162,6 +165,7 @@ def test_two_audits_are_compared(fairqr: Fairqr) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        ((*PEOPLE, "--queries", "queries.txt"), "An audit needs a folder"),
         ((*PEOPLE, "-o", "out"), "An audit needs queries; name their file with --queries."),
         ((*RUN, "--segment", "topic", "-o", "out"), "it has no 'topic'"),
         ((*JUDGED, "-k", "40", "-o", "out"), "depth is 40 and k is 40"),
@@ -187,9 +191,9 @@ def test_bad_input_is_one_sentence(
 
 
 def test_a_folder_of_another_audit_is_refused(fairqr: Fairqr) -> None:
-    fairqr(*RUN, "--qrels", "run.qrels", "-k", "2", "-o", "out")
-    _, stderr = fairqr(*RUN, "--qrels", "run.qrels", "-k", "3", "-o", "out", code=2)
-    assert "holds a run with another spec (k)" in stderr
+    fairqr(*JUDGED, "-o", "out")
+    _, stderr = fairqr(*JUDGED, "--target", "uniform:1", "-o", "out", code=2)
+    assert "holds a run with another spec (target)" in stderr
 
 
 def test_without_relevance_there_are_shares_and_no_gaps(fairqr: Fairqr) -> None:
@@ -223,7 +227,9 @@ def test_pairs_by_the_engine_go_on_and_ask_only_what_is_missing(fairqr: Fairqr) 
     assert it["difference"]["p"] == pytest.approx(2 / 1024)
     assert it["higher"]["value"] == 1
     # The texts of the queries of pairs are kept nowhere.
-    assert not any(word in Path("out/raw/pairs.jsonl").read_text() for word in WORDS)
+    raw = Path("out/raw/pairs.jsonl").read_text()
+    assert json.loads(raw.splitlines()[0])["query"] == 1
+    assert not any(word in raw for word in WORDS)
     fairqr(*asked, "half")
     # As a kill leaves it: some of the pairs are scored, and no figures are there.
     manifest = json.loads(Path("half/manifest.json").read_text())
@@ -264,7 +270,9 @@ def test_a_preference_in_one_segment_is_found_there(fairqr: Fairqr) -> None:
     said = " ".join(stdout.split())
     assert "In the segment 'care', 'bm25' scores the version 'f' of a document higher" in said
     assert "segment 'pay'" not in said
-    assert "| care | f and m | 10 |" in Path("out/report.md").read_text()
+    report = Path("out/report.md").read_text()
+    assert "| all | f and m | 20 |" in report
+    assert "| care | f and m | 10 |" in report
     assert "\ncare,f,m,10," in Path("out/pairs.csv").read_text()
     assert "cares" not in Path("out/raw/pairs.jsonl").read_text()
     fairqr("verify", "out")

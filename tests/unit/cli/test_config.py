@@ -88,13 +88,17 @@ def test_no_secret_is_shown(show: Show, monkeypatch: pytest.MonkeyPatch) -> None
     for part in ("https://…@server/v1?…", "https://…@host:9200", "postgresql://…@host/db?…"):
         assert part in text
     assert re.search(r"^elasticsearch.api_key +\(hidden\)", text, re.MULTILINE)
-    lines = [line.split() for line in show().stdout.splitlines()]
-    assert ["service.caps.k", "7", "file"] in lines
-    assert ["trace_content", "no", "default"] in lines
     # PostgreSQL also takes an address in words.
     monkeypatch.setenv("FAIRQR_SERVICE_DATABASE", "host=db password=hidden1")
     assert shown(show)["settings"]["service.database"]["value"] == "(hidden)"
     assert "hidden1" not in "".join(show()[1:])
+
+
+def test_people_read_a_line_for_each_setting(show: Show) -> None:
+    lines = [line.split() for line in show().stdout.splitlines()]
+    assert ["service.caps.k", "7", "file"] in lines
+    assert ["trace_content", "no", "default"] in lines
+    assert lines[0][:2] == ["settings", "file:"]
 
 
 def test_a_variable_that_is_none_is_warned_of(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,16 @@ def test_it_prints_means_and_what_they_are_over(evaluate: Fairqr) -> None:
     assert stderr == "fairqr: 1 of 5 documents ranked by low have no known gender.\n"
 
 
+def test_who_gets_seen_is_told_of_each_run(evaluate: Fairqr) -> None:
+    _, stdout, _ = evaluate(*ASKED, "--measures", "AWRF@2", "--compare", "high.run")
+    low, high = (line.split() for line in stdout.splitlines() if line.startswith("gender: f"))
+    assert low[2] != high[2]
+    assert low[3] == high[3]
+    _, stdout, _ = evaluate(*ASKED, "--measures", "AWRF@2", "--compare", "high.run", "--json")
+    shares = [run["by_group"][0]["exposure"] for run in json.loads(stdout)["runs"]]
+    assert [f"{share:.4f}" for share in shares] == [low[2], high[2]]
+
+
 def test_without_measures_the_usual_ones_are_computed(evaluate: Fairqr) -> None:
     _, stdout, _ = evaluate(*ASKED)
     for text in ("nDCG@20 ", "P@20", "AP ", "AWRF@20(attribute=gender)", "nDCG@20×AWRF@20"):
@@ -97,15 +107,12 @@ def test_a_comparison_says_which_differences_hold(evaluate: Fairqr) -> None:
     flat = " ".join(stdout.split())
     assert "nDCG@2: high is 1.0000 above low (better) over 8 queries; the difference holds" in flat
     assert "Holm-corrected for 2" in flat
-    shares = [line.split()[2] for line in stdout.splitlines() if line.startswith("gender: f")]
     _, stdout, _ = evaluate(*arguments, "--json")
     found = json.loads(stdout)
     assert [run["run"] for run in found["runs"]] == ["low", "high"]
     row = found["comparisons"]["rows"][0]
     assert row["randomisation"] == pytest.approx(2 / 2**8)
     assert row["holds"] is True
-    assert [f"{run['by_group'][0]['exposure']:.4f}" for run in found["runs"]] == shares
-    assert shares[0] != shares[1]
 
 
 def test_runs_of_one_name_are_told_apart_by_their_files(evaluate: Fairqr) -> None:
@@ -150,6 +157,8 @@ def test_the_list_of_measures(evaluate: Fairqr) -> None:
         (("low.run", "--qrels", "qrels", "--measures", "nDGC@20"), "the measures are nDCG, P, R"),
         (("low.run", "--qrels", "qrels", "--measures", "AWRF@20"), "--corpus"),
         ((*ASKED, "--target", "retrieved:1"), "write relevance instead"),
+        (("low.run", "--qrels", "qrels", "--schema", "x"), "needs --corpus"),
+        ((*ASKED[:3], "--corpus", "nothing"), "nothing"),
         ((*ASKED, "--ties", "coin"), "cannot be ordered by 'coin'"),
         ((*ASKED, "--missing", "maybe"), "zero or undefined"),
         ((*ASKED, "--alpha", "2"), "between 0 and 1"),

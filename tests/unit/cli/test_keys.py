@@ -12,6 +12,11 @@ import pytest
 Fairqr = Callable[..., Any]
 
 
+@pytest.fixture(autouse=True)
+def no_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FAIRQR_SERVICE_DATABASE", raising=False)
+
+
 def test_a_key_is_printed_once_and_kept_nowhere(fairqr: Fairqr) -> None:
     _, stdout, stderr = fairqr("keys", "create", "the newsroom")
     secret = stdout.strip()

@@ -70,7 +70,7 @@ def test_every_parameter_is_listed(
 
 class Kind(BaseModel):
     kind: Literal["one"]
-    parts: tuple[BaseModel, ...] = ()
+    parts: tuple[Context, ...] = ()
     form: Literal["a", "b"] = "a"
     place: str = Field("", repr=False)
     steps: int | None = Field(None, strict=True, ge=1)

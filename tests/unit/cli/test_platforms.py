@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -59,3 +60,16 @@ def test_indexes_and_searches(tmp_path: Path) -> None:
     shown, errors = child.communicate(timeout=PATIENCE)
     assert child.returncode == 0, errors
     assert '"ranking"' in shown
+
+
+def test_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
+    options = ["--port", "0", "--corpus", "notables", "--model", "feedback"]
+    child = start(tmp_path, "serve", *options)
+    assert child.stdout is not None
+    said = ""
+    while "http://127.0.0.1:" not in said and (line := child.stdout.readline()):
+        said += line
+    child.send_signal(signal.SIGTERM)
+    _, errors = child.communicate(timeout=PATIENCE)
+    assert "http://127.0.0.1:" in said, errors
+    assert child.returncode == 0, errors

@@ -10,6 +10,7 @@ from fairqr.base.errors import InputError
 from fairqr.cli.service import ServiceAuditor
 from fairqr.graph.service.engine.engine import AuditResult
 from fairqr.graph.service.engine.requests import AuditedQuery, AuditRequest
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sources.documents import Document
 from tests.unit.retrieval.embedded import built
 
@@ -23,22 +24,29 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
 
 
-async def audited(folder: Path, documents: int) -> AuditResult:
-    """Audit an index of so many documents, in a folder beside it."""
+async def audited(engine: SearchEngine, folder: Path) -> AuditResult:
+    return await ServiceAuditor()(engine, ASKED, folder, lambda stage, done, of: None)
+
+
+def an_engine(folder: Path, documents: int) -> SearchEngine:
     people = [
         Document(f"d{n}", "", "apple", {"gender": ("male", "female")[n % 2]})
         for n in range(documents)
     ]
-    engine = built(folder / f"index-of-{documents}", people)
-    return await ServiceAuditor()(engine, ASKED, folder / "audit", lambda *stage: None)
+    return built(folder, people)
 
 
-async def test_only_an_index_that_was_built_again_begins_an_audit_again(tmp_path: Path) -> None:
-    before = await audited(tmp_path, 10)
-    after = await audited(tmp_path, 12)
+async def test_an_index_that_was_built_again_begins_the_audit_again(tmp_path: Path) -> None:
+    before = await audited(an_engine(tmp_path / "v1", 10), tmp_path / "audit")
+    after = await audited(an_engine(tmp_path / "v2", 12), tmp_path / "audit")
     assert after.digest != before.digest
-    left = tmp_path / "audit" / "manifest.json"
+
+
+async def test_nothing_else_removes_what_an_earlier_attempt_left(tmp_path: Path) -> None:
+    engine, folder = an_engine(tmp_path / "v1", 10), tmp_path / "audit"
+    await audited(engine, folder)
+    left = folder / "manifest.json"
     left.write_text("{}")
     with pytest.raises(InputError, match="damaged"):
-        await audited(tmp_path, 14)
+        await audited(engine, folder)
     assert left.read_text() == "{}"

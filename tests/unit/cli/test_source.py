@@ -14,13 +14,19 @@ from fairqr.retrieval.sources.catalog import Catalog
 
 Fairqr = Callable[..., tuple[str, str]]
 
+RUN = """name: exported
+engine: run
+runs: exported.run
+documents: people.jsonl
+attributes:
+  gender: {field: sex, groups: {female: [F], male: [M]}, population: {female: 0.5, male: 0.5}}
+"""
 EMBEDDED = """name: embedded
 engine: tantivy
 documents: people.jsonl
 attributes:
   gender: {field: sex, groups: {female: [F], male: [M]}}
 """
-RUN = EMBEDDED.replace("embedded", "exported").replace("tantivy", "run\nruns: exported.run")
 
 
 @pytest.fixture

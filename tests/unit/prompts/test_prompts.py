@@ -193,8 +193,9 @@ def test_what_is_no_prompt_at_all(tmp_path: Path) -> None:
     """Missing files and folders are refused like all others, and so is other YAML."""
     with pytest.raises(PromptError, match="Input should be a valid dictionary"):
         load_template(written(tmp_path, "- a"))
-    with pytest.raises(PromptError, match="is not a file of at most"):
-        load_template(tmp_path / "none.yaml")
+    for path in (tmp_path, tmp_path / "none.yaml"):
+        with pytest.raises(PromptError, match="is not a file of at most"):
+            load_template(path)
 
 
 @pytest.mark.parametrize(
@@ -291,6 +292,13 @@ def test_a_cut_is_a_begin_within_the_limit(count: Count, text: str, limit: int) 
         assert text.startswith(kept[:-1])
 
 
+def test_as_much_is_kept_as_fits() -> None:
+    """One token less than the limit would not be fair."""
+    assert cut("a b c d e f", 4, words) == "a b c…"
+    assert cut("abcdefgh", 4, len) == "abc…"
+    assert cut("abcdefgh", 1, len) == ""
+
+
 @pytest.mark.parametrize("count", COUNTS)
 @given(
     sources=st.lists(st.fixed_dictionaries({"title": TEXTS, "text": TEXTS}), max_size=5),
@@ -349,7 +357,10 @@ def test_each_document_is_shown_or_the_number_that_fits_is_told(
 
 
 def test_a_question_is_cut_to_its_limit_and_to_what_the_prompt_leaves() -> None:
-    assert (cut("a b c d e f", 4, words), cut("abcdefgh", 1, len)) == ("a b c…", "")
-    for room, limit, question in ((100, 5, "abcd…"), (10, 8, "abcde…"), (100, 20, "abcdefghij")):
+    for room, limit, question in (
+        (100, 5, "abcd…"),
+        (10, 8, "abcde…"),
+        (100, 20, "abcdefghij"),
+    ):
         values = PromptBudget(room, limit, len, whole(len)).fill(TEMPLATE, "abcdefghij", [])
         assert values == {"question": question, "documents": NO_DOCUMENTS}

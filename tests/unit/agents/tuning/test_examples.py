@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
@@ -69,11 +68,18 @@ def test_batches_hold_each_pair_in_both_orders_as_often_as_there_are_epochs(
     assert all(len(examples) == batch for examples in batches[:-1])
 
 
-def test_steps_are_as_many_as_asked_for_and_decided_by_the_seed() -> None:
-    def drawn(seed: int) -> Any:
-        return make_batches(pairs_of(3, 3), np.random.default_rng(seed), batch=4, steps=7)
+def test_steps_are_as_many_as_asked_for_and_whole() -> None:
+    batches = make_batches(pairs_of(3, 0), np.random.default_rng(0), batch=4, steps=7)
+    assert [len(examples) for examples in batches] == [4] * 7
 
-    assert [len(examples) for examples in drawn(0)] == [4] * 7
-    assert fingerprint(drawn(1)) == fingerprint(drawn(1)) != fingerprint(drawn(2))
+
+def test_the_same_seed_gives_the_same_batches_and_another_gives_others() -> None:
+    def hashed(seed: int) -> str:
+        return fingerprint(make_batches(pairs_of(8, 8), np.random.default_rng(seed)))
+
+    assert hashed(1) == hashed(1) != hashed(2)
+
+
+def test_no_pair_is_refused() -> None:
     with pytest.raises(InputError, match="no pair"):
         make_batches([], np.random.default_rng(0))
