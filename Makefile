@@ -13,7 +13,7 @@ TORCH ?= 2.13.0
 # the many processes that tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-unit check types layers dependencies docs bench load results lock notables clean
+.PHONY: demo test test-unit check wheel types layers dependencies docs bench load results lock notables clean
 
 demo: $(DEMO)
 	@$(BIN)/fairqr demo
@@ -35,15 +35,17 @@ check: $(NEURAL)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/python -m tests.checks.lines
-	rm -rf build/check build/lib build/bdist.*
-	$(BIN)/pip install --quiet --no-deps --upgrade --target build/check .
-	$(MAKE) --no-print-directory --jobs 2 types layers dependencies docs
+	$(MAKE) --no-print-directory --jobs 2 types layers docs dependencies
 
-types:
+wheel:
+	rm -rf build/check build/lib build/bdist.*
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --upgrade --target build/check .
+
+types: wheel
 	cd build && MYPYPATH=check:../tools ../$(BIN)/mypy --num-workers 2 --config-file ../pyproject.toml \
 	  -p fairqr -p docs_site -p notables -p minilm
 
-layers:
+layers: wheel
 	PYTHONPATH=build/check $(BIN)/lint-imports
 
 dependencies:

@@ -8,9 +8,12 @@ import shutil
 import signal
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.shared_servers import FOLDER, SharedServers, ask
 
 # Nobody's own settings file is read. Set here, so that fixtures of any scope and all child
 # processes have it.
@@ -35,27 +38,59 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 
-_SERVERS = {"elasticsearch_url", "secure_elasticsearch", "opensearch_url"}
+_UNIT = Path(__file__).parent / "unit"
+_SERVERS = ("elasticsearch_url", "opensearch_url", "secure_elasticsearch")
+_SHARED = pytest.StashKey[SharedServers]()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave tests together that share a server, a file, or what the model replied."""
+    """Put unit tests first, and what takes longest behind them; leave the tests of a file together.
+
+    Other groups than files are those of tests that share what the model replied, or an index.
+    """
     for item in items:
-        needs = {*getattr(item, "fixturenames", ())}
-        group = str(item.path)
-        if needs & _SERVERS:
-            group = "servers"
-        elif "shared_model_cache" in needs:
-            group = "replies"
-        item.add_marker(pytest.mark.xdist_group(group))
+        if item.get_closest_marker("xdist_group") is None:
+            replies = "shared_model_cache" in getattr(item, "fixturenames", ())
+            item.add_marker(pytest.mark.xdist_group("replies" if replies else str(item.path)))
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    if _UNIT in item.path.parents:
+        return 0
+    group = item.get_closest_marker("xdist_group")
+    long = item.get_closest_marker("timeout") or (group and group.args[0] != str(item.path))
+    return 1 if long else 2
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """End the run where xdist leaves the groups out: each worker would start every server."""
+    """Ask for the servers that tests name; see that tests stay in their groups."""
     if getattr(session.config.option, "loadgroup", False):
         apart = [item.nodeid for item in session.items if "@" not in item.nodeid]
         assert not apart, f"This pytest-xdist has no groups with pytest {pytest.__version__}."
+    needed = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    for name in _SERVERS:
+        if name in needed:
+            ask(session.config, name)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker where to ask for servers, which this process, the main one, starts."""
+    if _SHARED not in node.config.stash:
+        from tests.integration.elasticsearch_server import elasticsearch, secured
+        from tests.integration.opensearch_server import opensearch
+
+        starts = dict(zip(_SERVERS, (elasticsearch, opensearch, secured), strict=True))
+        node.config.stash[_SHARED] = SharedServers(starts)
+    node.workerinput[FOLDER] = str(node.config.stash[_SHARED].folder)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the servers that workers have shared."""
+    if servers := config.stash.get(_SHARED, None):
+        servers.end()
 
 
 @pytest.fixture

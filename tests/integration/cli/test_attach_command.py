@@ -20,7 +20,7 @@ from tests.integration.service_client import answers_all
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.usefixtures("clean_environment")]
 
-INDEX = "hr-people-v3"
+INDEX = "hr-people-v2"
 MAPPING = {
     "properties": {
         "headline": {"type": "text", "fields": {"raw": {"type": "keyword"}}},

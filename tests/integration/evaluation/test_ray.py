@@ -113,7 +113,7 @@ def test_searches_on_ray_are_those_of_one_process(
     # The command itself could not ask the model.
     workers = ("--workers", cluster.address, "--concurrency", "2")
     child = command.start("experiment", "run", asked, "-o", there, *workers)
-    cluster.models.wait_for(2)
+    cluster.models.wait_for(2, of=child)
     _workers_of(cluster.pid)[0].kill()
     gate.set()
     out, err = child.communicate(timeout=PATIENCE)
@@ -136,9 +136,9 @@ def test_an_interrupted_run_ends_its_work(command: Command, collection: Path, cl
         "RAY_AUTH_TOKEN": None,
     }
     child = command.start(*arguments, "--workers", "ray://local", **own)
-    cluster.models.wait_for(1)
+    cluster.models.wait_for(1, of=child)
     workers = _workers_of(child.pid)
-    assert workers, child.poll()
+    assert workers
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=PATIENCE)
     assert child.returncode == 130, err

@@ -39,7 +39,7 @@ from tests.unit.engines import hits_of
 
 pytestmark = pytest.mark.elasticsearch
 
-INDEX = "hr-people-v3"
+INDEX = "hr-people-v1"
 
 
 @pytest.fixture(scope="module", params=["elasticsearch_url", "opensearch_url"])

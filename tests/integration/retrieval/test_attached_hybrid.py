@@ -35,7 +35,8 @@ from tests.unit.retrieval.vector_encoders import (
     word_vector,
 )
 
-pytestmark = pytest.mark.elasticsearch
+# With others that search by vectors, which a setting of the whole cluster forbids for a moment.
+pytestmark = [pytest.mark.elasticsearch, pytest.mark.xdist_group("people")]
 
 DIMENSIONS = 8
 SERVERS = ["elasticsearch", "opensearch"]

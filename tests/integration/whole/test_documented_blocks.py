@@ -134,9 +134,12 @@ def folder(
     return work
 
 
-@pytest.mark.parametrize(
-    "page", [it for it in PAGES if not needs_elasticsearch(it)], ids=lambda page: page.stem
-)
+def alone(page: Path) -> Any:
+    """Let each page go to any worker."""
+    return pytest.param(page, id=page.stem, marks=pytest.mark.xdist_group(page.stem))
+
+
+@pytest.mark.parametrize("page", [alone(it) for it in PAGES if not needs_elasticsearch(it)])
 async def test_a_page_does_what_it_says(
     page: Path, folder: Path, pulled_minilm: Path, model_cache: Path
 ) -> None:
@@ -144,6 +147,7 @@ async def test_a_page_does_what_it_says(
     await follow(page, folder, {})
 
 
+@pytest.mark.xdist_group("people")  # they have an index of that name
 @pytest.mark.parametrize(
     "page", [it for it in PAGES if needs_elasticsearch(it)], ids=lambda page: page.stem
 )

@@ -12,13 +12,16 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from filelock import FileLock
 
+from tests.integration.java_server import cache_folder
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
 
@@ -28,6 +31,7 @@ BASE = "docker.io/library/"
 SUITE = "trixie"  # its Python is the one that the image names
 PACKAGES = "python3-venv,python-is-python3,ca-certificates"
 TOOLS = ("mmdebstrap", "buildah")
+WEEK = 7 * 24 * 60 * 60
 
 
 def missing() -> str:
@@ -95,13 +99,11 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
 
 def _make_base(images: Images) -> None:
     (named,) = {*re.findall(r"^FROM (python:\S+)", DOCKERFILE.read_text(), re.MULTILINE)}
-    archive = images.folder / "base.tar"
-    _output(["mmdebstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(archive)])
+    archive = _packages()
     images.run("from", "--name", "base", "scratch")
     images.run("add", "base", archive, "/")
     images.run("config", "--env", "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "base")
     images.run("commit", "--rm", "base", f"{BASE}{named}")
-    archive.unlink()
     version = _output(
         images.command(
             "run", "--isolation", "chroot", _of(images, named), "--", "python", "--version"
@@ -109,6 +111,18 @@ def _make_base(images: Images) -> None:
     )
     assert version.startswith(f"Python {named.partition(':')[2].partition('-')[0]}."), version
     images.run("rm", "--all")
+
+
+def _packages() -> Path:
+    """Return the archive of the packages, which is fetched once a week."""
+    archive = cache_folder() / f"{SUITE}-{PACKAGES}.tar"
+    with FileLock(f"{archive}.lock"):
+        if not archive.exists() or time.time() - archive.stat().st_mtime > WEEK:
+            made = archive.with_suffix(".new.tar")
+            include = f"--include={PACKAGES}"
+            _output(["mmdebstrap", "--variant=minbase", include, SUITE, str(made)])
+            made.rename(archive)
+    return archive
 
 
 def _of(images: Images, image: str) -> str:

@@ -20,7 +20,7 @@ from tests.integration.model_server import Command
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
 
-pytestmark = pytest.mark.elasticsearch
+pytestmark = [pytest.mark.elasticsearch, pytest.mark.xdist_group("people")]
 OF = 'fairqr_proxy_exposure_{}{{attribute="gender",group="female",index="people",list="{}"}}'
 Running = Callable[..., Any]
 

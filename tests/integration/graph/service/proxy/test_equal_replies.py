@@ -28,7 +28,7 @@ from tests.integration.graph.service.proxy.proxied import QUERY, Proxied, hits_o
 from tests.integration.java_server import cache_folder, run_program
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("people")]
 
 RECORDER = """
 import json, os

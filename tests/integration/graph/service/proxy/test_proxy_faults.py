@@ -32,7 +32,7 @@ from tests.integration.graph.service.proxy.proxied import (
 from tests.integration.model_server import Main
 from tests.patience import until
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("people")]
 
 QUERIES = [{"query": {"match": {"bio": it}}} for it in TOPICS]
 LARGE = {**QUERY, "size": 100, "script_fields": {"a": {"script": f"'{'x' * 40_000}'"}}}
