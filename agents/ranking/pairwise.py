@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
@@ -260,12 +259,11 @@ def _failed(reply: Reply) -> Preference:
 class PairwiseRanker:
     """Orders items by a judge's comparisons of pairs.
 
-    With ``all`` pairs, an item's score is its number of wins, plus ½ for each pair that nobody
-    wins. ``sorting`` is a merge sort. If nobody wins, the order stays.
+    It is a merge sort. If nobody wins, the order stays.
 
     Args:
         judge: Compares two items.
-        options: The strategy, and how many comparisons run at the same time.
+        options: How many comparisons run at the same time.
     """
 
     def __init__(self, judge: PairwiseJudge, options: RankerOptions) -> None:
@@ -275,8 +273,8 @@ class PairwiseRanker:
 
     @property
     def name(self) -> str:
-        """The model and the strategy, e.g. ``pairwise(local:smollm2-135m, sorting)``."""
-        return f"pairwise({self.judge.model.name}, {self._options.strategy})"
+        """The model and the way, e.g. ``pairwise(local:smollm2-135m, sorting)``."""
+        return f"pairwise({self.judge.model.name}, sorting)"
 
     async def start(self) -> None:
         """Start the model.
@@ -291,7 +289,7 @@ class PairwiseRanker:
 
         We count the tokens of the two longest items for each comparison.
         """
-        comparisons = most_comparisons(len(items), self._options)
+        comparisons = most_comparisons(len(items))
         if not comparisons:
             return Cost()
         one, other = heapq.nlargest(2, items, lambda it: estimated_tokens(self.judge.text(it)))
@@ -315,12 +313,7 @@ class PairwiseRanker:
             winner = asked[low, high].winner
             return None if winner is None else low if winner == "one" else high
 
-        order, scores = list(range(len(items))), None
-        if self._options.strategy == "all":
-            scores = await _wins(compare, len(items))
-            order.sort(key=scores.__getitem__, reverse=True)
-        else:
-            order = await _merge_sorted(compare, order)
+        order = await _merge_sorted(compare, list(range(len(items))))
         failures = [it.failure for it in asked.values() if it.failure]
         warnings = self.judge.warnings
         flips = sum(it.flips for it in asked.values())
@@ -333,7 +326,6 @@ class PairwiseRanker:
             order=tuple(order),
             asked=len(asked),
             failures=Counter(it.status for it in failures),
-            scores=scores,
             usage=sum((it.usage for it in asked.values()), Usage()),
             warnings=warnings,
             message=failures[-1].message if failures else "",
@@ -344,30 +336,11 @@ Compare = Callable[[int, int], Coroutine[Any, Any, int | None]]
 """Returns which of two places wins; None for neither."""
 
 
-def most_comparisons(items: int, options: RankerOptions) -> int:
-    """Return the largest number of comparisons that a ranking may take.
-
-    Args:
-        items: The number of items in the list.
-        options: The strategy. ``all`` always takes n(n−1)/2; a sort may take fewer.
-    """
+def most_comparisons(items: int) -> int:
+    """Return the largest number of comparisons that ranking so many items may take."""
     if items < 2:
         return 0
-    if options.strategy == "all":
-        return items * (items - 1) // 2
-    halves = items // 2, items - items // 2
-    return sum(most_comparisons(half, options) for half in halves) + items - 1
-
-
-async def _wins(compare: Compare, items: int) -> tuple[float, ...]:
-    """Return the number of wins of each item, with ½ for each pair that nobody wins."""
-    pairs = list(itertools.combinations(range(items), 2))
-    winners = await run_together(compare(*pair) for pair in pairs)
-    scores = [0.0] * items
-    for pair, winner in zip(pairs, winners, strict=True):
-        for place in pair:
-            scores[place] += 0.5 if winner is None else float(place == winner)
-    return tuple(scores)
+    return sum(map(most_comparisons, (items // 2, items - items // 2))) + items - 1
 
 
 async def _merge_sorted(compare: Compare, places: list[int]) -> list[int]:

@@ -167,8 +167,6 @@ RANKERS: Mapping[RankerName, str] = {
     "monobert": "a BERT that classifies a document as relevant (Nogueira & Cho 2019)",
 }
 
-Strategy = Literal["all", "sorting"]
-"""Every pair once; or those that a merge sort needs."""
 
 By = Literal["probabilities", "reply"]
 """How a pair is decided: by the probabilities of the labels, or by reading a reply."""
@@ -184,7 +182,6 @@ class RankerOptions:
         window, step: The windows of the listwise ranker; the step is smaller than the window.
         context: How many tokens the model reads and writes at once; defaults to what the model
             states, or no limit.
-        strategy: Which pairs the pairwise ranker compares: all, or those of a sort.
         by: How the pairwise ranker asks, if the model can.
         concurrency: How many comparisons run at the same time, over all lists.
         weights: The hub id or folder of monoT5 or monoBERT.
@@ -196,7 +193,6 @@ class RankerOptions:
     window: int = 20
     step: int = 10
     context: int | None = None
-    strategy: Strategy = "sorting"
     by: By = "probabilities"
     concurrency: int = 8
     weights: str | None = None

@@ -180,7 +180,6 @@ class RankingSettings(WindowSettings):
             By default the depth of the search if it is set, or else 20 for pairwise and 100 for the
             others.
         shown: What the model reads of a document: title, text or title_text; by default title_text.
-        strategy: Which pairs a pairwise ranker compares: all, or those that sorting needs.
         by: How a pairwise ranker decides: by the probabilities of the two labels, if the model
             gives them, or by the reply it writes.
         weights: The hub id or folder of monoT5 or monoBERT weights.
@@ -189,7 +188,6 @@ class RankingSettings(WindowSettings):
 
     depth: int | None = Field(None, ge=1, le=10_000)
     shown: Shown | None = None
-    strategy: Literal["all", "sorting"] = "sorting"
     by: Literal["probabilities", "reply"] = "probabilities"
     weights: str | None = Field(None, min_length=1)
     concurrency: int = Field(8, ge=1, le=256)

@@ -25,10 +25,10 @@ def test_models_and_rankers_by_their_names() -> None:
     assert causal.name == "causal:org/model:v2"
     chat = open_language_model("openai:some-model", cache=False, timeout=3)
     assert isinstance(chat, ChatModel)
-    options = RankerOptions(strategy="all", window=8, step=4)
+    options = RankerOptions(window=8, step=4)
     assert [open_ranker(name, chat, options=options).name for name in RANKERS] == [
         "listwise(openai:some-model, 8/4)",
-        "pairwise(openai:some-model, all)",
+        "pairwise(openai:some-model, sorting)",
         "monot5(castorini/monot5-base-msmarco)",
         "monobert(castorini/monobert-large-msmarco)",
     ]
