@@ -39,15 +39,6 @@ _DESCRIPTION = (
     "and `error` (the problem), and `data` a JSON object. A `token` has no id, since it is sent "
     "only once. Comments show that a stream is alive."
 )
-_TAGS = {
-    "ask": "Searches, answers and probes, as one response or as a stream.",
-    "runs": "Runs in the background, and past runs.",
-    "audits": "Who gets seen in the results of a source over many queries.",
-    "rerank": "Lists that others retrieved, in their fair order.",
-    "offers": "The sources, models, prompts and methods to choose from.",
-    "openai": "Answers in the form of OpenAI's API; a source is a model.",
-    "operation": "For whoever runs the service.",
-}
 _KEY = HTTPBearer(
     scheme_name="key",
     description="An access key from `fairqr keys create`. Its scope is `read`, `run` (which "
@@ -90,7 +81,6 @@ def create_app(parts: Parts) -> FastAPI:
         title="fairqr",
         version=version("fairqr"),
         description=_DESCRIPTION,
-        openapi_tags=[{"name": name, "description": about} for name, about in _TAGS.items()],
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         responses=PROBLEMS,
         exception_handlers=HANDLERS,

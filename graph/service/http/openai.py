@@ -44,14 +44,10 @@ class Sources(BaseModel):
 @router.get("/models")
 async def list_sources(request: Request) -> Sources:
     """List the sources to answer from, as models."""
-    return Sources(data=[_card(name) for name in await _sources(request)])
-
-
-@router.get("/models/{model}")
-async def get_source(request: Request, model: str) -> Model:
-    """Return a source, as a model."""
-    await _check_source(request, model)
-    return _card(model)
+    names = await _sources(request)
+    # Nobody knows when a source was made.
+    about: dict[str, Any] = {"object": "model", "created": 0, "owned_by": "fairqr"}
+    return Sources(data=[Model(id=name, **about) for name in names])
 
 
 @router.post("/chat/completions", response_model=ChatCompletion, responses=_CHUNKS)
@@ -72,11 +68,6 @@ async def complete_chat(asked: ChatRequest, request: Request) -> Response:
     message |= await _message(request, asked.model, result)
     whole = {**_piece(begun.run, asked, message, "stop"), "usage": _usage_of(result)}
     return Json(whole, headers=begun.headers)
-
-
-def _card(name: str) -> Model:
-    """Return a source as a model. Nobody knows when it was made."""
-    return Model(id=name, object="model", created=0, owned_by="fairqr")
 
 
 async def _sources(request: Request) -> list[str]:

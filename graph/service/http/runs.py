@@ -24,13 +24,11 @@ from fairqr.base.errors import InputError, RunInterruptedError, RunNotFoundError
 from fairqr.graph.answer.builder import AnswerResult
 from fairqr.graph.probe.builder import ProbeResult
 from fairqr.graph.search.result import SearchResult
-from fairqr.graph.service.engine.engine import AuditRun
 from fairqr.graph.service.engine.requests import REQUESTS, AuditRequest, BackgroundRun, RunRequest
 from fairqr.graph.service.http.access import caller_of
 from fairqr.graph.service.http.answers import Events, Json, sent
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.records import Event, Kind, Run, RunSummary, Status, path_of
-from fairqr.graph.service.runs.manager import STEPLESS
 
 CLIENT_GONE = 499  # the status in the metrics if the client disconnected
 
@@ -61,7 +59,6 @@ _AUDITS: dict[str, Any] = {"tags": ["audits"]}
 _ACCEPTED: dict[str, Any] = {"status_code": 202, "responses": {202: _LOCATED}}
 
 _Id = Annotated[str, InPath(description="The id of the run.", examples=["0" * 32], max_length=100)]
-_Limit = Annotated[int, Query(ge=1, le=200, description="The most to list.")]
 _BEFORE = "Only runs before this; for the next page, give `created` of the last run."
 _Before = Annotated[  # every JSON parser reads numbers up to 2**53 exactly
     float | None, Query(ge=0, le=2**53, allow_inf_nan=False, description=_BEFORE)
@@ -90,14 +87,13 @@ class Begun(NamedTuple):
     headers: dict[str, str]
 
 
-async def begin(request: Request, kind: Kind, asked: RunRequest, *, steps: bool = True) -> Begun:
+async def begin(request: Request, kind: Kind, asked: RunRequest) -> Begun:
     """Check a request, and start a run of it; one that is not kept waits for a free slot.
 
     Args:
         request: The request.
         kind: The kind of the run.
         asked: The body of the request.
-        steps: Whether somebody follows the steps, or only waits for the result.
 
     Raises:
         FairqrError: The request is wrong or not allowed, or the service is too busy.
@@ -107,9 +103,9 @@ async def begin(request: Request, kind: Kind, asked: RunRequest, *, steps: bool 
     if asked.keep:
         # A client that leaves takes nothing back.
         run = await asyncio.shield(submit(request, kind, checked.body, checked.query))
-        events = aclosing(parts.runs.events(run, key, 0 if steps else STEPLESS))
+        events = aclosing(parts.runs.events(run, key))
         return Begun(run, events, _place(run))
-    execute = partial(parts.engine.execute, checked, steps=steps)
+    execute = partial(parts.engine.execute, checked)
     begun = await parts.runs.begin(
         kind, checked.query, execute, key=key, carrier=carrier_of(request)
     )
@@ -138,7 +134,7 @@ async def ended(request: Request, kind: Kind, asked: RunRequest) -> tuple[Begun,
     """
 
     async def do() -> tuple[Begun, Event]:
-        begun = await begin(request, kind, asked, steps=False)
+        begun = await begin(request, kind, asked)
         async with begun.events as events:
             async for event in events:
                 if event.last:
@@ -239,7 +235,7 @@ async def begin_run(asked: BackgroundRun, request: Request) -> Response:
 @router.get("/runs", **_RUNS)
 async def list_runs(
     request: Request,
-    limit: _Limit = 50,
+    limit: Annotated[int, Query(ge=1, le=200, description="The most to list.")] = 50,
     before: _Before = None,
     kind: Annotated[Kind | None, Query(description="Only these.")] = None,
     status: Annotated[Status | None, Query(description="Only these.")] = None,
@@ -286,28 +282,17 @@ async def delete_run(request: Request, id: _Id) -> Response:
     return Response(status_code=204)
 
 
-@router.post("/audits", response_model=AuditRun, **_AUDITS, **_ACCEPTED)
+@router.post("/audits", response_model=Run, **_AUDITS, **_ACCEPTED)
 async def begin_audit(asked: AuditRequest, request: Request) -> Response:
     """Start an audit of a source in the background.
 
-    It is a durable run of kind `audit`: `GET /v1/runs/{id}/events` reports its progress, and
-    `DELETE /v1/runs/{id}` cancels it, or removes it with its files.
+    It is a durable run of kind `audit`: `GET /v1/runs/{id}` has its findings and figures in the
+    end, `GET /v1/runs/{id}/events` reports its progress, and `DELETE /v1/runs/{id}` cancels it, or
+    removes it with its files.
     """
     checked = await parts_of(request).engine.checked_audit(asked)
     run = await submit(request, "audit", checked.body, checked.query)
     return Json(run, 202, _place(run))
-
-
-@router.get("/audits", **_AUDITS)
-async def list_audits(request: Request, limit: _Limit = 50, before: _Before = None) -> RunList:
-    """List the audits of this key, the newest first."""
-    return await list_runs(request, limit, before, kind="audit")
-
-
-@router.get("/audits/{id}", response_model=AuditRun, **_AUDITS)
-async def get_audit(request: Request, id: _Id) -> Response:
-    """Return an audit: its request and status, and in the end its findings and figures."""
-    return Json(await _audit(request, id))
 
 
 def _file(media_type: str) -> dict[str, Any]:
@@ -337,18 +322,6 @@ async def _run(request: Request, id: str) -> Run:
     return await parts_of(request).store.run(id, caller_of(request.scope).id)
 
 
-async def _audit(request: Request, id: str) -> Run:
-    """Return an audit of this key.
-
-    Raises:
-        RunNotFoundError: The key has no such audit.
-    """
-    run = await _run(request, id)
-    if run.kind != "audit":
-        raise RunNotFoundError(f"The run {id} is not an audit; ask for it at /v1/runs/{id}.")
-    return run
-
-
 async def _folder(request: Request, id: str) -> Path:
     """Return the folder of a finished audit of this key.
 
@@ -356,7 +329,9 @@ async def _folder(request: Request, id: str) -> Path:
         RunNotFoundError: The key has no such audit, or its files are not on this machine.
         InputError: It is not finished.
     """
-    run = await _audit(request, id)
+    run = await _run(request, id)
+    if run.kind != "audit":
+        raise RunNotFoundError(f"The run {id} is not an audit; ask for it at /v1/runs/{id}.")
     if run.status != "done":
         raise InputError(
             f"The audit {id} is {run.status}, and only a finished audit has files; follow it at "

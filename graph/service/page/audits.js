@@ -24,7 +24,7 @@ export function showAudits(page, { open, repeated }) {
     el("p", { class: "hint" }, "One search is an anecdote. An audit asks a source many queries, and says who gets seen in its results."),
     auditForm({ repeated, signal, begun: (run) => { location.hash = open(run.id); } }),
     el("h2", {}, "Past audits"),
-    runList("/v1/audits", { open, none: "There are no audits yet.", signal }));
+    runList({ kind: "audit", open, none: "There are no audits yet.", signal }));
   return { close: () => { ending.abort(); page.replaceChildren(); } };
 }
 

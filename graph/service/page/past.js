@@ -28,18 +28,18 @@ export function showRuns(page, { open, compare }) {
   fill(page,
     el("div", { class: "row spread" }, el("h1", {}, "Past runs"), both),
     el("p", { class: "hint" }, "Open a run, or choose two to see them side by side."),
-    runList("/v1/runs", { open, choose, none, signal: ending.signal }));
+    runList({ open, choose, none, signal: ending.signal }));
   return { close: () => { ending.abort(); page.replaceChildren(); } };
 }
 
 /**
  * A list of runs, the newest first.
  *
- * @param {string} path Where they are asked for.
- * @param {{open: Function, choose: ?Function, none: string, signal: AbortSignal}} how `choose`
- *   makes the box that chooses a run; `none` is said where there are no runs.
+ * @param {{kind: ?string, open: Function, choose: ?Function, none: string, signal: AbortSignal}} how
+ *   `kind` is that of all runs; `choose` makes the box that chooses a run; `none` is said where
+ *   there are no runs.
  */
-export function runList(path, { open, choose, none, signal }) {
+export function runList({ kind, open, choose, none, signal }) {
   const list = el("ul", { class: "runs" });
   const note = el("p", { class: "hint", role: "status" }, "Loading …");
   const more = el("button", { type: "button", class: "quiet", hidden: true }, "Show older ones");
@@ -48,8 +48,8 @@ export function runList(path, { open, choose, none, signal }) {
   async function load() {
     more.disabled = true;
     try {
-      const asked = new URLSearchParams({ limit: String(PAGE), ...(before ? { before: String(before) } : {}) });
-      const { runs } = await json(`${path}?${asked}`, { signal });
+      const only = { ...(kind && { kind }), ...(before && { before: String(before) }) };
+      const { runs } = await json(`/v1/runs?${new URLSearchParams({ limit: String(PAGE), ...only })}`, { signal });
       for (const run of runs) list.append(item(run));
       before = runs.at(-1)?.created;
       more.hidden = runs.length < PAGE;

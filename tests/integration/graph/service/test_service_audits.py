@@ -34,7 +34,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def over(client: ServiceClient, id_: str) -> dict[str, Any]:
     """Wait until an audit is over, and return it."""
-    return client.ended(f"/v1/audits/{id_}")
+    return client.ended(f"/v1/runs/{id_}")
 
 
 def test_an_audit_runs_in_the_background_and_leaves_evidence(
@@ -72,15 +72,14 @@ def test_an_audit_runs_in_the_background_and_leaves_evidence(
     for file in place.rglob("*.*"):
         assert str(service.folder).encode() not in file.read_bytes(), file
 
-    (listed,) = service.client.get("/v1/audits").json()["runs"]
+    (listed,) = service.client.get("/v1/runs?kind=audit").json()["runs"]
     assert listed["id"] == id_
 
 
 def test_a_run_of_another_kind_is_no_audit(service: Served) -> None:
     other = service.client.in_background({"query": "physicist", "model": "feedback"})
-    for path in ("", "/report.html"):
-        place = other.replace("runs", "audits") + path
-        assert service.client.get(place).status_code == 404
+    place = other.replace("runs", "audits") + "/report.html"
+    assert service.client.get(place).status_code == 404
 
 
 def test_audits_need_a_key_that_may_run_and_belong_to_it(service: Served) -> None:
@@ -94,12 +93,15 @@ def test_audits_need_a_key_that_may_run_and_belong_to_it(service: Served) -> Non
     assert client.post("/v1/audits", json=ASKED, headers=reads).status_code == 403
     id_ = client.post("/v1/audits", json=ASKED).json()["id"]
     over(client, id_)
-    for path in ("", "/report.html", "/bundle.zip"):
-        place = f"/v1/audits/{id_}{path}"
+    for place in (
+        f"/v1/runs/{id_}",
+        f"/v1/audits/{id_}/report.html",
+        f"/v1/audits/{id_}/bundle.zip",
+    ):
         assert client.get(place).status_code == 200
         assert client.get(place, headers=theirs).status_code == 404
         assert client.get(place, headers=nobody).status_code == 401
-    assert client.get("/v1/audits", headers=theirs).json() == {"runs": []}
+    assert client.get("/v1/runs?kind=audit", headers=theirs).json() == {"runs": []}
 
 
 class Endpoint:
@@ -190,7 +192,7 @@ def test_one_audit_at_a_time_and_searches_beside_it(endpoint: Endpoint, tmp_path
         search = {"query": "physicist", "corpus": "elsewhere", "target": "uniform:1"}
         search["method"] = "plain"
         assert client.post("/v1/search", json=search).status_code == 200
-        assert client.get(f"/v1/audits/{second}").json()["status"] == "queued"
+        assert client.get(f"/v1/runs/{second}").json()["status"] == "queued"
         assert client.get(f"/v1/audits/{first}/report.html").status_code == 422
 
         # Cancelling the first lets the second begin, and its files go.
@@ -202,7 +204,7 @@ def test_one_audit_at_a_time_and_searches_beside_it(endpoint: Endpoint, tmp_path
         assert (folder / "report.html").exists()
         assert client.delete(f"/v1/runs/{second}").status_code == 204
         assert not folder.exists()
-        assert client.get(f"/v1/audits/{second}").status_code == 404
+        assert client.get(f"/v1/runs/{second}").status_code == 404
 
 
 def test_files_go_when_their_run_does(endpoint: Endpoint, tmp_path: Path) -> None:
@@ -215,6 +217,6 @@ def test_files_go_when_their_run_does(endpoint: Endpoint, tmp_path: Path) -> Non
         assert over(process.client, id_)["status"] == "done"
         assert (audits / id_ / "audit.json").exists()
     with running(variables | {"FAIRQR_SERVICE_RETENTION": "1"}) as process:
-        until(lambda: process.client.get(f"/v1/audits/{id_}").status_code == 404)
+        until(lambda: process.client.get(f"/v1/runs/{id_}").status_code == 404)
         until(lambda: not (audits / id_).exists())
     assert (audits / "mine").exists()
