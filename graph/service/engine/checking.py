@@ -9,6 +9,7 @@ from typing import Any
 
 from fairqr.agents.attribution.attributor import AttributorName
 from fairqr.agents.generators import INPUT_TOKENS
+from fairqr.agents.models.opening import CAUSAL, SEQ2SEQ
 from fairqr.agents.refiner import FeedbackRefiner
 from fairqr.base import errors
 from fairqr.base.settings import DEFAULT_POOL, default_corpus, default_model
@@ -16,6 +17,7 @@ from fairqr.graph.answer.builder import PROMPT as ANSWER
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.search.context import METHODS, Context, Method
+from fairqr.graph.search.rankers import ASKED
 from fairqr.graph.service.configuration import Caps, ModelEntry, ServiceSettings
 from fairqr.graph.service.engine.requests import AuditRequest, RunRequest
 from fairqr.graph.service.records import Kind
@@ -269,6 +271,7 @@ def check_request(kind: Kind, asked: RunRequest, caps: Caps, offers: Offers) -> 
         prompt = offers.prompts.get(ANSWER, context.prompts.get(ANSWER))
         tokens = INPUT_TOKENS + prompt.defaults.max_tokens
         context = _with_answers(context, is_judged, tokens, caps)
+    _check_model(kind, values["model"], context)
     return Request(kind, query, context, values)
 
 
@@ -350,3 +353,21 @@ def _with_answers(
         caps.check(cap, needed, f"What {asked.samples:,} samples may take")
         left[cap] = min(getattr(context.budget, cap), getattr(caps, cap) - needed)
     return context.model_copy(update={"budget": context.budget.model_copy(update=left)})
+
+
+def _check_model(kind: Kind, name: str, context: Context) -> None:
+    """Check that the model can do what is asked, before anything is spent.
+
+    Raises:
+        InputError: It cannot.
+    """
+    refine, rank, write = "refine queries", "rank", "write answers"
+    only = {FeedbackRefiner.name: refine, CAUSAL: rank, SEQ2SEQ: write}.get(name.partition(":")[0])
+    ranks = kind == "probe" or context.strategy.ranker in ASKED
+    needed = {refine: context.rounds > 0, rank: ranks, write: kind == "answer"}
+    for what, is_needed in needed.items():
+        if is_needed and only not in (None, what):
+            raise errors.InputError(
+                f"The model '{errors.one_line(name, 60)}' can only {only}, and this request has it "
+                f"{what}; choose another model or method."
+            )
