@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import os
 import sqlite3
 import time
@@ -31,8 +30,6 @@ SCHEMA = "fairqr"
 
 CONNECTIONS = 5
 CONNECT = 5  # seconds
-FRESH = 1.0
-"""Seconds in which a connection is used again without asking whether the server is still there."""
 
 STATEMENT = 20_000  # milliseconds
 
@@ -96,6 +93,7 @@ class Database:
             pool_size=1 if self.file else CONNECTIONS,
             max_overflow=0,
             pool_timeout=6 * CONNECT if self.file else CONNECT,
+            pool_pre_ping=not self.file,
             hide_parameters=True,  # errors would quote queries and documents
         )
         if self.file:
@@ -103,18 +101,6 @@ class Database:
             # read could not write after one of another process.
             begin = "BEGIN IMMEDIATE"
             sa.event.listen(self._engine.sync_engine, "begin", lambda it: it.exec_driver_sql(begin))
-        else:
-            sa.event.listen(self._engine.sync_engine, "checkout", self._ping)
-            sa.event.listen(self._engine.sync_engine, "checkin", _returned)
-
-    def _ping(self, connection: Any, record: Any, _: object) -> None:
-        """Replace a connection that has ended while nobody used it; a new one is taken as it is."""
-        if time.monotonic() < record.info.get("returned", math.inf) + FRESH:
-            return
-        try:
-            self._engine.dialect.do_ping(connection)
-        except self._engine.dialect.loaded_dbapi.Error:
-            raise sa.exc.DisconnectionError from None
 
     async def _connected(self) -> Any:
         if self.file:
@@ -216,10 +202,6 @@ class Database:
     async def close(self) -> None:
         """Close all connections."""
         await self._engine.dispose()
-
-
-def _returned(_: object, record: Any) -> None:
-    record.info["returned"] = time.monotonic()
 
 
 def _file_of(url: str) -> Path | None:
