@@ -224,7 +224,7 @@ def test_a_small_lack_counts_only_if_there_is_no_other() -> None:
         ({"method": "listwise", "ranking": {"window": 1}}, "'ranking.window' is wrong"),
         ({"method": "listwise", "ranking": {"window": 5, "step": 5}}, "step is 5"),
         ({"method": "listwise", "ranking": {"windows": 5}}, "'ranking.windows' is wrong"),
-        ({"method": "listwise", "ranking": {"strategy": "bubble"}}, "'ranking.strategy'"),
+        ({"method": "listwise", "ranking": {"by": "bubble"}}, "'ranking.by'"),
         ({"alpha": float("nan")}, "'answer.alpha' is wrong"),
         ({"alpha": 1e6}, "'answer.alpha' is wrong"),
         ({"form": "softmax"}, "'answer.form' is wrong"),
