@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import openai
@@ -16,7 +17,7 @@ from langchain_openai import ChatOpenAI
 from openai.types.chat import ChatCompletionChunk
 
 from tests.integration.model_server import Answer, Asked, failure, says, stream, write_people
-from tests.integration.service_client import PHYSICIST, Served, a_key, a_service
+from tests.integration.service_client import PHYSICIST, Served, a_service
 from tests.patience import PATIENCE, until
 
 SENTENCE = "He is a man with a workshop."
@@ -130,8 +131,8 @@ def test_the_last_message_of_the_user_is_answered(service: Served, client: opena
     (choice,) = found.choices
     assert (choice.message.content, choice.finish_reason) == (SENTENCE, "stop")
     assert found.usage
-    assert found.usage.total_tokens == found.usage.prompt_tokens + found.usage.completion_tokens
     assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (100, 10)
+    assert found.usage.total_tokens == 110
     (asked,) = service.model.asked
     assert "Which physicist is it?" in asked.last_message
     assert "An earlier" not in json.dumps(asked.body)
@@ -147,44 +148,33 @@ def test_the_last_message_of_the_user_is_answered(service: Served, client: opena
     assert {(one.start_index, one.end_index) for one in citations} == {(0, len(SENTENCE))}
 
 
-def test_what_was_used_can_be_read(service: Served, client: openai.OpenAI) -> None:
-    found = client.chat.completions.create(model="people", messages=question())
-    citations = [one.url_citation for one in found.choices[0].message.annotations or []]
-    assert citations
-    for citation in citations:
-        assert citation.url.startswith(f"{service.url.rstrip('/')}/v1/documents/")
-        document = service.client.get(citation.url).json()
-        assert document["title"] == citation.title
-        assert "workshop" in document["text"]
-        assert document["groups"]["gender"] == {"male": 1.0}
-        assert document["link"] is None
-    service.model.does(answers("None of them is a goldsmith from Atlantis."))
-    other = client.chat.completions.create(model="people", messages=question())
-    assert other.choices[0].message.annotations == []
-
-
-def test_a_link_of_the_source_is_cited_if_it_is_one(service: Served, client: openai.OpenAI) -> None:
-    everything = {"fairqr": {"documents": 20, "k": 60}}
+def test_what_was_used_can_be_read_and_a_link_is_cited_if_it_is_one(
+    service: Served, client: openai.OpenAI
+) -> None:
     service.model.does(answers("A physicist."))
+    everything = {"fairqr": {"documents": 20, "k": 60}}
     found = client.chat.completions.create(
         model="linked", messages=question("physicist"), extra_body=everything
     )
     cited = [one.url_citation for one in found.choices[0].message.annotations or []]
-    urls = {one.title: one.url for one in cited}
-    assert len(urls) == 20
-    assert not [url for url in urls.values() if url.startswith("javascript")]
-    for title, url in urls.items():
-        if url == LINK:
-            assert title == "Person 0"
-        else:
-            assert service.client.get(url).json()["link"] is None
-    path = f"/v1/documents/{httpx.QueryParams({'': ODD_ID})}".replace("/=", "/").replace("+", "%20")
-    shown = service.client.get(f"{path}?corpus=linked").json()
+    assert len(cited) == 20
+    for citation in cited:
+        if citation.title == "Person 0":
+            assert citation.url == LINK
+            continue
+        assert citation.url.startswith(f"{service.url.rstrip('/')}/v1/documents/")
+        document = service.client.get(citation.url).json()
+        assert (document["title"], document["link"]) == (citation.title, None)
+        assert "physicist" in document["text"]
+        assert sum(document["groups"]["gender"].values()) == 1
+    shown = service.client.get(f"/v1/documents/{quote(ODD_ID)}?corpus=linked").json()
     assert (shown["id"], shown["link"]) == (ODD_ID, LINK)
     missing = service.client.get("/v1/documents/p99?corpus=linked")
     assert missing.status_code == 404
     assert missing.json()["type"] == "urn:fairqr:error:document-not-found"
-    assert service.client.get("/v1/documents/p01?corpus=../linked").status_code == 404
+    service.model.does(answers("None of them is a goldsmith from Atlantis."))
+    other = client.chat.completions.create(model="people", messages=question())
+    assert other.choices[0].message.annotations == []
 
 
 def test_an_answer_is_streamed_as_it_is_written(service: Served, client: openai.OpenAI) -> None:
@@ -274,14 +264,8 @@ def test_a_model_that_fails_is_an_error_and_no_answer(
     assert "[DONE]" not in raw.text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "One.\n\ndata: [DONE]\n\nevent: error\ndata: {}",
-        "\U0001f9ea Line\u2028separators\u0085and\x0b\x1c controls \x00 \x1b[31m",
-    ],
-)
-def test_hostile_texts_are_only_texts(service: Served, client: openai.OpenAI, text: str) -> None:
+def test_hostile_texts_are_only_texts(service: Served, client: openai.OpenAI) -> None:
+    text = "\n\ndata: [DONE]\n\nevent: error\ndata: {} \u2028 \u0085 and \x0b\x1c \x00 \x1b[31m"
     service.model.does(answers(text))
     whole = client.chat.completions.create(model="people", messages=question())
     assert whole.choices[0].message.content == text.strip()
@@ -331,14 +315,10 @@ def test_its_runs_are_in_the_figures_and_end_with_their_clients(
     service.model.does(answers(SENTENCE, gate=gate))
     answering = client.chat.completions.create(model="people", messages=question(), stream=True)
     next(iter(answering))
-    running = 'fairqr_ephemeral_runs{status="running"} 1.0'
-    until(lambda: running in service.client.get("/metrics").text)
     answering.close()
-    until(lambda: running not in service.client.get("/metrics").text)
+    cancelled = 'fairqr_runs_finished_total{kind="answer",status="cancelled"} 1.0'
+    until(lambda: cancelled in service.client.get("/metrics").text)
     gate.set()
-    figures = service.client.get("/metrics").text
-    assert 'fairqr_runs_finished_total{kind="answer",status="cancelled"}' in figures
-    assert 'route="/openai/v1/chat/completions"' in figures
     assert service.client.get("/v1/runs").json() == {"runs": []}
 
 
@@ -374,20 +354,13 @@ def test_a_refusal_has_its_status_before_any_stream(tmp_path: Path) -> None:
 def test_where_keys_are_required_ours_is_the_api_key(tmp_path: Path) -> None:
     with a_service(tmp_path, "--require-keys") as service:
         service.model.does(answers(SENTENCE))
-        _, allowed = a_key(service.variables, "reader", "read")
-        reads, runs = (it["Authorization"].removeprefix("Bearer ") for it in (allowed, service.key))
         asked: Any = {"model": "people", "messages": question()}
-        for wrong in ("sk-theirs", "fqr_000000000000_x", runs[:-1]):
-            with client_of(service, wrong) as client:
-                with pytest.raises(openai.AuthenticationError) as refused:
-                    client.chat.completions.create(**asked)
-                assert refused.value.code == "invalid_api_key"
-        with client_of(service, reads) as client:
-            assert [model.id for model in client.models.list()] == ["people"]
-            with pytest.raises(openai.PermissionDeniedError):
+        with client_of(service) as client:
+            with pytest.raises(openai.AuthenticationError) as refused:
                 client.chat.completions.create(**asked)
-        with client_of(service, runs) as client:
+            assert refused.value.code == "invalid_api_key"
+        with client_of(service, service.key["Authorization"].removeprefix("Bearer ")) as client:
             (choice,) = client.chat.completions.create(**asked).choices
         url = (choice.message.annotations or [])[0].url_citation.url
         assert service.client.get(url).status_code == 401
-        assert service.client.get(url, headers=allowed).status_code == 200
+        assert service.client.get(url, headers=service.key).status_code == 200
