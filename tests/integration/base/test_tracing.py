@@ -21,10 +21,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from fairqr import FairSearch, open_engine
+from fairqr import FairSearch
 from fairqr.agents.models.chat import ChatModel
 from fairqr.base.exporting import _Delivery
-from fairqr.base.telemetry import carrier, continued, record_to, span
 from tests.integration.collector import Collector
 from tests.integration.model_server import (
     KEY,
@@ -53,24 +52,19 @@ def corpus(clean_environment: Path) -> Path:
     """People in whose texts the query's and the model's words are, each with one of its own."""
 
     def change(document: dict[str, Any]) -> dict[str, Any]:
-        words = f"{IN_QUERY} {IN_DOCUMENT}" + (
-            f" {IN_REPLY}" if document["gender"] == "female" else ""
-        )
-        title = f"{document['title']} {IN_DOCUMENT}"
-        return {**document, "title": title, "text": f"{document['text']} {words}"}
+        own = IN_REPLY if document["gender"] == "female" else ""
+        text = f"{document['text']} {IN_QUERY} {IN_DOCUMENT} {own}"
+        return {**document, "title": f"{document['title']} {IN_DOCUMENT}", "text": text}
 
     return write_people(clean_environment / "people", change)
 
 
-class Exported:
+class Exported(InMemorySpanExporter):
     """What was exported so far."""
-
-    def __init__(self, exporter: InMemorySpanExporter) -> None:
-        self._exporter = exporter
 
     @property
     def spans(self) -> list[ReadableSpan]:
-        return list(self._exporter.get_finished_spans())
+        return list(self.get_finished_spans())
 
     def named(self, name: str) -> list[ReadableSpan]:
         return [found for found in self.spans if found.name == name]
@@ -89,10 +83,10 @@ class Exported:
 @pytest.fixture
 def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[Exported]:
     """Gives fairqr a tracer of the SDK, and keeps what it exports in memory."""
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    exporter, provider = Exported(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr("fairqr.base.telemetry._tracer", provider.get_tracer("fairqr"))
-    yield Exported(exporter)
+    yield exporter
     provider.shutdown()
 
 
@@ -107,20 +101,14 @@ def replying(asked: Asked) -> Answer:
     return says(f"It was Person 3, {IN_REPLY}.")
 
 
-async def run_all(server: ModelServer, corpus: Path, **options: Any) -> None:
+async def run_all(server: ModelServer, corpus: Path) -> None:
     """Search, answer and probe once."""
-    engine = await open_engine(str(corpus))
-    chat = ChatModel(
-        "openai:fake", base_url=server.base_url, **{"attempts": 1, "timeout": 10.0, **options}
-    )
-    try:
-        async with FairSearch.open(engine, chat) as fair:
-            asked: dict[str, Any] = {"attribute": "gender", "k": 10}
-            await fair.search(QUERY, ask="always", max_iterations=1, **asked)
-            await fair.answer(QUERY, documents=3, samples=1, **asked)
-            await fair.probe(QUERY, protected="female", **{**asked, **PROBE})
-    finally:
-        await engine.aclose()
+    chat = ChatModel("openai:fake", base_url=server.base_url, attempts=1)
+    async with FairSearch.open(str(corpus), chat) as fair:
+        asked: dict[str, Any] = {"attribute": "gender", "k": 10}
+        await fair.search(QUERY, ask="always", max_iterations=1, **asked)
+        await fair.answer(QUERY, documents=3, samples=1, **asked)
+        await fair.probe(QUERY, protected="female", **{**asked, **PROBE})
 
 
 async def test_a_run_is_a_tree_of_steps_by_the_conventions(
@@ -153,26 +141,24 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     port = int(model_server.base_url.rsplit(":")[-1].removesuffix("/v1"))
     assert chat.kind is SpanKind.CLIENT
     assert len(str(said["fairqr.prompt.sha256"])) == 64
-    assert (
-        said.items()
-        >= {
-            "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": "openai",
-            "gen_ai.request.model": "fake",
-            "fairqr.model": "openai:fake",
-            "gen_ai.request.temperature": 0.0,
-            "gen_ai.output.type": "json",
-            "gen_ai.response.finish_reasons": ("stop",),
-            "gen_ai.response.model": "fake",
-            "gen_ai.response.id": "chatcmpl-1",
-            "gen_ai.usage.input_tokens": 100,
-            "gen_ai.usage.output_tokens": 10,
-            "server.address": "127.0.0.1",
-            "server.port": port,
-            "gen_ai.prompt.name": "refine",
-            "fairqr.status": "ok",
-        }.items()
-    )
+    conventions = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": "fake",
+        "fairqr.model": "openai:fake",
+        "gen_ai.request.temperature": 0.0,
+        "gen_ai.output.type": "json",
+        "gen_ai.response.finish_reasons": ("stop",),
+        "gen_ai.response.model": "fake",
+        "gen_ai.response.id": "chatcmpl-1",
+        "gen_ai.usage.input_tokens": 100,
+        "gen_ai.usage.output_tokens": 10,
+        "server.address": "127.0.0.1",
+        "server.port": port,
+        "gen_ai.prompt.name": "refine",
+        "fairqr.status": "ok",
+    }
+    assert said.items() >= conventions.items()
 
     events = [(found.name, event) for found in exported.spans for event in found.events]
     assert {event.name for _, event in events} == {"gen_ai.evaluation.result"}
@@ -226,45 +212,16 @@ async def test_a_failing_model_is_an_error_without_a_word_of_content(
     """What a server says of an error, or repeats in it, is in no span; the kind of error is."""
     behaviour, status = FAILING[kind]
     model_server.does(behaviour)
-    engine = await open_engine(str(corpus))
     timeout = 0.3 if kind == "silence" else PATIENCE
     chat = ChatModel("openai:fake", base_url=model_server.base_url, attempts=1, timeout=timeout)
-    try:
-        await FairSearch(engine, chat).search(QUERY, attribute="gender", k=10, ask="always")
-    finally:
-        await engine.aclose()
+    async with FairSearch.open(str(corpus), chat) as fair:
+        await fair.search(QUERY, attribute="gender", k=10, ask="always")
     asked = exported.named("chat fake")
     assert {(it.attributes or {})["error.type"] for it in asked} == {status}
     assert {it.status.status_code for it in asked} == {StatusCode.ERROR}
     assert {it.status.description for it in asked} == {status}
     text = exported.text()
     assert not [word for word in (*CONTENT, KEY.lower()) if word in text]
-
-
-async def test_a_run_continues_the_trace_that_it_was_asked_in(
-    exported: Exported,
-    model_server: ModelServer,
-    corpus: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A run in the background, by what was kept of the request, is in the caller's trace.
-
-    Nothing else that the caller sent is read or logged.
-    """
-    caller = {"Traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01", "TraceState": "a=\x00"}
-    with continued(caller), span("request", kind="server"):
-        kept = json.loads(json.dumps(carrier()))
-    assert (carrier(), caplog.text) == ({}, "")
-    model_server.does(replying)
-    with continued(kept), record_to(tmp_path / "trace.jsonl"):
-        await run_all(model_server, corpus)
-    assert {f"{it.context.trace_id:032x}" for it in exported.spans} == {"ab" * 16}
-    (request,) = exported.named("request")
-    assert request.parent is not None
-    assert f"{request.parent.span_id:016x}" == "cd" * 8
-    parents = [run.parent for run in exported.named("invoke_workflow fairqr")]
-    assert [it.span_id for it in parents if it] == 3 * [request.context.span_id]
 
 
 async def test_errors_of_elasticsearch_that_quote_the_query_are_not_passed_on(
@@ -292,65 +249,63 @@ async def test_errors_of_elasticsearch_that_quote_the_query_are_not_passed_on(
     provider.shutdown()
 
 
-class TestTheCommand:
-    def test_a_backend_that_is_away_costs_a_sentence(
-        self, command: Command, model_server: ModelServer, corpus: Path
-    ) -> None:
-        """The result is there all the same."""
-        run = command(
-            *search_arguments(model_server, corpus, "--json"),
-            OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
-            OTEL_EXPORTER_OTLP_TIMEOUT="0.5",
-            OTEL_EXPORTER_OTLP_HEADERS=f"authorization {KEY}",  # = is missing, which is quoted
-        )
-        assert run.code == 0
-        assert run.result["ranking"]
-        sentence = "Spans could not be sent to the OpenTelemetry backend"
-        assert run.stderr.count(sentence) == 1
-        assert "opentelemetry" not in run.stderr.replace(sentence, "").lower()
+def test_a_backend_that_is_away_costs_a_sentence(
+    command: Command, model_server: ModelServer, corpus: Path
+) -> None:
+    """The result is there all the same."""
+    run = command(
+        *search_arguments(model_server, corpus, "--json"),
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
+        OTEL_EXPORTER_OTLP_TIMEOUT="0.5",
+        OTEL_EXPORTER_OTLP_HEADERS=f"authorization {KEY}",  # = is missing, which is quoted
+    )
+    assert run.code == 0
+    assert run.result["ranking"]
+    sentence = "Spans could not be sent to the OpenTelemetry backend"
+    assert run.stderr.count(sentence) == 1
+    assert "opentelemetry" not in run.stderr.replace(sentence, "").lower()
 
 
-class TestTheService:
-    def test_continues_the_trace_of_who_asks(
-        self, command: Command, model_server: ModelServer, corpus: Path, collector: Collector
-    ) -> None:
-        """Of a request, and of a run in the background; content, key and arguments stay out."""
-        model_server.does(replying)
-        model = ["--model", "openai:fake", "--base-url", model_server.base_url]
-        options = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "PYTHONUNBUFFERED": "1"}
-        options["OTEL_EXPERIMENTAL_RESOURCE_DETECTORS"] = "process"
-        server = command.start("serve", "--port", "0", "--corpus", corpus, *model, **options)
-        try:
-            assert server.stdout is not None
-            url = server.stdout.readline().split()[-1]
-            with httpx.Client(base_url=url, timeout=PATIENCE) as client:
-                corpora = client.get("/v1/indexes").json()["indexes"]
-                name = next(it["name"] for it in corpora if it["name"].startswith("documents"))
-                asked = {"query": QUERY, "corpus": name, "attributes": ["gender"], "k": 10}
-                first = client.post("/v1/search", json=asked, headers=_caller("a"))
-                assert first.status_code == 200, first.text
-                begun = {"kind": "search", "request": {**asked, "model": "openai:fake"}}
-                second = client.post("/v1/runs", json=begun, headers=_caller("b"))
-                assert second.status_code == 202, second.text
-                events = f"/v1/runs/{second.json()['id']}/events"
-                assert "event: end" in client.get(events).text
-        finally:
-            server.terminate()
-            _, stderr = server.communicate(timeout=PATIENCE)
-        assert "Traceback" not in stderr
-        (process,) = collector.processes
-        assert (process["service.name"], "process.pid" in process) == ("fairqr", True)
-        spans = {it["spanId"]: it for it in collector.spans}
-        runs = [it for it in spans.values() if it["name"] == "invoke_workflow fairqr"]
-        asked_by = {_hex(it["traceId"]): spans[it["parentSpanId"]] for it in runs}
-        assert {trace: it["name"] for trace, it in asked_by.items()} == {
-            "a" * 32: "POST /v1/search",
-            "b" * 32: "POST /v1/runs",
-        }
-        assert {_hex(it["parentSpanId"]) for it in asked_by.values()} == {"a" * 16, "b" * 16}
-        assert {it["kind"] for it in asked_by.values()} == {"SPAN_KIND_SERVER"}
-        text = json.dumps(collector.requests).lower()
-        assert not [word for word in (*CONTENT, KEY.lower(), "base-url") if word in text]
+def test_the_service_continues_the_trace_of_who_asks(
+    command: Command, model_server: ModelServer, corpus: Path, collector: Collector
+) -> None:
+    """Of a request, and of a run in the background; content, key and arguments stay out."""
+    model_server.does(replying)
+    model = ["--model", "openai:fake", "--base-url", model_server.base_url]
+    options = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "PYTHONUNBUFFERED": "1"}
+    options["OTEL_EXPERIMENTAL_RESOURCE_DETECTORS"] = "process"
+    server = command.start("serve", "--port", "0", "--corpus", corpus, *model, **options)
+    try:
+        assert server.stdout is not None
+        url = server.stdout.readline().split()[-1]
+        with httpx.Client(base_url=url, timeout=PATIENCE) as client:
+            corpora = client.get("/v1/indexes").json()["indexes"]
+            name = next(it["name"] for it in corpora if it["name"].startswith("documents"))
+            asked = {"query": QUERY, "corpus": name, "attributes": ["gender"], "k": 10}
+            first = client.post("/v1/search", json=asked, headers=_caller("a"))
+            assert first.status_code == 200, first.text
+            begun = {"kind": "search", "request": {**asked, "model": "openai:fake"}}
+            second = client.post("/v1/runs", json=begun, headers=_caller("b"))
+            assert second.status_code == 202, second.text
+            events = f"/v1/runs/{second.json()['id']}/events"
+            assert "event: end" in client.get(events).text
+    finally:
+        server.terminate()
+        _, stderr = server.communicate(timeout=PATIENCE)
+    assert "Traceback" not in stderr
+    (process,) = collector.processes
+    assert (process["service.name"], "process.pid" in process) == ("fairqr", True)
+    spans = {it["spanId"]: it for it in collector.spans}
+    runs = [it for it in spans.values() if it["name"] == "invoke_workflow fairqr"]
+    asked_by = {_hex(it["traceId"]): spans[it["parentSpanId"]] for it in runs}
+    assert {trace: it["name"] for trace, it in asked_by.items()} == {
+        "a" * 32: "POST /v1/search",
+        "b" * 32: "POST /v1/runs",
+    }
+    assert {_hex(it["parentSpanId"]) for it in asked_by.values()} == {"a" * 16, "b" * 16}
+    assert {it["kind"] for it in asked_by.values()} == {"SPAN_KIND_SERVER"}
+    text = json.dumps(collector.requests).lower()
+    assert not [word for word in (*CONTENT, KEY.lower(), "base-url") if word in text]
 
 
 def _hex(encoded: str) -> str:
@@ -361,20 +316,19 @@ def _caller(digit: str) -> dict[str, str]:
     return {"traceparent": f"00-{digit * 32}-{digit * 16}-01", "baggage": f"user={IN_REPLY}"}
 
 
-class TestLangSmith:
-    def test_does_not_get_the_key_that_a_model_server_repeats(
-        self, command: Command, model_server: ModelServer, corpus: Path, collector: Collector
-    ) -> None:
-        """Neither from the body of a refusal, nor from its headers."""
-        model_server.does(failure(401, f"{IN_REPLY}: wrong key {KEY}", x_received=KEY))
-        run = command(
-            *search_arguments(model_server, corpus, "--json"),
-            LANGSMITH_TRACING="true",
-            LANGSMITH_ENDPOINT=collector.url,
-            LANGSMITH_API_KEY="ls-key",
-        )
-        assert run.code == 0
-        assert "refused the API key (401)" in run.stderr
-        posted = json.dumps(collector.requests)
-        assert f"{IN_REPLY}: wrong key" in posted
-        assert KEY not in posted
+def test_langsmith_does_not_get_the_key_that_a_model_server_repeats(
+    command: Command, model_server: ModelServer, corpus: Path, collector: Collector
+) -> None:
+    """Neither from the body of a refusal, nor from its headers."""
+    model_server.does(failure(401, f"{IN_REPLY}: wrong key {KEY}", x_received=KEY))
+    run = command(
+        *search_arguments(model_server, corpus, "--json"),
+        LANGSMITH_TRACING="true",
+        LANGSMITH_ENDPOINT=collector.url,
+        LANGSMITH_API_KEY="ls-key",
+    )
+    assert run.code == 0
+    assert "refused the API key (401)" in run.stderr
+    posted = json.dumps(collector.requests)
+    assert f"{IN_REPLY}: wrong key" in posted
+    assert KEY not in posted

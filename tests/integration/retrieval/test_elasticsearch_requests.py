@@ -14,7 +14,8 @@ from fairqr import FairSearch, SearchResult
 from fairqr.api import open_engine
 from fairqr.retrieval.engines.elasticsearch.attaching import draft
 from fairqr.retrieval.engines.opening import check_source
-from fairqr.retrieval.sources.source import Source
+from fairqr.retrieval.sources.source import ElasticsearchSource
+from tests.integration import attached_people
 from tests.integration.attached_people import Server
 from tests.integration.counting_proxy import CountingProxy, counting_proxy
 from tests.integration.model_server import write_people
@@ -102,20 +103,11 @@ async def searched(
     return result, [(one.method, one.path) for one in proxy.passed]
 
 
-def described(proxy: CountingProxy) -> Source:
+def described(proxy: CountingProxy) -> ElasticsearchSource:
     """Return a source over the people behind a proxy."""
     groups = {"gender": ["female", "male"], "continent": ["Asia", "Europe", "Africa"]}
-    return Source.model_validate(
-        {
-            "name": "counted",
-            "engine": "elasticsearch",
-            "url": proxy.url,
-            "index": INDEX,
-            "title": "title",
-            "text": "text",
-            "attributes": {
-                **{name: {"field": name, "groups": given} for name, given in groups.items()},
-                "decade": {"field": "born", "groups": DECADES},
-            },
-        }
+    attributes: dict[str, Any] = {it: {"field": it, "groups": groups[it]} for it in groups}
+    attributes["decade"] = {"field": "born", "groups": DECADES}
+    return attached_people.described(
+        proxy.url, INDEX, title="title", text="text", attributes=attributes
     )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,6 @@ from fairqr.retrieval.engines.http import HttpEngine, check, open_http
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.source import HttpSource
 from tests.integration.model_server import Answer, Asked, ModelServer
-from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -184,8 +181,6 @@ HERE, AWAY = SourceError, IndexUnavailableError
     [
         (Answer(body=b"<html>Sign in</html>"), HERE, "answered no valid JSON"),
         (Answer(body=b'{"result": {"it'), HERE, "answered no valid JSON (Unterminated"),
-        (Answer(body=b"\xff\xfe"), HERE, "answered no valid JSON"),
-        (Answer(body=b"[" * 3000), HERE, "answered no valid JSON"),
         (Answer(body=gzip.compress(b"[]"), headers=ZIPPED), HERE, "answered no valid JSON"),
         (Answer(body=b'{"results": []}'), HERE, "the answer, which has the keys results"),
         (Answer(body=b"[]"), HERE, "fails on the answer, which has no keys: it"),
@@ -196,7 +191,6 @@ HERE, AWAY = SourceError, IndexUnavailableError
         (answer(hit(1, key="\ud800")), HERE, "its id has half a surrogate pair"),
         (answer(hit(1), hit(1)), HERE, "'id: key' gives two hits the id 'd1'"),
         (answer(hit(1, relevance="9")), HERE, 'it finds "9", but must find a number; correct it.'),
-        (answer(hit(1, relevance=None)), HERE, "finds null, but must find a number"),
         (answer(hit(1, relevance=float("nan"))), HERE, "but must find a number"),
         (answer(hit(1, relevance=10**400)), HERE, "int too large to convert to float"),
         (answer(hit(1, person={"name": {}})), HERE, "it finds {}, but must find a text"),
@@ -209,7 +203,6 @@ HERE, AWAY = SourceError, IndexUnavailableError
         (Answer(body=b" " * 5000), AWAY, "sent more than 4,000 bytes; make"),
         (Answer(401), AWAY, "refused access (401); set 'credentials'"),
         (Answer(503, headers={"Retry-After": "0"}), AWAY, "answered 503 on every attempt"),
-        (Answer(501), AWAY, "answered 501"),
     ],
 )
 async def test_an_endpoint_that_misbehaves_ends_in_one_sentence(
@@ -255,27 +248,6 @@ async def test_what_can_heal_is_asked_again_and_what_cannot_be_reached_is_named(
     await people.aclose()
     with pytest.raises(IndexUnavailableError, match=r"cannot be reached .*; start it"):
         await people.search([Query("a", 1)])
-
-
-async def test_queries_of_a_round_go_together_within_the_limit_of_all_event_loops(
-    endpoint: Endpoint,
-) -> None:
-    pair = threading.Barrier(2)
-
-    def behaviour(asked: Asked) -> Answer:
-        pair.wait(PATIENCE)  # Only two requests at a time pass this.
-        return answer(hit(int(asked.body["q"])))
-
-    endpoint.does(behaviour)
-    people = await endpoint.engine(concurrency=2)
-
-    async def search() -> list[list[str]]:
-        found = [hits.ids for hits in await people.search([Query(str(n), 1) for n in range(8)])]
-        await people.aclose()
-        return found
-
-    work = [asyncio.to_thread(lambda: asyncio.run(search())) for _ in range(3)]
-    assert await asyncio.gather(*work) == [[[f"d{number}"] for number in range(8)]] * 3
 
 
 async def test_what_an_endpoint_cannot_do_is_refused_before_it_is_asked(endpoint: Endpoint) -> None:
@@ -366,20 +338,22 @@ async def test_an_expression_that_is_none_or_does_not_fit_is_refused(
     with pytest.raises(SourceError) as failed:
         await endpoint.search(**changes)
     assert sentence in str(failed.value)
-    assert "\n" not in str(failed.value)
     # Those that are none are refused before anything is sent.
     assert len(endpoint.asked) == ("fails" in sentence)
 
 
-async def test_the_check_says_what_a_sample_query_finds(endpoint: Endpoint) -> None:
-    endpoint.does(answer(), answer(hit(1), hit(2), hit(3, person={"sex": "X"})))
-    report = await check(await endpoint.engine())
+async def test_the_check_says_what_a_sample_query_finds_and_what_no_hit_has(
+    endpoint: Endpoint,
+) -> None:
+    endpoint.does(answer(), answer(*map(hit, range(10)), hit(11, person={"sex": "X"})))
+    report = await check(await endpoint.engine(title="person.nam", link="person.home"))
     assert len(endpoint.asked) == 2
     (gender,) = report.attributes
-    assert (gender.documents, gender.labelled) == (3, 2)
+    assert (gender.documents, gender.labelled) == (11, 10)
     assert [value.value for value in gender.without_group] == ["X"]
-    assert [sample.title for sample in report.sample] == ["Person 1", "Person 2", ""]
-    assert report.sample[0].groups == {"gender": {"male": 1.0}}
+    assert report.sample[0].groups == {"gender": {"female": 1.0}}
+    for nothing in ("title: person.nam", "link: person.home"):
+        assert f"'{nothing}' finds nothing in the hits; correct it." in report.remarks
 
     endpoint.does(answer())
     report = await check(await endpoint.engine(sample="tennis"))
@@ -393,13 +367,3 @@ async def test_the_check_says_what_a_sample_query_finds(endpoint: Endpoint) -> N
         await check(await endpoint.engine())
     # Few hits may lack it by chance.
     assert said in " ".join((await check(await endpoint.engine())).remarks)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"title": "person.nam"}, {"text": "paragraph"}, {"link": "person.home"}]
-)
-async def test_the_check_says_what_no_hit_has(endpoint: Endpoint, changes: dict[str, str]) -> None:
-    endpoint.does(answer(*map(hit, range(10))))
-    ((name, wrong),) = changes.items()
-    report = await check(await endpoint.engine(**changes))
-    assert f"'{name}: {wrong}' finds nothing in the hits; correct it." in report.remarks

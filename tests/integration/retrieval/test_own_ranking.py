@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +15,10 @@ from fairqr.graph.search.result import SearchResult
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.encoders.opening import Retriever
-from fairqr.retrieval.engines.elasticsearch.vectors import FieldHybridEngine
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.engines.request_template import fill_template
-from fairqr.retrieval.fairness.relevance import CALIBRATED, Calibration
 from fairqr.retrieval.sources.source import ElasticsearchSource
 from tests.integration.attached_people import Server
 from tests.integration.graph.test_attached_search import endpoint, retriever, rows, source
@@ -110,54 +107,6 @@ async def test_a_servers_own_request_gives_the_plain_ranking(
     assert ids_of(fair) != expected
     assert ids_of(nothing) == ids_of(nothing.baseline) == []
     assert (fair.relevance is not None) == (named != "bm25")
-
-
-@pytest.mark.parametrize("kind", ["vectors", "texts"])
-async def test_documents_of_a_group_stay_in_the_servers_order_or_in_that_of_the_estimates(
-    elasticsearch_url: str, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
-    changes = {} if kind == "vectors" else {"vectors": None}
-    with boosted(elasticsearch_url, **changes) as source:
-        engine = await open_source(source, retriever=FIELD, store=tmp_path)
-        assert isinstance(engine, EncodedPoolEngine if kind == "texts" else FieldHybridEngine)
-        # By these, about half of what is found is likely relevant.
-        lenient = Calibration(intercept=-0.5, lexical=0.784, similarity=1.249)
-        engine.calibrations = CALIBRATED._replace(rank=lenient)
-        own, by_estimate = await searched(engine), await searched(engine, order="estimated")
-        await engine.aclose()
-        rank = {id_: place for place, id_ in enumerate(served(elasticsearch_url, 150))}
-    assert ids_of(own) != ids_of(by_estimate)
-    for group in ("female", "male"):
-        likely = [
-            place
-            for place in own.ranking
-            if place.groups["gender"] == {group: 1.0} and (place.relevance or 0) >= 0.5
-        ]
-        assert len(likely) > 2
-        known = [rank[place.id] for place in likely if place.id in rank]
-        assert known == sorted(known)
-        estimated = [
-            place.relevance or 0
-            for place in by_estimate.ranking
-            if place.groups["gender"] == {group: 1.0}
-        ]
-        assert all(one >= other - 1e-9 for one, other in itertools.pairwise(estimated))
-
-
-async def test_without_texts_nothing_is_estimated_and_the_result_says_so(
-    elasticsearch_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
-    with boosted(elasticsearch_url, vectors=None, title=None, text=()) as source:
-        engine = await open_source(source, retriever=FIELD, store=tmp_path)
-        result = await searched(engine)
-        await engine.aclose()
-        expected = served(elasticsearch_url, 20)
-    assert ids_of(result.baseline) == expected != ids_of(result)
-    assert result.relevance is None
-    said = "We moved documents up without checking that they are relevant"
-    assert sum(said in sentence for sentence in result.explanation) == 1
 
 
 @pytest.mark.parametrize("given", ["bm25", "auto", TEXTS])

@@ -7,15 +7,12 @@ import gc
 import signal
 import sys
 import threading
-import time
 import weakref
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import partial
 
 import pytest
 
-from fairqr.base import loops
-from fairqr.base.loops import BackgroundLoop, PerLoop, run_blocking, run_together
+from fairqr.base.loops import BackgroundLoop, PerLoop, run_together
 from tests.patience import PATIENCE
 
 
@@ -85,22 +82,3 @@ def test_an_interrupted_wait_cancels_what_it_waits_for(request: pytest.FixtureRe
             background.run(work(ended))
         assert ended.wait(PATIENCE)
     background.end()
-
-
-def test_threads_that_start_at_once_share_one_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[BackgroundLoop] = []
-
-    def slowly() -> BackgroundLoop:
-        time.sleep(0.05)
-        begun.append(BackgroundLoop())
-        return begun[-1]
-
-    async def work() -> asyncio.AbstractEventLoop:
-        return asyncio.get_running_loop()
-
-    monkeypatch.setattr(loops, "_shared", cache(slowly))
-    with ThreadPoolExecutor(4) as threads:
-        used = set(threads.map(lambda _: run_blocking(work()), range(4)))
-    for background in begun:
-        background.end()
-    assert len(used) == 1

@@ -83,14 +83,6 @@ class TestTheFile:
         assert len(str(caught.value)) < 500
 
 
-def test_unknown_variables_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAIRQR_MODLE", "x")
-    monkeypatch.setenv("FAIRQR_SERVICE_PORT", "1")
-    found = settings.unknown_variables(["FAIRQR_SERVICE_PORT"])
-    assert "FAIRQR_MODLE" in found
-    assert not {"FAIRQR_CONFIG", "FAIRQR_SERVICE_PORT", "FAIRQR_MODEL"} & {*found}
-
-
 def _line(setting: settings.Setting) -> str:
     value = "true" if setting.kind == "switch" else '"in the file"'
     return f"{setting.name.rpartition('.')[2]} = {value}"

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind
 
-from fairqr.base.telemetry import continued, record_to, span
+from fairqr.base.telemetry import continued, span
 from tests.patience import PATIENCE
 
 PARENT = f"00-{'0a' * 16}-{'0b' * 8}-01"
@@ -34,91 +29,25 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     provider.shutdown()
 
 
-class TestSpans:
-    def test_values_are_such_as_opentelemetry_takes(self, exporter: InMemorySpanExporter) -> None:
-        """Lists of one kind stay lists; anything else is JSON; half a pair costs no other span."""
-        values: dict[str, tuple[Any, Any]] = {
-            "text": ("a\ud800b", "a?b"),
-            "number": (3, 3),
-            "texts": (["a", "\udfff"], ("a", "?")),
-            "shares": ([0.5, 1.0], (0.5, 1.0)),
-            "mixed": ([0.5, None], "[0.5, null]"),
-            "mapping": ({"ä": "\ud800"}, '{"ä": "?"}'),
-        }
-        with span("run \ud800", kind="client", **{"fairqr.first": "x"}) as step:
-            for key, (value, _) in values.items():
-                step.set(f"fairqr.{key}", value)
-        (sent,) = exporter.get_finished_spans()
-        assert (sent.name, sent.kind) == ("run ?", SpanKind.CLIENT)
-        expected = {f"fairqr.{key}": plain for key, (_, plain) in values.items()}
-        assert dict(sent.attributes or {}) == {"fairqr.first": "x", **expected}
-        assert encode_spans([sent]).SerializeToString()
-
-    async def test_an_error_is_named_and_not_quoted(self, exporter: InMemorySpanExporter) -> None:
-        """So is a run that was cancelled; what failed without an exception is an error too."""
-        with pytest.raises(ValueError, match="private"), span("outer"), span("inner"):
-            raise ValueError("private")
-
-        async def waiting() -> None:
-            with span("waiting"):
-                await asyncio.Event().wait()
-
-        with pytest.raises(TimeoutError), span("late"):
-            await asyncio.wait_for(waiting(), 0.01)
-        with span("asked") as step:
-            step.fail("timeout")
-        sent = {it.name: it for it in exporter.get_finished_spans()}
-        kinds = {name: (it.attributes or {})["error.type"] for name, it in sent.items()}
-        assert kinds == {
-            **dict.fromkeys(("inner", "outer"), "ValueError"),
-            **{"waiting": "CancelledError", "late": "TimeoutError", "asked": "timeout"},
-        }
-        assert all(it.status.description == kinds[name] for name, it in sent.items())
-        assert "private" not in "".join(it.to_json() for it in sent.values())
-
-
-class TestEvents:
-    def test_a_caller_that_does_not_sample_gets_none(
-        self, exporter: InMemorySpanExporter, tmp_path: Path
-    ) -> None:
-        """A file takes them all the same, and says how a run ended that failed."""
-
-        def run() -> None:
-            with span("run") as step:
-                step.event("fairqr.retry", attempt=2)
-                raise KeyError("private")
-
-        unsampled = {"traceparent": f"{PARENT[:-2]}00"}
-        with continued(unsampled), record_to(tmp_path / "file"), pytest.raises(KeyError):
-            run()
-        (line,) = map(json.loads, (tmp_path / "file").read_text().splitlines())
-        assert (line["name"], line["status"]) == ("run", "KeyError")
-        assert line["attributes"] == {"error.type": "KeyError"}
-        assert line["events"] == [{"name": "fairqr.retry", "attributes": {"attempt": 2}}]
-        assert exporter.get_finished_spans() == ()
-
-
-class TestContinuing:
-    @pytest.mark.parametrize(
-        "headers",
-        [
-            {"traceparent": "nonsense"},
-            {"traceparent": PARENT.upper()},
-            {"traceparent": PARENT * 10_000},
-            {"traceparent": "٠" * 2 + PARENT[2:]},
-            {3: 4},
-            {"tracestate": "a=1"},
-        ],
-    )
-    def test_what_is_no_header_of_a_trace_is_ignored(
-        self, exporter: InMemorySpanExporter, headers: Any
-    ) -> None:
-        """A span inside begins a trace of its own, or belongs to that around it."""
-        with continued(headers), span("root"), continued(headers), span("child"):
-            pass
-        child, root = exporter.get_finished_spans()
-        assert root.parent is None
-        assert child.parent == root.context
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"traceparent": "nonsense"},
+        {"traceparent": PARENT * 10_000},
+        {"traceparent": "٠" * 2 + PARENT[2:]},
+        {3: 4},
+        {"tracestate": "a=1"},
+    ],
+)
+def test_what_is_no_header_of_a_trace_is_ignored(
+    exporter: InMemorySpanExporter, headers: Any
+) -> None:
+    """A span inside begins a trace of its own, or belongs to that around it."""
+    with continued(headers), span("root"), continued(headers), span("child"):
+        pass
+    child, root = exporter.get_finished_spans()
+    assert root.parent is None
+    assert child.parent == root.context
 
 
 def printed(script: str, **variables: str) -> str:

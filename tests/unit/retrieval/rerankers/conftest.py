@@ -66,22 +66,3 @@ def engine(tmp_path: Path) -> SearchEngine:
             for number in range(30)
         ],
     )
-
-
-@pytest.fixture
-def topics() -> dict[str, str]:
-    """The query of each topic."""
-    return {f"t{number}": subject for number, subject in enumerate(SUBJECTS)}
-
-
-@pytest.fixture
-def qrels(topics: dict[str, str]) -> dict[str, dict[str, int]]:
-    """Even numbers are relevant; of the others only the first few are judged."""
-    return {
-        topic: {
-            f"{subject}{number:02}": int(number % 2 == 0)
-            for number in range(30)
-            if number % 2 == 0 or number < 10
-        }
-        for topic, subject in topics.items()
-    }
