@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from langchain_core.embeddings import Embeddings
 from fairqr.base.errors import ModelError, ModelUnavailableError
 from fairqr.retrieval.encoders.encoder import (
     AT_ONCE,
-    EncoderMark,
     KeptVectors,
     encode_documents,
     encode_query,
@@ -86,17 +84,6 @@ async def test_vectors_are_the_encoders_and_each_text_is_encoded_once() -> None:
     assert sorted(encoder.taken()) == sorted(TEXTS[9:])
     assert not (await again.encode([" "])).any()
     assert (await again.encode([])).shape == (0, 8)
-
-
-@pytest.mark.parametrize("other", [CountingEncoder("others"), CountingEncoder(salt="other")])
-async def test_another_model_has_vectors_of_its_own(other: CountingEncoder) -> None:
-    """Also one of the same name, which encodes the probe otherwise, if only a little."""
-    mark = await EncoderMark.of(CountingEncoder())
-    assert mark.fits(replace(mark, probe=tuple(round(value, 4) for value in mark.probe)))
-    assert other.name != mark.name or not (await EncoderMark.of(other)).fits(mark)
-    await (await kept_by(CountingEncoder())).encode(TEXTS[:3])
-    found = await (await kept_by(other)).encode(TEXTS[:3])
-    assert np.array_equal(found, await encode_documents(other, TEXTS[:3]))
 
 
 # --- LangChain ---------------------------------------------------------------------------------

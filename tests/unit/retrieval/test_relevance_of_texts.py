@@ -219,18 +219,6 @@ async def test_an_engine_that_answers_its_own_queries_alone(
     assert 20 < one.reference.texts <= 40
 
 
-async def test_documents_without_any_of_the_common_words(tmp_path: Path) -> None:
-    """As in another language: the sample is what the queries of the audit find."""
-    words = [f"wort{number}" for number in range(12)]
-    documents = [Document(f"d{n}", "", f"{words[n % 12]} {words[n % 7]}") for n in range(120)]
-    engine = built(tmp_path / "v1", documents)
-    assert (await opened(engine)).reference.texts == 0
-    relevance = await opened(engine, words)
-    assert relevance.reference.texts > 50
-    found = await estimated(relevance, "wort3", documents[:24])
-    assert found["d3"] > found["d4"]
-
-
 HOSTILE = {
     "long": "w1 " * 2_000_000,
     "one word": "x" * 3_000_000,
