@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairqr.base.errors import UnsupportedError
+from fairqr.base.errors import ModelError, UnsupportedError
 from fairqr.retrieval.encoders.encoder import text_of
+from fairqr.retrieval.engines.elasticsearch import engine as engine_module
+from fairqr.retrieval.engines.elasticsearch import vectors as vectors_module
 from fairqr.retrieval.engines.elasticsearch.vectors import FieldHybridEngine
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, lexical_of
 from fairqr.retrieval.engines.opening import open_source
@@ -145,20 +147,12 @@ async def test_the_servers_ranking_stays_with_the_estimates_of_the_definition(
 ) -> None:
     """Behind it stand the documents that only the vectors find, the most likely ones first.
 
-    Within a group, too, where what is relevant is judged among all documents. What is filtered away
-    is not found, and a document without a vector counts as one of the mean.
+    Within a group, too, where what is relevant is judged among all documents.
     """
-    gender, hidden = GENDER.attributes["gender"], {*[*DOCUMENTS][::20]}
-    seen = {id_: d for id_, d in DOCUMENTS.items() if id_ not in hidden}
-    vectors = {id_: VECTORS[id_] for id_ in [*seen][::9] + [*seen][5::2]}
-    documents = sent({**vectors, **{id_: VECTORS[id_] for id_ in hidden}})
-    for id_ in hidden:
-        documents[id_]["gender"] = "hidden"
+    gender = GENDER.attributes["gender"]
     queries = [Query(text, n) for text in QUERIES for n in (1, 20, 500)]
-    queries.append(Query("w1", 20, only=(*vectors, *hidden)))
-    with index(url, documents) as source:
-        chosen = {"bool": {"must_not": [{"term": {"gender": "hidden"}}]}}
-        source = source.model_copy(update={"filter": chosen})
+    queries.append(Query("w1", 20, only=tuple(DOCUMENTS)[::3]))
+    with index(url, sent()) as source:
         async with opened(source, tmp_path) as engine:
             assert engine.retriever == "hybrid:words"
             assert {"vectors", "relevance", "rescore", "read_by_id"} <= engine.capabilities
@@ -167,23 +161,23 @@ async def test_the_servers_ranking_stays_with_the_estimates_of_the_definition(
                 asked = [replace(query, within=within) for query in queries]
                 by_words = await lexical_of(engine).search(asked)
                 every = zip(asked, await engine.search(asked), by_words, strict=True)
-                members = {id_ for id_, d in seen.items() if within in (None, group_of(d))}
+                members = {d.id for d in DOCUMENTS.values() if within in (None, group_of(d))}
                 for query, found, server in every:
                     own = len(server)
                     assert found.own == own
                     assert (found.ids[:own], found.scores[:own]) == (server.ids, server.scores)
-                    wanted = await by_hand(lexical_of(engine), vectors, query.text)
+                    wanted = await by_hand(lexical_of(engine), VECTORS, query.text)
                     assert estimates(found) == near({id_: wanted[id_] for id_ in found.ids})
                     assert {*found.ids} <= members
                     if query.n == 500:
-                        left = (wanted[id_] for id_ in members & {*vectors} - {*server.ids})
+                        left = (wanted[id_] for id_ in members - {*server.ids})
                         best = sorted(left, reverse=True)[:200]
                         assert [wanted[id_] for id_ in found.ids[own:]] == near(best)
                         assert set(found.scores[own:]) <= {0.0}
                     groups = [list(DOCUMENTS[id_].membership(gender)) for id_ in found.ids]
                     assert found.memberships["gender"].tolist() == groups
             (counted,) = await engine.search([Query("", 0, within=("gender", "male"))])
-            assert counted.total == sum(d.fields["gender"] == "male" for d in seen.values())
+            assert counted.total == sum(d.fields["gender"] == "male" for d in DOCUMENTS.values())
 
 
 @pytest.mark.parametrize("url", SERVERS, indirect=True)
@@ -216,6 +210,60 @@ async def test_three_requests_answer_a_round(url: str, tmp_path: Path) -> None:
             assert len(proxy.passed) == 1
 
 
+@pytest.mark.parametrize("url", SERVERS, indirect=True)
+async def test_what_the_words_miss_is_found_but_not_what_is_filtered_away(
+    url: str, tmp_path: Path
+) -> None:
+    """A document without a vector counts as one of the mean."""
+    query = "r7"
+    plain = next(id_ for id_, d in DOCUMENTS.items() if query in d.text.split())
+    silent, hidden = [id_ for id_, d in DOCUMENTS.items() if query not in d.text.split()][:2]
+    asked = unit(word_vector(query, DIMENSIONS))
+    vectors = {id_: row for id_, row in VECTORS.items() if id_ != plain}
+    vectors |= {silent: asked, hidden: asked}
+    documents = sent(vectors)
+    documents[hidden]["gender"] = "hidden"
+    with index(url, documents) as source:
+        chosen = {"bool": {"must_not": [{"term": {"gender": "hidden"}}]}}
+        source = source.model_copy(update={"filter": chosen})
+        async with opened(source, tmp_path) as engine:
+            everything = await hits_of(engine, query, 500)
+            server = await hits_of(lexical_of(engine), query, 300)
+            assert everything.ids[: everything.own] == server.ids
+            assert silent in everything.ids[everything.own :][:5]
+            assert plain in server.ids
+            assert hidden not in everything.ids
+            only = await hits_of(engine, query, 9, only=[hidden, plain, silent])
+            assert {*only.ids} == {plain, silent}
+            del vectors[hidden]
+            wanted = await by_hand(lexical_of(engine), vectors, query)
+            assert estimates(only) == near({id_: wanted[id_] for id_ in (plain, silent)})
+
+
+@pytest.mark.parametrize("url", SERVERS, indirect=True)
+async def test_similarities_are_read_against_a_random_sample(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same again each time; only documents with a vector in the filter count."""
+    monkeypatch.setattr(vectors_module, "SAMPLED", 60)
+    some = {id_: VECTORS[id_] for id_ in sorted(VECTORS)[::2]}
+    with index(url, sent(some)) as source:
+        source = source.model_copy(update={"filter": {"term": {"gender": "female"}}})
+        drawn = []
+        for seed in (1, 1, 2):
+            monkeypatch.setitem(engine_module.RANDOM, "seed", seed)
+            async with opened(source, tmp_path) as engine:
+                assert isinstance(engine, FieldHybridEngine)
+                drawn.append(engine.background)
+    allowed = [id_ for id_ in some if DOCUMENTS[id_].fields["gender"] == "female"]
+    rows = np.array([VECTORS[id_] for id_ in allowed])
+    assert {len(vectors) for vectors in drawn} == {60}
+    assert np.array_equal(drawn[0], drawn[1])
+    assert not np.array_equal(drawn[1], drawn[2])
+    every = np.concatenate(drawn)
+    assert (np.linalg.norm(rows[:, None] - every, axis=2) < 1e-4).any(axis=0).all()
+
+
 async def test_given_documents_are_estimated_if_the_body_cannot_score_them(
     elasticsearch_url: str, tmp_path: Path
 ) -> None:
@@ -239,9 +287,11 @@ ELASTICSEARCH, OPENSEARCH = FIELDS.values()
     ("url", "field", "vectors", "mapping"),
     [
         ("elasticsearch", {"similarity": "l2_norm"}, LONG, {}),
+        ("elasticsearch", {"similarity": "dot_product"}, VECTORS, {}),
         ("elasticsearch", {"similarity": "max_inner_product"}, LONG, {}),
         ("elasticsearch", {"index_options": {"type": "int8_hnsw"}}, VECTORS, {}),
         ("elasticsearch", {}, VECTORS, {"_source": {"excludes": ["vector"]}}),
+        ("elasticsearch", {}, VECTORS, {"_source": {"enabled": False}}),
         ("opensearch", {"method": {"name": "hnsw", "engine": "faiss"}}, LONG, {}),
     ],
     indirect=["url"],
@@ -306,3 +356,13 @@ async def test_the_field_says_which_encoder_searches_it(
     for unfit in ({"index": False}, {"element_type": "byte"}):
         with index(elasticsearch_url, sent({}), {"type": "dense_vector", "dims": 384, **unfit}):
             assert await retriever("hybrid") == texts
+
+
+async def test_vectors_of_another_size_are_refused(elasticsearch_url: str, tmp_path: Path) -> None:
+    said = "vectors of 'words' do not fit the field 'vector', which has 5 dimensions"
+    with (
+        index(elasticsearch_url, sent({}), {**ELASTICSEARCH, "dims": 5}) as source,
+        pytest.raises(ModelError, match=said),
+    ):
+        async with opened(source, tmp_path):
+            pass
