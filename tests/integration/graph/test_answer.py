@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import pty
 import re
 import subprocess
-import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any
 import pytest
 from langchain_openai import ChatOpenAI
 
-from fairqr import AnswerResult, FairSearch, build_answer_graph, open_engine
+from fairqr import AnswerResult, build_answer_graph, open_engine
 from fairqr.agents.models.chat import ChatModel
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -30,7 +28,6 @@ from tests.integration.model_server import (
     failure,
     says,
     stream,
-    weighs,
     write_people,
 )
 from tests.patience import PATIENCE
@@ -89,47 +86,6 @@ def test_one_sample_is_one_call_and_its_sources_say_which_it_used(
     assert sum(line.lstrip()[:1].isdigit() for line in lines) == 5
     assert "✓" in again.stdout
     assert "from the cache" in again.stdout
-
-
-@pytest.mark.parametrize(("judges", "allowed"), [(False, 3), (True, 1)])
-async def test_no_more_is_asked_at_once_than_allowed(
-    model_server: ModelServer, engine: SearchEngine, model: ChatModel, allowed: int, judges: bool
-) -> None:
-    """Rankings that are answered, or documents that a chat model judges, over all six rankings.
-
-    While they are held, another question is answered from begin to end. That gives one request more
-    far more time than it takes to arrive, if it is allowed to.
-    """
-    opened, lock = threading.Event(), threading.Lock()
-    at_once: list[int] = [0]
-    most: list[int] = []
-
-    def held(asked: Asked) -> Answer:
-        if "another" in asked.last_message or bool(asked.body.get("logprobs")) is not judges:
-            return named(asked)
-        with lock:
-            at_once[0] += 1
-            most.append(at_once[0])
-        opened.wait(PATIENCE)
-        with lock:
-            at_once[0] -= 1
-        return weighs({"Yes": 0.8, "No": 0.2}) if judges else named(asked)
-
-    model_server.does(held)
-    attributor = "llm" if judges else None
-    search = FairSearch(engine, model, attributor=attributor, concurrency=allowed)
-    asked: Any = {"k": 3, "documents": 2, "alpha": 0, "samples": 100, "seed": 1}
-    first = asyncio.create_task(search.answer("physicist", **asked))
-    await asyncio.to_thread(model_server.wait_for, allowed + judges)
-    other = await FairSearch(engine, model).answer("another physicist", k=3)
-    assert other.counts.judged == 1
-    assert max(most) == allowed
-    opened.set()
-    result = await first
-    assert max(most) == allowed
-    # What two rankings would ask alike, the same document for the same answer, is asked once.
-    assert (result.counts.rankings, len(most)) == (6, 9 if judges else 6)
-    assert result.attribution_rate == (1 if judges else None)
 
 
 def test_samples_that_fail_are_said_and_the_rest_counts(

@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 from langchain_core.documents import Document
 
-from fairqr import FairSearch, from_langchain, open_model
+from fairqr import FairSearch
 from tests.integration.model_server import Answer, Asked, Command, Main, ModelServer, says
 from tests.unit.retrieval.test_langchain_engine import WordRetriever
-
-EVEN = {"female": 0.5, "male": 0.5}
 
 
 @pytest.fixture
@@ -139,27 +137,5 @@ attributes:
         result = search.search("q1", attribute="gender", method="plain", k=2)
     assert [hit.title for hit in result.ranking] == ["Person 1", "Person 2"]
     assert result.retriever == "run:bm25"
-    assert asked("chemist", "--max-iterations", "0").complaint() == (
-        "No run of 'exported' has the query 'chemist'; ask by id or by text for one that it has, "
-        "such as q1."
-    )
     refined = asked("physicist", "--model", "openai:none", "--base-url", "http://127.0.0.1:9/v1")
     assert "needs an engine that can answer any query" in refined.complaint()
-
-
-def test_keywords_are_held_against_what_a_retriever_of_langchain_found(
-    retriever: WordRetriever, model_server: ModelServer
-) -> None:
-    """Two words stand in texts of the group, and one nowhere."""
-    gender = {"field": "about.gender", "groups": [*EVEN], "population": EVEN}
-    engine = from_langchain(
-        retriever, schema={"attributes": {"gender": gender}}, name="people", title="name"
-    )
-    model_server.does(says({"keywords": ["woman", "Atlantis", "laboratory"]}))
-    with FairSearch.open(engine, open_model("openai:fake", base_url=model_server.base_url)) as it:
-        result = it.search("physicist", attribute="gender", k=10, ask="always")
-    assert retriever.asked[0] == "physicist"
-    assert set(retriever.asked[1:]) == {"physicist woman laboratory"}
-    assert result.divergence < result.baseline.divergence / 100
-    assert result.ranking[0].title.startswith("Person ")
-    assert (result.corpus, retriever.k) == ("people", 4)

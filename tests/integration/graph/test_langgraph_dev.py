@@ -62,7 +62,6 @@ def test_a_method_has_its_own_retriever(tmp_path: Path, pulled_minilm: Path) -> 
     ("asked", "kind", "sentence"),
     [
         ({"input": {"query": "  "}}, "QueryError", "The query is empty; write what to search for."),
-        ({"context": {"method": "magic"}}, "InputError", "'fairqr', 'fair-qr', 'plain'"),
         ({"context": {"target": "magic:1"}}, "TargetError", "The target has no part 'magic'"),
         ({"context": {"attributes": ["age"]}}, "UnknownAttributeError", "no attribute 'age'"),
         # The server itself would drop it silently.

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.unit.graph.corpora import engine
+from tests.unit.graph.corpora import corpus, engine
 
-__all__ = ["engine"]
+__all__ = ["corpus", "engine"]

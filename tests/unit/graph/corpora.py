@@ -47,6 +47,23 @@ async def indexed(
     return await Catalog(folder / "data").resolve(str(path))
 
 
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty men and twenty women in science; women's texts say 'scholar', and come late."""
+    documents = [
+        {"id": f"m{i:02}", "title": f"Man {i}", "text": "science " * 3 + "filler " * i, "g": "male"}
+        | {"p": "north" if i % 4 else "south"}
+        for i in range(40)
+    ]
+    documents += [
+        {"id": f"w{i:02}", "title": f"Woman {i}", "text": "science scholar " + "filler " * (i + 20)}
+        | {"g": "female", "p": "north"}
+        for i in range(20)
+    ]
+    documents += [{"id": f"x{i}", "text": "scholar other"} for i in range(5)]
+    return write_corpus(tmp_path_factory.mktemp("corpus"), documents, GENDERS_AND_PLACES)
+
+
 @pytest.fixture
 async def engine(corpus: Path) -> AsyncIterator[SearchEngine]:
     """Built by the first test of a module, and opened by the others."""

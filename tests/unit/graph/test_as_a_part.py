@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from fairqr import (
     Budget,
     Context,
     FairSearch,
+    ProbeContext,
     build_answer_graph,
     build_probe_graph,
     build_search_graph,
@@ -31,6 +33,7 @@ from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.base.errors import InputError, ModelError
 from fairqr.graph.search.rounds import shown
 from fairqr.retrieval.engines.engine import SearchEngine
+from tests.golden.record import AlphabeticalModel
 from tests.integration.model_server import write_people
 from tests.patience import PATIENCE
 from tests.unit.graph.corpora import KnownRefiner
@@ -71,25 +74,21 @@ class Desk(TypedDict, total=False):
     seen_by: str
 
 
-def desk_of(graph: Any) -> StateGraph[Desk, Theirs, Desk, Desk]:
-    def greet(state: Desk, runtime: Any) -> Desk:
-        return {"seen_by": runtime.context.user}
-
-    desk = StateGraph(Desk, context_schema=Theirs)
-    desk.add_node("greet", greet)
-    desk.add_node("look_up", graph)
-    desk.add_edge(START, "greet")
-    desk.add_edge("greet", "look_up")
-    desk.add_edge("look_up", END)
-    return desk
-
-
 async def test_a_parent_may_have_a_context_and_a_checkpointer_of_its_own(
     engine: SearchEngine,
 ) -> None:
     """What we are asked to do is then what the graph was built with."""
     alone = await build_search_graph(engine, KnownRefiner()).ainvoke(QUERY, context=CONTEXT)
-    desk = desk_of(build_search_graph(engine, KnownRefiner(), context=CONTEXT))
+
+    def greet(state: Desk, runtime: Any) -> Desk:
+        return {"seen_by": runtime.context.user}
+
+    desk: Any = StateGraph(Desk, context_schema=Theirs)
+    desk.add_node("greet", greet)
+    desk.add_node("look_up", build_search_graph(engine, KnownRefiner(), context=CONTEXT))
+    desk.add_edge(START, "greet")
+    desk.add_edge("greet", "look_up")
+    desk.add_edge("look_up", END)
     parent = desk.compile(checkpointer=InMemorySaver())
     names = [
         update["name"]
@@ -132,26 +131,27 @@ async def test_a_node_of_ones_own_stands_between_two_of_ours(engine: SearchEngin
     assert len(ids[1]) == 5
 
 
+@pytest.mark.parametrize(("groups", "helped"), [("all", "female"), ("most", "male")])
 async def test_a_person_may_change_the_keywords_and_nobody_is_asked_again(
-    engine: SearchEngine,
+    engine: SearchEngine, groups: str, helped: str
 ) -> None:
-    """What was rejected does not come back in the rounds that follow."""
+    """What was rejected does not come back; words for another group lead to that group."""
     refiner = KnownRefiner()
-    context = CONTEXT.model_copy(update={"max_iterations": 2, "patience": 5})
+    context = CONTEXT.model_copy(update={"max_iterations": 2, "patience": 5, "groups": groups})
     graph = stopping(engine, refiner, context)
     await graph.ainvoke(QUERY, THREAD)
     waiting = await graph.aget_state(THREAD)
     assert waiting.next == ("retrieve",)
     asked = len(refiner.asked)
     assert asked > 0
-    keywords = {"gender": {"female": ["workshop"], "male": []}}
+    keywords = {"gender": {"female": [], "male": [], helped: ["workshop"]}}
     await graph.aupdate_state(THREAD, {"keywords": keywords, "topic_words": []})
     await graph.ainvoke(None, THREAD)
     waiting = await graph.aget_state(THREAD)
     assert len(refiner.asked) > asked, "the next round asks again"
     asked = len(refiner.asked)
-    queries = [shown(record["query"]) for record in waiting.values["rankings"]]
-    assert queries == ["physicist", "physicist workshop"]
+    queries = [(shown(it["query"]), it["query"]["group"]) for it in waiting.values["rankings"]]
+    assert queries == [("physicist", None), ("physicist workshop", helped)]
     await graph.aupdate_state(THREAD, {"keywords": keywords, "topic_words": []})
     found = await graph.ainvoke(None, THREAD)
     assert len(refiner.asked) == asked
@@ -261,9 +261,6 @@ def test_code_that_is_not_asynchronous_runs_the_graphs_too(engine: SearchEngine)
     again = asyncio.run(search.ainvoke(QUERY))
     del found["result"]["usage"], again["result"]["usage"]
     assert found == again
-    answer = build_answer_graph(engine, saying("Marie."), context=ANSWER)
-    state = desk_of(answer).compile().invoke(QUERY, context=Theirs("Ada"))
-    assert state["seen_by"] == "Ada"
     names = [name for step in search.stream(QUERY) for name in step]
     assert names[:2] == ["begin", "measure"]
 
@@ -275,48 +272,52 @@ async def test_a_refiner_that_fails_ends_the_round_and_the_search_goes_on(
     ended: list[str] = []
     answered = asyncio.Event()
 
-    async def fail(request: RefinementRequest) -> None:
+    async def fail(request: RefinementRequest) -> Refinement:
         if request.group == "female":
+            await answered.wait()
             raise RuntimeError("no such\ngroup")
+        answered.set()
+        if request.query == "physicist":
+            return Refinement("ok", keywords=("laboratory",), usage=Usage(1, prompt_tokens=7))
         try:
             await asyncio.sleep(60)
         finally:
             ended.append(request.group)
+        raise AssertionError
 
-    async def fail_late(request: RefinementRequest) -> Refinement:
-        if request.group == "male":
-            answered.set()
-            return Refinement("ok", keywords=("laboratory",), usage=Usage(1, prompt_tokens=7))
-        await answered.wait()
-        raise RuntimeError("no such group")
-
-    result = await result_of(build_search_graph(engine, KnownRefiner(fail), context=CONTEXT))
-    assert result["stop_reason"] == "model_failed"
-    assert result["warnings"] == ["The refiner known failed: no such group"]
-    assert ended == ["male"]
+    graph = build_search_graph(engine, KnownRefiner(fail), context=CONTEXT)
+    result, other = [(await graph.ainvoke({"query": it}))["result"] for it in ("physicist", "man")]
+    assert (result["usage"]["model_calls"], result["usage"]["prompt_tokens"]) == (1, 7)
     never = CONTEXT.model_copy(update={"ask": "never"})
     alone = await result_of(build_search_graph(engine), context=never)
     assert result["ranking"] == alone["ranking"]
-    late = await result_of(build_search_graph(engine, KnownRefiner(fail_late), context=CONTEXT))
-    assert late["stop_reason"] == "model_failed"
-    assert (late["usage"]["model_calls"], late["usage"]["prompt_tokens"]) == (1, 7)
+    for each in (result, other):
+        assert each["stop_reason"] == "model_failed"
+        assert each["warnings"] == ["The refiner known failed: no such group"]
+    assert ended == ["male"]
 
 
-async def test_a_refiner_that_ignores_its_deadline_is_cancelled(
+async def test_a_refiner_that_ignores_its_deadline_is_cancelled_and_the_best_so_far_is_shown(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = 0.0  # so that only the refiner spends the budget
     monkeypatch.setattr(time, "perf_counter", lambda: clock)
 
-    async def sleep(request: RefinementRequest) -> None:
+    async def sleep(request: RefinementRequest) -> list[str]:
         nonlocal clock
-        clock += 1
-        await asyncio.Event().wait()
+        if len(refiner.asked) > 2:
+            clock += 1
+            await asyncio.Event().wait()
+        return list(words.words)
 
-    context = CONTEXT.model_copy(update={"budget": Budget(seconds=0.05)})
-    graph = build_search_graph(engine, KnownRefiner(sleep), context=context)
+    words = KnownRefiner(["laboratory", "workshop"])
+    once = await result_of(build_search_graph(engine, words, context=CONTEXT))
+    refiner = KnownRefiner(sleep)
+    more = {"budget": Budget(seconds=0.05), "max_iterations": 5, "patience": 9}
+    graph = build_search_graph(engine, refiner, context=CONTEXT.model_copy(update=more))
     result = await asyncio.wait_for(result_of(graph), PATIENCE)
-    assert result["stop_reason"] == "budget"
+    assert (result["stop_reason"], len(result["iterations"])) == ("budget", 2)
+    assert result["ranking"] == once["ranking"]
     (warning,) = result["warnings"]
     assert warning == "The model known did not answer within 0.05 s."
 
@@ -401,11 +402,46 @@ async def test_a_graph_refuses_what_is_no_part_of_it(engine: SearchEngine) -> No
         (build_search_graph, {"model": retried}, "The model must be .* not RunnableRetry"),
         (build_search_graph, {"context": {"k": 5}}, r"must be a fairqr\.Context, not dict"),
         (build_answer_graph, {"generator": retried}, "generator must be .* not RunnableRetry"),
-        (build_answer_graph, {"context": CONTEXT}, r"a fairqr\.AnswerContext, not Context"),
         (build_probe_graph, {"context": CONTEXT}, r"a fairqr\.ProbeContext, not Context"),
     ]
     for build, given, sentence in builds:
         with pytest.raises(InputError, match=sentence):
             build(engine, **{"model": model, **given})
+    # So it reaches the judge, which asks no more at once.
+    with pytest.raises(InputError, match="concurrency must be at least 1, not 0"):
+        build_answer_graph(engine, AlphabeticalModel(), attributor="llm", concurrency=0)
     with pytest.raises(InputError, match=r"open engine, not str; fairqr\.open_engine opens one"):
         build_search_graph("notables")  # type: ignore[arg-type]
+
+
+GRAPHS: dict[str, tuple[Any, Any, Any]] = {
+    "result": (build_search_graph, KnownRefiner(), CONTEXT),
+    "answer": (
+        build_answer_graph,
+        saying("Marie."),
+        AnswerContext.of(k=8, seed=1, samples=100, alpha=0),
+    ),
+    "probe": (
+        build_probe_graph,
+        AlphabeticalModel(),
+        ProbeContext.of(k=20, attribute="gender", protected="female"),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", GRAPHS)
+async def test_a_thread_holds_no_text_of_documents_stays_small_and_forgets_its_last_run(
+    engine: SearchEngine, kind: str
+) -> None:
+    build, model, context = GRAPHS[kind]
+    saver = InMemorySaver()
+    graph = build(engine, model, context=context, checkpointer=saver)
+    first, _, again = [
+        (await graph.ainvoke({"query": query}, THREAD))[kind]
+        for query in ("physicist", "laboratory", "physicist")
+    ]
+    assert {**first, "usage": None} == {**again, "usage": None}
+    state = json.dumps((await graph.aget_state(THREAD)).values)
+    everything = [*saver.storage.values(), *saver.writes.values(), *saver.blobs.values()]
+    assert "with a workshop" not in repr(everything) + state
+    assert len(state) < 200_000

@@ -1,53 +1,31 @@
-"""The loop over a small index, with a refiner whose answers are known."""
+"""The loop over a small index, with a refiner whose answers are known, and how often it asks."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from langgraph.checkpoint.memory import InMemorySaver
 
 from fairqr import FairSearch, build_search_graph
 from fairqr.agents.models.replies import Status
 from fairqr.agents.refiner import Refinement, RefinementRequest
-from fairqr.base.errors import InputError, ModelUnavailableError, QueryError, UnknownAttributeError
+from fairqr.base.errors import InputError, ModelUnavailableError, UnsupportedError
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import SearchResult
-from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.engines.engine import Capability, SearchEngine
 from fairqr.retrieval.fairness.exposure import exposure
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.documents import Document
 from tests.unit.engines import WatchedEngine, hits_of, ranked, remove
 from tests.unit.graph.corpora import (
-    GENDERS_AND_PLACES,
     AlteredEngine,
     KnownRefiner,
     indexed,
-    write_corpus,
 )
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Forty men and twenty women in science; women's texts say 'scholar', and come late."""
-    documents = [
-        {"id": f"m{i:02}", "title": f"Man {i}", "text": "science " * 3 + "filler " * i, "g": "male"}
-        | {"p": "north" if i % 4 else "south"}
-        for i in range(40)
-    ]
-    documents += [
-        {"id": f"w{i:02}", "title": f"Woman {i}", "text": "science scholar " + "filler " * (i + 20)}
-        | {"g": "female", "p": "north"}
-        for i in range(20)
-    ]
-    documents += [{"id": f"x{i}", "text": "scholar other"} for i in range(5)]
-    return write_corpus(tmp_path_factory.mktemp("corpus"), documents, GENDERS_AND_PLACES)
-
 
 FEMALE = {"female": ["scholar"], "male": ["filler"]}
 POPULATION = {"target": "population:1", "ask": "always"}
@@ -111,29 +89,6 @@ async def test_no_strategy_ends_less_fair_than_it_began_and_the_fair_step_follow
     assert len({d.id for d in without.ranking}) == 10
 
 
-async def test_the_exposure_aware_step_takes_the_first_list_that_it_brings_to_the_target(
-    tmp_path: Path,
-) -> None:
-    """Refined ones first. Here theirs is nearer to the target, but has too few men to be mended."""
-    women = [{"text": "science science " + "filler " * i, "g": "female"} for i in range(1, 7)]
-    rare = [{"text": "science rare " + "filler " * (i + 20), "g": "female"} for i in range(9)]
-    men = [{"text": "science science science", "g": "male"} for _ in range(4)]
-    rare.insert(1, {"text": "science rare " + "filler " * 20, "g": "male"})
-    documents = [{"id": f"d{i:02}", "title": ""} | it for i, it in enumerate(men + women + rare)]
-    engine = await indexed(tmp_path, documents)
-    asked: dict[str, Any] = {
-        **{"method": "fair-qr", "final_step": "exposure-aware", "pool": "last", "depth": 10},
-        **{"k": 4, "max_iterations": 1, "evidence": False, "target": "population:1"},
-    }
-    found = await searched(engine, {"female": ["rare"]}, **asked, threshold=0.1)
-    loose = await searched(engine, {"female": ["rare"]}, **asked, threshold=0.9)
-    await engine.aclose()
-    plain, refined = found.iterations
-    assert refined.divergence < plain.divergence
-    assert (found.best_iteration, loose.best_iteration) == (0, 1)
-    assert found.divergence < 0.1 < loose.divergence < 0.9
-
-
 async def test_groups_are_asked_about_at_once_and_queries_lead_to_those_that_lack_exposure(
     engine: SearchEngine,
 ) -> None:
@@ -172,14 +127,18 @@ async def test_without_any_usable_answer_the_list_that_needs_no_model_is_returne
     assert useful.iterations[1].refinements[0].keywords == ["scholar"]
 
 
-@pytest.mark.parametrize("answers", [{"any": ["unheard-of"]}, {}])
+@pytest.mark.parametrize("answers", [{"any": ["unheard-of"]}, {"any": ["other"]}, {}])
 async def test_keywords_of_no_help_end_the_loop_with_a_word_and_the_reranking_that_needs_none(
     engine: SearchEngine, answers: dict[str, Sequence[str] | Refinement]
 ) -> None:
     result = await searched(engine, KnownRefiner(answers), ask="always")
     assert result.stop_reason == "no_improvement"
+    assert [iteration.queries for iteration in result.iterations] == [["science"]]
     assert len(result.warnings) == 1
     assert result.divergence < result.baseline.divergence
+    # Nor do words help that are for those alone who lack nothing.
+    others = await searched(engine, {"male": ["filler"]}, ask="always", groups="all")
+    assert (others.stop_reason, len(others.iterations)) == ("no_improvement", 1)
     won = await searched(engine, {"female": ["scholar"]}, patience=9, **POPULATION)
     assert (won.stop_reason, len(won.iterations)) == ("no_improvement", 2)
     assert won.divergence < 0.01
@@ -207,22 +166,6 @@ async def test_a_list_without_any_label_has_no_divergence_and_says_so(engine: Se
     assert json.loads(result.model_dump_json())["divergences"] == {"gender": None}
 
 
-@pytest.mark.parametrize(
-    ("query", "context", "kind"),
-    [
-        *((query, {}, QueryError) for query in ("", "  \n", "x" * 5001)),
-        ("science", {"attribute": "age"}, UnknownAttributeError),
-        ("science", {"target": "age=x:1"}, InputError),
-        ("science", {"target": "gender=woman:1"}, InputError),
-    ],
-)
-async def test_what_cannot_be_searched_is_refused(
-    engine: SearchEngine, query: str, context: dict[str, object], kind: type[Exception]
-) -> None:
-    with pytest.raises(kind):
-        await searched(engine, query=query, **context)
-
-
 async def test_a_graph_refuses_a_wrong_context_and_no_query_in_a_sentence(
     engine: SearchEngine,
 ) -> None:
@@ -230,31 +173,13 @@ async def test_a_graph_refuses_a_wrong_context_and_no_query_in_a_sentence(
     for given, context, sentence in (
         ({"query": "physicist"}, {"kk": 5}, r"^There is no parameter 'kk'; did you mean 'k'\?$"),
         ({"query": "physicist"}, {"target": "magic:1"}, "^The target has no part 'magic'.*$"),
+        ({"query": "physicist"}, {"target": "gender=woman:1"}, "woman"),
+        ({"query": "physicist"}, {"target": "age=x:1"}, "age"),
         ({"query": None}, {}, "query is empty"),
+        ({"query": "x" * 5001}, {}, "5,?000"),
     ):
         with pytest.raises(InputError, match=sentence):
             await graph.ainvoke(given, context=context)
-
-
-async def test_a_state_holds_no_text_and_a_second_search_on_a_thread_knows_nothing_of_the_first(
-    engine: SearchEngine,
-) -> None:
-    """Without a context it measures all attributes. Nothing of numpy is in the state."""
-    refiner, saver = KnownRefiner(FEMALE), InMemorySaver()
-    graph: Any = build_search_graph(engine, refiner, checkpointer=saver)
-    config = {"configurable": {"thread_id": "1"}}
-
-    async def run(query: str) -> dict[str, object]:
-        state = await graph.ainvoke({"query": query}, config=config)
-        return {**state["result"], "usage": None}
-
-    first = await run("science")
-    assert first["attributes"] == ["gender", "place"]
-    state = (await graph.aget_state(config)).values
-    del state["result"]
-    assert not re.search("filler filler|Woman", json.dumps(state))
-    assert await run("scholar") != first
-    assert await run("science") == first
 
 
 async def test_feedback_works_for_a_product_of_attributes_and_for_a_name(
@@ -320,11 +245,6 @@ async def test_scores_that_cannot_be_weights_only_say_the_order(engine: SearchEn
     assert not any("cannot be used as weights" in warning for warning in plain.warnings)
 
 
-async def test_the_same_search_gives_the_same_result(engine: SearchEngine) -> None:
-    one, other = [(await searched(engine)).model_dump(exclude={"usage"}) for _ in range(2)]
-    assert one == other
-
-
 def test_the_synchronous_search_works_inside_a_running_loop(engine: SearchEngine) -> None:
     """As in a notebook; and one object serves several threads."""
     with FairSearch.open(engine, KnownRefiner(FEMALE)) as search:
@@ -387,3 +307,95 @@ async def test_a_target_without_a_population_is_what_the_query_retrieves_and_say
     assert result.target["gender"] == pytest.approx({"female": 0.75, "male": 0.25})
     (warning,) = result.warnings
     assert "No population is stated for 'gender'" in warning
+
+
+# --- round trips ------------------------------------------------------------------------------
+
+NOTHING: tuple[Capability, ...] = ("rescore", "document_frequencies", "corpus_shares")
+BOTH = ("gender", "place")
+
+
+async def words(request: RefinementRequest) -> list[str]:
+    return ["scholar", "filler"] if "female" in request.group else ["filler"]
+
+
+ASKED: dict[str, Any] = {"target": "population:1", "k": 10, "patience": 2}
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        {"attribute": "gender"},
+        {"attribute": BOTH},
+        {"attribute": BOTH, "intersect": True, "fairness_weight": 0.1},
+        {"attribute": BOTH, "evidence": False},
+        {"attribute": BOTH, "groups": "lacking", "rerank": "original_query"},
+        {"attribute": "gender", "method": "fair-qr"},
+        {"attribute": "gender", "method": "fair-qr", "pool": "union", "depth": 50},
+    ],
+    ids=str,
+)
+async def test_a_round_costs_two_round_trips_at_most_and_the_result_one_for_texts(
+    engine: SearchEngine, context: dict[str, Any]
+) -> None:
+    watched = WatchedEngine(engine)
+    result = await FairSearch(watched, KnownRefiner(words)).search(
+        "science", **{"ask": "always", **ASKED, **context}
+    )
+    assert len(result.iterations) >= 2
+    # A round whose keywords come to nothing ends before it searches, and is not measured.
+    begun = len(result.iterations) + bool(result.unused_refinements)
+    assert watched.round_trips <= 2 * begun
+    assert len(watched.reads) == 1
+
+
+@pytest.mark.parametrize("method", ["plain", "fa-ir"])
+async def test_a_method_that_does_not_refine_searches_once(
+    engine: SearchEngine, method: str
+) -> None:
+    watched = WatchedEngine(engine)
+    await FairSearch(watched, KnownRefiner(words)).search(
+        "science", attribute="gender", method=method
+    )
+    assert (watched.round_trips, len(watched.reads)) == (1, 1)
+
+
+async def test_an_engine_that_only_searches_is_searched_fairly(engine: SearchEngine) -> None:
+    """Keywords are held against the texts that were found, and it is asked nothing it cannot do."""
+    watched = WatchedEngine(engine, without=NOTHING)
+    result = await FairSearch(watched, KnownRefiner(words)).search(
+        "science", attribute="gender", **ASKED, ask="always"
+    )
+    assert any("scholar" in query for query in result.iterations[1].queries)
+    assert result.divergence < result.baseline.divergence
+    assert watched.counts == 0
+
+
+@pytest.mark.parametrize(
+    ("context", "model", "sentence"),
+    [
+        ({"rerank": "original_query"}, None, "'original_query' needs an engine that can score"),
+        ({"method": "fair-qr"}, None, "'original_query' needs an engine that can score"),
+        ({"target": "corpus:1"}, None, "cannot have the part 'corpus'"),
+        ({}, "feedback", "'feedback' needs an engine that can count the documents that match"),
+    ],
+)
+async def test_what_an_engine_cannot_do_is_refused_in_one_sentence(
+    engine: SearchEngine, context: dict[str, Any], model: str | None, sentence: str
+) -> None:
+    watched = WatchedEngine(engine, without=NOTHING)
+    asked = {"attribute": "gender", "ask": "always", **context}
+    with pytest.raises(InputError, match=sentence) as caught:
+        await FairSearch(watched, model or KnownRefiner(words)).search("science", **asked)
+    assert "\n" not in str(caught.value)
+    if isinstance(caught.value, UnsupportedError):
+        assert watched.round_trips == 0
+
+
+async def test_warnings_of_an_engine_reach_the_result_once(engine: SearchEngine) -> None:
+    """Such as that a part of an index did not answer."""
+
+    partial = AlteredEngine(engine, lambda hits: {"warnings": ("1 of 5 shards failed.",)})
+    asked: Any = {"attribute": "gender", "k": 10, "max_iterations": 1, "ask": "always"}
+    result = await FairSearch(partial, KnownRefiner(words)).search("science", **asked)
+    assert result.warnings.count("1 of 5 shards failed.") == 1

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from fairqr import FairSearch
 from fairqr.agents.models.chat import ChatModel
-from fairqr.agents.refiner import FeedbackRefiner, LLMRefiner
-from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.sources.documents import Document
 from tests.integration.model_server import ModelServer, clean_environment, model_server, says
-from tests.unit.retrieval.embedded import built
+from tests.unit.graph.corpora import write_corpus
 
 __all__ = ["clean_environment", "model_server"]
 
@@ -22,31 +18,21 @@ SCIENTIST, SHE_IS, HE_IS = "वैज्ञानिक", "महिला", "�
 OPTIONS = {"attribute": "gender", "target": "gender=female:0.5,male:0.5", "k": 10, "seed": 0}
 
 
-@pytest.fixture
-async def engine(tmp_path: Path) -> AsyncIterator[SearchEngine]:
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Forty men and twenty women of science; the texts of women are longer, so they come late."""
-    men = [
-        Document(f"m{i:02}", f"व्यक्ति {i}", f"{SCIENTIST} {HE_IS} भौतिकी", {"gender": "male"})
-        for i in range(40)
+    texts = [("male", f"{SCIENTIST} {HE_IS} भौतिकी")] * 40
+    texts += [("female", f"{SCIENTIST} {SHE_IS} भौतिकी " + "विश्वविद्यालय " * 9)] * 20
+    people = [{"text": text, "g": gender} for gender, text in texts]
+    others = [{"text": "कविता नदी"}] * 100
+    documents = [
+        {"id": f"{n}", "title": f"व्यक्ति {n}", **it} for n, it in enumerate(people + others)
     ]
-    women = [
-        Document(
-            f"w{i:02}",
-            f"व्यक्ति {i}",
-            f"{SCIENTIST} {SHE_IS} भौतिकी " + "विश्वविद्यालय " * 9,
-            {"gender": "female"},
-        )
-        for i in range(20)
-    ]
-    others = [Document(f"x{i}", "", "कविता नदी") for i in range(100)]
-    engine = built(tmp_path / "index", [*men, *women, *others])
-    yield engine
-    await engine.aclose()
+    return write_corpus(tmp_path_factory.mktemp("corpus"), documents)
 
 
 async def test_feedback_learns_whole_words(engine: SearchEngine) -> None:
-    search = FairSearch(engine, FeedbackRefiner(engine))
-    result = await search.search(SCIENTIST, method="fair-qr", **OPTIONS)
+    result = await FairSearch(engine, "feedback").search(SCIENTIST, method="fair-qr", **OPTIONS)
     assert result.baseline.exposure["gender"]["female"] == 0
     (refinement, *_) = result.iterations[1].refinements
     assert refinement.group == "female"
@@ -60,9 +46,10 @@ async def test_a_models_keywords_are_kept_shown_and_weighed_whole(
 ) -> None:
     reply = {"reason": "", "topic": ["भौतिकी"], "keywords": [SCIENTIST, SHE_IS], "drop": []}
     model_server.does(says(reply))
-    model = ChatModel("openai:fake", base_url=model_server.base_url, timeout=10)
-    search = FairSearch(engine, LLMRefiner(model, PromptLibrary().get("refine", "v1")))
-    result = await search.search(SCIENTIST, ask="always", **OPTIONS)
+    model = ChatModel("openai:fake", base_url=model_server.base_url)
+    result = await FairSearch(engine, model).search(
+        SCIENTIST, ask="always", prompts={"refine": "v1"}, **OPTIONS
+    )
     kept = [r for r in result.iterations[1].refinements if r.group == "female"]
     assert [list(refinement.keywords) for refinement in kept] == [["भौतिकी", SHE_IS]]
     assert any(SHE_IS in query.split() for query in result.iterations[1].queries)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from langchain_core.documents import Document as Passage
 
 from fairqr import Context, FairReranker
 from fairqr.base.errors import TargetError, UnknownAttributeError
-from fairqr.graph.doors.memory import Ledger, moved
+from fairqr.graph.doors.memory import Ledger
 from fairqr.graph.doors.order import FairOrder, fair_order
 from fairqr.retrieval.engines.engine import Hits
 from fairqr.retrieval.sources.schema import Schema
@@ -144,16 +143,3 @@ def test_debts_fade_and_outlast_a_restart(tmp_path: Path, monkeypatch: pytest.Mo
         assert Ledger(tmp_path / "owed.json").owed == {}
     ledger = Ledger(tmp_path / "owed.json" / "below a file")
     ledger.add(target, target)  # a file that cannot be written costs nothing but itself
-
-
-@given(
-    target=st.lists(st.floats(0, 1), min_size=2, max_size=4).filter(lambda it: sum(it) > 0.01),
-    owed=st.lists(st.floats(-5, 5), min_size=4, max_size=4),
-)
-def test_a_moved_target_is_a_distribution(target: list[float], owed: list[float]) -> None:
-    names = list(itertools.islice("abcd", len(target)))
-    shares = {"of": {n: one / sum(target) for n, one in zip(names, target, strict=True)}}
-    found = moved(shares, {"of": dict(zip(names, owed, strict=False))})["of"]
-    assert sum(found.values()) == pytest.approx(1)
-    assert all(share >= 0 for share in found.values())
-    assert moved(shares, {})["of"] == pytest.approx(shares["of"])

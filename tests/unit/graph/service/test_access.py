@@ -10,9 +10,7 @@ import httpx
 import pytest
 from fastapi.routing import iter_route_contexts
 
-from fairqr.graph.service.configuration import Limits
 from fairqr.graph.service.http import agents
-from fairqr.graph.service.http.access import Throttle
 from fairqr.graph.service.store import Store
 from tests.integration.service_client import ACCEPT, INITIALIZE, in_process
 
@@ -90,9 +88,3 @@ async def test_a_silent_stream_shows_that_it_is_alive(monkeypatch: pytest.Monkey
         told = await client.post("/v1/search/stream", json={"query": "physicist"})
     assert "\n\n: ping\n\n" in told.text
     assert "event: end" in told.text
-
-
-async def test_an_empty_rate_is_no_limit() -> None:
-    throttle = Throttle(Limits(rate=" "))
-    for _ in range(2000):
-        await throttle.count("anybody")

@@ -1,24 +1,35 @@
-"""The parts of the HTTP side by themselves: problems, bodies, events, slow clients."""
+"""Parts of the service by themselves: problems, engines, slow clients, the database."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from starlette.responses import PlainTextResponse
 from starlette.types import Message
 
 from fairqr.base import errors
-from fairqr.base.errors import BusyError, CapError, FairqrError, ModelError
+from fairqr.base.errors import (
+    BusyError,
+    CapError,
+    ConfigError,
+    FairqrError,
+    ModelError,
+    StoreUnavailableError,
+)
 from fairqr.graph.service.engine.engines import Engines
 from fairqr.graph.service.http import app, serving
 from fairqr.graph.service.http.access import is_loopback
 from fairqr.graph.service.http.parts import Metrics
-from fairqr.graph.service.problems import problem_of, told_in_log
+from fairqr.graph.service.problems import problem_of
+from fairqr.graph.service.store.database import Database
 from tests.patience import PATIENCE
 
 
@@ -83,13 +94,10 @@ class _Catalog:
 
         return SimpleNamespace(aclose=aclose)
 
-    def engines(self) -> Engines:
-        return Engines(cast("Any", self), {})
-
 
 async def test_an_engine_is_opened_once_and_again_if_it_failed() -> None:
-    catalog = _Catalog()
-    engines = catalog.engines()
+    catalog: Any = _Catalog()
+    engines = Engines(catalog, {})
 
     async def lent() -> Any:
         async with engines.lend("fails") as engine:
@@ -103,8 +111,8 @@ async def test_an_engine_is_opened_once_and_again_if_it_failed() -> None:
 
 
 async def test_an_engine_that_was_replaced_is_closed_when_nobody_uses_it() -> None:
-    catalog = _Catalog()
-    engines = catalog.engines()
+    catalog: Any = _Catalog()
+    engines = Engines(catalog, {})
     async with engines.lend("a") as old:
         async with engines.lend("a") as same:
             assert same is old
@@ -120,8 +128,8 @@ async def test_an_engine_that_was_replaced_is_closed_when_nobody_uses_it() -> No
 
 
 async def test_all_engines_are_closed_if_one_cannot_be_and_what_opens_is_given_up() -> None:
-    catalog = _Catalog()
-    engines = catalog.engines()
+    catalog: Any = _Catalog()
+    engines = Engines(catalog, {})
     waiting = asyncio.create_task(engines.lend("never").__aenter__())
     for name in ("first", "second", "third"):
         async with engines.lend(name):
@@ -154,17 +162,47 @@ def test_an_address_that_is_in_use_is_refused_in_one_sentence() -> None:
     with serving.bound("127.0.0.1", 0) as taken:
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(errors.ConfigError, match="already in use"):
+        with pytest.raises(ConfigError, match="already in use"):
             serving.bound("127.0.0.1", port)
-    with pytest.raises(errors.ConfigError, match="cannot listen on nowhere"):
+    with pytest.raises(ConfigError, match="cannot listen on nowhere"):
         serving.bound("nowhere.invalid", 0)
 
 
-def test_the_log_tells_where_a_mistake_was_made_and_nothing_of_its_text() -> None:
-    try:
-        raise ValueError("what a user wrote")
-    except ValueError as error:
-        told = told_in_log(error)
-    assert told.startswith("ValueError at test_http_parts.py:")
-    assert "user" not in told
-    assert told_in_log(KeyError("what a user wrote")) == "KeyError"
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://user:s3cret@host/name",
+        "sqlite://",
+        "postgresql://user:s3@cret@host/name",
+        "postgresql://user:12/s3cret@host/name",
+        "postgresql://user:s3cret@host/name?unknown=1",
+    ],
+)
+async def test_a_url_that_cannot_be_read_is_refused_without_being_shown(url: str) -> None:
+    with pytest.raises(ConfigError, match="postgresql://user:password@host:port/name") as refused:
+        Database(url)
+    assert "cret" not in str(refused.value)
+
+
+async def test_places_are_told_without_user_and_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path))
+    for url in ("postgresql://me:s3cret@db:5433/runs", "postgres+psycopg://me:s3cret@db:5433/runs"):
+        assert Database(url).place == "db:5433/runs"
+    assert Database("").place == str(tmp_path / "service" / "runs.sqlite")
+    assert Database(f"sqlite:///{tmp_path}/a b").place == f"{tmp_path}/a b"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Database("sqlite:///~/runs").place == f"{tmp_path}/runs"
+
+
+async def test_our_own_mistakes_are_not_taken_for_the_databases(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/runs.sqlite")
+    with pytest.raises(sa.exc.IntegrityError):
+        async with database.begin():
+            raise sa.exc.IntegrityError("INSERT", None, sqlite3.IntegrityError("UNIQUE"))
+    with pytest.raises(StoreUnavailableError) as told:
+        async with database.begin():
+            raise sa.exc.OperationalError("", None, sqlite3.OperationalError("no secret place"))
+    assert "secret" not in str(told.value)
+    await database.close()
