@@ -42,13 +42,15 @@ class ExpectedTable(BaseModel, extra="forbid", frozen=True):
         columns: The column that names the columns.
         tolerance: How far a figure may be from the expected one; more where a language model is
             asked, whose words depend on the machine.
+        relative: The same as a share of the figure, for what is timed; the larger one holds.
         figures: The expected ones, by row and column.
     """
 
     where: Mapping[str, str] = {}
     rows: str = "system"
     columns: str = "measure"
-    tolerance: float
+    tolerance: float = 0.0
+    relative: float = 0.0
     figures: Mapping[str, Mapping[str, float]]
 
 
@@ -128,8 +130,9 @@ def differences(folder: Path, command: Command) -> Iterator[str]:
         for row, wanted in table.figures.items():
             for column, due in wanted.items():
                 value = got[column].get(row, math.nan) if column in got else math.nan
-                if not abs(value - due) <= table.tolerance:  # what is missing differs
-                    yield f"{row}, {column}: {value:.4f}, expected {due:g} ± {table.tolerance:g}"
+                room = max(table.tolerance, table.relative * abs(due))
+                if not abs(value - due) <= room:  # what is missing differs
+                    yield f"{row}, {column}: {value:.4f}, expected {due:g} ± {room:g}"
 
 
 def ran(name: str, command: Command) -> bool:
@@ -182,7 +185,8 @@ def page(found: Mapping[str, Result]) -> Iterator[str]:
 def _table(table: ExpectedTable) -> Iterator[str]:
     frame = pd.DataFrame(table.figures).T
     told = ", ".join(f"{column} {value}" for column, value in table.where.items())
-    yield f"| {told} (± {table.tolerance:g}) | {' | '.join(map(str, frame.columns))} |"
+    room = f"{table.relative:.0%}" if table.relative else f"{table.tolerance:g}"
+    yield f"| {told} (± {room}) | {' | '.join(map(str, frame.columns))} |"
     yield "|---|" + "---:|" * len(frame.columns)
     for row, values in frame.iterrows():
         cells: list[Any] = ["" if pd.isna(value) else f"{value:g}" for value in values]
@@ -207,7 +211,8 @@ def main() -> int:
         one = found[name]
         command = one.full if given.full else one.small
         needed = {*COLLECTION.findall(command.run)} - {"notables"} if command else ()
-        absent = [it for it in needed if not (data_dir() / "collections" / it).exists()]
+        known = data_dir() / "collections"
+        absent = [it for it in needed if not ((known / it).exists() or Path(it).exists())]
         if command is None or absent or (given.full and one.missing):
             lacking = one.missing or f"collection {', '.join(absent)}"
             print(f"{name}: not run: {lacking if command else 'no command of this size'}")

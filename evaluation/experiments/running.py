@@ -76,13 +76,20 @@ def manifest_of(
     schema, judge = collection.corpus.schema, experiment.judge or collection.about.target
     named = [TIMES.join(factors_of(name)) for name in experiment.attributes]
     attributes = tuple(dict.fromkeys(named)) or tuple(schema.attributes)
-    for attribute in attributes:
-        dimension = Dimension.named(schema, attribute)
+    dimensions = [Dimension.named(schema, it) for it in attributes]
+    options = [it.settings.get("options", {}) for it in experiment.systems]
+    options += [it.train.options for it in experiment.systems if it.train]
+    groups = {experiment.protected, *(it.get("protected") for it in options)} - {None, "all"}
+    targets = {experiment.target, *(it.settings.get("target") for it in experiment.systems)}
+    if experiment.protected in groups and not experiment.attributes:  # then it says which one
+        of_each = [it.name for it in dimensions], [it.groups for it in dimensions]
+        dimensions = [dimensions[named_groups(str(experiment.protected), *of_each)[0]]]
+    for dimension in dimensions:
         check_target(as_target(judge), [dimension])
-        if experiment.target is not None:
-            Target.parse(experiment.target).check([dimension.attribute])
-        if experiment.protected not in (None, "all"):
-            named_groups(experiment.protected, [dimension.name], [dimension.groups])
+        for target in targets - {None}:
+            Target.parse(target).check([dimension.attribute])
+        for text in groups:
+            named_groups(text, [dimension.name], [dimension.groups])
     has_keywords = any(topic.keywords for topic in collection.topics)
     forms = dict.fromkeys(it if has_keywords else "title" for it in experiment.queries)
     systems, used = list[specs.System](), dict[str, str]()
@@ -106,7 +113,7 @@ def manifest_of(
         collection_title=collection.title,
         collection_note=collection.about.note,
         fingerprints=collection.fingerprints(),
-        attributes=attributes,
+        attributes=tuple(it.name for it in dimensions),
         query_forms=tuple(forms),
         topics=tuple(topics[: experiment.topics]),
         judge=judge,

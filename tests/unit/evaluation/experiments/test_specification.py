@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from fairqr.base.errors import InputError, PromptError, TargetError, UnknownAttributeError
+from fairqr.base.errors import (
+    FairqrError,
+    InputError,
+    PromptError,
+    TargetError,
+    UnknownAttributeError,
+)
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.catalogue import SHIPPED, read_experiment
@@ -134,6 +140,12 @@ def test_what_does_not_fit_the_collection_is_refused_before_any_search(tmp_path:
     protecting = [PLAIN, {"name": "FA*IR", "method": "fa-ir"}]
     with pytest.raises(InputError, match="There is no group 'nobody' to protect; choose among"):
         manifest_for(bare, tmp_path, systems=protecting, protected="nobody")
+    manifest = manifest_for(bare, tmp_path, systems=protecting, protected="female", attributes=[])
+    assert manifest.attributes == ("gender",), "the groups say which attribute is meant"
+    for own in ({"options": {"protected": "nobody"}}, {"target": "gender=nobody:1"}):
+        wrong = {"name": "own", "method": "fa-ir", "settings": own}
+        with pytest.raises(FairqrError, match="'nobody'"):
+            manifest_for(bare, tmp_path, systems=[PLAIN, wrong])
     with pytest.raises(PromptError, match="v99"):
         manifest_for(bare, tmp_path, systems=systems)
     schema = re.sub(r",? *population: *\{[^}]*\}", "", (bare.folder / "schema.yaml").read_text())
