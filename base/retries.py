@@ -19,6 +19,9 @@ import tenacity
 
 T = TypeVar("T")
 
+ATTEMPTS = 4
+"""How often a request is made at most, if its errors may be temporary."""
+
 # By name, so that this module imports none of the clients.
 _CONNECTION_ERROR = re.compile(
     "(API)?(Connect|Connection|Read)(Error|Timeout)|APITimeoutError|RemoteProtocolError"
@@ -62,7 +65,7 @@ def retry_after(error: BaseException) -> float | None:
 async def with_retries(
     call: Callable[[], Awaitable[T]],
     *,
-    attempts: int = 4,
+    attempts: int = ATTEMPTS,
     longest_wait: float = 30.0,
     total: float = float("inf"),
     before_wait: Callable[[tenacity.RetryCallState], None] | None = None,

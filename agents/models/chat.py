@@ -21,7 +21,7 @@ from fairqr.agents.models.local import CONTEXT_TOKENS, check_local, local_turn
 from fairqr.agents.models.replies import Completion, Messages, Question, Usage, Wanted
 from fairqr.base.errors import ModelError
 from fairqr.base.loops import PerLoop
-from fairqr.base.retries import with_retries
+from fairqr.base.retries import ATTEMPTS, with_retries
 from fairqr.base.settings import DEFAULT_TIMEOUT
 from fairqr.base.telemetry import current_span
 
@@ -70,7 +70,7 @@ class ChatModel(LanguageModel):
         base_url: str | None = None,
         cache: ReplyCache | None = None,
         timeout: float = DEFAULT_TIMEOUT,
-        attempts: int = 4,
+        attempts: int = ATTEMPTS,
         client: BaseChatModel | None = None,
         **model_options: Any,
     ) -> None:

@@ -1,12 +1,25 @@
-// A finished example for the empty start: the real figures of a search that asks no model.
+// Queries to try, and a finished example for the empty start: the real figures of a search that asks no
+// model.
 
 import { json } from "./api.js";
 import { el, fill, foreign } from "./dom.js";
 import { figures } from "./outcome.js";
 import { allMarks } from "./groups.js";
 import { fillLines } from "./lines.js";
-import { EXAMPLE_SOURCE, examplesOf, groupsOf } from "./options.js";
+import { groupsOf } from "./options.js";
 import { beforeAndAfter } from "./ranking.js";
+
+/** The source that comes with fairqr, and queries to try on it. */
+const EXAMPLE_SOURCE = "notables";
+const EXAMPLES = {
+  search: ["mathematician", "writer", "film director"],
+  answer: ["Which composer was born in Vienna?", "Which chemist was a woman?"],
+  probe: ["mathematician", "writer", "film director"],
+};
+
+/** The queries to try; none where the source is not served. */
+export const examplesOf = (options, kind) =>
+  options?.indexes.some(({ name }) => name === EXAMPLE_SOURCE) ? EXAMPLES[kind] : [];
 
 /**
  * Show the example. It is no run, and nothing of it is kept.

@@ -2,7 +2,8 @@
 
 import { byId, el, fill, foreign, option } from "./dom.js";
 import { whatIs } from "./glossary.js";
-import { aboutSource, examplesOf, groupsOf, hasPopulation, isPattern, versionsOf } from "./options.js";
+import { examplesOf } from "./example.js";
+import { aboutSource, groupsOf, hasPopulation, isPattern, versionsOf } from "./options.js";
 import { targetChoice } from "./target.js";
 
 const OTHER = "…";

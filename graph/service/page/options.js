@@ -22,18 +22,6 @@ export async function offered() {
   };
 }
 
-/** The source that comes with fairqr, and queries to try on it. */
-export const EXAMPLE_SOURCE = "notables";
-const EXAMPLES = {
-  search: ["mathematician", "writer", "film director"],
-  answer: ["Which composer was born in Vienna?", "Which chemist was a woman?"],
-  probe: ["mathematician", "writer", "film director"],
-};
-
-/** The queries to try; none where the source is not served. */
-export const examplesOf = (options, kind) =>
-  options?.indexes.some(({ name }) => name === EXAMPLE_SOURCE) ? EXAMPLES[kind] : [];
-
 /** A source in one line: its engine, its size and its attributes. */
 export const aboutSource = (index) => index ? [
   index.engine,

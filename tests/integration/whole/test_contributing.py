@@ -99,7 +99,7 @@ MEASURE = """
 @kind("Twice", QRELS)
 def _twice(at: View) -> FloatArray:
     '''RR under another name.'''
-    return relevance.reciprocal_rank(at.relevant)
+    return _reciprocal_rank(at)
 """
 
 PEOPLE = """
@@ -176,6 +176,10 @@ def test_an_engine_and_a_re_ranker(site: Path) -> None:
 
 def test_a_measure(site: Path) -> None:
     assert "RR under another name" in said(site, "evaluate", "--measures", "help")
+    (site / "run.txt").write_text("q Q0 a 1 2 me\nq Q0 b 2 1 me\n")
+    (site / "qrels.txt").write_text("q 0 b 1\n")
+    found = said(site, "evaluate", "run.txt", "--qrels", "qrels.txt", "--measures", "Twice")
+    assert "0.5000" in found
 
 
 def test_an_experiment(site: Path) -> None:
