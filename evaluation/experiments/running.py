@@ -77,16 +77,17 @@ def manifest_of(
     named = [TIMES.join(factors_of(name)) for name in experiment.attributes]
     attributes = tuple(dict.fromkeys(named)) or tuple(schema.attributes)
     dimensions = [Dimension.named(schema, it) for it in attributes]
-    options = [it.settings.get("options", {}) for it in experiment.systems]
+    options: list[dict[str, Any]] = [{"protected": experiment.protected or "all"}]
+    options += [it.settings.get("options", {}) for it in experiment.systems]
     options += [it.train.options for it in experiment.systems if it.train]
-    groups = {experiment.protected, *(it.get("protected") for it in options)} - {None, "all"}
-    targets = {experiment.target, *(it.settings.get("target") for it in experiment.systems)}
+    groups = {str(it.get("protected", "all")) for it in options} - {"all"}
+    targets = [experiment.target, *(it.settings.get("target") for it in experiment.systems)]
     if experiment.protected in groups and not experiment.attributes:  # then it says which one
         of_each = [it.name for it in dimensions], [it.groups for it in dimensions]
         dimensions = [dimensions[named_groups(str(experiment.protected), *of_each)[0]]]
     for dimension in dimensions:
         check_target(as_target(judge), [dimension])
-        for target in targets - {None}:
+        for target in filter(None, targets):
             Target.parse(target).check([dimension.attribute])
         for text in groups:
             named_groups(text, [dimension.name], [dimension.groups])
