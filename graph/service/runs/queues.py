@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection
+from typing import Any
 
 import sqlalchemy as sa
 from filelock import FileLock, Timeout
+from procrastinate.exceptions import ConnectorException
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.base.errors import ConfigError, NotAllowedError, StoreUnavailableError
@@ -92,6 +94,14 @@ class LocalQueue:
         self._lock.release()
 
 
+def _tell_briefly(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log in one line that the end of a job could not be written: another worker took it over."""
+    if isinstance(context.get("exception"), ConnectorException):
+        _log.warning("The queue of runs: %s", type(context["exception"]).__name__)
+    else:
+        loop.default_exception_handler(context)
+
+
 _FORSAKEN = sa.text(
     """DELETE FROM procrastinate_jobs AS job WHERE status <> 'todo' AND NOT EXISTS (
         SELECT FROM procrastinate_workers AS worker WHERE worker.id = job.worker_id
@@ -124,6 +134,7 @@ class SharedQueue:
     async def start(self, do: Do | None) -> None:
         """Open the queue; with ``do``, work on it."""
         await self._app.open_async()
+        asyncio.get_running_loop().set_exception_handler(_tell_briefly)
         # It says with tracebacks what we say in a line when the database is away.
         logging.getLogger("procrastinate").setLevel(logging.CRITICAL)
         if do is not None:
