@@ -193,7 +193,7 @@ def test_a_server_that_is_not_there_is_named(quick: Main, people: Path) -> None:
     """A model server that is not there is named with its address."""
     asked = ("search", "physicist", "--corpus", people, "--attribute", "gender", "--json")
     model = ("--model", "openai:fake", "--base-url", "http://127.0.0.1:1/v1")
-    run = quick(*asked, *model, "--set", "timeout=1", "--set", "ask=always")
+    run = quick(*asked, *model, "--set", "timeout=4", "--set", "ask=always")
     assert run.code == 0
     assert run.result["stop_reason"] == "model_failed"
     assert "cannot be reached at http://127.0.0.1:1/v1" in run.stderr

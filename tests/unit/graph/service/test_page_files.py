@@ -61,7 +61,7 @@ __all__ = ["clean_environment"]
 
 def test_what_the_page_proposes_is_found(clean_environment: Path) -> None:
     """Each word of an example that says what it is about is in documents of notables."""
-    examples = re.search(r"EXAMPLES = \{(.*?)\};", FILES["options.js"].read_text(), re.DOTALL)
+    examples = re.search(r"EXAMPLES = \{(.*?)\};", FILES["example.js"].read_text(), re.DOTALL)
     assert examples
     queries = re.findall(r'"(.+?)"', examples[1])
     assert len(queries) > 3
