@@ -29,7 +29,8 @@ from tests.unit.retrieval.vector_encoders import CountingEncoder
 
 __all__ = ["endpoint", "retriever", "rows", "source", "url"]
 
-pytestmark = pytest.mark.elasticsearch
+# With the tests of hybrid search, whose index and server settings it shares.
+pytestmark = [pytest.mark.elasticsearch, pytest.mark.xdist_group("people")]
 
 QUERY = "w1 w2"
 BOOSTED: dict[str, Any] = {
