@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,7 @@ def show_settings(*, as_json: bool = False) -> Printed:
         name: {"value": _shown(value), "source": source.kind, "place": source.place or None}
         for name, value, source in _settings()
     }
-    warnings = [*unknown_settings()]
+    warnings = [*unknown_settings(), *_open_to_others(file, settings.values())]
     exists = os.path.exists(file)
     data = {"file": str(file), "exists": exists, "settings": settings, "warnings": warnings}
     rows = (
@@ -102,6 +102,21 @@ def _shown(value: Any) -> Any:
     user, _, rest = rest.rpartition("@")
     place, mark, _ = rest.partition("?")
     return f"{scheme}://{f'{CUT}@' if user else ''}{place}{f'?{CUT}' if mark else ''}"
+
+
+def _open_to_others(file: Path, settings: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a warning if other users can change the settings file, or read secrets in it."""
+    if os.name != "posix" or not file.is_file():
+        return
+    mode = file.stat().st_mode
+    of_file = [str(it["value"]) for it in settings if it["source"] == "file"]
+    if mode & 0o022:
+        yield f"Other users can change the settings file {file}; run 'chmod go-w {file}'."
+    if mode & 0o044 and any(HIDDEN in text or CUT in text for text in of_file):
+        yield (
+            f"Other users can read the settings file {file}, which holds secrets; "
+            f"run 'chmod 600 {file}'."
+        )
 
 
 @command(prompts, "list")

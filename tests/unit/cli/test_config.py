@@ -116,3 +116,19 @@ def test_a_misspelt_limit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIRQR_SERVICE_LIMITS_LIFE", "1")
     with pytest.raises(ConfigError, match=r"^FAIRQR_SERVICE_LIMITS_LIFE: .* no such setting"):
         service_settings()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have other rights")
+def test_a_file_that_others_can_read_or_change_is_warned_of(
+    show: Show, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shown(show)["warnings"] == []
+    file.chmod(0o664)
+    change, read = shown(show)["warnings"]
+    assert change.startswith("Other users can change")
+    assert "holds secrets" in read
+    plain = file.with_name("plain.toml")
+    plain.write_text('model = "openai:mine"\n')
+    plain.chmod(0o644)
+    monkeypatch.setenv("FAIRQR_CONFIG", str(plain))
+    assert shown(show)["warnings"] == []
