@@ -187,6 +187,12 @@ async def run_graph(
             task.exception()  # it was raised above, or nobody waits for it
 
 
+async def result_of(graph: Any, query: str, context: Context) -> Step:
+    """Run one of the three graphs whose steps nobody follows, and return what it returns."""
+    with _apart() as config, span("invoke_workflow fairqr", **_asked(context)):
+        return Step("result", await graph.ainvoke({"query": query}, config, context=context))
+
+
 @contextmanager
 def _apart() -> Iterator[dict[str, Any]]:
     """Yield the config of a run that keeps its own states, or none.

@@ -28,7 +28,7 @@ from fairqr.graph.search.context import Context, require_context
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_of
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.steps import CONCURRENCY
-from fairqr.graph.stream import Step, StepData, run_graph, step_data
+from fairqr.graph.stream import Step, StepData, result_of, run_graph, step_data
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.opening import AUTO, as_encoder
@@ -301,11 +301,8 @@ class FairSearch:
         return await self._whole(query, _asked(ProbeContext, context, options), ProbeResult)
 
     async def _whole(self, query: str, context: Context, result: type[R]) -> R:
-        state: dict[str, Any] = {}
-        async with aclosing(run_graph(await self._graph(context), query, context)) as events:
-            async for event in events:
-                state |= event.update if isinstance(event, Step) else {}
-        return result.model_validate(_found(context, state))
+        end = await result_of(await self._graph(context), query, context)
+        return result.model_validate(_found(context, end.update))
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return the titles and texts of documents, in this order; unknown ids are left out."""

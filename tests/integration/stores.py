@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.graph.service.configuration import Limits
 from fairqr.graph.service.records import Kind, Run
-from fairqr.graph.service.runs.manager import Runs
+from fairqr.graph.service.runs.manager import STEPLESS, Runs
 from fairqr.graph.service.store import Store
 
 PLENTY = Limits(queue=1000, live=1000)
@@ -57,6 +57,6 @@ async def accepted(store: Store, key: str = "k", kind: Kind = "search", **limits
 
 async def over(runs: Runs, store: Store, run: Run, key: str = "k") -> Run:
     """Follow a run to its end, and return it; it may go on elsewhere."""
-    async for _ in runs.events(run, key):
+    async for _ in runs.events(run, key, STEPLESS):
         pass
     return await store.run(run.id, key)

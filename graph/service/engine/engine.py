@@ -33,7 +33,7 @@ from fairqr.graph.service.engine.engines import Engines
 from fairqr.graph.service.engine.requests import AuditRequest, RunRequest, parsed
 from fairqr.graph.service.records import Kind, Run
 from fairqr.graph.steps import RunJournal
-from fairqr.graph.stream import RunEvent, Step, run_graph
+from fairqr.graph.stream import RunEvent, Step, result_of, run_graph
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
 from fairqr.retrieval.engines.tantivy.store import Announce
@@ -212,6 +212,8 @@ class Engine:
         asked: checking.Request | Run,
         id_: str,
         durable: RunJournal | None = None,
+        *,
+        steps: bool = True,
     ) -> AsyncGenerator[RunEvent, None]:
         """Run a request, and yield what happens. Iterate over it and close it in the same task.
 
@@ -219,6 +221,7 @@ class Engine:
             asked: A checked request, or a stored run, whose request is checked again.
             id_: The id of the run; its trace gets this name.
             durable: The attempt at a durable run.
+            steps: Whether to yield steps, or only the result.
 
         Raises:
             FairqrError: The run fails.
@@ -226,7 +229,7 @@ class Engine:
         request = asked if isinstance(asked, checking.Request) else await self._restored(asked)
         async with self.searched(request.body["corpus"], request.body["retriever"]) as engine:
             with self._recorded(id_):
-                begun = await self._begun(request, engine, id_, durable)
+                begun = await self._begun(request, engine, id_, durable, steps)
                 try:
                     async with aclosing(begun) as events:
                         async for event in events:
@@ -246,7 +249,12 @@ class Engine:
         return self.checked(run.kind, parsed(run.kind, run.request))
 
     async def _begun(
-        self, request: checking.Request, engine: SearchEngine, id_: str, durable: RunJournal | None
+        self,
+        request: checking.Request,
+        engine: SearchEngine,
+        id_: str,
+        durable: RunJournal | None,
+        steps: bool,
     ) -> AsyncGenerator[RunEvent, None]:
         """Return what yields the events of a request."""
         kind, asked, context = request.kind, request.body, request.context
@@ -260,7 +268,7 @@ class Engine:
             size = (await engine.info()).documents or context.k
             context = context.model_copy(update={"k": min(context.k, size)})
         if durable is None:
-            return run_graph(graph, request.query, context)
+            return (run_graph if steps else _ended)(graph, request.query, context)
         await durable.begin_over((await engine.info()).fingerprint if engine.in_process else "")
         graph = graph.copy({"checkpointer": durable.saver})
         how: dict[str, Any] = {"thread": id_, "resume": durable.resumed, "durability": "async"}
@@ -358,6 +366,11 @@ class Engine:
             yield
         if recorder is not None and recorder.failure:
             log.warning("The trace of the run %s is incomplete: %s.", id_, recorder.failure)
+
+
+async def _ended(graph: Any, query: str, context: Any) -> AsyncGenerator[RunEvent, None]:
+    """Run a graph whose steps nobody follows, and yield what it returns."""
+    yield await result_of(graph, query, context)
 
 
 async def audited(

@@ -29,6 +29,7 @@ from fairqr.graph.service.http.access import caller_of
 from fairqr.graph.service.http.answers import Events, Json, sent
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.records import Event, Kind, Run, RunSummary, Status, path_of
+from fairqr.graph.service.runs.manager import STEPLESS
 
 CLIENT_GONE = 499  # the status in the metrics if the client disconnected
 
@@ -87,13 +88,14 @@ class Begun(NamedTuple):
     headers: dict[str, str]
 
 
-async def begin(request: Request, kind: Kind, asked: RunRequest) -> Begun:
+async def begin(request: Request, kind: Kind, asked: RunRequest, *, steps: bool = True) -> Begun:
     """Check a request, and start a run of it; one that is not kept waits for a free slot.
 
     Args:
         request: The request.
         kind: The kind of the run.
         asked: The body of the request.
+        steps: Whether somebody follows the steps, or only waits for the result.
 
     Raises:
         FairqrError: The request is wrong or not allowed, or the service is too busy.
@@ -103,9 +105,9 @@ async def begin(request: Request, kind: Kind, asked: RunRequest) -> Begun:
     if asked.keep:
         # A client that leaves takes nothing back.
         run = await asyncio.shield(submit(request, kind, checked.body, checked.query))
-        events = aclosing(parts.runs.events(run, key))
+        events = aclosing(parts.runs.events(run, key, 0 if steps else STEPLESS))
         return Begun(run, events, _place(run))
-    execute = partial(parts.engine.execute, checked)
+    execute = partial(parts.engine.execute, checked, steps=steps)
     begun = await parts.runs.begin(
         kind, checked.query, execute, key=key, carrier=carrier_of(request)
     )
@@ -134,7 +136,7 @@ async def ended(request: Request, kind: Kind, asked: RunRequest) -> tuple[Begun,
     """
 
     async def do() -> tuple[Begun, Event]:
-        begun = await begin(request, kind, asked)
+        begun = await begin(request, kind, asked, steps=False)
         async with begun.events as events:
             async for event in events:
                 if event.last:

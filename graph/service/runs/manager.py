@@ -26,6 +26,8 @@ from fairqr.graph.stream import RunEvent
 SOON, FOLLOW = 0.02, 0.2
 """Seconds between the first two and between later looks at a run that another process does."""
 
+STEPLESS = 2**31 - 1
+"""Who follows a run from this event on hears of its end alone."""
 
 TICK = 1.0
 """Seconds between two looks for what is to be cancelled or done again."""
