@@ -77,19 +77,20 @@ def manifest_of(
     named = [TIMES.join(factors_of(name)) for name in experiment.attributes]
     attributes = tuple(dict.fromkeys(named)) or tuple(schema.attributes)
     dimensions = [Dimension.named(schema, it) for it in attributes]
-    options: list[dict[str, Any]] = [{"protected": experiment.protected or "all"}]
-    options += [it.settings.get("options", {}) for it in experiment.systems]
+    options = [it.settings.get("options", {}) for it in experiment.systems]
     options += [it.train.options for it in experiment.systems if it.train]
-    groups = {str(it.get("protected", "all")) for it in options} - {"all"}
+    groups = [experiment.protected, *(it.get("protected") for it in options)]
+    protected = [str(it) for it in groups if it not in (None, "all")]
     targets = [experiment.target, *(it.settings.get("target") for it in experiment.systems)]
-    if experiment.protected in groups and not experiment.attributes:  # then it says which one
+    if experiment.protected not in (None, "all") and not experiment.attributes:
+        # The groups say which attribute is meant.
         of_each = [it.name for it in dimensions], [it.groups for it in dimensions]
-        dimensions = [dimensions[named_groups(str(experiment.protected), *of_each)[0]]]
+        dimensions = [dimensions[named_groups(experiment.protected, *of_each)[0]]]
     for dimension in dimensions:
         check_target(as_target(judge), [dimension])
         for target in filter(None, targets):
             Target.parse(target).check([dimension.attribute])
-        for text in groups:
+        for text in protected:
             named_groups(text, [dimension.name], [dimension.groups])
     has_keywords = any(topic.keywords for topic in collection.topics)
     forms = dict.fromkeys(it if has_keywords else "title" for it in experiment.queries)

@@ -184,9 +184,10 @@ def _compared(
 
     name, protected = experiment.attribute, experiment.protected or ""
     if protected and name is None:
-        of_each = [schema.attribute(it).groups for it in schema.attributes]
-        place, _ = named_groups(protected.split(" vs ")[0], [*schema.attributes], of_each)
-        name = [*schema.attributes][place]
+        names = [*schema.attributes]
+        of_each = [schema.attribute(it).groups for it in names]
+        place, _ = named_groups(protected.split(" vs ")[0], names, of_each)
+        name = names[place]
     if name is not None:
         return [parsed(name, protected.removeprefix(f"{name}="))]
     found, lacking = list[ProtectedGroup](), list[str]()

@@ -138,7 +138,7 @@ SUBJECTS = ("physics", "chemistry", "biology", "botany", "geology", "optics")
 
 @pytest.fixture
 async def examples(engine: SearchEngine) -> list[TopicExample]:
-    """Of each subject; even numbers are relevant."""
+    """Documents of each subject, of which those with even numbers are relevant."""
 
     def even(retrieved: Ranking, table: DocumentTable) -> list[FloatArray]:
         return [np.array([0.5, 0.5])]
