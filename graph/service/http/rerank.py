@@ -12,8 +12,7 @@ from starlette.responses import Response
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.graph.documented import Documented
-from fairqr.graph.doors.labels import Given, ids_of
-from fairqr.graph.doors.order import Shown, fair_list
+from fairqr.graph.doors.order import Given, Shown, fair_list, ids_of
 from fairqr.graph.search.result import Shares
 from fairqr.graph.service.engine.requests import example, or_text, parsed
 from fairqr.graph.service.http.access import RERANK

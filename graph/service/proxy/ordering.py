@@ -11,9 +11,8 @@ from typing import Any
 from fairqr.base.errors import InputError
 from fairqr.base.weights import is_pulled
 from fairqr.graph.doors.evidence import ListEvidence
-from fairqr.graph.doors.labels import Given
 from fairqr.graph.doors.memory import Ledger
-from fairqr.graph.doors.order import fair_list
+from fairqr.graph.doors.order import Given, fair_list
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.proxy.requests import (
     Search,
