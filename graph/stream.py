@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from langchain_core.messages import AIMessageChunk
 from langchain_core.runnables.config import var_child_runnable_config
@@ -40,6 +40,8 @@ class Step:
 
 RunEvent = Step | AIMessageChunk
 """What happens in a run: a step, or a piece of an answer."""
+
+E = TypeVar("E")
 
 
 class AuditProgress(Frozen):
@@ -116,7 +118,7 @@ def step_data(kind: str, step: Step) -> dict[str, Any]:
     return {"step": step.name} | told
 
 
-async def run_graph(
+def run_graph(
     graph: Any,
     query: str,
     context: Context,
@@ -126,7 +128,7 @@ async def run_graph(
     resume: bool = False,
     durability: Literal["sync", "async"] = "sync",
 ) -> AsyncGenerator[RunEvent, None]:
-    """Run one of the three graphs, and yield what happens.
+    """Run one of the three graphs; yields what happens.
 
     The run continues when the next event is requested, and ends when the generator is closed.
 
@@ -148,33 +150,40 @@ async def run_graph(
     events: asyncio.Queue[RunEvent | None] = asyncio.Queue()
 
     async def run() -> None:
-        try:
-            with _apart() as config, span("invoke_workflow fairqr", **_asked(context)):
-                if thread:
-                    config["configurable"] = {"thread_id": thread}
-                updates = graph.astream(
-                    given,
-                    config,
-                    context=context,
-                    stream_mode=modes,
-                    subgraphs=True,
-                    durability=durability if thread else None,
-                )
-                with asking_with(journal=journal):
-                    async with aclosing(updates):
-                        async for _, mode, update in updates:
-                            if (event := _event(mode, update)) is not None:
-                                events.put_nowait(event)
-                                await events.join()
-                    if resume and journal is not None:
-                        state = await graph.aget_state(config)
-                        events.put_nowait(Step("result", state.values))
-        finally:
-            events.put_nowait(None)
+        with _apart() as config, span("invoke_workflow fairqr", **_asked(context)):
+            if thread:
+                config["configurable"] = {"thread_id": thread}
+            updates = graph.astream(
+                given,
+                config,
+                context=context,
+                stream_mode=modes,
+                subgraphs=True,
+                durability=durability if thread else None,
+            )
+            with asking_with(journal=journal):
+                async with aclosing(updates):
+                    async for _, mode, update in updates:
+                        if (event := _event(mode, update)) is not None:
+                            events.put_nowait(event)
+                            await events.join()
+                if resume and journal is not None:
+                    state = await graph.aget_state(config)
+                    events.put_nowait(Step("result", state.values))
 
-    # A generator runs in the context of the caller that requests the next event or closes it, so a
-    # span cannot be open across its yields. A task has a context of its own.
-    task = asyncio.create_task(run())
+    return told_by(run, events)
+
+
+async def told_by(
+    work: Callable[[], Coroutine[Any, Any, None]], events: asyncio.Queue[E | None]
+) -> AsyncGenerator[E, None]:
+    """Do some work, and yield what it puts into a queue; it ends when the generator is closed.
+
+    A generator runs in the context of the caller that requests the next event or closes it, so a
+    span cannot be open across its yields. A task has a context of its own.
+    """
+    task = asyncio.create_task(work())
+    task.add_done_callback(lambda _: events.put_nowait(None))
     try:
         while (event := await events.get()) is not None:
             yield event

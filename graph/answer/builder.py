@@ -308,7 +308,7 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
             for ranking in begun["sampled"]
         ]
         done = await steps.at_once(self._answered, tasks, context)
-        return await self.summarise({**state, "begun": begun, "done": done}, context)
+        return await self.summarise({**state, "done": done}, context)
 
     async def _answered(self, task: RankingTask, context: AnswerContext) -> list[steps.Update]:
         """Answer from one ranking, and judge the answer if there are one and an attributor."""
@@ -412,24 +412,20 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
         Raises:
             ModelError: No sample has an answer.
         """
-        done, updates = (
-            state["done"],
-            [state["begun"], *itertools.chain.from_iterable(state["done"])],
-        )
+        search, generator = state["result"], cast("Generator", self.generator)
+        settings, done = context.answer, state["done"]
+        updates = [*itertools.chain.from_iterable(done)]
         answers = [RankingAnswer(**last.get("judged", last.get("generated"))) for *_, last in done]
-        warnings = [it for update in updates for it in update.get("warnings", ())]
+        warnings = [*search["warnings"]]
+        warnings += [it for update in updates for it in update.get("warnings", ())]
         if failed := [answer for answer in answers if answer.status != "ok"]:
             lost, first = sum(answer.samples for answer in failed), failed[0]
             message = first.message or f"The model gave no answer ({first.status})."
             steps.record(failed=lost)
             if failed == answers:
                 raise ModelError(first.status, message)
-            warnings.append(f"{lost} of {context.answer.samples} samples have no answer. {message}")
-        search, generator = state["result"], cast("Generator", self.generator)
-        settings = context.answer
-        warnings = [*search["warnings"], *warnings]
-        costs = (Usage(**update["usage"]) for update in updates[1:])
-        spent = sum(costs, steps.usage_of(search))
+            warnings.append(f"{lost} of {settings.samples} samples have no answer. {message}")
+        spent = sum((Usage(**it["usage"]) for it in updates), steps.usage_of(search))
         pool = [RankedDocument.model_validate(place) for place in search["ranking"]]
         ids = [document.id for document in pool]
         judged = [answer for answer in answers if any(used is not None for used in answer.used)]

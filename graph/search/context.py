@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, cast, get_args
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeV
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from fairqr.agents.ranking.rankers import RANKERS, RankerName, RankerOptions, Shown
-from fairqr.base.errors import InputError, TargetError, one_line, parameter_error
+from fairqr.base.errors import InputError, TargetError, nearest_names, one_line, parameter_error
 from fairqr.graph.documented import Documented
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.fairness.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Direction
@@ -361,7 +359,7 @@ class Context(SearchParameters):
             raise ValueError(sentence)
         return self
 
-    @functools.cached_property
+    @property
     def strategy(self) -> Strategy:
         """The method's strategy, with this context's overrides."""
         own = METHODS[self.method]
@@ -385,12 +383,6 @@ class Context(SearchParameters):
     def of(cls, **values: object) -> Self:
         """Check the values of a context; see :func:`checked_context`."""
         return checked_context(cls, values)
-
-    def __copy__(self) -> Self:
-        """Return a copy without what was computed from the fields, which may change in it."""
-        copied = super().__copy__()
-        copied.__dict__.pop("strategy", None)
-        return copied
 
     @property
     def rounds(self) -> int:
@@ -448,9 +440,8 @@ def checked_context(kind: type[C], values: Mapping[str, object]) -> C:
 
 
 def unknown_parameter(name: str, known: Collection[str]) -> InputError:
-    """Return the error about an unknown parameter; it suggests a similar one."""
-    near = difflib.get_close_matches(name, known, 1)
-    instead = f"did you mean '{near[0]}'?" if near else f"use {', '.join(known)}."
+    """Return the error about an unknown parameter; it suggests similar ones."""
+    instead = nearest_names(name, known) or f"use {', '.join(known)}."
     return InputError(f"There is no parameter '{one_line(name, 80)}'; {instead}")
 
 

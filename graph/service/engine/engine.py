@@ -33,7 +33,7 @@ from fairqr.graph.service.engine.engines import Engines
 from fairqr.graph.service.engine.requests import AuditRequest, RunRequest, parsed
 from fairqr.graph.service.records import Kind, Run
 from fairqr.graph.steps import RunJournal
-from fairqr.graph.stream import RunEvent, Step, result_of, run_graph
+from fairqr.graph.stream import RunEvent, Step, result_of, run_graph, told_by
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
 from fairqr.retrieval.engines.tantivy.store import Announce
@@ -373,10 +373,10 @@ async def _ended(graph: Any, query: str, context: Any) -> AsyncGenerator[RunEven
     yield await result_of(graph, query, context)
 
 
-async def audited(
+def audited(
     auditor: Auditor, engine: SearchEngine, asked: AuditRequest, folder: Path | None = None
 ) -> AsyncGenerator[Step, None]:
-    """Run an audit; yield steps ``progress`` and, at the end, a step ``audit`` with the result.
+    """Run an audit; yields steps ``progress`` and, at the end, a step ``audit`` with the result.
 
     Args:
         auditor: Runs the audit.
@@ -396,12 +396,8 @@ async def audited(
             told = {"stage": stage, "done": done, "of": of}
             steps.put_nowait(Step("progress", {"progress": told}))
 
-    auditing = asyncio.ensure_future(auditor(engine, asked, folder, tell))
-    auditing.add_done_callback(lambda _: steps.put_nowait(None))
-    try:
-        while (step := await steps.get()) is not None:
-            yield step
-        yield Step("audit", {"audit": (await auditing).model_dump(mode="json")})
-    finally:
-        auditing.cancel()
-        await asyncio.wait({auditing})
+    async def audit() -> None:
+        found = await auditor(engine, asked, folder, tell)
+        steps.put_nowait(Step("audit", {"audit": found.model_dump(mode="json")}))
+
+    return told_by(audit, steps)

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Connection
 
 from fairqr.base import errors
-from fairqr.graph.service.configuration import Limits, ServiceSettings
+from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.http.answers import CLOSES, OPENAI, answer_error
 from fairqr.graph.service.records import KEY_START, NOBODY, SCOPES, AccessKey, Scope
 from fairqr.graph.service.store import Store
@@ -94,39 +94,6 @@ def needed(method: str, path: str) -> Scope | None:
     return "read" if method in ("GET", "HEAD", "OPTIONS") else "run"
 
 
-class Throttle:
-    """Counts the requests of each key, or of each address without a key.
-
-    Each process counts on its own.
-
-    Args:
-        limits: The limits of the service.
-    """
-
-    def __init__(self, limits: Limits) -> None:
-        self._rates = parse_many(limits.rate) if limits.rate else []
-        self._limiter = strategies.SlidingWindowCounterRateLimiter(storage.MemoryStorage())
-
-    async def count(self, who: str) -> None:
-        """Count a request.
-
-        Args:
-            who: The key or the address.
-
-        Raises:
-            BusyError: The rate is exceeded.
-        """
-        for rate in self._rates:
-            if await self._limiter.hit(rate, who):
-                continue
-            window = await self._limiter.get_window_stats(rate, who)
-            raise errors.BusyError(
-                f"You exceeded the limit of {rate}; wait, and ask less often.",
-                retry_after=min(max(1.0, window.reset_time - time.time()), rate.get_expiry()),
-                own=True,
-            )
-
-
 class Guard:
     """Refuses requests without the right key, those above the limits, and wrong bodies.
 
@@ -137,11 +104,10 @@ class Guard:
     """
 
     def __init__(self, app: ASGIApp, settings: ServiceSettings, store: Store) -> None:
-        self._app = app
-        self._store = store
-        self._settings = settings
-        self._throttle = Throttle(settings.limits)
+        self._app, self._settings, self._store = app, settings, store
         self._needs_keys = needs_keys(settings)
+        self._rates = parse_many(settings.limits.rate) if settings.limits.rate else []
+        self._limiter = strategies.SlidingWindowCounterRateLimiter(storage.MemoryStorage())
         self._under_way = 0
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
@@ -206,7 +172,7 @@ class Guard:
             raise errors.ScopeError(
                 f"This needs an access key with the scope '{wanted}'; yours has {own}."
             )
-        await self._throttle.count(f"key {caller.id}" if caller.id else _address(scope))
+        await self._count(f"key {caller.id}" if caller.id else _address(scope))
         return caller
 
     async def _caller(self, given: str, scope: Connection) -> AccessKey:
@@ -214,11 +180,27 @@ class Guard:
         key = await self._store.key_for(secret.strip()) if kind.lower() == "bearer" else None
         if key is None:
             # Count guesses by address, so that they use up no key's rate.
-            await self._throttle.count(_address(scope))
+            await self._count(_address(scope))
             raise errors.AccessError(
                 "This access key does not exist or was revoked; send another one."
             )
         return key
+
+    async def _count(self, who: str) -> None:
+        """Count a request of a key, or of an address without one; each process does on its own.
+
+        Raises:
+            BusyError: The rate is exceeded.
+        """
+        for rate in self._rates:
+            if await self._limiter.hit(rate, who):
+                continue
+            window = await self._limiter.get_window_stats(rate, who)
+            raise errors.BusyError(
+                f"You exceeded the limit of {rate}; wait, and ask less often.",
+                retry_after=min(max(1.0, window.reset_time - time.time()), rate.get_expiry()),
+                own=True,
+            )
 
 
 def _is_foreign(authorization: str, path: str) -> bool:

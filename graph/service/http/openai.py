@@ -57,7 +57,10 @@ async def complete_chat(asked: ChatRequest, request: Request) -> Response:
     This is an ephemeral run of `POST /v1/answer`. Annotations name the documents that the answer
     used.
     """
-    await _check_source(request, asked.model)
+    if asked.model not in await _sources(request):
+        raise IndexNotFoundError(
+            f"There is no model '{one_line(asked.model, 60)}'; GET /openai/v1/models lists all."
+        )
     if asked.stream:
         begun = await unless_gone(request, begin(request, "answer", asked.as_answer()))
         headers = {**begun.headers, "X-Accel-Buffering": "no"}
@@ -72,13 +75,6 @@ async def complete_chat(asked: ChatRequest, request: Request) -> Response:
 
 async def _sources(request: Request) -> list[str]:
     return await asyncio.to_thread(parts_of(request).engine.offers.corpora)
-
-
-async def _check_source(request: Request, name: str) -> None:
-    if name not in await _sources(request):
-        raise IndexNotFoundError(
-            f"There is no model '{one_line(name, 60)}'; GET /openai/v1/models lists all."
-        )
 
 
 async def _chunks(

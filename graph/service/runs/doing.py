@@ -22,7 +22,7 @@ from fairqr.base.telemetry import continued
 from fairqr.graph.service.problems import CANCELLED, problem_of, told_in_log
 from fairqr.graph.service.records import Event, EventName, Run, RunSummary, Status
 from fairqr.graph.service.store import Attempt, Store
-from fairqr.graph.service.store.checkpoints import lasting
+from fairqr.graph.service.store.database import lasting
 from fairqr.graph.steps import RunJournal, Write
 from fairqr.graph.stream import RunEvent, Step, step_data
 

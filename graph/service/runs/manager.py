@@ -20,11 +20,11 @@ from fairqr.graph.service.records import NOBODY, Event, Kind, Run, is_id, path_o
 from fairqr.graph.service.runs import doing
 from fairqr.graph.service.runs.queues import LocalQueue, SharedQueue
 from fairqr.graph.service.store import Store
-from fairqr.graph.service.store.checkpoints import Checkpoints, lasting
+from fairqr.graph.service.store.database import Checkpoints, lasting
 from fairqr.graph.stream import RunEvent
 
 SOON, FOLLOW = 0.02, 0.2
-"""Seconds between the first two and between later looks at a run that another process does."""
+"""Seconds between the first two and between later looks at a run that is not done here."""
 
 STEPLESS = 2**31 - 1
 """Who follows a run from this event on hears of its end alone."""
@@ -183,7 +183,6 @@ class Runs(EphemeralRuns):
         self._clean_at = 0.0
         self._away = -settings.lease
         """When the database was away last: after that, all workers look as if they were silent."""
-        self._changed = asyncio.Event()
         self._ended = False
         self.doing: dict[str, doing.DurableRun] = {}
 
@@ -216,7 +215,6 @@ class Runs(EphemeralRuns):
             self._ended = True
             for run in self.doing.values():  # it does not stop
                 run.leave()
-            self._tell()
 
     async def submit(
         self,
@@ -292,10 +290,7 @@ class Runs(EphemeralRuns):
                         after = max(after, event.number)
             if self._ended:
                 return
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    while self.doing.get(run.id) is here and not self._ended:
-                        await self._changed.wait()
+            await asyncio.sleep(pause)
             pause = min(FOLLOW, 1.5 * pause)
             run = await lasting(partial(self._store.run, run.id, key))
 
@@ -326,13 +321,11 @@ class Runs(EphemeralRuns):
             seconds = caps.audit_seconds if attempt.kind == "audit" else caps.seconds
             about = (path_of(id_), seconds, attempt.carrier, self._observer)
             run = self.doing[id_] = doing.DurableRun(attempt, *about, self._store, saver)
-            self._tell()
             try:
                 await run.do(execute)
             finally:
                 if self.doing.get(id_) is run:
                     del self.doing[id_]
-                self._tell()
 
     async def _tick(self) -> None:
         """Cancel what is to be, hand out again what nobody does, and remove what is old."""
@@ -363,11 +356,6 @@ class Runs(EphemeralRuns):
         for folder in (self._settings.traces, self._settings.audits_folder):
             if folder is not None:
                 await asyncio.to_thread(_remove_old, folder, time.time() - retention, live)
-
-    def _tell(self) -> None:
-        """Wake those who wait for a run to begin or to end."""
-        self._changed.set()
-        self._changed = asyncio.Event()
 
 
 def _remove_old(folder: Path, before: float, live: Collection[str]) -> None:
