@@ -209,7 +209,7 @@ async def rows(store: Store) -> list[int]:
 async def test_a_database_of_another_version_is_refused(store: Store, store_url: str) -> None:
     async with store.database.begin() as connection:
         await connection.execute(LAYOUT.update().values(version=99))
-    with pytest.raises(errors.StoreUnavailableError, match="version 99.*name another database"):
+    with pytest.raises(errors.StoreUnavailableError, match=r"version 99.*name another database"):
         await Store.open(store_url)
 
 
