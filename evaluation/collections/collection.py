@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -21,6 +22,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from fairqr.base.errors import CorpusError, InputError, first_problem, one_line
 from fairqr.base.files import sha256_of, write_beside
+from fairqr.base.settings import cache_dir
 from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.qrels import Qrels, read_qrels
 from fairqr.retrieval.sources.corpus import BUILT_IN, SCHEMA, Corpus, find_corpus, holds_documents
@@ -188,6 +190,42 @@ class Collection:
     def relevant_documents(self) -> list[str]:
         """Return the ids of the documents that are relevant for any topic, each once."""
         return list(dict.fromkeys(id_ for topic in self.topics for id_ in self.relevant(topic.id)))
+
+    def part(self, topics: Iterable[str], most: int) -> str:
+        """Return the name of a corpus of documents judged for some topics, and others by chance.
+
+        It is that of all documents if they are few enough; a part is kept in the user's cache. The
+        choice is by the hashes of the ids, so it is the same each time.
+
+        Args:
+            topics: All that is judged for them is in the part.
+            most: How many documents it has, unless more are judged.
+
+        Raises:
+            CorpusError: The documents cannot be read.
+        """
+        judged = {id_ for topic in topics for id_ in self.qrels.get(topic, {})}
+        told = json.dumps([self.corpus.fingerprint(), sorted(judged), most])
+        path = cache_dir() / "parts" / sha256(told.encode()).hexdigest()[:16] / "documents.jsonl"
+        if path.exists():
+            return str(path)
+        ids = {document.id for document in self.corpus.documents()}
+        if len(ids) <= most:
+            return self.corpus_name
+        judged &= ids
+        others = sorted(ids - judged, key=lambda id_: sha256(id_.encode()).digest())
+        chosen = judged.union(others[: max(0, most - len(judged))])
+        lines = (line.decode().strip() for _, line in numbered_lines(self.corpus.path))
+        documents = zip(self.corpus.documents(), lines, strict=True)
+        schema = self.corpus.schema.model_dump(mode="json")
+        folder = self.corpus.labels_folder.absolute()
+        for attribute in schema["attributes"].values():
+            if attribute["labels"]:
+                attribute["labels"] = str(folder / attribute["labels"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_beside(path.with_name(SCHEMA), yaml.safe_dump(schema, allow_unicode=True))
+        write_beside(path, "".join(f"{line}\n" for it, line in documents if it.id in chosen))
+        return str(path)
 
     def fingerprints(self) -> dict[str, str]:
         """Return the hashes of the documents with their schema, the topics and the judgements."""

@@ -108,7 +108,12 @@ def manifest_of(
             retriever = automatic()
         systems.append(system.model_copy(update={"retriever": retriever}))
     topics = [topic.id for topic in collection.topics if collection.relevant(topic.id)]
-    fitted = f"Estimates of relevance, if any, were fitted on: {held_out(collection.name)}."
+    notes = [f"Estimates of relevance, if any, were fitted on: {held_out(collection.name)}."]
+    if experiment.documents:
+        notes.append(
+            f"At most {experiment.documents:,} documents were searched: those judged for the "
+            "topics, and others by chance. A corpus that a system names was searched whole."
+        )
     return specs.Manifest(
         experiment=experiment.model_copy(update={"systems": tuple(systems)}),
         collection=collection.name,
@@ -120,22 +125,28 @@ def manifest_of(
         topics=tuple(topics[: experiment.topics]),
         judge=judge,
         prompts=used,
-        notes=(fitted,),
+        notes=tuple(notes),
     )
 
 
-def cells_of(manifest: specs.Manifest, collection: Collection) -> list[Cell]:
-    """Return the cells of an experiment, in the order in which they are done."""
+def cells_of(manifest: specs.Manifest, collection: Collection, corpus: str) -> list[Cell]:
+    """Return the cells of an experiment, in the order in which they are done.
+
+    Args:
+        manifest: What is run.
+        collection: What is searched.
+        corpus: What the systems search that name no corpus, as :class:`Cell` has it.
+    """
     experiment, found = manifest.experiment, list[Cell]()
     common: dict[str, Any] = {"target": experiment.target, "k": experiment.k}
     each = product(manifest.attributes, manifest.query_forms, experiment.systems)
     for attribute, form, system in each:
         factors = factors_of(attribute)
-        corpus = (system.corpus or collection.corpus_name).replace("{collection}", collection.name)
+        searched = (system.corpus or corpus).replace("{collection}", collection.name)
         own = common | {"attributes": factors, "intersect": len(factors) > 1}
         for seed in experiment.seeds_of(system):
             context = system.context(**own, seed=seed)
-            found += [Cell(attribute, form, system, seed, collection.name, corpus, context)]
+            found += [Cell(attribute, form, system, seed, collection.name, searched, context)]
     return found
 
 
@@ -256,7 +267,10 @@ async def run(experiment: specs.Experiment, options: RunOptions) -> None:
     store.check(manifest)
     done = store.lines.done()
     topics = [topic for topic in collection.topics if topic.id in manifest.topics]
-    cells = cells_of(manifest, collection)
+    corpus = collection.corpus_name
+    if experiment.documents:
+        corpus = collection.part(manifest.topics, experiment.documents)
+    cells = cells_of(manifest, collection, corpus)
     is_left = [not done >= {cell.key(topic) for topic in topics} for cell in cells]
     weights = dict[str, TrainedModel]()
     async with options.tools(store.replies) as tools:

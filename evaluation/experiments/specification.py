@@ -125,6 +125,9 @@ class Experiment(Options):
         ("title",), description="title, or title+10 with 10 keywords."
     )
     topics: int | None = Field(None, ge=1, description="The most topics; all by default.")
+    documents: int | None = Field(
+        None, ge=1, description="The most documents to index: the judged ones, and some by chance."
+    )
     k: int = Field(20, ge=1, le=1000, description="How many documents each system returns.")
     target: str | None = Field(None, description="That of the searches, if not their own.")
     judge: str | None = Field(None, description="What to measure against; as the collection says.")

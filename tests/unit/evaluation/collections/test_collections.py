@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import subprocess
@@ -19,6 +20,7 @@ from fairqr.evaluation.collections.finding import (
     import_collection,
     list_collections,
 )
+from fairqr.retrieval.sources.corpus import check_corpus, find_corpus
 from tests.golden.reports import check_text
 from tests.patience import PATIENCE
 from tests.unit.evaluation.collections.official import lines, write_2022
@@ -62,6 +64,20 @@ def test_a_folder_is_a_collection(folder: Path) -> None:
     about = About(title="People", target="trec2022", documents=3)
     about.write(folder)
     assert (collection.about, find_collection(folder).about) == (About(), about)
+
+
+def test_a_part_has_what_is_judged_and_others_by_chance(folder: Path) -> None:
+    (folder / "genders.csv").write_text("id,group\n1,m\n2,f\n3,f\n")
+    (folder / "schema.yaml").write_text("attributes: {gender: {labels: genders.csv}}")
+    collection = find_collection(folder)
+    for most, count in (1, 2), (2, 2), (3, 3):
+        part = find_corpus(Path(collection.part(["7"], most)))
+        ids = [document.id for document in part.documents()]
+        assert ids == ["1", "2", "3"][:count], "both of topic 7; 99 is in no file"
+        assert collection.part(["7"], most) == str(part.path)
+        report = asyncio.run(check_corpus(part))
+        assert report.shares["gender"][1] == 1 / count, "the labels are found from there"
+    assert part.path == collection.corpus.path
 
 
 def test_several_sets_of_judgements(folder: Path) -> None:

@@ -105,7 +105,7 @@ def records_of(manifest: Manifest, collection: Collection) -> Iterator[SearchRec
     Systems that refine have a first round, and for the first topic a second one.
     """
     ids = [document.id for document in collection.corpus.documents()]
-    for number, cell in enumerate(cells_of(manifest, collection)):
+    for number, cell in enumerate(cells_of(manifest, collection, collection.corpus_name)):
         for place, topic in enumerate(collection.topics):
             own = [id_ for id_ in ids if int(id_[1:]) % 4 == int(topic.id[1:])]
             ranked = own[number % 5 :] + own[: number % 5]
