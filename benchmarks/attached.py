@@ -11,13 +11,11 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from pathlib import Path
 
 from benchmarks.measuring import on_elasticsearch
+from fairqr.base.errors import FairqrError
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.retrieval.sources.catalog import Catalog
-
-FAIRQR = Path(sys.executable).with_name("fairqr")
 
 
 def main() -> int:
@@ -26,14 +24,18 @@ def main() -> int:
     parser.add_argument("name", help="of a collection")
     parser.add_argument("-o", "--output", required=True, help="the folder of the experiment")
     given, more = parser.parse_known_args()
-    name, corpus = f"{given.name}-elasticsearch", find_collection(given.name).corpus
+    name = f"{given.name}-elasticsearch"
+    try:
+        corpus = find_collection(given.name).corpus
+    except FairqrError as error:
+        parser.error(str(error))
     with on_elasticsearch(name, corpus) as (_, source):
         Catalog().attach(source)
         try:
-            command = "experiment", "run", "parts", "--collection", given.name, "--report", *more
-            # All of it, since the server has all documents.
-            command += "--set", "documents=null"
-            return subprocess.run([FAIRQR, *command, "-o", given.output]).returncode
+            command = "experiment", "run", "parts", "--collection", given.name, *more
+            # All documents, which the server has too.
+            command += "--set", "documents=null", "--report", "-o", given.output
+            return subprocess.run([sys.executable, "-m", "fairqr", *command]).returncode
         finally:
             Catalog().detach(name)
 

@@ -81,12 +81,8 @@ def figure(value: float, unit: str) -> str:
 
 
 def table(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return rows as a table of Markdown in columns."""
-    lines = [[*rows[0]], *([str(cell) for cell in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    lines.insert(1, ["-" * width for width in widths])
-    padded = ([*map(str.ljust, line, widths)] for line in lines)
-    return "\n".join(f"| {' | '.join(line)} |" for line in padded)
+    """Return rows as a table in columns."""
+    return pd.DataFrame(rows).to_string(index=False)
 
 
 @contextmanager
