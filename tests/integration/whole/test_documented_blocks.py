@@ -10,10 +10,12 @@ models are real.
 from __future__ import annotations
 
 import ast
+import asyncio
 import contextlib
 import inspect
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -23,12 +25,10 @@ import pytest
 
 from tests.integration.attached_people import people
 from tests.integration.local_model import ENCODER, linked, share_vectors
-from tests.integration.model_server import ModelServer, clean_environment, model_server
+from tests.integration.model_server import Main, ModelServer
 from tests.integration.page_service import served
 from tests.integration.service_client import answers_all
 from tests.patience import PATIENCE
-
-__all__ = ["clean_environment", "model_server"]
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -37,7 +37,7 @@ ALL = [ROOT / "README.md", *sorted((ROOT / "docs").glob("[ht]*/*.md"))]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 ELASTICSEARCH = "http://localhost:9200"
 SERVICE = "http://127.0.0.1:8080"
-EXPORTED = ".exported"
+COMMAND = re.compile(r"fairqr [^|<>$`;&*~]*")
 # test_parts_page.py runs them, each with a check of what it gives.
 OTHERS_RUN = "use-from-python.md"
 # What pages install is installed, and extras have names.
@@ -74,10 +74,10 @@ def encoder_if_asked_for(page: Path, pulled_minilm: Path, cache: Path) -> None:
         share_vectors(cache)
 
 
-async def follow(page: Path, folder: Path, replaced: dict[str, str]) -> None:
+def follow(page: Path, folder: Path, quick: Main, replaced: dict[str, str]) -> None:
     """Do what a page says, in a folder."""
     names: dict[str, Any] = {"__name__": page.stem}
-    with contextlib.ExitStack() as ending:
+    with contextlib.ExitStack() as ending, asyncio.Runner() as loop:
         for language, title, text in blocks(page):
             for old, new in replaced.items():
                 text = text.replace(old, new)
@@ -85,27 +85,30 @@ async def follow(page: Path, folder: Path, replaced: dict[str, str]) -> None:
                 (folder / title).write_text(text, encoding="utf-8")
                 if title == "fairqr.toml":
                     os.environ["FAIRQR_CONFIG"] = str(folder / title)
-                    with (folder / EXPORTED).open("a") as exported:
-                        exported.write(f"export FAIRQR_CONFIG='{folder / title}'\n")
             elif language == "python":
                 code = compile(text, page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
                 running = eval(code, names)
                 if inspect.isawaitable(running):
-                    await running
+                    loop.run(running)
             else:
                 command, _, serving = text.partition("fairqr serve")
-                shell(command, folder)
+                shell(command, folder, quick)
                 if serving or text.startswith("fairqr serve"):
                     arguments = serving.split()
                     replaced[SERVICE] = ending.enter_context(served({**os.environ}, *arguments))
 
 
-def shell(text: str, folder: Path) -> None:
-    """Run a block, with what the blocks before it have exported."""
-    before = (folder / EXPORTED).read_text() if (folder / EXPORTED).exists() else ""
+def shell(text: str, folder: Path, quick: Main) -> None:
+    """Run a block: in this process if it is commands alone, which saves a start of each."""
+    lines = [*filter(None, text.replace("\\\n", " ").splitlines())]
+    if all(map(COMMAND.fullmatch, lines)):
+        for line in lines:
+            run = quick(*shlex.split(line, comments=True)[1:])
+            assert run.code == 0, f"{line}\n{run.stdout}\n{run.stderr}"
+        return
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
-        ["bash", "-c", before + SHELL + text + f"\nexport -p > {EXPORTED}\n"],
+        ["bash", "-c", SHELL + text],
         cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -140,20 +143,25 @@ def alone(page: Path) -> Any:
 
 
 @pytest.mark.parametrize("page", [alone(it) for it in PAGES if not needs_elasticsearch(it)])
-async def test_a_page_does_what_it_says(
-    page: Path, folder: Path, pulled_minilm: Path, model_cache: Path
+def test_a_page_does_what_it_says(
+    page: Path, folder: Path, quick: Main, pulled_minilm: Path, model_cache: Path
 ) -> None:
     encoder_if_asked_for(page, pulled_minilm, model_cache)
-    await follow(page, folder, {})
+    follow(page, folder, quick, {})
 
 
 @pytest.mark.xdist_group("people")  # they have an index of that name
 @pytest.mark.parametrize(
     "page", [it for it in PAGES if needs_elasticsearch(it)], ids=lambda page: page.stem
 )
-async def test_a_page_does_what_it_says_on_elasticsearch(
-    page: Path, folder: Path, elasticsearch_url: str, pulled_minilm: Path, model_cache: Path
+def test_a_page_does_what_it_says_on_elasticsearch(
+    page: Path,
+    folder: Path,
+    quick: Main,
+    elasticsearch_url: str,
+    pulled_minilm: Path,
+    model_cache: Path,
 ) -> None:
     encoder_if_asked_for(page, pulled_minilm, model_cache)
     with people(elasticsearch_url, "hr-people-v3"):
-        await follow(page, folder, {ELASTICSEARCH: elasticsearch_url})
+        follow(page, folder, quick, {ELASTICSEARCH: elasticsearch_url})
