@@ -27,17 +27,10 @@ AROUND = ("tests", "benchmarks", "tools")
 """Folders that are not part of the product."""
 
 _KINDS = {
-    ".js": "javascript",
-    ".mjs": "javascript",
-    ".cjs": "javascript",
-    ".ts": "javascript",
-    ".css": "css",
-    ".sql": "sql",
-    ".html": "templates",
-    ".htm": "templates",
-    ".j2": "templates",
-    ".jinja": "templates",
-    ".jinja2": "templates",
+    "javascript": (".js", ".mjs", ".cjs", ".ts"),
+    "css": (".css",),
+    "sql": (".sql",),
+    "templates": (".html", ".htm", ".j2", ".jinja", ".jinja2"),
 }
 _COMMENTS = {
     "javascript": re.compile(r"^\s*(//[^\n]*|/\*.*?\*/)", re.MULTILINE | re.DOTALL),
@@ -111,7 +104,7 @@ def count(root: Path, rows: Sequence[str], vendored: Sequence[str] = ()) -> Figu
     wrong = []
     for name in _files(root):
         path = PurePosixPath(name)
-        kind = _KINDS.get(path.suffix)
+        kind = next((kind for kind, them in _KINDS.items() if path.suffix in them), None)
         try:
             if path.suffix == ".py":
                 source = (root / name).read_text(encoding="utf-8")

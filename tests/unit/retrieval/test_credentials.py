@@ -8,122 +8,102 @@ from pathlib import Path
 import pytest
 
 from fairqr.base.errors import ConfigError
-from fairqr.retrieval.sources.credentials import (
-    Credentials,
-    credentials_for,
-    default_url,
-    named_credentials,
-)
+from fairqr.retrieval.sources.credentials import Credentials, credentials_for, default_url
 
-ENTRY = """
-[credentials.production]
+NAMED = """[credentials.production]
 urls = ["https://search.example.org:9243", "people:aG9zdCRpZA=="]
 api_key = " s3cret\\n"
 ca_certs = "ca.pem"
 """
 MINE = '[elasticsearch]\nurl = "https://mine:9200/"\nusername = "me"\npassword = "s3cret"\n'
+INSIDE = "https://el%40stic:s3cret%2F%3A@host/es/"
+KEY = {"API_KEY": "key"}
 
 
-@pytest.fixture(autouse=True)
-def file(settings_file: Path) -> Path:
-    """It is empty until a test writes it, and no variable is set."""
-    settings_file.write_text("")
+@pytest.fixture
+def file(
+    settings_file: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Path:
+    """The settings file and the variables of Elasticsearch, as a test asks."""
+    content, variables = request.param
+    settings_file.write_text(content)
+    for name, value in variables.items():
+        monkeypatch.setenv(f"FAIRQR_ELASTICSEARCH_{name}", value)
     return settings_file
 
 
-def of_elasticsearch(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(f"FAIRQR_ELASTICSEARCH_{name.upper()}", value)
+def basic(text: str) -> str:
+    return f"Basic {base64.b64encode(text.encode()).decode()}"
 
 
-class TestNamed:
-    def test_an_entry_goes_to_its_own_addresses(self, file: Path) -> None:
-        file.write_text(ENTRY)
-        for url in ("https://SEARCH.example.org:9243/es", "people:aG9zdCRpZA=="):
-            found = credentials_for("production", url)
-            assert found.request_headers() == {"Authorization": "ApiKey s3cret"}
-            assert found.ca_certs == file.parent / "ca.pem"
-        with pytest.raises(ConfigError, match=r"has no \[credentials.staging\]; add it"):
-            credentials_for("staging", "https://search.example.org:9243")
-
-    @pytest.mark.parametrize(
-        "url",
-        [
-            "http://search.example.org:9243",
-            "https://search.example.org",
-            "https://search.example.org.evil.net:9243",
-            "https://search.example.org:9243@evil.net",
-            "people:aG9zdCRpZA",
-        ],
-    )
-    def test_no_other_address_gets_anything(self, url: str, file: Path) -> None:
-        file.write_text(ENTRY)
-        with pytest.raises(ConfigError, match="'production' may not be sent to") as caught:
-            credentials_for("production", url)
-        assert "s3cret" not in str(caught.value)
-
-    @pytest.mark.parametrize(
-        ("entry", "words"),
-        [
-            ('api_key = "s3cret"', "wrong at urls: Field required"),
-            ('urls = ["https://a"]\nkey = "s3cret"', "wrong at key: Extra inputs"),
-            ('urls = ["https://a"]\nusername = "u"', "a username needs a password"),
-            ('urls = ["https://a"]\napi_key = "s3cret"\nbearer = "s3cret"', "give one of api_key"),
-            ('urls = ["https://a"]\nheaders = {X = "s3cret\\nY: z"}', "'X' is not a one-line head"),
-        ],
-    )
-    def test_a_malformed_entry_is_named_without_its_secrets(
-        self, entry: str, words: str, file: Path
-    ) -> None:
-        file.write_text(f"[credentials.one]\n{entry}\n")
-        with pytest.raises(ConfigError, match=words) as caught:
-            named_credentials()
-        assert "[credentials.one]" in str(caught.value)
-        assert "s3cret" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("file", "name", "url", "sent"),
+    [
+        ((NAMED, {}), "production", "https://SEARCH.example.org:9243/es", "ApiKey s3cret"),
+        ((NAMED, {}), "production", "people:aG9zdCRpZA==", "ApiKey s3cret"),
+        # Without a name, the settings of Elasticsearch serve the address in them alone; but for
+        # variables, which belong together, and may name another server.
+        ((MINE, {}), None, "https://mine:9200/path", basic("me:s3cret")),
+        ((MINE, KEY), None, "https://mine:9200", "ApiKey key"),
+        *(
+            ((MINE, KEY), None, url, None)
+            for url in ("https://other:9200", "http://mine:9200", "https://mine")
+        ),
+        ((MINE, {"URL": "https://other:9200"}), None, "https://other:9200", None),
+        # Credentials in the address win, and are decoded.
+        (("", {"URL": INSIDE} | KEY), None, "https://host", basic("el@stic:s3cret/:")),
+    ],
+    indirect=["file"],
+)
+def test_a_key_goes_to_its_own_addresses(
+    file: Path, name: str | None, url: str, sent: str | None
+) -> None:
+    found = credentials_for(name, url)
+    assert found.request_headers() == ({"Authorization": sent} if sent else {})
+    assert found.ca_certs == (file.parent / "ca.pem" if name else None)
+    assert "s3cret" not in f"{default_url()} {found!r} {found.model_dump_json()}"
 
 
-class TestOfElasticsearch:
-    """Without a name, the settings of Elasticsearch serve the address in them alone."""
-
-    def test_the_settings_file_serves_its_own_address(
-        self, file: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """But for variables, which belong together, and may name another server."""
-        file.write_text(MINE)
-        assert default_url() == "https://mine:9200"
-        expected = base64.b64encode(b"me:s3cret").decode()
-        found = credentials_for(None, "https://mine:9200/path")
-        assert found.request_headers() == {"Authorization": f"Basic {expected}"}
-        of_elasticsearch(monkeypatch, api_key="key")
-        found = credentials_for(None, "https://mine:9200")
-        assert found.request_headers() == {"Authorization": "ApiKey key"}
-        for url in ("https://other:9200", "http://mine:9200", "https://mine"):
-            assert credentials_for(None, url) == Credentials()
-        monkeypatch.delenv("FAIRQR_ELASTICSEARCH_API_KEY")
-        of_elasticsearch(monkeypatch, url="https://other:9200")
-        assert credentials_for(None, "https://other:9200") == Credentials()
-
-    def test_credentials_in_the_address_win_and_are_decoded(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        of_elasticsearch(monkeypatch, url="https://el%40stic:s3cret%2F%3A@host/es/", api_key="x")
-        assert default_url() == "https://host/es"
-        sent = base64.b64encode(b"el@stic:s3cret/:").decode()
-        found = credentials_for(None, "https://host").request_headers()
-        assert found == {"Authorization": f"Basic {sent}"}
-
-    @pytest.mark.parametrize("url", ["ftp://u:s3cret@h", "http://", "s3cret"])
-    def test_what_is_no_address_is_refused_and_not_shown(
-        self, url: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        of_elasticsearch(monkeypatch, url=url)
-        with pytest.raises(ConfigError, match="FAIRQR_ELASTICSEARCH_URL") as caught:
-            credentials_for(None, "http://any")
-        assert "s3cret" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("file", "name", "url", "told"),
+    [
+        *(
+            ((NAMED, {}), "production", url, "'production' may not be sent to")
+            for url in (
+                "http://search.example.org:9243",
+                "https://search.example.org",
+                "https://search.example.org.evil.net:9243",
+                "https://search.example.org:9243@evil.net",
+                "people:aG9zdCRpZA",
+            )
+        ),
+        ((NAMED, {}), "staging", "https://a", r"has no \[credentials.staging\]; add it"),
+        *(
+            ((f'[credentials.one]\nurls = ["https://a"]\n{entry}', {}), "one", "https://a", told)
+            for entry, told in (
+                ('key = "s3cret"', r"\[credentials.one\].* wrong at key: Extra inputs"),
+                ('username = "u"', "a username needs a password"),
+                ('api_key = "s3cret"\nbearer = "s3cret"', "give one of api_key"),
+                ('headers = {X = "s3cret\\nY: z"}', "'X' is not a one-line head"),
+            )
+        ),
+        *(
+            (("", {"URL": url}), None, "http://any", "FAIRQR_ELASTICSEARCH_URL")
+            for url in ("ftp://u:s3cret@h", "http://", "s3cret")
+        ),
+    ],
+    indirect=["file"],
+)
+def test_no_other_address_gets_anything_and_no_secret_is_shown(
+    file: Path, name: str | None, url: str, told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told) as caught:
+        credentials_for(name, url)
+    assert "s3cret" not in str(caught.value)
 
 
-def test_secrets_do_not_show() -> None:
-    found = Credentials(username="u", password="s3cret", headers={"X": "s3cret"})
-    assert "s3cret" not in f"{found!r} {found} {found.model_dump()} {found.model_dump_json()}"
+def test_a_token_and_headers_of_ones_own_are_sent() -> None:
     assert Credentials(bearer="t").request_headers() == {"Authorization": "Bearer t"}
-    assert Credentials(headers={"X-Key": "k"}).request_headers() == {"X-Key": "k"}
+    found = Credentials(username="u", password="s3cret", headers={"X-Key": "s3cret"})
+    assert found.request_headers()["X-Key"] == "s3cret"
+    assert "s3cret" not in f"{found!r} {found} {found.model_dump()} {found.model_dump_json()}"

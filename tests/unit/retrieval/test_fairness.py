@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -209,22 +208,17 @@ def test_a_product_is_confused_as_if_its_attributes_were_confused_independently(
     assert found == pytest.approx(np.kron(matrix, np.eye(2)))
 
 
-@pytest.mark.parametrize(
-    ("of_a", "of_b", "why"),
-    [
+def test_a_matrix_that_says_nothing_is_refused() -> None:
+    for of_a, of_b, why in (
         ({"a": 1}, {"c": 1}, "with groups as labels"),
         ({"a": 0.9}, {"b": 1}, "sum to 1"),
         ({"a": 1.1, "b": -0.1}, {"b": 1}, "sum to 1"),
         ({"a": 0.4, "b": 0.6}, {"a": 0.4, "b": 0.6}, "say nothing"),
         ({"a": 0.5001, "b": 0.4999}, {"a": 0.4999, "b": 0.5001}, "too alike"),
-    ],
-)
-def test_a_matrix_that_says_nothing_is_refused(
-    of_a: dict[str, float], of_b: dict[str, float], why: str
-) -> None:
-    described = {"field": "f", "groups": ["a", "b"], "confusion": {"a": of_a, "b": of_b}}
-    with pytest.raises(SchemaError, match=why):
-        validated(Schema, {"attributes": {"x": described}}, "The schema", SchemaError)
+    ):
+        described = {"field": "f", "groups": ["a", "b"], "confusion": {"a": of_a, "b": of_b}}
+        with pytest.raises(SchemaError, match=why):
+            validated(Schema, {"attributes": {"x": described}}, "The schema", SchemaError)
 
 
 SCHEMA = Schema(
@@ -303,9 +297,8 @@ def test_a_part_that_is_undefined_leaves_its_weight_to_the_others() -> None:
         Target.parse("retrieved:1").resolve(GENDER, ZEROS)
 
 
-@pytest.mark.parametrize(
-    ("texts", "named"),
-    [
+def test_what_is_no_target_of_these_attributes_is_refused() -> None:
+    for texts, named in (
         (["population:0.5,uniform:0.6"], "sum to 1"),
         (["popularity:1"], "no part 'popularity'"),
         (["population"], "not a target"),
@@ -315,11 +308,9 @@ def test_a_part_that_is_undefined_leaves_its_weight_to_the_others() -> None:
         (["gender=woman:0.5,male:0.5"], "'woman'.*female, male"),
         (["colour=red:1"], "'colour'.*gender"),
         (["population:1"], "population for 'age'.*uniform"),
-    ],
-)
-def test_what_is_no_target_of_these_attributes_is_refused(texts: list[str], named: str) -> None:
-    with pytest.raises(TargetError, match=named):
-        Target.parse(texts).check([GENDER, BARE])
+    ):
+        with pytest.raises(TargetError, match=named):
+            Target.parse(texts).check([GENDER, BARE])
 
 
 @given(
@@ -349,30 +340,24 @@ PLACE = Attribute(
 ODD = Attribute(name="odd", field="odd", groups=("not a", "a vs b", "a, b", "c"))
 
 
-@pytest.mark.parametrize(
-    ("attribute", "text", "protected", "unprotected", "words"),
-    [
+def test_sides_are_read_and_named() -> None:
+    """The three ways to write them; a group that is named as written wins over any of them."""
+    for attribute, text, protected, unprotected, words in (
         (KINDS, "female", "female", "male|non-binary", "female/non-female"),
         (KINDS, "not male", "female|non-binary", "male", "non-male/male"),
         (PLACE, "not Europe", "Africa|Asia|South America", "Europe", "non-European/European"),
         (PLACE, "Africa vs Europe", "Africa", "Europe", "African/European"),
         (ODD, "not a", "not a", "a vs b|a, b|c", "not a/non-not a"),
         (ODD, "not a, b", "not a|a vs b|c", "a, b", "non-a, b/a, b"),
-    ],
-)
-def test_sides_are_read_and_named(
-    attribute: Attribute, text: str, protected: str, unprotected: str, words: str
-) -> None:
-    """The three ways to write them; a group that is named as written wins over any of them."""
-    sides = ProtectedGroup.parse(attribute, text)
-    assert "|".join(sides.protected) == protected
-    assert "|".join(sides.unprotected) == unprotected
-    assert "/".join(sides.words) == words
+    ):
+        sides = ProtectedGroup.parse(attribute, text)
+        assert "|".join(sides.protected) == protected
+        assert "|".join(sides.unprotected) == unprotected
+        assert "/".join(sides.words) == words
 
 
-@pytest.mark.parametrize(
-    ("text", "words", "told"),
-    [
+def test_what_names_no_sides_is_refused() -> None:
+    for text, words, told in (
         ("martian", None, "no group 'martian' of gender; choose among female, male, non-binary"),
         ("not female vs male", None, "needs groups of gender on both sides"),
         ("female vs female, male", None, "groups of gender on both sides, each on one of them"),
@@ -380,11 +365,9 @@ def test_sides_are_read_and_named(
         ("female", (" ", "men"), "side needs a word, such as female"),
         ("female", ("wo\nmen", "men"), "one line of at most 100 characters"),
         ("female", ("People", "people "), "Both sides are called 'People'"),
-    ],
-)
-def test_what_names_no_sides_is_refused(text: str, words: Any, told: str) -> None:
-    with pytest.raises(InputError, match=told):
-        ProtectedGroup.parse(KINDS, text, words)
+    ):
+        with pytest.raises(InputError, match=told):
+            ProtectedGroup.parse(KINDS, text, words)
 
 
 @given(

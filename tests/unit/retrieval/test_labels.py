@@ -112,23 +112,18 @@ async def test_values_of_the_file_are_mapped_to_groups(tmp_path: Path) -> None:
     assert [(v.value, v.documents) for v in report.without_group] == [("never", 1)]
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
+async def test_the_same_labels_written_in_several_ways(tmp_path: Path) -> None:
+    """A byte order mark, quotes, a packed file, pandas' column without a name, a row twice."""
+    for name, content in (
         ("o.CSV", '\ufeffid, group\n"a,1",Asia\n\n\'b"\',Europe\n"a,1",Asia\n'),
         ("o.csv.gz", '"",id,group\n0,"a,1",Asia\n1,\'b"\',Europe\n'),
         ("o.csv", 'group,id,\nAsia,"a,1",0\nEurope,\'b"\',1\n'),
         ("o.jsonl", '{"id": "a,1", "GROUP": "Asia"}\n{"id": "\'b\\"\'", "origin": ["Europe"]}'),
-    ],
-)
-async def test_the_same_labels_written_in_several_ways(
-    tmp_path: Path, name: str, content: str
-) -> None:
-    """A byte order mark, quotes, a packed file, pandas' column without a name, a row twice."""
-    packed = gzip.compress(content.encode()) if name.endswith(".gz") else content
-    labels = await opened(tmp_path, ORIGIN.model_copy(update={"labels": name}), packed)
-    assert rows(labels, ["a,1", "'b\"'", "a"]) == [[1, 0, 0], [0, 1, 0], [0, 0, 0]]
-    assert labels.in_files(["a", "a,1"]) == {"a,1"}
+    ):
+        packed = gzip.compress(content.encode()) if name.endswith(".gz") else content
+        labels = await opened(tmp_path, ORIGIN.model_copy(update={"labels": name}), packed)
+        assert rows(labels, ["a,1", "'b\"'", "a"]) == [[1, 0, 0], [0, 1, 0], [0, 0, 0]]
+        assert labels.in_files(["a", "a,1"]) == {"a,1"}
 
 
 async def test_a_file_that_has_none_of_the_documents_is_refused(tmp_path: Path) -> None:
@@ -146,9 +141,8 @@ NEEDED = "line 2: it needs an 'id' and a 'group' (or 'origin')"
 WEIGHT = '{"id": "a", "group": "Asia"}\n{"id": "a", "group": "Europe", "weight": 1}'
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "sentence"),
-    [
+async def test_a_file_that_is_wrong_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    for name, content, sentence in (
         ("o.csv", "", "have no rows; write one for each document"),
         ("o.csv", "id,one,two\na,b,c\n", NEEDED),
         ("o.csv", "id,group\na,Asia\nb\n", "line 3: it needs an 'id' and a 'group'"),
@@ -157,18 +151,14 @@ WEIGHT = '{"id": "a", "group": "Asia"}\n{"id": "a", "group": "Europe", "weight":
         ("o.jsonl", WEIGHT, "line 2: it needs a 'weight' like the other lines"),
         ("o.jsonl", '{"id": "a", "group": [["Asia"]]}', "a label must be text, a list or a map"),
         ("o.xlsx", b"", "must be a .csv or .jsonl file (either may be .gz)."),
-    ],
-)
-async def test_a_file_that_is_wrong_is_refused_in_one_sentence(
-    tmp_path: Path, name: str, content: str | bytes, sentence: str
-) -> None:
-    attribute = ORIGIN.model_copy(update={"labels": name})
-    with pytest.raises(InputError) as refused:
-        await opened(tmp_path, attribute, content)
-    assert sentence in str(refused.value)
-    assert str(tmp_path / name) in str(refused.value)
-    assert "\n" not in str(refused.value)
-    assert not [*(tmp_path / "kept").glob("*.sqlite*")]
+    ):
+        attribute = ORIGIN.model_copy(update={"labels": name})
+        with pytest.raises(InputError) as refused:
+            await opened(tmp_path, attribute, content)
+        assert sentence in str(refused.value)
+        assert str(tmp_path / name) in str(refused.value)
+        assert "\n" not in str(refused.value)
+        assert not [*(tmp_path / "kept").glob("*.sqlite*")]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from fairqr.retrieval.fairness.exposure import LOG2, exposure
 from fairqr.retrieval.fairness.objective import RankingObjective, fairness
 
 PATTERNS = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0.5, 0.5, 0], [0, 0, 0.4], [0, 0, 0]])
-HALF = np.full(2, 0.5)
 
 
 @functools.cache
@@ -103,16 +102,6 @@ def test_the_parts_are_those_of_their_definitions() -> None:
     assert found.relevance == pytest.approx(expected, rel=1e-12)
     assert found.fairness == pytest.approx(fair, rel=1e-12)
     assert found.value == pytest.approx(expected * fair**2, rel=1e-12)
-
-
-def test_an_attribute_without_labels_takes_nothing_from_the_others() -> None:
-    """Also where only fairness counts: then the other attribute is as near its target as alone."""
-    draw = np.random.default_rng(3)
-    members, none = np.eye(2)[draw.integers(0, 2, 200)], np.zeros((200, 2))
-    for weight in (1.0, 256.0, np.inf):
-        alone = RankingObjective(draw.random(200), [members], [HALF], 20, weight)
-        beside = replace(alone, memberships=[members, none], targets=[HALF, HALF])
-        assert best_ranking(beside).tolist() == best_ranking(alone).tolist()
 
 
 @settings(max_examples=150, deadline=None)

@@ -33,9 +33,8 @@ ITS_TOPICS = enumerate(["", "arts and crafts", "7", ""], 1)
 SEGMENTED = [QueryRow(line, None, "a", 1.0, topic) for line, topic in ITS_TOPICS]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "columns", "wanted"),
-    [
+def test_the_forms_of_files(tmp_path: Path) -> None:
+    for name, content, columns, wanted in (
         ("q.txt", " red  shoes\n\nblue\u00a0hat", None, AS_LINES),
         ("q.txt", "\ufeffred shoes\r\n \r\nblue hat\r\n", None, AS_LINES),
         ("t.tsv", "7\tred shoes\n\n8\tblue hat\n", None, [SEVEN, EIGHT._replace(line=3)]),
@@ -50,17 +49,12 @@ SEGMENTED = [QueryRow(line, None, "a", 1.0, topic) for line, topic in ITS_TOPICS
         ("q.tsv", "topic\tquery\n\ta\n", TOPIC, [QueryRow(2, None, "a")]),
         ("q.jsonl", TOPICS, TOPIC, SEGMENTED),
         ("empty.csv", "", None, []),
-    ],
-)
-def test_the_forms_of_files(
-    tmp_path: Path, name: str, content: str, columns: QueryColumns | None, wanted: list[QueryRow]
-) -> None:
-    assert rows(tmp_path / name, content, columns) == wanted
+    ):
+        assert rows(tmp_path / name, content, columns) == wanted
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "columns", "words"),
-    [
+def test_what_is_no_query_is_named(tmp_path: Path) -> None:
+    for name, content, columns, words in (
         ("q.txt", "red shoes\n", COUNT, "line 1: it has no columns, so none is called 'count'"),
         ("q.txt", "<top>\n<num> 301\n", None, "line 1: it is SGML or XML; write each topic"),
         ("q.tsv", "7\tred\n8\n", None, "line 2: it lacks the two columns, id and text"),
@@ -73,17 +67,13 @@ def test_the_forms_of_files(
         ("q.csv", 'query\nred\n"blue\nhat\n', None, "line 3: it is not CSV (unexpected end of"),
         ("q.json", '[\n{"query": "red"}\n]', None, "line 1: it is not valid JSON"),
         ("q.jsonl", '{"query": 12}\n', None, "line 1: its text is not text"),
-    ],
-)
-def test_what_is_no_query_is_named(
-    tmp_path: Path, name: str, content: str, columns: QueryColumns | None, words: str
-) -> None:
-    with pytest.raises(SourceError) as caught:
-        rows(tmp_path / name, content, columns)
-    told = str(caught.value)
-    assert words in told
-    assert told.startswith(f"The queries {tmp_path / name}, line ")
-    assert told.endswith(".")
+    ):
+        with pytest.raises(SourceError) as caught:
+            rows(tmp_path / name, content, columns)
+        told = str(caught.value)
+        assert words in told
+        assert told.startswith(f"The queries {tmp_path / name}, line ")
+        assert told.endswith(".")
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -17,9 +17,8 @@ WITH_UNKNOWN = GENDER.model_copy(update={"unknown": "group"})
 SCHEMA = Schema(attributes={"gender": GENDER})
 
 
-@pytest.mark.parametrize(
-    ("label", "expected"),
-    [
+def test_each_way_to_write_a_label() -> None:
+    for label, expected in (
         ("female", (1, 0)),
         (["female", "male"], (0.5, 0.5)),
         (["male", "male", "female", "male"], (0.25, 0.75)),
@@ -30,11 +29,9 @@ SCHEMA = Schema(attributes={"gender": GENDER})
         ([], (0, 0)),
         ({"female": 0}, (0, 0)),
         ("unknown", (0, 0)),
-    ],
-)
-def test_each_way_to_write_a_label(label: object, expected: tuple[float, float]) -> None:
-    assert GENDER.membership(label) == expected
-    assert WITH_UNKNOWN.membership(label) == (*expected, 1 - sum(expected))
+    ):
+        assert GENDER.membership(label) == expected
+        assert WITH_UNKNOWN.membership(label) == (*expected, 1 - sum(expected))
 
 
 @pytest.mark.parametrize(
@@ -62,25 +59,20 @@ WRONG_ATTRIBUTES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
+def test_a_wrong_schema_is_refused_and_the_place_named(tmp_path: Path) -> None:
+    for text, named in (
         *((f"attributes: {{g: {{field: f, {it}}}}}", why) for it, why in WRONG_ATTRIBUTES.items()),
         ("attributes:", "at attributes: Dictionary should have at least 1 item"),
         ("attributes: [", "line"),
         ("just a text", "wrong"),
         ("attributes: {'a b': {field: g, groups: [a, b]}}", "a b"),
-    ],
-)
-def test_a_wrong_schema_is_refused_and_the_place_named(
-    tmp_path: Path, text: str, named: str
-) -> None:
-    path = tmp_path / "schema.yaml"
-    path.write_text(text)
-    with pytest.raises(SchemaError) as caught:
-        load_schema(path)
-    assert named in str(caught.value)
-    assert "\n" not in str(caught.value)
+    ):
+        path = tmp_path / "schema.yaml"
+        path.write_text(text)
+        with pytest.raises(SchemaError) as caught:
+            load_schema(path)
+        assert named in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 NEW = (date(1980, 1, 1), "1980-01-01T10:00:00Z", 1980, 315_532_800_000)
@@ -107,9 +99,8 @@ def test_true_and_false_are_booleans_and_other_words_are_texts(tmp_path: Path) -
     assert [land.group_of(value) for value in ("NO", False)] == ["on", None]
 
 
-@pytest.mark.parametrize(
-    ("line", "named"),
-    [
+def test_a_line_that_is_no_document_is_refused() -> None:
+    for line, named in (
         (b"{", "JSON"),
         (b'{"title": "x"}', "no id"),
         (b'{"id": true, "title": "x"}', "no id"),
@@ -120,11 +111,9 @@ def test_true_and_false_are_booleans_and_other_words_are_texts(tmp_path: Path) -
         (b'{"id": "1", "text": "\xff"}', "UTF-8"),
         (b'{"id": "' + b"x" * 600 + b'", "text": "x"}', "longer"),
         (b"[" * 100_000, "JSON"),
-    ],
-)
-def test_a_line_that_is_no_document_is_refused(line: bytes, named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        parse_document(line, SCHEMA)
+    ):
+        with pytest.raises(ValueError, match=named):
+            parse_document(line, SCHEMA)
 
 
 @pytest.fixture

@@ -47,26 +47,12 @@ def test_each_engine_has_its_own_kind_of_source() -> None:
         assert type(source).model_validate_json(source.model_dump_json()) == source
 
 
-def test_the_fields_that_are_searched_are_title_and_text_unless_others_are_named() -> None:
-    plain = Source.model_validate({**PEOPLE, "folder": "/somewhere"})
-    assert plain.path("origins.csv") == Path("/somewhere/origins.csv")
-    assert plain.fingerprint == Source.model_validate(PEOPLE).fingerprint
-    assert plain.fingerprint != Source.model_validate({**PEOPLE, "index": "other"}).fingerprint
-    assert isinstance(plain, ElasticsearchSource)
-    assert plain.searched_fields == ("headline", "bio", "skills")
-    fields = ("headline^3", "bio", "skills.*^0.5")
-    named = Source.model_validate({**PEOPLE, "query": {"fields": fields}})
-    assert isinstance(named, ElasticsearchSource)
-    assert named.searched_fields == fields
-
-
 ENDPOINT: dict[str, Any] = {"name": "people", "engine": "http", "hits": "items", "id": "id"}
 ENDPOINT |= {"url": "http://127.0.0.1/search?q={{query}}", "attributes": GENDER}
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
+def test_what_is_wrong_in_a_source_is_named(tmp_path: Path) -> None:
+    for change, named in (
         ({"engine": "solr"}, "engine must be one of"),
         ({"url": "localhost"}, "is not an address"),
         ({"cloud_id": "abc"}, "url or cloud_id"),
@@ -83,22 +69,18 @@ ENDPOINT |= {"url": "http://127.0.0.1/search?q={{query}}", "attributes": GENDER}
         (ENDPOINT | {"url": "http://127.0.0.1/search"}, 'body needs the value "{{query}}"'),
         (ENDPOINT | {"body": {"size": "{{size}} hits"}}, "{{size}} inside '{{size}} hits'"),
         (ENDPOINT | {"body": {"size": "{{size}}"}, "method": "GET"}, "a GET request has no body"),
-    ],
-)
-def test_what_is_wrong_in_a_source_is_named(
-    change: dict[str, Any], named: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "people.source.yaml"
-    described = change if "hits" in change else {**PEOPLE, **change}
-    wrong = {key: value for key, value in described.items() if value is not None}
-    path.write_text(yaml.safe_dump(wrong))
-    with pytest.raises(SourceError) as caught:
-        load_source(path)
-    message = str(caught.value)
-    assert named in message
-    assert str(path) in message
-    assert "secret" not in message
-    assert "\n" not in message
+    ):
+        path = tmp_path / "people.source.yaml"
+        described = change if "hits" in change else {**PEOPLE, **change}
+        wrong = {key: value for key, value in described.items() if value is not None}
+        path.write_text(yaml.safe_dump(wrong))
+        with pytest.raises(SourceError) as caught:
+            load_source(path)
+        message = str(caught.value)
+        assert named in message
+        assert str(path) in message
+        assert "secret" not in message
+        assert "\n" not in message
 
 
 async def test_a_mapping_that_is_no_source_is_refused_in_a_sentence() -> None:

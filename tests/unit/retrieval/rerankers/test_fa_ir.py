@@ -95,9 +95,8 @@ def exact_adjusted(k: int, p: Fraction, alpha: Fraction) -> tuple[np.ndarray, Fr
     return best
 
 
-@pytest.mark.parametrize(
-    ("p", "minimum"),
-    [
+def test_the_published_unadjusted_tables() -> None:
+    for p, minimum in (
         # Zehlike et al. 2017 give these rows for α = 0.1 and k = 1 to 12; the row of p = 0.5 is
         # also in the documentation of fair-search for Elasticsearch, "The Theory".
         (0.1, (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)),
@@ -109,10 +108,8 @@ def exact_adjusted(k: int, p: Fraction, alpha: Fraction) -> tuple[np.ndarray, Fr
         (0.7, (0, 1, 1, 2, 2, 3, 3, 4, 5, 5, 6, 6)),
         # From the tests of fairsearchcore 1.0.4.
         (0.25, (0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3)),
-    ],
-)
-def test_the_published_unadjusted_tables(p: float, minimum: tuple[int, ...]) -> None:
-    assert needed(unadjusted_table(len(minimum), p, 0.1)) == minimum
+    ):
+        assert needed(unadjusted_table(len(minimum), p, 0.1)) == minimum
 
 
 @settings(max_examples=60)
@@ -248,9 +245,8 @@ async def test_the_proportion_is_the_targets_share_unless_it_is_given(
 PLACES = [["A", "B", UNKNOWN], ["Congo, Republic", "x=y", "A"]]
 
 
-@pytest.mark.parametrize(
-    ("named", "chosen"),
-    [
+def test_groups_are_chosen_or_named_and_those_that_do_not_exist_are_refused() -> None:
+    for named, chosen in (
         # Documents without a label are not protected by themselves, though they lack most here.
         (None, (0, [0])),
         ("all", (0, [0])),
@@ -261,17 +257,13 @@ PLACES = [["A", "B", UNKNOWN], ["Congo, Republic", "x=y", "A"]]
         ("home=A,x=y", (1, [2, 1])),
         ("A", "place=A or home=A"),
         *((wrong, "choose among place=A,B") for wrong in ("nobody", "place=x", "age=B", "", ",")),
-    ],
-)
-def test_groups_are_chosen_or_named_and_those_that_do_not_exist_are_refused(
-    named: str | None, chosen: tuple[int, list[int]] | str
-) -> None:
-    place = three_groups("B" * 20 + "A" * 10 + "C" * 20, (0.3, 0.1, 0.6))
-    members = [*place.memberships, np.eye(3)[[0] * 50]]
-    targets = [*place.targets, np.eye(3)[0]]
-    candidates = Candidates(place.ranking, members, targets, ["place", "home"], PLACES)
-    if isinstance(chosen, tuple):
-        assert choose_protected([candidates], 20, named) == chosen
-    else:
-        with pytest.raises(InputError, match=chosen):
-            choose_protected([candidates], 20, named)
+    ):
+        place = three_groups("B" * 20 + "A" * 10 + "C" * 20, (0.3, 0.1, 0.6))
+        members = [*place.memberships, np.eye(3)[[0] * 50]]
+        targets = [*place.targets, np.eye(3)[0]]
+        candidates = Candidates(place.ranking, members, targets, ["place", "home"], PLACES)
+        if isinstance(chosen, tuple):
+            assert choose_protected([candidates], 20, named) == chosen
+        else:
+            with pytest.raises(InputError, match=chosen):
+                choose_protected([candidates], 20, named)

@@ -85,9 +85,8 @@ async def test_each_keeps_the_interfaces_promises(
         assert await reranker.rerank(engine, "physics chemistry", candidates, k) == result
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
+def test_wrong_names_and_options_are_said_in_a_sentence() -> None:
+    for name, options, message in (
         ("magic", {}, "'magic'; choose fair, exposure-aware, mmr, xquad, pm2, fa-ir, deltr, dlf."),
         ("mmr", {"lambda": 1}, "mmr has no option 'lambda'; it has trade_off"),
         ("mmr", {"trade_off": "1.5"}, "option 'trade_off' of mmr is wrong: .*less than or equal"),
@@ -96,13 +95,9 @@ async def test_each_keeps_the_interfaces_promises(
         ("deltr", {}, "'weights' of deltr is wrong: Field required.* that 'fairqr train' wrote"),
         ("dlf", {"weights": "/nowhere/x.json"}, "weights of dlf .No such file.*'fairqr train dlf'"),
         ("deltr", {"weights": "/"}, "/ does not contain weights of deltr"),
-    ],
-)
-def test_wrong_names_and_options_are_said_in_a_sentence(
-    name: str, options: dict[str, object], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        open_reranker(name, options)
+    ):
+        with pytest.raises(InputError, match=message):
+            open_reranker(name, options)
 
 
 def test_damaged_weights_are_refused(weights: dict[str, Path]) -> None:

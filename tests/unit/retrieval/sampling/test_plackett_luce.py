@@ -1,4 +1,7 @@
-"""Rankings are drawn from Plackett–Luce exactly: against all orders of few items, by χ²."""
+"""Rankings are drawn from Plackett–Luce exactly: against all orders of few items, by χ².
+
+Where groups have a target, their expected exposure is that.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import chi2
+from scipy.stats import chi2, chisquare
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.expected_exposure import expected_exposure
 from fairqr.retrieval.fairness.exposure import Discount
 from fairqr.retrieval.sampling import plackett_luce
+from fairqr.retrieval.sampling.group_aware import shifted
 from fairqr.retrieval.sampling.plackett_luce import (
     Form,
     deterministic,
+    log_weights_of,
     race,
     sample_oracle,
     sample_plackett_luce,
@@ -289,3 +294,55 @@ def test_logits_give_the_disparities_of_the_paper_and_worths_do_not(kind: str) -
     assert found[-1] < 0.04
     assert 0.04 < disparity(kind, 4, "worths") < 0.06
     assert 0.05 < disparity(kind, 8, "worths") < 0.2
+
+
+# --- a target for groups ------------------------------------------------------------------------
+
+
+def group_aware(
+    weights: np.ndarray, memberships: np.ndarray, target: np.ndarray, seed: int, k: int
+) -> np.ndarray:
+    """Draw rankings whose expected exposure of groups is a target."""
+    stream = stream_of(seed)
+    return race(shifted(weights, memberships, target, k, stream), DRAWN, k, stream)
+
+
+@pytest.mark.parametrize("alpha", [0, 1, 8, 32])
+@pytest.mark.parametrize("seed", range(3))
+def test_groups_get_their_target_in_expectation(alpha: float, seed: int) -> None:
+    stream = np.random.default_rng(seed)
+    n, groups, k = int(stream.integers(20, 150)), int(stream.integers(2, 5)), 5
+    memberships = np.eye(groups)[np.arange(n) % groups]
+    memberships[-2:] = 0  # without a label
+    memberships[1] = np.full(groups, 1 / groups)
+    scores, target = stream.random(n), stream.dirichlet(np.full(groups, 3.0))
+    weights = log_weights_of(scores, alpha)
+    drawn = group_aware(weights, memberships, target, seed, k)
+    exposed = memberships[drawn].sum(axis=(0, 1))
+    assert exposed / exposed.sum() == pytest.approx(target, abs=0.02)
+
+
+def test_within_a_group_chances_stay_in_proportion() -> None:
+    weights, memberships = np.log([8.0, 4.0, 2.0, 1.0]), np.eye(2)[[0, 0, 1, 1]]
+    target = np.array([0.3, 0.7])
+    drawn = group_aware(weights, memberships, target, 1, 1)
+    counts = np.bincount(drawn[:, 0], minlength=4)
+    for pair in (counts[:2], counts[2:]):
+        assert chisquare(pair, np.array([2, 1]) / 3 * pair.sum()).pvalue > 0.001
+    assert chisquare([counts[:2].sum(), counts[2:].sum()], target * DRAWN).pvalue > 0.0001
+
+
+def test_a_group_with_too_few_documents_comes_whenever_it_can() -> None:
+    """And one without documents leaves its share to the others."""
+    memberships = np.eye(3)[[0] + [1] * 30]
+    target = np.array([0.5, 0.3, 0.2])
+    drawn = group_aware(np.zeros(31), memberships, target, 3, 4)
+    assert (drawn == 0).any(axis=1).mean() > 0.99
+    unlabelled = np.zeros((31, 3))
+    assert (shifted(np.zeros(31), unlabelled, target, 4, stream_of(3)) == 0).all()
+
+
+def test_a_group_that_shall_have_nothing_gets_nothing_while_others_last() -> None:
+    memberships = np.eye(2)[[0] * 10 + [1] * 10]
+    drawn = group_aware(np.zeros(20), memberships, np.array([1.0, 0.0]), 4, 5)
+    assert (drawn < 10).mean() > 0.99
