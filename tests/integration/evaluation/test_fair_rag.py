@@ -112,17 +112,3 @@ def test_what_a_run_keeps_and_reports(
     questions.write_text(questions.read_text().replace("painter", "sculptor"))
     stale = quick("experiment", "report", folder)
     assert "have changed since the experiment was run" in stale.complaint()
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"retrievers": ["lucene"]}, "There is no retriever 'lucene' over pools; choose bm25, "),
-        ({"attributor": "psychic"}, "There is no attributor 'psychic'; choose "),
-    ],
-)
-def test_bad_input_has_its_sentence(
-    quick: Main, questions: Path, changes: dict[str, Any], sentence: str
-) -> None:
-    assert sentence in quick(*run_arguments(questions, **changes)).complaint()
-    assert not (questions.parent / "run").exists()

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.labels import Groups, scan_corpus
 from fairqr.evaluation.experiments.workers import Tools
 from fairqr.retrieval.sources.corpus import Corpus, find_corpus
+from tests.unit.evaluation.experiments.small import write_collection
 
 
 @pytest.fixture(scope="session")
@@ -22,6 +24,12 @@ def people() -> Corpus:
 @pytest.fixture(scope="session")
 def scan(people: Corpus) -> Groups:
     return scan_corpus(people, [document.id for document in people.documents()])
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    """Two dozen people, for the test alone."""
+    return write_collection(tmp_path / "collection")
 
 
 @pytest.fixture

@@ -52,9 +52,8 @@ def test_measures_are_read_as_they_are_written(several: list[Measure]) -> None:
     assert parse_measures([*map(str, several), several[0]]) == once
 
 
-@pytest.mark.parametrize(
-    ("text", "canonical"),
-    [
+def test_other_ways_to_write_it_are_understood() -> None:
+    for text, canonical in (
         ("nDCG(discount=trec)@20", "nDCG@20(discount=trec)"),
         ("MAP", "AP"),
         ("MRR@10", "RR@10"),
@@ -64,15 +63,12 @@ def test_measures_are_read_as_they_are_written(several: list[Measure]) -> None:
         ),
         ("nDCG@20*AWRF@20", "nDCG@20×AWRF@20"),
         ("EE-D@5(discount=top_k)", "EE-D@5(discount=top_k(5))"),
-    ],
-)
-def test_other_ways_to_write_it_are_understood(text: str, canonical: str) -> None:
-    assert str(parse_measure(text)) == canonical
+    ):
+        assert str(parse_measure(text)) == canonical
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
+def test_what_is_wrong_with_a_text_is_said() -> None:
+    for text, words in (
         ("nDGC@20", "There is no measure 'nDGC@20'; the measures are nDCG, P,"),
         ("AWRF@x", "'AWRF@x' is not a measure; write nDCG@20 or AWRF@20(unit=bits)"),
         ("P", "P needs a cut-off; write P@20"),
@@ -85,10 +81,8 @@ def test_other_ways_to_write_it_are_understood(text: str, canonical: str) -> Non
         ("nDCG@20×KL@20", "KL@20 cannot be a factor"),
         ('Exposure(group="a)', "an unmatched parenthesis or quote"),
         (" , ", "No measure is named"),
-    ],
-)
-def test_what_is_wrong_with_a_text_is_said(text: str, words: str) -> None:
-    with pytest.raises(InputError) as caught:
-        parse_measures(text)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
+    ):
+        with pytest.raises(InputError) as caught:
+            parse_measures(text)
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)

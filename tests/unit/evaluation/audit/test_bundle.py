@@ -182,8 +182,6 @@ FORGERIES: list[tuple[str, Forge]] = [
         (AGAIN, replaced(OBSERVATIONS, changed))
         for changed in (
             lambda it: it[:-9],
-            lambda it: b"{}\n",
-            lambda it: b'{"query": "\xff"}\n',
             lambda it: b"[" * 100_000 + b"\n",
         )
     ),
@@ -194,11 +192,8 @@ FORGERIES: list[tuple[str, Forge]] = [
             ('"status":"ok"', '"status":"empty"'),
             (r'"ids":\[("d\d+"),', r'"ids":[\1,\1,'),
             (r'"relevance":\[[\d.]+', '"relevance":[1.5'),
-            (r'"relevance":\[[\d.]+,', '"relevance":['),
             (r'"rows":\[\d', '"rows":[9'),
-            (r'"rows":\[\d,', '"rows":['),
             (r'"patterns":\[\[[\d.]+', '"patterns":[[2'),
-            (r'"patterns":\[\[[\d.]+', '"patterns":[[NaN'),
             (r'"patterns":\[\[[\d.]+,', '"patterns":[['),
         )
     ),

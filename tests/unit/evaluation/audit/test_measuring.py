@@ -201,22 +201,19 @@ def with_figure(it: GroupFigures, name: str, ends: tuple[float, ...], **more: An
     return replace(it, **((both if name in measuring.LEANS else {}) | said))
 
 
-@pytest.mark.parametrize(
-    ("text", "read"),
-    [
+def test_conditions_are_read_and_what_is_none_is_refused() -> None:
+    for text, read in (
         ("impact_ratio < 0.8", "impact_ratio < 0.8"),
         ("ranking_gap>.05", "ranking_gap > 0.05"),
         (" lean >= -1e-2 ", "lean >= -0.01"),
         ("absent<=1", "absent <= 1"),
         *((text, None) for text in ("", "lean", "lean >", "lean = 3", "lean < nan", "queries > 3")),
-    ],
-)
-def test_conditions_are_read_and_what_is_none_is_refused(text: str, read: str | None) -> None:
-    if read:
-        assert str(parse_condition(text)) == read
-    else:
-        with pytest.raises(InputError, match=r"is not a condition|no figure"):
-            parse_condition(text)
+    ):
+        if read:
+            assert str(parse_condition(text)) == read
+        else:
+            with pytest.raises(InputError, match=r"is not a condition|no figure"):
+                parse_condition(text)
 
 
 def test_what_may_be_on_both_sides_of_the_line_never_passes_in_silence(

@@ -60,9 +60,8 @@ def test_a_file_is_read_as_csv_and_as_json_lines(tmp_path: Path) -> None:
     assert held == [["d1", "d2", "d3"], ["d4", "5"]]
 
 
-@pytest.mark.parametrize(
-    ("lines", "said"),
-    [
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path) -> None:
+    for lines, said in (
         ((HEAD,), "are empty; give a row"),
         (("query,text", "a,b"), "line 2: it needs a query, a version, and either"),
         (("query,query,version,text", "a,b,c,d"), "line 1: it names the column 'query' twice"),
@@ -75,14 +74,10 @@ def test_a_file_is_read_as_csv_and_as_json_lines(tmp_path: Path) -> None:
         (("query,version,document,text", "a,f,d1,", "a,m,,x"), "line 3: some lines have a doc"),
         (("[1]",), "line 1: it is not a JSON object"),
         (('{"query": "a", "version": ["f"]}',), "line 1: its version is not text"),
-    ],
-)
-def test_what_is_wrong_is_named_with_its_line(
-    tmp_path: Path, lines: Sequence[str], said: str
-) -> None:
-    name = "pairs.jsonl" if lines[0][0] in "[{" else "pairs.csv"
-    with pytest.raises(FairqrError, match=said):
-        read_pairs(written(tmp_path, *lines, name=name))
+    ):
+        name = "pairs.jsonl" if lines[0][0] in "[{" else "pairs.csv"
+        with pytest.raises(FairqrError, match=said):
+            read_pairs(written(tmp_path, *lines, name=name))
 
 
 def test_a_planted_difference_is_found_in_its_size_and_in_its_segment() -> None:

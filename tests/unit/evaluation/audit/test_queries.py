@@ -78,9 +78,9 @@ def test_what_is_collected_stays_as_it_was_read_once(tmp_path: Path) -> None:
 SEVEN = QueryRow(1, "7", "a")
 
 
-@pytest.mark.parametrize(
-    ("rows", "options", "words"),
-    [
+def test_queries_that_cannot_be_audited() -> None:
+    """A sample of them can no more be."""
+    for rows, options, words in (
         ([], {}, "The queries given are empty; give at least one query."),
         (numbered(["", "a", ""], [0, 1, 1]), {}, "have no text in lines 1, 3; fill"),
         (numbered(["a", " \u200b"]), {}, "The queries given have no text in line 2; fill"),
@@ -91,16 +91,11 @@ SEVEN = QueryRow(1, "7", "a")
         (numbered(["a"] * 51, segments=TOPICS), {}, "more than 50 segments; group by another col"),
         *((numbered(["a"]), {"sample": n}, "1 to 200,000 draws, not") for n in (0, -1, 200_001)),
         (numbered(["a"]), {"sample": 1, "seed": -1}, "whole number of 0 or more, not -1"),
-    ],
-)
-def test_queries_that_cannot_be_audited(
-    rows: list[QueryRow], options: dict[str, Any], words: str
-) -> None:
-    """A sample of them can no more be."""
-    for chosen in [options] if options else [{}, {"sample": 200}]:
-        with pytest.raises(InputError) as caught:
-            collect_queries(rows, **chosen)
-        assert words in str(caught.value)
+    ):
+        for chosen in [options] if options else [{}, {"sample": 200}]:
+            with pytest.raises(InputError) as caught:
+                collect_queries(rows, **chosen)
+            assert words in str(caught.value)
 
 
 def test_too_many_different_queries_have_to_be_sampled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,39 @@ SPEC = AuditSpec(k=4, depth=12, mend=5)
 UNIFORM = SPEC.model_copy(update={"target": Target(parts={"uniform": 1.0})})
 
 
+@pytest.fixture(scope="module")
+def people(tmp_path_factory: pytest.TempPathFactory) -> TantivyEngine:
+    """For each word, ten documents of women behind ten of men; nobody writes to it."""
+    documents = [
+        Document(
+            f"{word}-{n:02}",
+            f"Title of {word} {n:02}",
+            " ".join(["body", *[word] * (2 + (n < 10))]),
+            {"gender": "male" if n < 10 else "female"},
+        )
+        for word in WORDS
+        for n in range(20)
+    ]
+    return built(tmp_path_factory.mktemp("people") / "v1", documents)
+
+
+@pytest.fixture
+def engine(people: TantivyEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Breaking:
+    """Without MiniLM, so that there are no estimates."""
+    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
+    return Breaking(people)
+
+
+@pytest.fixture
+def by_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimates that need no model."""
+
+    async def opened(*_: object) -> tuple[ByRank, str]:
+        return ByRank(), ""
+
+    monkeypatch.setattr(running, "open_texts", opened)
+
+
 async def audited(
     engine: Breaking,
     folder: Path,
@@ -121,39 +154,32 @@ async def test_refused_queries_are_counted_and_too_many_leave_no_verdict(
 async def test_an_engine_that_goes_away_ends_the_audit_and_leaves_no_failures(
     engine: Breaking, tmp_path: Path
 ) -> None:
-    """What was observed before is kept, and the rest is asked when it is back."""
+    """What was observed before is kept, and the rest is asked when it is back.
+
+    So are the few queries that failed in an audit that was finished without them.
+    """
     engine.away = frozenset(WORDS[8:])
     with pytest.raises(IndexUnavailableError, match=r"20 times in a row.*does not answer"):
         await audited(engine, tmp_path / "out", concurrency=1)
     kept = AuditFolder(tmp_path / "out").observations.read()
     assert {it.query for it in kept if it.is_final} == set(WORDS[:8])
-    engine.away = frozenset()
-    engine.searches.clear()
-    audit = await audited(engine, tmp_path / "out")
-    assert {query.text for search in engine.searches for query in search} == set(WORDS[8:])
-    assert (audit.figures.counts.answered, audit.figures.counts.failed) == (30, 0)
-    engine.away = frozenset(WORDS)
-    with pytest.raises(IndexUnavailableError, match="did not answer any question"):
-        await audited(engine, tmp_path / "few", WORDS[:4])
-
-
-async def test_what_failed_in_a_finished_audit_is_asked_again_once_the_engine_answers(
-    engine: Breaking, tmp_path: Path
-) -> None:
     engine.away, watcher = frozenset(WORDS[:2]), Watcher()
-    first = await audited(engine, tmp_path / "out", watcher=watcher)
+    first = await audited(engine, tmp_path / "few", watcher=watcher)
     assert first.figures.counts.failed == 2
     assert watcher.notes[-1] == "Failed queries: 2. Run the same command to ask them again."
-    assert (await audited(engine, tmp_path / "out")).digest == first.digest
-    engine.away, before = frozenset(), len(engine.searches)
-    audit = await audited(engine, tmp_path / "out")
-    asked = {query.text for search in engine.searches[before:] for query in search}
-    assert asked == {*WORDS[:2]}
-    assert (audit.figures.counts.answered, audit.figures.counts.failed) == (30, 0)
-    await audited(engine, tmp_path / "whole")
-    again, whole = (tmp_path / name / "audit.json" for name in ("out", "whole"))
-    assert again.read_bytes() == whole.read_bytes()
-    assert verify(AuditFolder(tmp_path / "out"), audit.digest, make_again).problems == ()
+    assert (await audited(engine, tmp_path / "few")).digest == first.digest
+    engine.away, written = frozenset(), set()
+    for name, words in (("out", WORDS[8:]), ("few", WORDS[:2])):
+        engine.searches.clear()
+        audit = await audited(engine, tmp_path / name)
+        assert {query.text for search in engine.searches for query in search} == set(words)
+        assert (audit.figures.counts.answered, audit.figures.counts.failed) == (30, 0)
+        assert verify(AuditFolder(tmp_path / name), audit.digest, make_again).problems == ()
+        written.add((tmp_path / name / "audit.json").read_bytes())
+    assert len(written) == 1
+    engine.away = frozenset(WORDS)
+    with pytest.raises(IndexUnavailableError, match="did not answer any question"):
+        await audited(engine, tmp_path / "none", WORDS[:4])
 
 
 class Killed(BaseException):
@@ -215,25 +241,20 @@ async def test_an_attribute_without_labels_ends_the_audit_early_and_each_time(
     assert (await audited(engine, tmp_path / "out")).figures.counts.answered == 30
 
 
-@pytest.mark.parametrize(
-    ("spec", "problem"),
-    [
-        ({"target": "relevance:0.5,population:0.5"}, "gives no population for 'kind'"),
-        ({"target": ["population:1", "kind=a:0.5,b:0.5"]}, "no population for 'gender×kind'; add"),
-        ({"reference": {"gender": "nothing"}}, "'gender=nothing' is no group of this audit"),
-        ({"reference": {"nothing": "female"}}, "'nothing=female' is no group of this audit"),
-    ],
-)
-async def test_what_cannot_be_computed_is_refused_before_anything_is_asked(
-    tmp_path: Path, spec: dict[str, Any], problem: str
-) -> None:
+async def test_what_cannot_be_computed_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
     kind = Attribute(name="kind", field="kind", groups=("a", "b"))
     schema = Schema(attributes={"gender": SCHEMA.attribute("gender"), "kind": kind})
     documents = [Document("1", "", "word00", {"gender": "female", "kind": "a"})]
     engine = Breaking(built(tmp_path / "v1", documents, schema))
-    with pytest.raises(InputError, match=problem):
-        await audited(engine, tmp_path / "out", spec=AuditSpec.model_validate(spec))
-    assert engine.searches == []
+    for spec, problem in (
+        ({"target": "relevance:0.5,population:0.5"}, "gives no population for 'kind'"),
+        ({"target": ["population:1", "kind=a:0.5,b:0.5"]}, "no population for 'gender×kind'; add"),
+        ({"reference": {"gender": "nothing"}}, "'gender=nothing' is no group of this audit"),
+        ({"reference": {"nothing": "female"}}, "'nothing=female' is no group of this audit"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            await audited(engine, tmp_path / "out", spec=AuditSpec.model_validate(spec))
+        assert engine.searches == []
 
 
 async def test_many_queries_at_once_keep_to_the_rate(engine: Breaking) -> None:
@@ -347,9 +368,11 @@ async def test_the_pool_is_widened_for_each_group_and_compared_where_all_were_lo
 NOTHING = [AuditQuery(f"q{number}", "nothing") for number in range(50)]
 
 
-@pytest.mark.parametrize(
-    ("limit", "how", "asked"),
-    [
+async def test_an_engine_that_answers_no_more_has_more_than_was_looked_at(
+    physics: TantivyEngine,
+) -> None:
+    """Else all 25 women and 30 men are found, of whom the first searches see 20 each."""
+    for limit, how, asked in (
         *((None, {"widened": it}, []) for it in (GROUPS, GROUPS[:1], ())),
         (None, {"deepens": False}, []),
         # Some engines have a limit, perhaps below the depth; others fail when asked for more.
@@ -359,22 +382,17 @@ NOTHING = [AuditQuery(f"q{number}", "nothing") for number in range(50)]
         # queries of the whole audit tell, not the first ones; below the depth few of them suffice.
         ({}, {"depth": 20, "widened": GROUPS}, NOTHING + [QUERY] * 20),
         ({}, {"depth": 7, "widened": GROUPS}, NOTHING[:20] + [QUERY] * 50),
-    ],
-)
-async def test_an_engine_that_answers_no_more_has_more_than_was_looked_at(
-    physics: TantivyEngine, limit: Any, how: dict[str, Any], asked: list[AuditQuery]
-) -> None:
-    """Else all 25 women and 30 men are found, of whom the first searches see 20 each."""
-    engine = physics if limit is None else Limited(physics, 10, **limit)
-    asker = Asker(engine, GENDERS, **{"depth": 10, "texts": ALL_LIKELY, **how})
-    await asker.find_limit(asked)
-    (found,) = await observed(asker)
-    assert (found.status, len(found.ids)) == ("ok", min(asker.depth, 10))
-    if limit is None and asker.deepens:
-        assert (len(found.pool), found.levels) == (55, {})
-    else:
-        assert found.levels["gender"] >= LIKELY
-    assert asker.deepens or found.levels == {"gender": 1 - 4.5 / 400}
+    ):
+        engine = physics if limit is None else Limited(physics, 10, **limit)
+        asker = Asker(engine, GENDERS, **{"depth": 10, "texts": ALL_LIKELY, **how})
+        await asker.find_limit(asked)
+        (found,) = await observed(asker)
+        assert (found.status, len(found.ids)) == ("ok", min(asker.depth, 10))
+        if limit is None and asker.deepens:
+            assert (len(found.pool), found.levels) == (55, {})
+        else:
+            assert found.levels["gender"] >= LIKELY
+        assert asker.deepens or found.levels == {"gender": 1 - 4.5 / 400}
 
 
 async def test_judgements_bring_the_relevant_documents_that_were_not_answered(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import math
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,14 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fairqr
-from fairqr.agents.models.cache import surroundings
 from fairqr.base.errors import FairqrError, IndexUnavailableError, InputError, ModelError
 from fairqr.evaluation.collections.collection import Collection, load_collection
-from fairqr.evaluation.experiments.engine import GIVE_UP, Done, check_answered, run_tasks
+from fairqr.evaluation.experiments.engine import GIVE_UP, Done, run_tasks
 from fairqr.evaluation.experiments.folder import Lines, Record, file_name
 from fairqr.evaluation.experiments.specification import Manifest, RunFolder
-from fairqr.evaluation.experiments.workers import RunOptions, Tools
-from fairqr.prompts.library import PromptLibrary
+from fairqr.evaluation.experiments.workers import RunOptions
 from tests.unit.evaluation.experiments.small import fill, manifest_for, records_of
 from tests.unit.evaluation.watching import Watcher
 
@@ -142,37 +138,6 @@ async def test_how_a_run_ends(
         assert type(ended.value) is type(last)
         assert getattr(ended.value, "status", "") == getattr(last, "status", "")
     assert [note.name for note in lines.read()] == kept.split()
-
-
-def test_who_is_away_did_not_answer() -> None:
-    """A model that declines, or that nobody can read, has answered; a wrong key is no answer."""
-    answers = ("ok", "tie", "essay", "parse_error", "unsupported", "refused")
-    assert not any(check_answered(status, "") for status in answers)
-    assert check_answered("invalid_request", "No.") is not None
-    for status in ("denied", "timeout", "unavailable", "rate_limited"):
-        with pytest.raises(ModelError, match=f"the status '{status}'"):
-            check_answered(status, "")
-
-
-async def test_a_question_counts_once_it_is_answered(lines: Lines[Note]) -> None:
-    """So that a user is told the time left while the first task is under way."""
-
-    class Questioned(Model):
-        async def answer(self, task: str) -> Done[Note]:
-            for _ in range(9 if task == "a2" else 2):  # one asks more than was thought
-                surroundings().answered()
-                counted.append(self.watcher.steps)
-            return await super().answer(task)
-
-    model, counted = Questioned(), list[int]()
-    await model.run("a1", lines, questions=lambda _: 4)
-    await model.run("a1 a2 a3", lines, questions=lambda _: 4)
-    assert model.watcher.stages == [
-        ("questions about tasks", 4, 0),
-        ("questions about tasks", 12, 4),
-    ]
-    assert counted == [1, 2, 5, 6, 7, 7, 7, 7, 7, 7, 7, 9, 10]
-    assert model.watcher.steps == 12
 
 
 @pytest.fixture
@@ -300,24 +265,3 @@ async def test_workers_that_are_none(text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Workers are ray://local or ray://HOST:PORT, not '"):
         async with RunOptions(tmp_path, workers=text).tools(tmp_path / "replies.sqlite"):
             pass
-
-
-async def test_a_worker_opens_each_thing_once_and_closes_the_one_before() -> None:
-    tools, notes = Tools(PromptLibrary()), list[str]()
-
-    async def use(place: str, name: str) -> Any:
-        async def close() -> None:
-            notes.append(f"{name} closed")
-
-        async def opening() -> Any:
-            await asyncio.sleep(0)
-            notes.append(f"{place} {name}")
-            return SimpleNamespace(name=name, aclose=close)
-
-        return (await tools.keep(place, name, opening)).name
-
-    assert await asyncio.gather(*(use("model", "a") for _ in range(3))) == ["a"] * 3
-    assert [await use(*it) for it in (("index", "b"), ("model", "c"), ("model", "a"))] == [*"bca"]
-    assert notes == ["model a", "index b", "a closed", "model c", "c closed", "model a"]
-    await tools.aclose()
-    assert sorted(notes[6:]) == ["a closed", "b closed"]

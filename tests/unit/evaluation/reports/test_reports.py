@@ -18,7 +18,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-import fairqr
 from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.measuring import SPENT
 from fairqr.evaluation.experiments.specification import SearchRecord
@@ -279,16 +278,6 @@ def test_no_mean_over_other_topics_is_the_best(tmp_path: Path) -> None:
     assert "\n| ours | place | title | 0 | 3 | 1 |" in told
     assert "- 1 of 4 queries missing from ours: " in told
     assert "\n- 10 of 20 documents ranked by BM25 have no known place.\n" in told
-
-
-def test_drift_compares_a_round_with_round_0_of_the_same_topics(searches: Any) -> None:
-    drift = searches.frames["drift"].set_index(["system", "round"])
-    assert (drift.topics["ours", 1], drift.topics["ours", 2]) == (4, 1)
-    record = searches.records["gender", "title", "ours"][0]
-
-    for place, found in ((2, drift.relevance), (0, drift.before)):
-        run, judged = {"t0": record.rounds[place].ids}, {"t0": searches.qrels["t0"]}
-        assert found["ours", 2] == fairqr.evaluate(run, judged, "nDCG@5").mean["nDCG@5"]
 
 
 def test_several_seeds_of_a_topic_are_one_value(tmp_path: Path) -> None:
