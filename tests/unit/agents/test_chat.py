@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import sqlite3
 import threading
@@ -19,11 +18,9 @@ from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.replies import Question, Usage
 from fairqr.agents.ranking.rankers import RankerOptions, RankItem, open_ranker
 from fairqr.base.errors import ModelUnavailableError
-from fairqr.prompts.template import PromptTemplate
 from tests.integration.model_server import (
     KEY,
     Answer,
-    Asked,
     ModelServer,
     completion,
     failure,
@@ -32,22 +29,16 @@ from tests.integration.model_server import (
     weighs,
 )
 from tests.patience import PATIENCE
+from tests.unit.prompts.templates import a_prompt
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
 GOOD = says({"n": 1})
+NO_TOKEN = {"index": 0, "message": {"role": "assistant", "content": ""}, "finish_reason": "stop"}
+NO_TOKEN |= {"logprobs": {"content": [], "refusal": None}}
 NO_DATE = "Mon, 01 Jan 99999 00:00:00 GMT"
+PROMPT = a_prompt("About {query}", "query")
 PIECES = ["Marie", " Curie", " did."]
-PROMPT = PromptTemplate.model_validate(
-    {
-        "id": "refine",
-        "version": "v1",
-        "description": "",
-        "messages": [{"role": "user", "content": "About {query}"}],
-        "input_variables": ["query"],
-        "sha256": "0" * 64,
-    }
-)
 
 
 def has_n(value: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -104,8 +95,7 @@ async def test_a_request_holds_what_was_asked(server: ModelServer) -> None:
     server.does(says("  Marie Curie\ndid. \n"))
     text = await asking.write(question())
     assert (text.status, text.text, text.usage) == ("ok", "Marie Curie\ndid.", reply.usage)
-    names = {"response_format", "logprobs", "stream_options", "cache_prompt"}
-    assert not names & set(server.asked[0].body)
+    assert not {"response_format", "logprobs"} & set(server.asked[0].body)
 
 
 async def test_a_wrong_reply_is_answered_with_the_error_once(server: ModelServer) -> None:
@@ -123,13 +113,11 @@ async def test_a_wrong_reply_is_answered_with_the_error_once(server: ModelServer
     [
         (says("y" * 5_000_000), 2, "parse_error", "no whole JSON object"),
         (completion({"content": None, "refusal": "No."}), 1, "refused", "declined to answer"),
-        (completion({}, choices=[]), 1, "unavailable", "not send a chat completion"),
         (Answer(body=b"<html>", content_type="text/html"), 1, "unavailable", "the base URL"),
         (failure(401, f"Wrong key {KEY}"), 1, "denied", "refused the API key (401)"),
         (failure(400, f"No: {KEY}."), 1, "invalid_request", "(400: No: …)"),
         (failure(500, retry_after="0"), 2, "unavailable", "(500); try later"),
         (failure(408, retry_after="0"), 2, "timeout", "did not answer in time"),
-        (failure(429, retry_after="0"), 2, "rate_limited", "too many requests"),
         (failure(429, retry_after="3600"), 1, "rate_limited", "too many requests"),
         (failure(503, retry_after=NO_DATE), 2, "unavailable", "(503); try later"),
         (failure(429, code="insufficient_quota"), 1, "rate_limited", "no quota left"),
@@ -176,12 +164,9 @@ async def test_a_model_that_does_not_answer_is_given_up(
     assert len(server.asked) <= 2
 
 
-@pytest.mark.parametrize("kept", [True, False])
-async def test_a_deadline_of_zero_asks_nothing(
-    server: ModelServer, cache: ReplyCache, kept: bool
-) -> None:
+async def test_a_deadline_of_zero_asks_nothing(server: ModelServer) -> None:
     """A budget that is spent is no reason to wait without one."""
-    asking = model(server, cache=cache if kept else None)
+    asking = model(server)
     reply = await asking.ask(question(), deadline=0.0)
     assert (reply.status, reply.usage, server.asked) == ("timeout", Usage(), [])
     # Nor do rankers, and nobody takes the order for ranked.
@@ -203,37 +188,25 @@ async def test_a_deadline_of_zero_asks_nothing(
 async def test_a_parameter_that_is_refused_is_left_out_from_then_on(
     server: ModelServer, parameter: str, words: str
 ) -> None:
-    """It is learnt once, by all who ask at the same time; the rest of the request stays."""
-
-    def answer(asked: Asked) -> Answer:
-        if parameter in asked.body:
-            return failure(400, words)
-        return stream(PIECES, usage=False) if streams else GOOD
-
+    """It is learnt once; the rest of the request stays."""
     streams = parameter == "stream_options"
-    server.does(answer)
+    good = stream(PIECES, usage=False) if streams else GOOD
     asking, told = model(server), list[str]()
-
-    async def ask(query: str) -> str:
-        asked = question(query)
+    for requests in (2, 1):
+        server.does(lambda asked: failure(400, words) if parameter in asked.body else good)
         if streams:
-            return (await asking.write(asked, on_token=told.append)).status
-        return (await asking.ask(asked)).status
-
-    statuses = await asyncio.gather(*(ask(str(n)) for n in range(4)))
-    assert set(statuses) == {"ok"}
-    assert len(server.asked) <= 8
-    server.does(answer)
-    assert await ask("later") == "ok"
-    assert len(server.asked) == 1
+            reply = await asking.write(question(), on_token=told.append)
+        else:
+            reply = await asking.ask(question())
+        assert (reply.status, len(server.asked)) == ("ok", requests)
     assert {"model", "messages"} <= set(server.asked[0].body)
 
 
-@pytest.mark.parametrize("name", ["", "gpt-4o", "openai:", ":gpt-4o"])
-def test_what_names_no_model_is_refused(name: str) -> None:
-    with pytest.raises(ModelUnavailableError, match="provider:model, such as openai:gpt-4o"):
-        ChatModel(name)
-    for url in ("localhost:8000", "ftp://x/v1", "http://x:99999/v1", "http://[::1/v1"):
+def test_what_names_no_model_is_refused() -> None:
+    for name in ("gpt-4o", "openai:", ":gpt-4o"):
+        with pytest.raises(ModelUnavailableError, match="provider:model, such as openai:gpt-4o"):
+            ChatModel(name)
+    for url in ("localhost:8000", "http://x:99999/v1", "http://[::1/v1"):
         with pytest.raises(ModelUnavailableError, match="base URL"):
             ChatModel("openai:fake", base_url=url)
 
@@ -244,10 +217,8 @@ async def test_what_cannot_be_opened_is_said_in_one_line(
     """The provider or the variable is named; a server of one's own needs no key."""
     monkeypatch.delenv("OPENAI_API_KEY")
     for name, words in (("nonesuch:model", "nonesuch"), ("openai:fake", "OPENAI_API_KEY")):
-        with pytest.raises(ModelUnavailableError, match=words) as caught:
+        with pytest.raises(ModelUnavailableError, match=rf"^.*{words}.{{0,300}}$"):
             await ChatModel(name).start()
-        assert "\n" not in str(caught.value)
-        assert len(str(caught.value)) < 400
     server.does(GOOD)
     assert (await model(server).ask(question())).status == "ok"
     assert server.asked[0].headers["authorization"] == "Bearer none"
@@ -329,11 +300,9 @@ async def test_a_reply_is_kept_and_a_failure_is_not(server: ModelServer, cache: 
     assert (await asking.ask(question())).status == "invalid_request"
     first = (await asking.ask(question())).usage
     again = (await asking.ask(question())).usage
-    assert first.model_calls == 1
-    tokens = first.prompt_tokens + first.completion_tokens
-    milliseconds = again.cached_milliseconds
-    assert again == Usage(0, 1, cached_tokens=tokens, cached_milliseconds=milliseconds)
-    assert tokens * milliseconds > 0
+    assert (first.model_calls, again.model_calls, again.cached_calls) == (1, 0, 1)
+    assert again.cached_tokens == first.prompt_tokens + first.completion_tokens == 110
+    assert again.cached_milliseconds > 0
     for kept in ('{"other": 1}', '{"reply": {}, "tokens": 1, "milliseconds": 1}'):
         with sqlite3.connect(cache.path) as connection:
             connection.execute("UPDATE kept SET value = ?", (kept,))
@@ -396,23 +365,13 @@ async def test_a_key_or_a_timeout_changes_no_reply_and_no_secret_is_kept(
     assert re.fullmatch("[0-9a-f]{64}", first.fingerprint)
 
 
-@pytest.mark.parametrize(
-    ("provider", "variable"),
-    [
-        ("anthropic", "ANTHROPIC_BASE_URL"),
-        ("azure_openai", "AZURE_OPENAI_ENDPOINT"),
-        ("azure_openai", "OPENAI_API_VERSION"),
-    ],
-)
-def test_the_address_in_the_environment_counts(
-    provider: str, variable: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_address_in_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys do not; of OpenAI only the address that is used counts, wherever it stands."""
-    before = ChatModel(f"{provider}:x").fingerprint
-    monkeypatch.setenv(variable.split("_")[0] + "_API_KEY", "hidden")
-    assert ChatModel(f"{provider}:x").fingerprint == before
-    monkeypatch.setenv(variable, "http://one")
-    assert ChatModel(f"{provider}:x").fingerprint != before
+    before = ChatModel("anthropic:x").fingerprint
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "hidden")
+    assert ChatModel("anthropic:x").fingerprint == before
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://one")
+    assert ChatModel("anthropic:x").fingerprint != before
     given = ChatModel("openai:x", base_url="http://one/v1").fingerprint
     assert given != ChatModel("openai:x").fingerprint
     monkeypatch.setenv("OPENAI_BASE_URL", "http://one/v1")
@@ -464,7 +423,6 @@ async def test_pieces_are_told_as_they_come_and_kept(
         (failure(500, retry_after="0"), 2, "unavailable", ""),
         # Nobody was told anything, so nothing is lost.
         (stream([" "], None), 2, "unavailable", ""),
-        (Answer(body=b"<html>", content_type="text/html"), 1, "unavailable", ""),
     ],
 )
 async def test_what_becomes_of_a_stream(
@@ -479,25 +437,25 @@ async def test_what_becomes_of_a_stream(
     assert len(server.asked) == requests
 
 
-@pytest.mark.parametrize("how", ["closed", "ended", "stands still"])
+@pytest.mark.parametrize(
+    ("broken", "status"),
+    [
+        ({"cut_after": begun(stream(PIECES), 2)}, "unavailable"),
+        ({"finish_reason": None}, "unavailable"),
+        ({"gate": threading.Event(), "gate_after": begun(stream(PIECES), 2)}, "timeout"),
+    ],
+)
 async def test_a_stream_that_breaks_off_after_a_piece_is_not_begun_again(
-    server: ModelServer, gate: threading.Event, how: str
+    server: ModelServer, broken: dict[str, Any], status: str
 ) -> None:
     """Who was told half a text must not be told another one after it."""
-    cut = begun(stream(PIECES), 2)
-    broken = {
-        "closed": stream(PIECES, cut_after=cut),
-        "ended": stream(PIECES, finish_reason=None),
-        "stands still": stream(PIECES, gate=gate, gate_after=cut),
-    }[how]
-    server.does(broken, stream(["Another."]))
+    server.does(stream(PIECES, **broken), stream(["Another."]))
     told: list[str] = []
     asking = model(server, timeout=5.0)
     await asking.start()
     reply = await asking.write(question(), on_token=told.append)
-    gate.set()
-    expected = "timeout" if how == "stands still" else "unavailable"
-    assert (reply.status, reply.text) == (expected, "")
+    broken.get("gate", threading.Event()).set()
+    assert (reply.status, reply.text) == (status, "")
     assert told == PIECES[: len(told)] != []
     assert len(server.asked) == 1
 
@@ -513,7 +471,6 @@ async def test_the_tokens_of_a_label_are_summed(server: ModelServer) -> None:
     body = server.asked[0].body
     assert (body["logprobs"], body["top_logprobs"]) == (True, 10)
     assert body.get("max_completion_tokens", body.get("max_tokens")) == 1
-    assert "response_format" not in body
     choice = await model(server).weigh(question(), ("A", "B", "C"))
     assert choice.probabilities == pytest.approx({"A": 0.625, "B": 0.375, "C": 0.0})
 
@@ -522,7 +479,6 @@ async def test_the_tokens_of_a_label_are_summed(server: ModelServer) -> None:
     "answer",
     [
         says("Yes"),
-        failure(400, "'logprobs' is not supported with this model."),
         failure(403, "You are not allowed to request logprobs from this model."),
     ],
 )
@@ -544,22 +500,18 @@ async def test_a_model_without_probabilities_is_asked_once_only(
     ("answer", "status"),
     [
         (failure(403), "denied"),
-        (failure(429, retry_after="3600"), "rate_limited"),
         (completion({"content": None, "refusal": "No."}), "refused"),
         (weighs({"The": 0.9}), "parse_error"),
-        ("no token", "parse_error"),
+        # An empty list of tokens is not the same as none.
+        (completion({}, choices=[NO_TOKEN]), "parse_error"),
         # llama.cpp gives no probability of a token that is only part of a character.
         (says("\ufffd"), "parse_error"),
     ],
 )
 async def test_other_failures_are_not_taken_for_that(
-    server: ModelServer, answer: Answer | str, status: str
+    server: ModelServer, answer: Answer, status: str
 ) -> None:
     """The next question may well be answered with probabilities."""
-    if isinstance(answer, str):  # an empty list of tokens is not the same as none
-        body = json.loads(says("").body)
-        body["choices"][0]["logprobs"] = {"content": [], "refusal": None}
-        answer = Answer(body=json.dumps(body).encode())
     server.does(answer, weighs({"Yes": 1.0}))
     asking = model(server)
     assert (await asking.weigh(question())).status == status

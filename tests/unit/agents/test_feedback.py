@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from fairqr.base.errors import ModelUnavailableError, UnsupportedError
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.schema import Schema
-from tests.unit.engines import WatchedEngine, remove
+from tests.unit.engines import WatchedEngine
 from tests.unit.retrieval.embedded import built
 
 GROUPS = ["female", "male", "other"]
@@ -57,19 +57,6 @@ async def test_all_groups_are_learned_from_by_one_reading_and_one_count(
     assert [found.status for found in alone] == ["ok", "ok", "unsupported"]
     assert alone[2].message == "The query finds no documents of other to learn from."
     assert watched.round_trips == len(watched.reads) == 1
-
-
-async def test_documents_that_are_deleted_between_search_and_read_are_left_out(
-    engine: SearchEngine,
-) -> None:
-    class Deleting(WatchedEngine):
-        async def documents(self, ids: Sequence[str]) -> list[Document]:
-            await remove(engine, list(ids)[:5])
-            found = await super().documents(ids)
-            assert len(found) == len(ids) - 5
-            return found
-
-    assert (await FeedbackRefiner(Deleting(engine)).refine(FEMALE)).keywords[0] == "garden"
 
 
 async def test_it_needs_an_engine_that_counts_documents(engine: SearchEngine) -> None:

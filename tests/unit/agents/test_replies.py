@@ -42,12 +42,9 @@ def test_any_text_gives_an_object_or_a_value_error(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
         "no object",
         '{"keywords": ["a", "b"',
         '["a"]',
-        '"{"',
-        '{"n": ' + "9" * 10_000,
         '{"n": ' + "9" * 10_000 + "}",
     ],
 )

@@ -13,8 +13,8 @@ from fairqr.agents.generators import GenerationRequest, ModelGenerator
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.in_process import SEQ2SEQ_INPUT_TOKENS, Seq2SeqModel
 from fairqr.base.telemetry import record_to
-from fairqr.prompts.template import Defaults, Message, PromptTemplate
 from tests.unit.agents.ranking.tiny_models import save_t5, without_vectors
+from tests.unit.prompts.templates import a_prompt
 
 TEXT = (
     "a fair ranking of papers by equal merit users read few documents question title none answer "
@@ -33,18 +33,15 @@ def tiny_t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_t5(tmp_path_factory.mktemp("t5"), TEXT, size=120, limit=None)
 
 
-PROMPT = PromptTemplate(
-    id="lamp5",
-    version="test",
-    description="Of this test.",
-    messages=(
-        Message(role="system", content="documents: {documents}"),
-        Message(role="user", content="question: {question} title:"),
-    ),
+PROMPT = a_prompt(
+    "",
+    *("question", "documents"),
+    messages=[
+        {"role": "system", "content": "documents: {documents}"},
+        {"role": "user", "content": "question: {question} title:"},
+    ],
     item="{title}: {abstract}",
-    input_variables=("question", "documents"),
-    defaults=Defaults(temperature=0, max_tokens=8),
-    sha256="test",
+    defaults={"temperature": 0, "max_tokens": 8},
 )
 
 
@@ -84,11 +81,10 @@ async def test_an_answer_is_what_the_model_generates(tiny_t5: Path) -> None:
     assert first.status == "ok", first.message
     assert first.text == _directly(tiny_t5, text)
     assert told == [first.text]
-    assert (first.usage.model_calls, first.usage.cached_calls) == (1, 0)
     assert await answering.generate(asked) == first
 
 
-@pytest.mark.parametrize("input_tokens", [64, 100, 512])
+@pytest.mark.parametrize("input_tokens", [64, 512])
 async def test_the_input_has_no_more_tokens_than_it_may(
     tiny_t5: Path, tmp_path: Path, input_tokens: int
 ) -> None:
@@ -117,8 +113,6 @@ async def test_answers_are_kept_by_model_prompt_and_inputs(
     assert (again.usage.model_calls, again.usage.cached_calls) == (0, 1)
     assert again.usage.cached_tokens == first.usage.prompt_tokens + first.usage.completion_tokens
     assert told == [first.text]
-    shorter = generator(tiny_t5, cache, input_tokens=100)
-    assert (await shorter.generate(_request())).usage.model_calls == 1
     # Weights that change under the same name are another model.
     (tiny_t5 / "note.txt").write_text("trained on")
     assert (await answering.generate(_request())).usage.model_calls == 1

@@ -60,11 +60,9 @@ class TestTheFile:
         ("content", "words"),
         [
             (None, r"cannot be read .*No such file"),
-            (b"model = '\xff'", r"cannot be read .*utf-8.*fix it"),
             ("model = \n", r"cannot be read \(.*line 1"),
             ("x = " + "[" * 100_000, "cannot be read"),
             ("modle = 'a'\n", r"has 'modle', which is no setting; did you mean 'model'"),
-            ("elasticsearch_url = 'a'\n", r"did you mean 'elasticsearch.url'"),
             ("[elasticsearch]\nurll = 'a'\n", r"'elasticsearch.urll', which is no setting"),
             ("model = 3\n", "model is wrong; write text in quotes"),
             ("trace_content = '1'\n", "trace_content is wrong; write true or false"),
@@ -72,15 +70,14 @@ class TestTheFile:
         ],
     )
     def test_what_is_wrong_is_told_in_a_sentence(
-        self, content: str | bytes | None, words: str, settings_file: Path
+        self, content: str | None, words: str, settings_file: Path
     ) -> None:
         if content is not None:
-            settings_file.write_bytes(content if isinstance(content, bytes) else content.encode())
+            settings_file.write_text(content)
         with pytest.raises(ConfigError, match=words) as caught:
             find("corpus")
         assert str(settings_file) in str(caught.value)
         assert "\n" not in str(caught.value)
-        assert len(str(caught.value)) < 500
 
 
 def _line(setting: settings.Setting) -> str:

@@ -32,7 +32,6 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
 @pytest.mark.parametrize(
     "headers",
     [
-        {"traceparent": "nonsense"},
         {"traceparent": PARENT * 10_000},
         {"traceparent": "٠" * 2 + PARENT[2:]},
         {3: 4},
@@ -89,21 +88,14 @@ with exporting(print):
     assert printed(script, **AWAY) == ""
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("OTEL_TRACES_EXPORTER", "nothing-so-named", "or install the exporter that you named"),
-        ("OTEL_SPAN_EVENT_COUNT_LIMIT", "secret-key", "(ValueError)"),
-    ],
-)
-def test_what_cannot_be_set_up_is_one_sentence(name: str, value: str, words: str) -> None:
+def test_what_cannot_be_set_up_is_one_sentence() -> None:
     """It does not quote the variable, which may be a key; the work is done."""
     script = """
 from fairqr.base.telemetry import span
 with exporting(print), span("run"):
     print("done")
 """
-    sentence, work = printed(script, **AWAY, **{name: value}).splitlines()
-    assert words in sentence
-    assert value not in sentence
+    sentence, work = printed(script, **AWAY, OTEL_TRACES_EXPORTER="secret-key").splitlines()
+    assert "or install the exporter that you named" in sentence
+    assert "secret-key" not in sentence
     assert work == "done"

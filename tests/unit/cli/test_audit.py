@@ -93,23 +93,22 @@ def test_a_planted_lean_is_found_and_the_audit_verifies(fairqr: Fairqr) -> None:
     assert "The file results.csv was changed." in stderr
 
 
-def test_segments_are_kept_with_the_queries(fairqr: Fairqr) -> None:
-    fairqr(*JUDGED, "--segment", "asks", "-o", "out")
+def test_a_finished_audit_is_read_and_nothing_is_asked(fairqr: Fairqr) -> None:
+    """The folder holds it alone, with the segments of its queries."""
+    asked = (*JUDGED, "--segment", "asks", "-o", "out")
+    first, _ = fairqr(*asked)
     kept = json.loads(Path("out/raw/queries.json").read_text())
     assert [query["segment"] for query in kept["queries"]] == [str(n) for n in range(1, 11)]
-    fairqr("verify", "out")
-
-
-def test_a_finished_audit_is_read_and_nothing_is_asked(fairqr: Fairqr) -> None:
-    first, _ = fairqr(*JUDGED, "-o", "out")
     before = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
-    again, stderr = fairqr(*JUDGED, "-o", "out")
+    again, stderr = fairqr(*asked)
     assert again == first
     assert "requests" not in stderr
+    _, stderr = fairqr(*asked, "--target", "uniform:1", code=2)
+    assert "holds a run with another spec (target)" in stderr
     assert {path: path.read_bytes() for path in before} == before
     whole = Path("out/audit.json").read_text()
     Path("out/audit.json").write_text(whole.replace("0.5", "0.1"))
-    printed, _ = fairqr(*JUDGED, "-o", "out", "--json")
+    printed, _ = fairqr(*asked, "--json")
     assert printed.strip() == whole.strip(), "figures follow from raw/ alone"
 
 
@@ -124,13 +123,10 @@ def test_conditions_end_with_code_3_after_all_is_written(fairqr: Fairqr) -> None
 
 
 def test_a_run_is_audited_by_its_labels(fairqr: Fairqr) -> None:
-    """The groups are those of the file, and a judged document that the run lacks has one, too."""
-    stdout, _ = fairqr(*RUN, "--qrels", "run.qrels", "-k", "2", "-o", "out")
-    assert "No verdict: there are too few queries." in stdout
-    first, second = map(json.loads, Path("out/raw/observations.jsonl").read_text().splitlines())
-    assert first["ids"] + first["others"] == ["a", "b", "c", "d", "e"]
-    assert first["relevance"] == [1, 0, 0, 0, 1]
-    assert second["ids"] + second["others"] == ["a", "b", "c", "d"]
+    """A judged document that the run lacks has one, too."""
+    fairqr(*RUN, "--qrels", "run.qrels", "-k", "2", "-o", "out")
+    first = json.loads(Path("out/raw/observations.jsonl").read_text().splitlines()[0])
+    assert (first["ids"] + first["others"], first["relevance"]) == ([*"abcde"], [1, 0, 0, 0, 1])
 
 
 def test_redacted_queries_are_nowhere(fairqr: Fairqr) -> None:
@@ -138,9 +134,7 @@ def test_redacted_queries_are_nowhere(fairqr: Fairqr) -> None:
     for path in Path("out").rglob("*"):
         content = path.read_bytes() if path.is_file() else b""
         assert not any(word.encode() in content for word in WORDS), path
-    stdout, _ = fairqr("verify", "out")
-    assert "match the manifest.\nAll that is checked follows from raw/." in stdout
-    assert "Not checked: What was asked and answered: " in stdout
+    assert "Not checked: What was asked and answered: " in fairqr("verify", "out")[0]
 
 
 def test_two_audits_are_compared(fairqr: Fairqr) -> None:
@@ -149,17 +143,11 @@ def test_two_audits_are_compared(fairqr: Fairqr) -> None:
     Path("qrels").write_text("".join(it for it in judged if "d00" not in it))
     fairqr(*JUDGED, "--attribute", "gender", "-o", "june")
     stdout, _ = fairqr("compare", "may", "june", "-o", "drift")
-    compared, settings, answers, kept = stdout.splitlines()
-    assert compared == "Compared over 10 queries that both audits answered."
-    assert settings.startswith("Settings differ: judgements (")
-    assert answers.endswith("the same, so any difference comes from the settings.")
-    assert kept == "kept: drift"
-    assert "| female | lean | 0.5000 |" in Path("drift/report.md").read_text()
+    assert stdout.splitlines()[0] == "Compared over 10 queries that both audits answered."
+    assert "Settings differ: judgements (" in stdout
     assert sorted(os.listdir("drift")) == ["comparison.json", "report.html", "report.md"]
     stdout, _ = fairqr("compare", "may", "may", "--json")
-    changes = json.loads(stdout)["changes"]
-    assert {it["figure"] for it in changes} == {"lean", "exposure"}
-    assert {it["change"]["value"] for it in changes} == {0.0}
+    assert {it["change"]["value"] for it in json.loads(stdout)["changes"]} == {0.0}
 
 
 @pytest.mark.parametrize(
@@ -168,11 +156,8 @@ def test_two_audits_are_compared(fairqr: Fairqr) -> None:
         ((*PEOPLE, "--queries", "queries.txt"), "An audit needs a folder"),
         ((*PEOPLE, "-o", "out"), "An audit needs queries; name their file with --queries."),
         ((*RUN, "--segment", "topic", "-o", "out"), "it has no 'topic'"),
-        ((*JUDGED, "-k", "40", "-o", "out"), "depth is 40 and k is 40"),
-        ((*JUDGED, "--rate", "0", "-o", "out"), "'rate' is wrong"),
         ((*JUDGED, "--fail-if", "size > 3", "-o", "out"), "There is no figure 'size'"),
         ((*JUDGED, "-o", "."), "is not empty and has no audit"),
-        ((*PLAIN, "--qrels", "qrels"), "The judgements have none of the queries"),
         ((*PLAIN, "--target", "relevance:1"), "'fairqr models pull minilm', or give judgements."),
         (("--corpus", "one.source.yaml", "-o", "out"), "needs at least two"),
         (("verify", "nowhere"), "nowhere holds no audit"),
@@ -185,25 +170,16 @@ def test_bad_input_is_one_sentence(
     Path("one.source.yaml").write_text(OWN.replace("labels.csv", "one.csv"))
     stdout, stderr = fairqr(*arguments, code=2)
     assert sentence in stderr
-    assert "Traceback" not in stderr
     assert stdout == ""
     assert not Path("out").exists()
-
-
-def test_a_folder_of_another_audit_is_refused(fairqr: Fairqr) -> None:
-    fairqr(*JUDGED, "-o", "out")
-    _, stderr = fairqr(*JUDGED, "--target", "uniform:1", "-o", "out", code=2)
-    assert "holds a run with another spec (target)" in stderr
 
 
 def test_without_relevance_there_are_shares_and_no_gaps(fairqr: Fairqr) -> None:
     stdout, stderr = fairqr(*PLAIN)
     assert "Until then no gaps are measured" in stderr
     assert "No verdict: no relevant documents are known" in stdout
-    assert "gender: of the exposure, male gets 100.0% and female gets 0.0%." in stdout
     groups = json.loads(Path("out/audit.json").read_text())["groups"]
-    assert groups[0]["exposure"]["value"] == 0
-    assert groups[0]["lean"]["value"] is None
+    assert (groups[0]["exposure"]["value"], groups[0]["lean"]["value"]) == (0, None)
     _, stderr = fairqr(*PLAIN, "--fail-if", "ranking_gap > 0", code=4)
     assert "may hold for gender=female, gender=male, place=north" in stderr
 
@@ -222,10 +198,6 @@ def test_pairs_by_the_engine_go_on_and_ask_only_what_is_missing(fairqr: Fairqr) 
     stdout, stderr = fairqr(*asked, "out")
     assert "20 versions for 10 queries by 'people-" in stderr
     assert "scores the version 'man' of a document higher than the version 'woman'" in stdout
-    (it,) = json.loads(Path("out/audit.json").read_text())["pairs"]["comparisons"]
-    assert (it["first"], it["second"], it["pairs"]) == ("man", "woman", 10)
-    assert it["difference"]["p"] == pytest.approx(2 / 1024)
-    assert it["higher"]["value"] == 1
     # The texts of the queries of pairs are kept nowhere.
     raw = Path("out/raw/pairs.jsonl").read_text()
     assert json.loads(raw.splitlines()[0])["query"] == 1
@@ -240,7 +212,6 @@ def test_pairs_by_the_engine_go_on_and_ask_only_what_is_missing(fairqr: Fairqr) 
     _, stderr = fairqr(*asked, "half")
     assert "12 versions for 6 queries" in stderr
     assert Path("half/audit.json").read_bytes() == Path("out/audit.json").read_bytes()
-    fairqr("verify", "half")
     write_pairs(Path("pairs.csv"), ("he", "she"))
     _, stderr = fairqr(*asked, "out", code=2)
     assert "another inputs" in stderr
@@ -264,15 +235,11 @@ def test_a_preference_in_one_segment_is_found_there(fairqr: Fairqr) -> None:
     assert [it["segment"] for it in found["comparisons"]] == ["", "care", "pay"]
     _, care, pay = found["comparisons"]
     assert (care["higher"]["value"], care["difference"]["p"]) == (1, pytest.approx(3 * 2 / 1024))
-    # Scores that are all alike have no spread.
-    assert (pay["equal"]["value"], pay["difference"]["value"]) == (1, None)
-    assert pay["difference"]["p"] == 1
+    assert (pay["equal"]["value"], pay["difference"]["p"]) == (1, 1)
     said = " ".join(stdout.split())
     assert "In the segment 'care', 'bm25' scores the version 'f' of a document higher" in said
     assert "segment 'pay'" not in said
-    report = Path("out/report.md").read_text()
-    assert "| all | f and m | 20 |" in report
-    assert "| care | f and m | 10 |" in report
+    assert "| care | f and m | 10 |" in Path("out/report.md").read_text()
     assert "\ncare,f,m,10," in Path("out/pairs.csv").read_text()
     assert "cares" not in Path("out/raw/pairs.jsonl").read_text()
     fairqr("verify", "out")

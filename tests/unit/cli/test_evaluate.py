@@ -49,13 +49,10 @@ def test_it_prints_means_and_what_they_are_over(evaluate: Fairqr) -> None:
     assert code == 0
     lines = stdout.splitlines()
     assert lines[0] == "low  8 queries"
-    assert "interval" in lines[1]
     measures = [line.split()[0] for line in lines[2:5]]
     assert measures == ["nDCG@20", "AWRF@20(attribute=gender)", "P@2"]
     assert lines[4].split()[1] == "0.0000"
-    assert lines[5].split()[:4] == ["group", "share", "of", "exposure"]
     assert [line.split()[1] for line in lines[6:8]] == ["female", "male"]
-    assert "target relevance:0.5,population:0.5" in lines[8]
     assert stderr == "fairqr: 1 of 5 documents ranked by low have no known gender.\n"
 
 
@@ -73,31 +70,24 @@ def test_without_measures_the_usual_ones_are_computed(evaluate: Fairqr) -> None:
     _, stdout, _ = evaluate(*ASKED)
     for text in ("nDCG@20 ", "P@20", "AP ", "AWRF@20(attribute=gender)", "nDCG@20×AWRF@20"):
         assert text in stdout
-    _, stdout, _ = evaluate("low.run", "--qrels", "qrels")
-    assert "nDCG@20 " in stdout
-    assert "AWRF" not in stdout
+    assert "AWRF" not in evaluate("low.run", "--qrels", "qrels").stdout
+    assert "EE-D@20(attribute=gender)" in evaluate("--measures", "help").stdout
 
 
 def test_json_is_one_object_with_values_by_query(evaluate: Fairqr) -> None:
-    _, stdout, _ = evaluate(*ASKED, "--measures", "AP,AWRF@2", "--json", "--by-query")
-    found = json.loads(stdout)
-    assert found["comparisons"] is None
-    (run,) = found["runs"]
+    """And a table has the same."""
+    kept = ("--csv", "out/values.csv")
+    _, stdout, _ = evaluate(*ASKED, "--measures", "AP,AWRF@2", "--json", "--by-query", *kept)
+    (run,) = json.loads(stdout)["runs"]
     assert (run["run"], run["queries"]) == ("low", 8)
     ap, awrf = run["measures"]
     # f at rank 5 and m at rank 3: (1/3 + 2/5)/2.
     assert ap["values"]["q0"] == pytest.approx((1 / 3 + 2 / 5) / 2)
     assert (awrf["count"], awrf["best"]) == (8, "1 is fair")
     assert run["notes"][0]["kind"] == "unlabelled_documents"
-
-
-def test_csv_has_every_value(evaluate: Fairqr, tmp_path: Path) -> None:
-    code, _, _ = evaluate(*ASKED, "--measures", "AP", "--csv", "out/values.csv")
-    assert code == 0
-    with (tmp_path / "out/values.csv").open() as stream:
+    with Path("out/values.csv").open() as stream:
         rows = list(csv.DictReader(stream))
-    assert len(rows) == 8
-    assert rows[0]["query"] == "q0"
+    assert len(rows) == 16
     assert float(rows[0]["value"]) == pytest.approx((1 / 3 + 2 / 5) / 2)
 
 
@@ -108,11 +98,8 @@ def test_a_comparison_says_which_differences_hold(evaluate: Fairqr) -> None:
     assert "nDCG@2: high is 1.0000 above low (better) over 8 queries; the difference holds" in flat
     assert "Holm-corrected for 2" in flat
     _, stdout, _ = evaluate(*arguments, "--json")
-    found = json.loads(stdout)
-    assert [run["run"] for run in found["runs"]] == ["low", "high"]
-    row = found["comparisons"]["rows"][0]
-    assert row["randomisation"] == pytest.approx(2 / 2**8)
-    assert row["holds"] is True
+    row = json.loads(stdout)["comparisons"]["rows"][0]
+    assert (row["randomisation"], row["holds"]) == (pytest.approx(2 / 2**8), True)
 
 
 def test_runs_of_one_name_are_told_apart_by_their_files(evaluate: Fairqr) -> None:
@@ -142,13 +129,6 @@ def test_groups_may_come_from_an_index(evaluate: Fairqr, fairqr: Fairqr) -> None
     assert by_index[1:] == by_file[1:]
 
 
-def test_the_list_of_measures(evaluate: Fairqr) -> None:
-    code, stdout, _ = evaluate("--measures", "help")
-    assert code == 0
-    for text in ("nDCG@20", "EE-D@20(attribute=gender)", "1 is fair", "unit=nats|bits"):
-        assert text in stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -158,9 +138,7 @@ def test_the_list_of_measures(evaluate: Fairqr) -> None:
         (("low.run", "--qrels", "qrels", "--measures", "AWRF@20"), "--corpus"),
         ((*ASKED, "--target", "retrieved:1"), "write relevance instead"),
         (("low.run", "--qrels", "qrels", "--schema", "x"), "needs --corpus"),
-        ((*ASKED[:3], "--corpus", "nothing"), "nothing"),
         ((*ASKED, "--ties", "coin"), "cannot be ordered by 'coin'"),
-        ((*ASKED, "--missing", "maybe"), "zero or undefined"),
         ((*ASKED, "--alpha", "2"), "between 0 and 1"),
         ((*ASKED, "--corpus", "absent.jsonl"), "There is no corpus at absent.jsonl"),
         (("qrels", "--qrels", "qrels"), "qrels, line 1: it has 4 fields instead of the 6"),

@@ -35,10 +35,8 @@ def test_a_key_is_printed_once_and_kept_nowhere(fairqr: Fairqr) -> None:
 def test_scripts_get_the_key_alone_or_an_object(fairqr: Fairqr) -> None:
     code, stdout, stderr = fairqr("keys", "create", "a", "--quiet")
     assert (code, stdout[:4], stdout.count("\n"), stderr) == (0, "fqr_", 1, "")
-    scopes = ("--scope", "read", "--scope", "admin")
-    made = json.loads(fairqr("keys", "create", "b", *scopes, "--json").stdout)
+    made = json.loads(fairqr("keys", "create", "b", "--scope", "admin", "--json").stdout)
     assert made["scopes"] == ["read", "run", "admin"]
-    assert made["key"].startswith(f"fqr_{made['id']}_")
     listed = json.loads(fairqr("keys", "list", "--json").stdout)["keys"]
     assert [key["name"] for key in listed] == ["a", "b"]
     assert "sha256" not in listed[0]

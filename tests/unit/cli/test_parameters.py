@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from fairqr.base.errors import InputError
 from fairqr.cli.options import checked, explain, parameters_of, read_parameters
@@ -43,13 +43,10 @@ def test_every_kind_of_value_is_read() -> None:
         (["ranking.windw=3"], "did you mean ranking.window?"),
         (["window=3"], "There is no parameter 'window'; did you mean ranking.window?"),
         (["budget=5"], "did you mean budget.model_calls or budget.tokens or budget.seconds?"),
-        (["options=5"], "did you mean options.NAME?"),
         (["k=5", "k=6"], "'k' is set twice; set it once."),
         (["k=many"], "The parameter 'k' is wrong: Input should be a valid integer"),
         (["budget.seconds=0"], "The parameter 'budget.seconds' is wrong: Input should be greater"),
         (["target=x:1"], "The target has no part 'x'"),
-        (["target=half"], r"male:0.5\.$"),
-        (["ranking.window=5"], "names a ranker|name a ranker"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(texts: list[str], sentence: str) -> None:
@@ -62,29 +59,8 @@ def test_every_parameter_is_listed(
     context: type[BaseModel], capsys: pytest.CaptureFixture[str]
 ) -> None:
     explain([context])
-    shown = capsys.readouterr().out.splitlines()
-    parameters = [*parameters_of([context])]
-    assert {f"  {parameter.label}" for parameter in parameters} <= set(shown)
-    assert "  ranking.window" in shown
-
-
-class Kind(BaseModel):
-    kind: Literal["one"]
-    parts: tuple[Context, ...] = ()
-    form: Literal["a", "b"] = "a"
-    place: str = Field("", repr=False)
-    steps: int | None = Field(None, strict=True, ge=1)
-    windows: tuple[int, ...] = ()
-
-
-@pytest.mark.filterwarnings("error")
-def test_what_no_text_can_give_is_no_parameter_and_numbers_are_read_strictly() -> None:
-    names = [parameter.name for parameter in parameters_of([Kind])]
-    assert names == ["form", "place", "steps", "windows"]
-    read = read_parameters([Kind], ["place=x", "steps=3", "windows=1,2"])
-    assert checked(Kind, {"kind": "one", **read}).windows == (1, 2)
-    with pytest.raises(InputError, match="greater than or equal to 1"):
-        read_parameters([Kind], ["steps=0"])
+    shown = {*capsys.readouterr().out.splitlines()}
+    assert {f"  {it.label}" for it in parameters_of([context])} | {"  ranking.window"} <= shown
 
 
 def test_an_experiment_lists_and_reads_what_its_file_sets(fairqr: Callable[..., Any]) -> None:

@@ -183,18 +183,14 @@ def test_an_audit_of_a_log_says_who_was_seen_by_whom_asked(
         log.write('\n{"index": "it", "que')
     found = audited(fairqr, "--from-log", "log", "-o", "out")
     shares = {it["group"]: it["exposure"]["value"] for it in found["groups"]}
-    assert shares["female"] == pytest.approx(0.01)
-    assert shares["other"] == 0  # who is never found is not forgotten
+    assert shares == {"female": pytest.approx(0.01), "male": pytest.approx(0.99), "other": 0}
     assert (found["queries"]["asked"], found["queries"]["weight"]) == (18, 900)
     assert found["spec"]["k"] == 2  # as many as searches asked for
     assert found["spec"]["target"] == "uniform:1 gender=female:0.5,male:0.5,other:0"
     assert "damaged, and left out: 1." in found["warned"]
-    (relevance,) = (it for it in found["lists"]["both"] if it["name"] == "relevance")
-    assert (relevance["engine"]["value"], relevance["fair"]["value"]) == (1.0, 0.9)
     assert found["lists"]["arms"] == []
     report = Path("out/report.md").read_text()
     assert re.search(r"\| relevance \| 100.0% .*\| 90.0% .*\| −10.0%", report)
-    assert "Fair lists in place of the engine's: " in report
     assert fairqr("audit", "verify", "out").code == 0
     again = audited(fairqr, "--from-log", "log", "-o", "out")  # as it was made
     assert {**again, "warned": ""} == {**found, "warned": ""}
@@ -220,8 +216,6 @@ def test_two_arms_stand_beside_each_other(
     assert women["change"]["value"] == pytest.approx(0.445)
     low, high = women["change"]["interval"]
     assert 0.2 < low < 0.445 < high < 0.7
-    told = "The queries that were shown fair lists, beside the others"
-    assert told in Path("out/report.md").read_text()
 
 
 def test_an_audit_says_which_log_and_index_it_needs(
@@ -235,7 +229,6 @@ def test_an_audit_says_which_log_and_index_it_needs(
     asking = ("audit", "--from-log", "log", "-o", "out")
     assert "name one by --corpus" in fairqr(*asking).complaint()
     assert "no such searches" in fairqr(*asking, "--corpus", "a").complaint()
-    assert "no such searches" in fairqr("audit", "--from-log", ".", "-o", "out").complaint()
     assert "brings its queries and weights" in fairqr(*asking, "--queries", "log").complaint()
     os.rename("log", "of-one")
     found = audited(fairqr, *asking[1:], "--from-log", "of-one", "--corpus", "other")

@@ -54,7 +54,6 @@ def test_a_source_is_checked_and_registered(fairqr: Fairqr, tmp_path: Path) -> N
     stdout, _ = fairqr("attach", "exported.source.yaml")
     assert stdout.startswith("exported: run at ")
     assert "gender, from sex: 3 of 4 documents have a group (75.0%)" in stdout
-    assert ["X", "1", "belongs", "to", "no", "group"] in map(str.split, stdout.splitlines())
     assert stdout.endswith("exported: attached; search it with --corpus exported\n")
     file = tmp_path / "exported.source.yaml"
     assert Catalog().sources() == {"exported": file}
@@ -65,27 +64,25 @@ def test_a_source_is_checked_and_registered(fairqr: Fairqr, tmp_path: Path) -> N
     assert fairqr("source", "remove", "exported")[0] == "exported: no longer attached\n"
     assert file.exists()
     assert "exported" in fairqr("source", "remove", "exported", code=2)[1]
-    assert "exported" in fairqr("source", "check", "exported", code=2)[1]
 
 
 def test_an_embedded_source_is_indexed_and_checked(fairqr: Fairqr) -> None:
     report = json.loads(fairqr("source", "check", "embedded.source.yaml", "--json")[0])
-    assert report["documents"] == 4
-    assert report["attributes"][0]["labelled"] == 3
-    assert report["sample_query"] == "Ada"
+    assert (report["documents"], report["attributes"][0]["labelled"]) == (4, 3)
     assert report["sample"][0]["groups"] == {"gender": {"female": 1.0}}
     assert Catalog().sources() == {}
 
 
 def test_what_is_wrong_registers_nothing(fairqr: Fairqr) -> None:
     Path("exported.run").unlink()
-    assert "exported.run" in fairqr("attach", "exported.source.yaml", code=2)[1]
-    assert "none.source.yaml" in fairqr("attach", "none.source.yaml", code=2)[1]
-    assert "needs a source file; name one" in fairqr("attach", code=2)[1]
-    assert "--draft needs the index" in fairqr("attach", "--draft", code=2)[1]
-    draft = ("attach", "exported.source.yaml", "--draft", "--index", "x")
-    assert "FILE cannot be combined with --draft" in fairqr(*draft, code=2)[1]
-    assert "need --draft" in fairqr("attach", "x.yaml", "--url", "http://x", code=2)[1]
+    for arguments, sentence in (
+        (["exported.source.yaml"], "exported.run"),
+        ([], "needs a source file; name one"),
+        (["--draft"], "--draft needs the index"),
+        (["x.yaml", "--draft", "--index", "x"], "FILE cannot be combined with --draft"),
+        (["x.yaml", "--url", "http://x"], "need --draft"),
+    ):
+        assert sentence in fairqr("attach", *arguments, code=2)[1]
     assert Catalog().sources() == {}
 
 
@@ -124,8 +121,5 @@ def test_a_source_whose_file_is_gone_is_listed_with_the_reason(fairqr: Fairqr) -
     fairqr("attach", "exported.source.yaml")
     Path("exported.source.yaml").unlink()
     assert "exported.source.yaml" in fairqr("source", "list")[0]
-    (row,) = json.loads(fairqr("source", "list", "--json")[0])["sources"]
-    assert row["engine"] is None
-    assert "exported.source.yaml" in row["error"]
     said = fairqr("source", "check", "exported", code=2)[1]
     assert "fairqr source remove exported" in said

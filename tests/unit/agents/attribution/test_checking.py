@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import shutil
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from fairqr.agents.attribution.checking import (
     unchecked_warning,
 )
 from fairqr.agents.attribution.opening import open_attributor
-from tests.unit.agents.attribution.tiny_nli import LABELS, relabelled
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -99,7 +97,6 @@ async def test_what_a_check_finds(pairs: list[LabelledPair], finding: str, said:
 
 async def test_a_check_is_remembered_by_the_full_name(clean_environment: Path) -> None:
     """The last one counts; another name is another attributor."""
-    assert known_checks() == []
     first, second = await checked(*RIGHT * 40), await checked(*WRONG * 40)
     remember(first)
     remember(second)
@@ -115,10 +112,8 @@ async def test_a_check_is_remembered_by_the_full_name(clean_environment: Path) -
 
 async def test_what_to_warn_of() -> None:
     """One never checked, and one that was found no judge; none that was found good."""
-    warning = unchecked_warning(Saying())
-    assert warning is not None
-    assert "was never checked" in warning
-    assert "fairqr attribution check notables --attributor 'saying'" in warning
+    asked = "was never checked .* fairqr attribution check notables --attributor 'saying'"
+    assert re.search(asked, unchecked_warning(Saying()) or "")
     remember(await checked(*RIGHT * 5))
     assert "says nothing yet" in (unchecked_warning(Saying()) or "")
     remember(await checked(*WRONG * 40))
@@ -137,26 +132,6 @@ async def test_a_check_is_of_a_server() -> None:
     renamed = {"attributor": one.name, "identity": identity_of(one)}
     remember(good.model_copy(update=renamed))
     assert unchecked_warning(one) is None
-    warning = unchecked_warning(two) or ""
-    assert "was never checked as it is now" in warning
+    assert "was never checked as it is now" in (unchecked_warning(two) or "")
     remember(good.model_copy(update={**renamed, "identity": identity_of(two)}))
     assert unchecked_warning(one) is unchecked_warning(two) is None
-
-
-async def test_a_check_is_of_weights(tiny_nli: Path, tmp_path: Path) -> None:
-    """A folder whose model was exchanged was not checked, whatever stood there before."""
-    folder = tmp_path / "model"
-    shutil.copytree(tiny_nli, folder)
-    attributor = open_attributor(f"transformers:{folder}")
-    gold = LabelledPair(premise="the gold river", hypothesis="a tree", entailed=True)
-    mud = LabelledPair(premise="the mud road", hypothesis="a tree", entailed=False)
-    remember(await check_attributor(attributor, [gold, mud] * 20, source="here"))
-    assert unchecked_warning(attributor) is None
-    shutil.rmtree(folder)
-    relabelled(tiny_nli, folder, (2, 1, 0), LABELS)
-    del attributor
-    gc.collect()
-    exchanged = open_attributor(f"transformers:{folder}")
-    assert identity_of(exchanged) is None, "its weights are not known before it is started"
-    await exchanged.start()
-    assert "was never checked as it is now" in (unchecked_warning(exchanged) or "")

@@ -46,19 +46,15 @@ def parts(tiny_nli: Path) -> tuple[Any, Any]:
     )
 
 
-def probabilities(model: Any, inputs: Any) -> list[float]:
-    with torch.no_grad():
-        shares = model(**inputs).logits[0].double().softmax(0).tolist()
-    assert isinstance(shares, list)
-    return shares
-
-
 def by_hand(tokenizer: Any, model: Any, pair: Pair) -> tuple[float, bool]:
     """The greatest probability of all windows, one at a time."""
     windows = windows_of(pair, tokenizer, LIMIT)
     assert not isinstance(windows, Entailment)
-    inputs = [{name: torch.tensor([held]) for name, held in it.items()} for it in windows]
-    every = [probabilities(model, it) for it in inputs]
+    every: list[list[float]] = []
+    for window in windows:
+        inputs = {name: torch.tensor([held]) for name, held in window.items()}
+        with torch.no_grad():
+            every.append(model(**inputs).logits[0].double().softmax(0).tolist())
     return max(it[2] for it in every), any(it[2] > max(it[:2]) for it in every)
 
 
@@ -98,17 +94,12 @@ async def test_a_batch_gives_what_each_pair_alone_gives(tiny_nli: Path) -> None:
 
 async def test_nothing_to_judge_is_a_status_of_its_own(tiny_nli: Path) -> None:
     """Empty texts, an answer that fills the model; the other pairs are judged all the same."""
-    pairs = [
-        Pair("the gold river", " …! "),
-        Pair("—", "a tree"),
-        Pair("a river", "house " * 70),
-    ]
+    pairs = [Pair("gold", " …! "), Pair("—", "a tree"), Pair("a river", "house " * 70)]
     *verdicts, good = await attributor(tiny_nli).judge([*pairs, EASY[0]])
     statuses = ["empty_answer", "empty_document", "answer_too_long"]
     assert [verdict.status for verdict in verdicts] == statuses
     assert all(verdict.attributed is None and verdict.message for verdict in verdicts)
-    assert (good.status, "only accepts 48 in all" in verdicts[2].message) == ("ok", True)
-    assert await attributor(tiny_nli).judge([]) == []
+    assert good.status == "ok"
 
 
 @settings(max_examples=50)
@@ -139,27 +130,28 @@ def test_every_token_is_in_a_window_beside_the_whole_answer(
     ("order", "names"),
     [
         ((2, 1, 0), ("entailment", "neutral", "contradiction")),
-        ((1, 2, 0), ("Neutral", "Entailment", "Contradiction")),
         ((0, 2, 1), ("CONTRADICTION", "ENTAILED", "NEUTRAL")),
     ],
 )
 async def test_the_order_of_the_labels_does_not_matter(
     tiny_nli: Path, tmp_path: Path, order: tuple[int, ...], names: tuple[str, ...]
 ) -> None:
-    """It is read from the configuration."""
+    """It is read from the configuration; a check of other weights is not of these."""
     other = relabelled(tiny_nli, tmp_path / "other", order, names)
-    one, two = await attributor(tiny_nli).judge(EASY), await attributor(other).judge(EASY)
+    plain, turned = attributor(tiny_nli), attributor(other)
+    one, two = await plain.judge(EASY), await turned.judge(EASY)
     assert [v.attributed for v in one] == [v.attributed for v in two] == EXPECTED
     assert [v.score for v in one] == pytest.approx([v.score for v in two], abs=1e-6)
+    weights = [it.identity.removeprefix(it.name) for it in (plain, turned)]
+    assert weights[0] != weights[1]
 
 
 async def test_labels_without_names_are_refused(tiny_nli: Path, tmp_path: Path) -> None:
     """A guess would turn verdicts round without anybody seeing it."""
     names = ("LABEL_0", "LABEL_1", "LABEL_2")
     unclear = relabelled(tiny_nli, tmp_path / "unclear", (1, 2, 0), names)
-    with pytest.raises(ModelUnavailableError) as refused:
+    with pytest.raises(ModelUnavailableError, match="0=LABEL_0, 1=LABEL_1, 2=LABEL_2"):
         await attributor(unclear).start()
-    assert "0=LABEL_0, 1=LABEL_1, 2=LABEL_2" in str(refused.value)
 
 
 async def test_what_the_model_does_wrong_is_a_status(tiny_nli: Path, tmp_path: Path) -> None:

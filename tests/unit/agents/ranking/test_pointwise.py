@@ -105,14 +105,11 @@ async def test_a_long_document_is_cut_and_the_end_of_the_prompt_stays(tiny_monot
     ranker, alone = opened("monot5", tiny_monot5, length=10**6), t5_alone(tiny_monot5)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_monot5)
     words = ["river", "stone", "house"] * 200
-    begins = [" ".join(words[:number]) for number in range(60)]
-    fits = [
-        it
-        for it in begins
-        if len(tokenizer(f"Query: fair Document: {it} Relevant:")["input_ids"]) <= LIMIT
-    ]
+    begin = " ".join(words[:60])
+    while len(tokenizer(f"Query: fair Document: {begin} Relevant:")["input_ids"]) > LIMIT:
+        begin = begin.rpartition(" ")[0]
     ranking = await ranker.rank("fair", items([" ".join(words)]))
-    assert ranking.scores == pytest.approx([alone("fair", fits[-1])], abs=1e-4)
+    assert ranking.scores == pytest.approx([alone("fair", begin)], abs=1e-4)
     other = await ranker.rank("fair " * 100, items(["river", "stone"]))
     assert len(set(other.scores or ())) == 2, "the documents are read"
 
@@ -131,9 +128,7 @@ async def test_a_deadline_that_is_over_leaves_the_order(kind: tuple[ItemRanker, 
     ranker, _ = kind
     late = await ranker.rank("fair", items(WORDS), deadline=0)
     assert (late.order, late.failures) == (tuple(range(len(WORDS))), {"timeout": 1})
-    assert late.warnings == (f"No time was left to ask the model {ranker.name}.",)
-    assert late.failed
-    assert late.scores is None
+    assert (late.failed, late.scores) == (True, None)
     assert not (await ranker.rank("fair", items(WORDS), deadline=60)).failed
 
 
@@ -157,7 +152,6 @@ async def test_what_a_user_can_mend_is_one_sentence(tmp_path: Path) -> None:
     for ranker, sentence in (
         (opened("monot5", t5), "has no piece '▁false'"),
         (opened("monobert", bert), "has 3 classes"),
-        (opened("monobert", tmp_path / "none"), "cannot be loaded"),
     ):
         with pytest.raises(ModelUnavailableError, match=sentence):
             await ranker.start()

@@ -25,16 +25,12 @@ def test_every_order_is_read_as_it_was_written(
 @pytest.mark.parametrize(
     "reply",
     [
-        "[3] [1] [2]",
         "[ 3 ] > [01] > [2] > [",
         "```json\n[3, 1, 2]\n```",
         "Here is the list of all passages that you asked me for:\n\n**[3] > [1] > [2]**",
         "[3] > [1] > [2]\n\nI put [3] first since it speaks of the query, which [1] does not.",
-        "1. [3]\n2. [1]\n3. [2]",
         "[3] The one about rivers\n[1] Something else in 1970\n[2] The rest, see [3]",
-        "[3] Rivers > [1] Lakes > [2] Seas",
         "First I thought of [1] > [2] > [3].\nBut in the end: [3] > [1] > [2]",
-        "Ranking: 3, 1, 2",
     ],
 )
 def test_forms_of_one_and_the_same_order(reply: str) -> None:
@@ -69,12 +65,10 @@ def test_repairs_agree_with_the_plain_rule(numbers: list[int], n: int, lead_in: 
     [
         (" \n\t ", 5, "empty"),
         ("I'm sorry, but I can't help with that.", 5, "refused"),
-        ("As an AI, I have no opinion of people.", 5, "refused"),
         ("Passages 1, 2 and 3 are about people who lived in 1900, 1901.", 20, "parse_error"),
         ("[1] Marie Curie\n[2] Frida Kahlo who painted herself", 20, "parse_error"),
         ("[3] > [3] > [3]", 5, "parse_error"),
         ("3 1 2", 3, "parse_error"),
-        ("3.1 > 2.4", 4, "parse_error"),
         ("word " * 100_000 + "[3] > [1] > [2]", 3, "parse_error"),
     ],
 )
@@ -95,12 +89,10 @@ def test_a_label_is_a_preference(before: str, label: str) -> None:
     ("reply", "read"),
     [
         ("The more relevant passage is B.", "second"),
-        ("A is more relevant", "first"),
         ("A\n\nIt tells of physics, and B does not.", "first"),
         ("They differ in detail.\nAnswer: B", "second"),
         ("A\nB", "parse_error"),
         ("I'm sorry, but I can't compare people.", "refused"),
-        ("I\u2019m sorry.", "refused"),
         ("Passage A is about a woman and passage B is about a man.", "parse_error"),
         (" \n\t", "empty"),
         ("AB", "parse_error"),

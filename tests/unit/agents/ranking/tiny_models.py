@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairqr.agents.models.replies import Question
-from fairqr.prompts.template import PromptTemplate
+from tests.unit.prompts.templates import a_prompt
 
 TEXT = (
     "a fair ranking of papers gives each of equal merit the same exposure and users read the first "
@@ -32,21 +32,13 @@ MESSAGES = [
 
 
 def question(query: str = "a fair ranking", *, max_tokens: int = 8, **options: Any) -> Question:
-    prompt = PromptTemplate.model_validate(
-        {
-            "id": "pairwise",
-            "version": "test",
-            "description": "Of this test.",
-            "messages": (MESSAGES[0], {"role": "user", "content": "query: {query}"}),
-            "input_variables": ("query",),
-            "defaults": {"temperature": 0, "max_tokens": max_tokens},
-            "sha256": "test",
-        }
-    )
+    messages = [MESSAGES[0], {"role": "user", "content": "query: {query}"}]
+    defaults = {"temperature": 0, "max_tokens": max_tokens}
+    prompt = a_prompt("", "query", messages=messages, defaults=defaults)
     return Question(prompt, {"query": query}, **options)
 
 
-def tiny_llama(words: int = 20, width: int = 16, heads: int = 2) -> Any:
+def tiny_llama(words: int = 20, width: int = 16, heads: int = 2, **more: Any) -> Any:
     """Return a Llama of two layers, always with the same weights."""
     import torch
     import transformers
@@ -57,23 +49,21 @@ def tiny_llama(words: int = 20, width: int = 16, heads: int = 2) -> Any:
         intermediate_size=2 * width,
         num_hidden_layers=2,
         num_attention_heads=heads,
-        max_position_embeddings=32,
+        **{"max_position_embeddings": 32} | more,
     )
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return transformers.LlamaForCausalLM(config).eval()
 
 
-def save_causal(folder: Path, *, template: str | None = CHAT, context: int = CONTEXT) -> Path:
+def save_causal(folder: Path, *, context: int = CONTEXT) -> Path:
     """Save a Llama of two layers with a byte-level tokenizer.
 
     Args:
         folder: Where.
-        template: Its chat template.
         context: How many tokens it reads and writes.
     """
     import tokenizers
-    import torch
     import transformers
 
     pieces = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -94,24 +84,11 @@ def save_causal(folder: Path, *, template: str | None = CHAT, context: int = CON
         pad_token="<|im_end|>",
         additional_special_tokens=["<|im_start|>"],
     )
-    tokenizer.chat_template = template
+    tokenizer.chat_template = CHAT
     tokenizer.save_pretrained(folder)
-    with torch.random.fork_rng():
-        torch.manual_seed(5)
-        config = transformers.LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=context,
-            initializer_range=0.6,
-            bos_token_id=0,
-            eos_token_id=2,
-            tie_word_embeddings=False,
-        )
-        transformers.LlamaForCausalLM(config).eval().save_pretrained(folder)
+    more = {"initializer_range": 0.6, "bos_token_id": 0, "eos_token_id": 2}
+    llama = tiny_llama(len(tokenizer), 32, 4, max_position_embeddings=context, **more)
+    llama.save_pretrained(folder)
     return folder
 
 

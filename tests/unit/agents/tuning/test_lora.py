@@ -65,16 +65,12 @@ def test_the_loss_falls_with_the_rate_and_nothing_global_is_drawn_from(
     torch.manual_seed(11)
     _, steps = run(tmp_path)
     assert torch.equal(torch.rand(3), expected)
-    assert [step[0] for step in steps] == list(range(1, 13))
     assert steps[-1][1] < steps[0][1] - 0.1
     assert [step[2] for step in steps] == pytest.approx([0.02 * n / 12 for n in range(12, 0, -1)])
-    constant = LoraOptions(learning_rate=0.4, schedule="constant")
-    _, steps = run(tmp_path / "constant", constant, stop_after=3)
-    assert [step[2] for step in steps] == [0.4] * 3
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("stop_after", [1, 4, 6, 11])
+@pytest.mark.parametrize("stop_after", [1, 6])
 def test_resuming_ends_with_the_weights_of_an_uninterrupted_training(
     tmp_path: Path, stop_after: int
 ) -> None:
@@ -107,20 +103,18 @@ def test_only_the_attention_is_trained_and_the_base_comes_back_as_it_was(tmp_pat
     model = tiny_llama()
     model.is_quantized = True  # as transformers calls what it read from a GGUF file
     before = {name: it.clone() for name, it in model.state_dict().items()}
-    weights, _ = run(tmp_path, LoraOptions(learning_rate=0.05), stop_after=3, model=model)
+    constant = LoraOptions(learning_rate=0.05, schedule="constant")
+    weights, steps = run(tmp_path, constant, stop_after=3, model=model)
+    assert [step[2] for step in steps] == [0.05] * 3
     assert {name.split(".")[-4] for name in weights} == {"q_proj", "k_proj", "v_proj", "o_proj"}
-    assert {min(it.shape) for it in weights.values()} == {1}
     assert list(model.state_dict()) == list(before)
     assert all(torch.equal(it, before[name]) for name, it in model.state_dict().items())
 
 
 def test_what_cannot_be_trained_is_said(tmp_path: Path) -> None:
     """A module that the model lacks, with some that it has; and a loss that is no number."""
-    for module in ("c_attn", "norm", "lm_head"):
-        with pytest.raises(
-            InputError, match=f"no layer '{module}' to adapt; modules may be .*q_proj"
-        ):
-            run(tmp_path, LoraOptions(modules=("q_proj", module)))
+    with pytest.raises(InputError, match=r"no layer 'norm' to adapt; modules may be .*q_proj"):
+        run(tmp_path, LoraOptions(modules=("q_proj", "norm")))
     model = tiny_llama()
     with torch.no_grad():
         model.model.embed_tokens.weight[3] = float("nan")
