@@ -1,9 +1,9 @@
-"""``fairqr answer``: what it refuses before anything is spent, and what it draws."""
+"""What ``fairqr answer`` draws."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from fairqr.graph.answer.context import AnswerContext
 from tests.golden import record
 from tests.unit.cli.test_output import USAGE
 
-Fairqr = Callable[..., Any]
 GOLDEN = json.loads(Path(record.__file__).with_name("answers.json").read_text("utf-8"))["one"]
 HOSTILE = "\x1b[2J[red]Ma\rrie\u202e[/red]"
 
@@ -25,23 +24,6 @@ HOSTILE = "\x1b[2J[red]Ma\rrie\u202e[/red]"
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--samples", "0"], "'answer.samples' is wrong"),
-        (["--set", "answer.hypothesis=It is so."], "write {answer} in it once"),
-        (["--model", "feedback"], "'feedback' names no provider"),
-        (["--model", "seq2seq:x", "--method", "fairqr"], "refines with a chat model"),
-        (["--model", "openai:fake", "--attributor", "oracle"], "There is no attributor 'oracle'"),
-    ],
-)
-def test_what_is_wrong_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, fairqr: Fairqr, arguments: list[str], words: str
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
-    assert words in fairqr("answer", "who?", *arguments).complaint()
 
 
 def result(samples: int = 1, title: str = "Marie Curie", **changes: Any) -> AnswerResult:

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from fairqr.base.errors import ConfigError
 from fairqr.base.settings import SETTINGS
-from fairqr.graph.service.configuration import service_settings, setting_names
+from fairqr.graph.service.configuration import setting_names
 
 Show = Callable[..., Any]
 SECRETS = ("hidden1", "hidden2", "hidden3", "hidden4", "hidden5", "hidden6", "hidden7", "hidden8")
@@ -104,13 +103,6 @@ def test_a_variable_that_is_none_is_warned_of(show: Show, monkeypatch: pytest.Mo
     assert odd.isprintable()
     assert "secret" not in odd + misspelt
     assert misspelt in show().stderr
-
-
-def test_a_misspelt_limit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever misspells a limit thinks that it holds."""
-    monkeypatch.setenv("FAIRQR_SERVICE_LIMITS_LIFE", "1")
-    with pytest.raises(ConfigError, match=r"^FAIRQR_SERVICE_LIMITS_LIFE: .* no such setting"):
-        service_settings()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have other rights")

@@ -56,26 +56,16 @@ def test_a_collection_is_imported_listed_and_described(run: Run) -> None:
     assert [it["kind"] for it in json.loads(run("list", "--json"))] == ["built in", "jsonl"]
 
 
-def test_a_collection_that_lost_a_file_is_listed_with_what_it_lacks(run: Run) -> None:
+def test_a_collection_that_lost_a_file_is_listed_with_what_it_lacks(
+    run: Run, fairqr: Callable[..., Any]
+) -> None:
+    said = fairqr("dataset", "import", "jsonl", "qrels.txt", "--name", "b").complaint()
+    assert "have no schema and no topics" in said
     run(*MINE)
     Path("data/collections/mine/qrels.txt").unlink()
     assert words(run("list"))[2] == ["mine", "jsonl", "2", "it", "lacks", "qrels.txt"]
     Path("data/collections/mine/collection.yaml").write_text("[")
     assert "is not valid YAML" in " ".join(run("list").split())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("info", "nothing"), "There is no collection 'nothing'; there are notables"),
-        (("import", "nothing", "a", "--name", "b"), "There is no loader 'nothing'; there are"),
-        (("import", "jsonl", "qrels.txt", "--name", "b"), "have no schema and no topics"),
-    ],
-)
-def test_mistakes_are_one_sentence(
-    fairqr: Callable[..., Any], arguments: tuple[str, ...], words: str
-) -> None:
-    assert words in fairqr("dataset", *arguments).complaint()
 
 
 def test_the_help_names_all_loaders(run: Run) -> None:

@@ -74,10 +74,24 @@ def test_each_method_is_explained_in_one_line_without_an_index(
         (["search"], "Missing argument 'QUERY'; see 'fairqr search --help'."),
         (["search", "x", "-k", "many"], "'k' is wrong: Input should be a valid integer"),
         (["search", "x", "--nonsense"], "No such option: --nonsense"),
+        (["answer", "x", "--samples", "0"], "'answer.samples' is wrong"),
+        (["answer", "x", "--set", "answer.hypothesis=It is."], "write {answer} in it once"),
+        (["answer", "x", "--model", "feedback"], "'feedback' names no provider"),
+        (["answer", "x", "--model", "seq2seq:x", "--method", "fairqr"], "with a chat model"),
+        (["answer", "x", "--model", "openai:x", "--attributor", "y"], "no attributor 'y'"),
+        (["keys", "revoke", "0123"], "There is no access key '0123'; see 'fairqr keys list'."),
+        (["keys", "create", "a", "--scope", "all"], "There is no scope 'all'"),
+        (["keys", "create", "a\nb"], "one line of 1 to 100 characters"),
+        (["keys", "list", "--database", "mysql://a:s3cret@b"], "write sqlite:///path"),
+        (["dataset", "info", "x"], "There is no collection 'x'; there are notables"),
+        (["dataset", "import", "x", "a", "--name", "b"], "There is no loader 'x'; there are"),
     ],
 )
-def test_wrong_arguments_are_one_line(fairqr: Fairqr, arguments: list[str], words: str) -> None:
-    """Like every error: one sentence on stderr, and exit code 2."""
+def test_wrong_arguments_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, fairqr: Fairqr, arguments: list[str], words: str
+) -> None:
+    """Like every error: one sentence on stderr, and exit code 2, before anything is spent."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     assert words in fairqr(*arguments).complaint()
 
 

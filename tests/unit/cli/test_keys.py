@@ -43,18 +43,3 @@ def test_scripts_get_the_key_alone_or_an_object(fairqr: Fairqr) -> None:
     revoked = fairqr("keys", "revoke", made["id"])
     assert revoked.stdout == f"The key {made['id']} of b is revoked.\n"
     assert fairqr("keys", "list").stdout.splitlines()[2].split()[3].startswith("20")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["revoke", "0123"], "There is no access key '0123'; see 'fairqr keys list'."),
-        (["create", "a", "--scope", "all"], "There is no scope 'all'"),
-        (["create", "a\nb"], "one line of 1 to 100 characters"),
-        (["list", "--database", "mysql://a:s3cret@b"], "write sqlite:///path"),
-    ],
-)
-def test_what_is_wrong_is_said_in_a_sentence(
-    fairqr: Fairqr, arguments: list[str], said: str
-) -> None:
-    assert said in fairqr("keys", *arguments).complaint()
