@@ -1,8 +1,8 @@
-"""Records what searches, answers and probes give, for tests/unit/graph/test_golden_results.py.
+"""Records what searches and answers give, for tests/unit/graph/test_golden_results.py.
 
 Run it from the root of a checkout whose results are known to be right:
 ``python -m tests.golden.record searches > tests/golden/searches.json``, and likewise for the
-answers and the probes.
+answers.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 from fairqr.agents.generators import GenerationRequest
-from fairqr.agents.models.replies import Question, Reply
+from fairqr.agents.models.replies import Reply
 from fairqr.agents.refiner import Refinement, RefinementRequest
 
 WORDS: dict[str, list[tuple[str, ...]]] = {
@@ -66,15 +66,6 @@ ANSWERS = {
 }
 """Questions, answered from rankings that are drawn with the seed 1."""
 
-PROBES: dict[str, dict[str, Any]] = {
-    "continent": {
-        **{"query": "composer", "attribute": "continent", "protected": "not Europe"},
-        **{"k": 20, "depth": 15, "pairs": 4, "seed": 7},
-    },
-    "one-sided": {"query": "pope", "attribute": "gender", "protected": "female", "k": 5},
-}
-"""Probes of a model that prefers what stands first in the alphabet."""
-
 
 class ScriptedRefiner:
     """Proposes the words above, whatever the query."""
@@ -108,33 +99,6 @@ class EchoingGenerator:
         return Reply("ok", {"text": f"It is {request.sources[0]['title']}."})
 
 
-class AlphabeticalModel:
-    """Prefers the text that stands first in the alphabet."""
-
-    name = "alphabetical"
-    gives_probabilities = True
-
-    async def start(self, wanted: Any = "object") -> None:
-        """Nothing is missing."""
-
-    async def write(
-        self, question: Question, deadline: float | None = None, on_token: Any = None
-    ) -> Reply:
-        """Order passages."""
-        lines = question.values["passages"].splitlines()
-        texts = [line.partition("] ")[2] for line in lines]
-        order = sorted(range(len(texts)), key=lambda at: (texts[at], at))
-        return Reply("ok", {"text": " > ".join(f"[{at + 1}]" for at in order)})
-
-    async def weigh(
-        self, question: Question, labels: Sequence[str] = (), deadline: float | None = None
-    ) -> Reply:
-        """Choose one of two."""
-        first = question.values["first"] <= question.values["second"]
-        shares = (0.75, 0.25) if first else (0.25, 0.75)
-        return Reply("ok", {"probabilities": dict(zip(labels, shares, strict=True)), "mass": 0.9})
-
-
 def rounded(value: Any) -> Any:
     """Round numbers to eight digits, which other builds of numpy share."""
     if isinstance(value, float):
@@ -153,11 +117,6 @@ def shortened(result: dict[str, Any]) -> dict[str, Any]:
         assert holder.pop("gaps") is None
         holder["ranking"] = [[it["id"], it["score"], it["groups"]] for it in holder["ranking"]]
     return rounded(result)  # type: ignore[no-any-return]
-
-
-def kept(result: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what takes time."""
-    return rounded({key: value for key, value in result.items() if key != "usage"})  # type: ignore[no-any-return]
 
 
 async def searches(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
@@ -185,19 +144,10 @@ async def answers(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]
         question = context.pop("query")
         async with FairSearch.open("notables", ScriptedRefiner(), **given) as search:
             answer = await search.answer(question, seed=1, **context)
-            yield name, kept(answer.model_dump(mode="json"))
+            yield name, rounded(answer.model_dump(mode="json", exclude={"usage"}))
 
 
-async def probes(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-    """Yield what each probe finds."""
-    from fairqr import FairSearch
-
-    for name in names:
-        async with FairSearch.open("notables", AlphabeticalModel(), retriever="bm25") as search:
-            yield name, kept((await search.probe(**PROBES[name])).model_dump(mode="json"))
-
-
-KINDS = {"searches": (CASES, searches), "answers": (ANSWERS, answers), "probes": (PROBES, probes)}
+KINDS = {"searches": (CASES, searches), "answers": (ANSWERS, answers)}
 
 
 async def main() -> None:

@@ -33,9 +33,9 @@ from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.base.errors import InputError, ModelError
 from fairqr.graph.search.rounds import shown
 from fairqr.retrieval.engines.engine import SearchEngine
-from tests.golden.record import AlphabeticalModel
 from tests.integration.model_server import write_people
 from tests.patience import PATIENCE
+from tests.unit.agents.ranking.fakes import Planted
 from tests.unit.graph.corpora import KnownRefiner
 
 QUERY: Any = {"query": "physicist"}
@@ -223,10 +223,10 @@ async def test_a_model_that_was_given_is_asked_again_by_itself_alone(engine: Sea
     assert "failed with RuntimeError; call the chat model itself to see why." in warning
 
 
-async def test_a_model_that_was_given_keeps_its_temperature_and_callbacks(
+async def test_a_model_that_was_given_keeps_its_temperature_and_callbacks_and_judges(
     engine: SearchEngine,
 ) -> None:
-    """The result says its temperature, and None if it does not say; its span says no other."""
+    """The result says its temperature, and None if it does not say."""
 
     class Counting(BaseCallbackHandler):
         ended = 0
@@ -241,35 +241,19 @@ async def test_a_model_that_was_given_keeps_its_temperature_and_callbacks(
     context = AnswerContext(k=4, seed=1, answer={"temperature": 0.9})
     for own in (0.2, None):
         model = Tempered(messages=replies("Marie."), temperature=own, callbacks=[handler])
-        found = await result_of(build_answer_graph(engine, model, context=context), "answer")
+        judge = saying('{"entailed": true}')
+        graph = build_answer_graph(engine, model, context=context, attributor=judge)
+        found = await result_of(graph, "answer")
         assert (found["temperature"], found["answers"][0]["text"]) == (own, "Marie.")
+        assert found["attributor"].startswith("llm:")
+        assert found["answers"][0]["used"] == [True] * 4
     assert handler.ended == 2
-
-
-async def test_a_chat_model_of_langchain_judges_answers(engine: SearchEngine) -> None:
-    judge = saying('{"entailed": true}')
-    found = await result_of(
-        build_answer_graph(engine, saying("Marie."), context=ANSWER, attributor=judge), "answer"
-    )
-    assert found["attributor"].startswith("llm:")
-    assert found["answers"][0]["used"] == [True] * 4
-
-
-def test_code_that_is_not_asynchronous_runs_the_graphs_too(engine: SearchEngine) -> None:
-    search = build_search_graph(engine, KnownRefiner(), context=CONTEXT)
-    found = search.invoke(QUERY)
-    again = asyncio.run(search.ainvoke(QUERY))
-    del found["result"]["usage"], again["result"]["usage"]
-    assert found == again
-    names = [name for step in search.stream(QUERY) for name in step]
-    assert names[:2] == ["begin", "measure"]
 
 
 async def test_a_refiner_that_fails_ends_the_round_and_the_search_goes_on(
     engine: SearchEngine,
 ) -> None:
-    """The list that needs no model is shown, nobody is left asking, what was paid is counted."""
-    ended: list[str] = []
+    """The list that needs no model is shown, and what was paid is counted."""
     answered = asyncio.Event()
 
     async def fail(request: RefinementRequest) -> Refinement:
@@ -277,24 +261,15 @@ async def test_a_refiner_that_fails_ends_the_round_and_the_search_goes_on(
             await answered.wait()
             raise RuntimeError("no such\ngroup")
         answered.set()
-        if request.query == "physicist":
-            return Refinement("ok", keywords=("laboratory",), usage=Usage(1, prompt_tokens=7))
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ended.append(request.group)
-        raise AssertionError
+        return Refinement("ok", keywords=("laboratory",), usage=Usage(1, prompt_tokens=7))
 
-    graph = build_search_graph(engine, KnownRefiner(fail), context=CONTEXT)
-    result, other = [(await graph.ainvoke({"query": it}))["result"] for it in ("physicist", "man")]
+    result = await result_of(build_search_graph(engine, KnownRefiner(fail), context=CONTEXT))
     assert (result["usage"]["model_calls"], result["usage"]["prompt_tokens"]) == (1, 7)
     never = CONTEXT.model_copy(update={"ask": "never"})
     alone = await result_of(build_search_graph(engine), context=never)
     assert result["ranking"] == alone["ranking"]
-    for each in (result, other):
-        assert each["stop_reason"] == "model_failed"
-        assert each["warnings"] == ["The refiner known failed: no such group"]
-    assert ended == ["male"]
+    assert result["stop_reason"] == "model_failed"
+    assert result["warnings"] == ["The refiner known failed: no such group"]
 
 
 async def test_a_refiner_that_ignores_its_deadline_is_cancelled_and_the_best_so_far_is_shown(
@@ -354,6 +329,11 @@ async def test_a_refiner_may_ask_a_person(engine: SearchEngine) -> None:
     assert "words for" in waiting["__interrupt__"][0].value
     found = await graph.ainvoke(Command(resume="laboratory"), THREAD)
     assert found["result"]["iterations"][1]["refinements"][0]["keywords"] == ["laboratory"]
+    search = FairSearch(engine, KnownRefiner(ask))
+    with pytest.raises(InputError, match="use build_search_graph with a checkpointer"):
+        await search.search("physicist", context)
+    with pytest.raises(InputError, match="was interrupted"):
+        assert [event async for event in search.stream("physicist", context)]
 
 
 async def test_blocking_code_inside_a_run_is_refused_where_it_would_wait_for_ever(
@@ -399,19 +379,17 @@ async def test_a_graph_refuses_what_is_no_part_of_it(engine: SearchEngine) -> No
     model = saying("Marie.")
     retried = model.with_retry()
     builds: list[tuple[Any, Any, str]] = [
+        (build_search_graph, {"engine": "notables"}, "open engine, not str"),
         (build_search_graph, {"model": retried}, "The model must be .* not RunnableRetry"),
         (build_search_graph, {"context": {"k": 5}}, r"must be a fairqr\.Context, not dict"),
         (build_answer_graph, {"generator": retried}, "generator must be .* not RunnableRetry"),
         (build_probe_graph, {"context": CONTEXT}, r"a fairqr\.ProbeContext, not Context"),
+        # So it reaches the judge, which asks no more at once.
+        (build_answer_graph, {"attributor": "llm", "concurrency": 0}, "at least 1, not 0"),
     ]
     for build, given, sentence in builds:
         with pytest.raises(InputError, match=sentence):
-            build(engine, **{"model": model, **given})
-    # So it reaches the judge, which asks no more at once.
-    with pytest.raises(InputError, match="concurrency must be at least 1, not 0"):
-        build_answer_graph(engine, AlphabeticalModel(), attributor="llm", concurrency=0)
-    with pytest.raises(InputError, match=r"open engine, not str; fairqr\.open_engine opens one"):
-        build_search_graph("notables")  # type: ignore[arg-type]
+            build(**{"engine": engine, "model": model, **given})
 
 
 GRAPHS: dict[str, tuple[Any, Any, Any]] = {
@@ -423,7 +401,7 @@ GRAPHS: dict[str, tuple[Any, Any, Any]] = {
     ),
     "probe": (
         build_probe_graph,
-        AlphabeticalModel(),
+        Planted(),
         ProbeContext.of(k=20, attribute="gender", protected="female"),
     ),
 }
@@ -436,10 +414,10 @@ async def test_a_thread_holds_no_text_of_documents_stays_small_and_forgets_its_l
     build, model, context = GRAPHS[kind]
     saver = InMemorySaver()
     graph = build(engine, model, context=context, checkpointer=saver)
-    first, _, again = [
-        (await graph.ainvoke({"query": query}, THREAD))[kind]
-        for query in ("physicist", "laboratory", "physicist")
-    ]
+    first = (await graph.ainvoke(QUERY, THREAD))[kind]
+    await graph.ainvoke({"query": "laboratory"}, THREAD)
+    # Code that is not asynchronous runs the graph, too.
+    again = (await asyncio.to_thread(graph.invoke, QUERY, THREAD))[kind]
     assert {**first, "usage": None} == {**again, "usage": None}
     state = json.dumps((await graph.aget_state(THREAD)).values)
     everything = [*saver.storage.values(), *saver.writes.values(), *saver.blobs.values()]

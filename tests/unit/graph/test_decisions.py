@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -66,10 +65,8 @@ def judged(*objectives: Reached) -> list[Round]:
         ([0.5, 0.6], {"patience": 2}, None),
         ([0.5, 0.6, 0.55], {"patience": 2}, "no_improvement"),
         ([0.5, 0.4, 0.3], {"max_iterations": 2}, "max_iterations"),
-        ([0.5], {"max_iterations": 0}, "max_iterations"),
         ([None, None], {}, "no_improvement"),
         ([None, 0.5], {}, None),
-        ([0.5, None], {}, "no_improvement"),
         ([0.0], {"threshold": 0.0}, "converged"),
     ],
 )
@@ -91,7 +88,6 @@ class TestStopOfTheDefaultMethod:
         [
             ([0.4, 0.5], {}, None),
             ([0.5, 0.4], {"ask": "always"}, "no_improvement"),
-            ([0.5, 0.4], {"ask": "always", "patience": 2}, None),
             ([0.5, 0.4, 0.45], {"ask": "always", "patience": 2}, "no_improvement"),
             ([0.5, 0.4, 0.6], {"ask": "always", "patience": 2}, None),
             ([0.4, 0.5, 0.6], {"ask": "always", "max_iterations": 2}, "max_iterations"),
@@ -170,18 +166,14 @@ def test_whom_the_loop_helps() -> None:
     [
         ({"method": "best"}, "'method'.*'fairqr', 'fair-qr'"),
         ({"depth": 5, "k": 10}, "depth is 5, but k is 10"),
-        ({"discount": "log3"}, "log3"),
         ({"fairness_weight": float("inf")}, "'fairness_weight'"),
-        ({"budget": {"seconds": 0}}, r"budget\.seconds"),
         ({"target": "uniform:2"}, "sum to 1"),
         ({"target": {"shares": {"gender": {"female": -1, "male": 2}}}}, "target"),
-        ({"target": {"parts": {"popularity": 1}}}, "target"),
         ({"target": "relevance:0.5,population:0.5"}, "'relevance' is only available in evalu"),
         ({"ranking": {"window": 10}}, "names? a ranker|none does here"),
         ({"method": "listwise", "ranking": {"window": 1}}, "'ranking.window' is wrong"),
         ({"method": "listwise", "ranking": {"window": 5, "step": 5}}, "step is 5"),
         ({"method": "listwise", "ranking": {"windows": 5}}, "'ranking.windows' is wrong"),
-        ({"method": "listwise", "ranking": {"by": "bubble"}}, "'ranking.by'"),
         ({"alpha": float("nan")}, "'answer.alpha' is wrong"),
     ],
 )
@@ -205,16 +197,10 @@ def test_a_context_wins_over_its_method_and_survives_copies_checkpoints_and_pick
     changed = context.model_copy(update={"method": "plain", "depth": 30, "final_step": "none"})
     assert (changed.strategy.depth, changed.strategy.final_step) == (30, "none")
     assert (changed.strategy.refines, changed.rounds) == (False, 0)
-    allowed = [("fairqr.graph.search.context", "Context")]
-    serde = JsonPlusSerializer(allowed_msgpack_modules=allowed)
-    for back in (
-        serde.loads_typed(serde.dumps_typed(context)),
-        pickle.loads(pickle.dumps(context)),
-        copy.deepcopy(context),
-        Context.model_validate(context.model_dump()),
-    ):
-        assert back == context
-        assert back.strategy == context.strategy
+    serde = JsonPlusSerializer(allowed_msgpack_modules=[("fairqr.graph.search.context", "Context")])
+    copies = [serde.loads_typed(serde.dumps_typed(context)), pickle.loads(pickle.dumps(context))]
+    for back in (*copies, Context.model_validate(context.model_dump())):
+        assert (back, back.strategy) == (context, context.strategy)
         assert back.model_copy(update={"rerank": "none"}).strategy.rerank == "none"
 
 

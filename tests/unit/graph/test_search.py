@@ -21,11 +21,7 @@ from fairqr.retrieval.fairness.exposure import exposure
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.documents import Document
 from tests.unit.engines import WatchedEngine, hits_of, ranked, remove
-from tests.unit.graph.corpora import (
-    AlteredEngine,
-    KnownRefiner,
-    indexed,
-)
+from tests.unit.graph.corpora import AlteredEngine, KnownRefiner, indexed
 
 FEMALE = {"female": ["scholar"], "male": ["filler"]}
 POPULATION = {"target": "population:1", "ask": "always"}
@@ -151,15 +147,13 @@ async def test_no_model_is_needed_to_rerank_alone(engine: SearchEngine) -> None:
     result = await searched(engine, max_iterations=0, ask="always")
     assert result.stop_reason == "max_iterations"
     assert result.model is None
-    assert result.divergence < result.baseline.divergence
     graph = build_search_graph(engine)
     with pytest.raises(ModelUnavailableError, match="ask to never"):
         await graph.ainvoke({"query": "science"}, context=Context(ask="always"))
 
 
 async def test_a_list_without_any_label_has_no_divergence_and_says_so(engine: SearchEngine) -> None:
-    options = {"k": 3, "target": "population:1", "max_iterations": 0}
-    result = await searched(engine, query="other", **options)
+    result = await searched(engine, query="other", k=3, target="population:1", max_iterations=0)
     assert result.baseline.divergence is None
     assert result.unknown == {"gender": 1.0}
     assert "100%" in result.warnings[0]
@@ -172,9 +166,7 @@ async def test_a_graph_refuses_a_wrong_context_and_no_query_in_a_sentence(
     graph: Any = build_search_graph(engine)
     for given, context, sentence in (
         ({"query": "physicist"}, {"kk": 5}, r"^There is no parameter 'kk'; did you mean 'k'\?$"),
-        ({"query": "physicist"}, {"target": "magic:1"}, "^The target has no part 'magic'.*$"),
         ({"query": "physicist"}, {"target": "gender=woman:1"}, "woman"),
-        ({"query": "physicist"}, {"target": "age=x:1"}, "age"),
         ({"query": None}, {}, "query is empty"),
         ({"query": "x" * 5001}, {}, "5,?000"),
     ):
@@ -222,11 +214,9 @@ async def test_what_an_engine_cannot_read_again_stays_in_the_result(engine: Sear
 
     forgetful = Forgetful(engine, without=["read_by_id"])
     result = await searched(forgetful)
-    assert [d.rank for d in result.ranking] == list(range(1, 11))
-    assert [d.rank for d in result.baseline.ranking] == list(range(1, 11))
-    untitled = [d for d in result.ranking if not d.title]
-    assert untitled
-    assert all(d.groups["gender"] for d in untitled)
+    for ranking in (result.ranking, result.baseline.ranking):
+        assert [d.rank for d in ranking] == list(range(1, 11))
+    assert any(not d.title and d.groups["gender"] for d in result.ranking)
     assert "The titles of 3 documents could not be read again." in result.warnings
 
 
@@ -272,14 +262,18 @@ async def test_a_query_refined_toward_a_group_speaks_for_that_group_alone(
 async def test_methods_that_do_not_refine_ask_no_model_and_rank_as_they_do(
     engine: SearchEngine,
 ) -> None:
+    """By one search."""
     refiner = KnownRefiner(FEMALE)
     papers = await searched(engine, refiner, method="fair-qr", threshold=99)
     assert (papers.stop_reason, papers.model) == ("converged", None)
     plain = await searched(engine, refiner, method="plain")
     assert (plain.stop_reason, plain.model) == ("not_refining", None)
     assert plain.ranking == plain.baseline.ranking
-    for method in ("mmr", "xquad", "pm2", "fa-ir"):
-        result = await searched(engine, refiner, method=method)
+    for method in ("plain", "mmr", "xquad", "pm2", "fa-ir"):
+        watched = WatchedEngine(engine)
+        result = await searched(watched, refiner, method=method)
+        reads = 2 if method == "mmr" else 1  # which compares texts
+        assert (watched.round_trips, len(watched.reads)) == (1, reads)
         assert (result.method, result.retriever) == (method, "bm25")
         assert {d.id for d in result.baseline.ranking} == {d.id for d in plain.ranking}
         assert len(result.ranking) == 10
@@ -297,10 +291,8 @@ async def test_methods_that_do_not_refine_ask_no_model_and_rank_as_they_do(
 async def test_a_target_without_a_population_is_what_the_query_retrieves_and_says_so(
     tmp_path: Path,
 ) -> None:
-    documents = [
-        {"id": str(n), "text": "science", "g": "female" if n % 4 else "male"} for n in range(8)
-    ]
-    schema = "attributes: {gender: {field: g, groups: [female, male]}}"
+    documents = [{"id": str(n), "text": "science", "g": "fm"[n % 4 == 0]} for n in range(8)]
+    schema = "attributes: {gender: {field: g, groups: {female: [f], male: [m]}}}"
     engine = await indexed(tmp_path, documents, schema)
     result = await FairSearch(engine).search("science", k=4, max_iterations=0)
     await engine.aclose()
@@ -319,19 +311,18 @@ async def words(request: RefinementRequest) -> list[str]:
     return ["scholar", "filler"] if "female" in request.group else ["filler"]
 
 
-ASKED: dict[str, Any] = {"target": "population:1", "k": 10, "patience": 2}
+ASKED: dict[str, Any] = {**POPULATION, "patience": 2}
 
 
 @pytest.mark.parametrize(
     "context",
     [
-        {"attribute": "gender"},
+        {},
         {"attribute": BOTH},
         {"attribute": BOTH, "intersect": True, "fairness_weight": 0.1},
         {"attribute": BOTH, "evidence": False},
         {"attribute": BOTH, "groups": "lacking", "rerank": "original_query"},
-        {"attribute": "gender", "method": "fair-qr"},
-        {"attribute": "gender", "method": "fair-qr", "pool": "union", "depth": 50},
+        {"method": "fair-qr"},
     ],
     ids=str,
 )
@@ -339,9 +330,7 @@ async def test_a_round_costs_two_round_trips_at_most_and_the_result_one_for_text
     engine: SearchEngine, context: dict[str, Any]
 ) -> None:
     watched = WatchedEngine(engine)
-    result = await FairSearch(watched, KnownRefiner(words)).search(
-        "science", **{"ask": "always", **ASKED, **context}
-    )
+    result = await searched(watched, KnownRefiner(words), **ASKED, **context)
     assert len(result.iterations) >= 2
     # A round whose keywords come to nothing ends before it searches, and is not measured.
     begun = len(result.iterations) + bool(result.unused_refinements)
@@ -349,23 +338,10 @@ async def test_a_round_costs_two_round_trips_at_most_and_the_result_one_for_text
     assert len(watched.reads) == 1
 
 
-@pytest.mark.parametrize("method", ["plain", "fa-ir"])
-async def test_a_method_that_does_not_refine_searches_once(
-    engine: SearchEngine, method: str
-) -> None:
-    watched = WatchedEngine(engine)
-    await FairSearch(watched, KnownRefiner(words)).search(
-        "science", attribute="gender", method=method
-    )
-    assert (watched.round_trips, len(watched.reads)) == (1, 1)
-
-
 async def test_an_engine_that_only_searches_is_searched_fairly(engine: SearchEngine) -> None:
     """Keywords are held against the texts that were found, and it is asked nothing it cannot do."""
     watched = WatchedEngine(engine, without=NOTHING)
-    result = await FairSearch(watched, KnownRefiner(words)).search(
-        "science", attribute="gender", **ASKED, ask="always"
-    )
+    result = await searched(watched, KnownRefiner(words), **ASKED)
     assert any("scholar" in query for query in result.iterations[1].queries)
     assert result.divergence < result.baseline.divergence
     assert watched.counts == 0
@@ -374,7 +350,6 @@ async def test_an_engine_that_only_searches_is_searched_fairly(engine: SearchEng
 @pytest.mark.parametrize(
     ("context", "model", "sentence"),
     [
-        ({"rerank": "original_query"}, None, "'original_query' needs an engine that can score"),
         ({"method": "fair-qr"}, None, "'original_query' needs an engine that can score"),
         ({"target": "corpus:1"}, None, "cannot have the part 'corpus'"),
         ({}, "feedback", "'feedback' needs an engine that can count the documents that match"),
@@ -396,6 +371,5 @@ async def test_warnings_of_an_engine_reach_the_result_once(engine: SearchEngine)
     """Such as that a part of an index did not answer."""
 
     partial = AlteredEngine(engine, lambda hits: {"warnings": ("1 of 5 shards failed.",)})
-    asked: Any = {"attribute": "gender", "k": 10, "max_iterations": 1, "ask": "always"}
-    result = await FairSearch(partial, KnownRefiner(words)).search("science", **asked)
+    result = await searched(partial, max_iterations=1, ask="always")
     assert result.warnings.count("1 of 5 shards failed.") == 1

@@ -72,9 +72,8 @@ def test_a_default_above_a_cap_is_lowered_and_what_is_asked_for_is_refused(offer
     for asked in ({"k": 6}, {"max_iterations": 3}, {"depth": 51}, {"budget": {"tokens": 101}}):
         with pytest.raises(errors.CapError, match="at most"):
             check(offers, "search", caps, **asked)
-    for name in ("rrf_k", "max_groups", "patience"):
-        with pytest.raises(errors.InputError, match=name):
-            check(offers, "search", **{name: 10**30})
+    with pytest.raises(errors.InputError, match="patience"):
+        check(offers, "search", patience=10**30)
     with pytest.raises(errors.CapError) as caught:
         check(offers, "answer", caps, samples=4)
     assert (caught.value.cap, caught.value.limit) == ("samples", 3)
@@ -112,7 +111,7 @@ def test_weights_and_judges_that_are_offered_may_be_named(tmp_path: Path) -> Non
     models = {"openai:x": ModelEntry(), "monot5:castorini/*": ModelEntry()}
     offers = make_offers(tmp_path, models=models, attributors=["overlap", "llm*"])
     check(offers, "search", method="monot5", ranking={"weights": "castorini/monot5-base"})
-    for judge in ("overlap?threshold=0.5", "none", "llm:openai:x"):
+    for judge in ("overlap?threshold=0.5", "llm:openai:x"):
         assert check(offers, "answer", attributor=judge).body["attributor"] == judge
 
 
@@ -145,6 +144,5 @@ def test_sources_are_offered_by_name_and_never_by_path(tmp_path: Path) -> None:
     with pytest.raises(errors.ConfigError, match="Two sources"):
         make_offers(tmp_path, sources=(file, file))
     file.write_text(file.read_text().replace("name: web", "name: notables"))
-    taken = r"'notables' is the name of a built-in corpus; give the source .*yaml another one"
-    with pytest.raises(errors.InputError, match=taken):
+    with pytest.raises(errors.InputError, match="'notables' is the name of a built-in corpus"):
         make_offers(tmp_path, sources=(file,))

@@ -33,11 +33,6 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return named
 
 
-def test_nothing_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAIRQR_SERVICE_PORT", "")
-    assert service_settings(host=None, caps=None) == ServiceSettings()
-
-
 def test_arguments_win_over_variables_over_the_file(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,20 +115,12 @@ def test_a_key_of_the_file_never_goes_to_the_server_of_an_argument(file: Path) -
 
 
 def test_the_file_takes_the_texts_that_variables_take(
-    file: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path,
 ) -> None:
     file.write_text("[service]\nmodels = 'a:b, feedback'\nsources = 'one.yaml, two.yaml'\n")
     settings = service_settings()
     assert settings.models == {"a:b": ModelEntry(), "feedback": ModelEntry()}
     assert settings.sources == (file.parent / "one.yaml", file.parent / "two.yaml")
-    monkeypatch.setenv("FAIRQR_SERVICE_MODELS", "c")
-    monkeypatch.setenv("FAIRQR_SERVICE_LIMITS_RATE", "5 per 2 hours; 100/day")
-    assert [*service_settings().models] == ["c"]
-
-
-def test_an_empty_text_names_no_sources(file: Path) -> None:
-    file.write_text("[service]\nsources = ''\n")
-    assert service_settings().sources == ()
 
 
 def test_only_variables_of_settings_have_an_effect(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,23 +128,20 @@ def test_only_variables_of_settings_have_an_effect(monkeypatch: pytest.MonkeyPat
     for name in ("MODELS_KEY", "CORPORA_X", "CAPS", "port"):
         monkeypatch.setenv(f"FAIRQR_SERVICE_{name}", "7")
     monkeypatch.setenv("fairqr_service_port", "7")
-    assert service_settings() == ServiceSettings(port=8080)
+    monkeypatch.setenv("FAIRQR_SERVICE_PORT", "")
+    assert service_settings(host=None, caps=None) == ServiceSettings(port=8080)
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         ("port = 'x'", "service.port is wrong: Input should be a valid integer"),
-        ("port = 65536", "service.port is wrong"),
-        ("caps.k = 0", "service.caps.k is wrong"),
         ("caps.kk = 1", "service.caps.kk is wrong: there is no such setting"),
-        ("grace = nan", "service.grace is wrong"),
         ("sources = [3]", r"service\.sources\.0 is wrong"),
         ("models = ['a']", "service.models is wrong"),
         ("limits.rate = '0/minute'", "write a number and a time, such as 600/minute"),
         ("models.a.api_key_env = 'sk-hidden'", "write the name of a variable that is set"),
         ("models.a.base_url = 'sk-hidden'", "base_url is wrong: write it like http"),
-        ("models.a.api_key = ['sk-hidden']", "api_key is wrong"),
     ],
 )
 def test_what_is_wrong_in_the_file_is_told_without_secrets(
@@ -174,6 +158,9 @@ def test_what_is_wrong_in_a_variable_or_an_argument(monkeypatch: pytest.MonkeyPa
     for given in ({"port": -1}, {"nope": 1}, {"caps": {"k": 0}}):
         with pytest.raises(ConfigError, match=r"^service\..* is wrong"):
             service_settings(**given)
-    monkeypatch.setenv("FAIRQR_SERVICE_CAPS_K", "0")
-    with pytest.raises(ConfigError, match=r"^FAIRQR_SERVICE_CAPS_K: service\..* is wrong"):
-        service_settings()
+    # Whoever misspells a limit thinks that it holds.
+    for variable, wrong in (("CAPS_K", "is wrong"), ("LIMITS_LIFE", "no such setting")):
+        with monkeypatch.context() as patch:
+            patch.setenv(f"FAIRQR_SERVICE_{variable}", "0")
+            with pytest.raises(ConfigError, match=f"^FAIRQR_SERVICE_{variable}: .*{wrong}"):
+                service_settings()

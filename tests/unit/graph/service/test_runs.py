@@ -6,8 +6,7 @@ import asyncio
 import logging
 import os
 import threading
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from fairqr.base import errors
 from fairqr.graph.service.configuration import Caps, Limits, ServiceSettings
 from fairqr.graph.service.records import Event, Run
 from fairqr.graph.service.runs.doing import DurableRun, EphemeralRun, Observer, done
-from fairqr.graph.service.runs.manager import EphemeralRuns, Runs
+from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import RunEvent, Step
 from tests.integration.stores import begun, over
@@ -29,7 +28,10 @@ KEY = "k"
 RESULT = {"ranking": ["d1"]}
 
 WHOLE = [(1, "run"), (2, "step"), (0, "token"), (3, "step"), (4, "end")]
-"""The shape of the events of :class:`Steps`."""
+"""The shape of the events of :class:`Script`."""
+
+# Pieces of text reach those only who are there when they are written.
+ALL = [it for it in WHOLE if it[0]]
 
 
 class Told(Observer):
@@ -48,14 +50,19 @@ class Told(Observer):
         self.said.append(run.status)
 
 
-class Steps:
-    """What is done in each run: a step, a wait for ``go``, and the last step."""
+class Script:
+    """What is done in each run: a step, a wait for ``go``, and the last step.
+
+    Attributes:
+        attempts: The number of each attempt at a durable run.
+    """
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
         self.begun = asyncio.Event()
         self.closed = 0
         self.fails: BaseException | None = None
+        self.attempts: list[int] = []
 
     async def of(self, id_: str) -> AsyncGenerator[RunEvent, None]:
         try:
@@ -69,26 +76,6 @@ class Steps:
         finally:
             self.closed += 1
 
-
-def shape(events: list[Event]) -> list[tuple[int, str]]:
-    return [(event.number, event.name) for event in events]
-
-
-def numbered(events: list[Event]) -> list[tuple[int, str]]:
-    """All but pieces of text, which reach those only who are there when they are written."""
-    return [it for it in shape(events) if it[0]]
-
-
-ALL = [it for it in WHOLE if it[0]]
-
-
-class Script(Steps):
-    """Steps of durable runs; ``attempts`` notes the number of each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attempts: list[int] = []
-
     async def __call__(self, run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
         self.attempts.append(run.attempts)
         async with aclosing(self.of(run.id)) as steps:
@@ -97,10 +84,19 @@ class Script(Steps):
                 yield step
 
 
-async def ended(durable: DurableRun, event: RunEvent, key: str = "") -> None:
-    """Tell of a step, as the nodes of a graph do; its name is its key where it has no other."""
+def shape(events: list[Event]) -> list[tuple[int, str]]:
+    return [(event.number, event.name) for event in events]
+
+
+def numbered(events: list[Event]) -> list[tuple[int, str]]:
+    """All but pieces of text."""
+    return [it for it in shape(events) if it[0]]
+
+
+async def ended(durable: DurableRun, event: RunEvent) -> None:
+    """Tell of a step, as the nodes of a graph do; its name is its key."""
     if isinstance(event, Step):
-        durable.ended(key or event.name, event.name, event.update)
+        durable.ended(event.name, event.name, event.update)
         await durable.flush()
 
 
@@ -127,28 +123,25 @@ async def running(
         await runs.drain(0)
 
 
-async def submitted(runs: Runs, *, key: str = KEY) -> Run:
-    return await runs.submit("search", {"query": "q"}, key=key, query="q")
+async def submitted(runs: Runs) -> Run:
+    return await runs.submit("search", {"query": "q"}, key=KEY, query="q")
 
 
-async def within(seconds: float, condition: Callable[[], Awaitable[bool]]) -> None:
-    end = time.monotonic() + seconds
-    while not await condition():
-        assert time.monotonic() < end
-        await asyncio.sleep(0.01)
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.01)
 
 
-async def written(store: Store, run: Run, number: int) -> None:
-    """Wait until so many events of a run are stored."""
-
-    async def there() -> bool:
-        return len(await store.events(run.id)) == number
-
-    await within(PATIENCE, there)
+async def first_step(store: Store, run: Run) -> None:
+    """Wait until the first step of a run is stored."""
+    async with asyncio.timeout(PATIENCE):
+        while len(await store.events(run.id)) < 2:
+            await asyncio.sleep(0.01)
 
 
-async def ephemeral(runs: Runs, of: Any, key: str = KEY) -> EphemeralRun:
-    return await runs.begin("search", "q", of, key=key, carrier={})
+async def ephemeral(runs: Runs, of: Any) -> EphemeralRun:
+    return await runs.begin("search", "q", of, key=KEY, carrier={})
 
 
 async def end(run: EphemeralRun) -> Run:
@@ -227,26 +220,6 @@ async def test_a_run_is_told_the_same_to_all_and_from_any_event_on(
         assert script.attempts == [1]
 
 
-async def test_a_reader_that_is_slower_than_memory_is_long_gets_a_kept_run_whole(
-    store: Store,
-) -> None:
-    async def long(run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
-        for number in range(150):
-            for _ in range(20):
-                yield AIMessageChunk("piece")
-            step = Step("measure", {"result": RESULT})
-            await ended(durable, step, f"{number}")
-            yield step
-
-    async with running(store, long) as runs:
-        run = await submitted(runs)
-        events = runs.events(run, KEY)
-        first = await anext(events)
-        await over(runs, store, run)
-        numbers = [first.number] + [event.number async for event in events if event.number]
-        assert numbers == list(range(1, 153))
-
-
 @pytest.mark.parametrize("here", [True, False])
 async def test_what_runs_is_cancelled_from_wherever_that_is_asked(
     store: Store, script: Script, told: Told, here: bool
@@ -314,39 +287,25 @@ async def test_a_result_that_cannot_be_stored_fails_the_run(store: Store) -> Non
         assert (await store.run(run.id, KEY)).problem == final.problem
 
 
-@KINDS
-async def test_what_runs_may_end_and_nothing_more_begins(
-    store: Store, script: Script, kind: str
+async def test_nothing_more_begins_and_what_does_not_end_is_resumed_elsewhere(
+    store: Store, script: Script
 ) -> None:
     async with running(store, script, concurrency=1) as runs:
-        _, reading = await read(kind, runs, script.of)
-        waiting = asyncio.create_task(ephemeral(runs, script.of))
-        await script.begun.wait()
-        draining = asyncio.create_task(runs.drain(20))
-        with pytest.raises(errors.BusyError):  # at once, not when a slot is free
-            await asyncio.wait_for(waiting, PATIENCE)
-        assert not runs.accepting
-        with pytest.raises(errors.BusyError) as refused:
-            await read(kind, runs, script.of)
-        assert refused.value.retry_after > 0
-        assert not draining.done()
-        script.go.set()
-        assert numbered(await reading) == ALL
-        await asyncio.wait_for(draining, PATIENCE)
-
-
-async def test_what_does_not_end_is_resumed_elsewhere(store: Store, script: Script) -> None:
-    async with running(store, script, concurrency=1) as runs:
         run = await submitted(runs)
-        await written(store, run, 2)
+        await first_step(store, run)
         waits = await submitted(runs)
         readers = {
             it.id: asyncio.create_task(collected(runs.events(it, KEY))) for it in (run, waits)
         }
-        await asyncio.sleep(0)
-        began = time.monotonic()
-        await runs.drain(0.2)
-        assert time.monotonic() - began < 30
+        waiting = asyncio.create_task(ephemeral(runs, script.of))
+        await until(lambda: len(runs.waiting) == 1)
+        draining = asyncio.create_task(runs.drain(0.2))
+        with pytest.raises(errors.BusyError):  # at once, not when a slot is free
+            await asyncio.wait_for(waiting, PATIENCE)
+        with pytest.raises(errors.BusyError) as refused:
+            await submitted(runs)
+        assert refused.value.retry_after > 0
+        await asyncio.wait_for(draining, PATIENCE)
         # Their clients come back, and find them elsewhere.
         assert shape(await readers[run.id]) == WHOLE[:2]
         assert shape(await readers[waits.id]) == []
@@ -387,41 +346,24 @@ async def test_it_ends_in_time_whatever_a_run_does(store: Store, kind: str) -> N
     await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
 
 
-async def test_an_attempt_that_is_not_the_last_is_stopped_and_told_no_more(
+async def test_a_run_that_another_process_took_over_is_told_to_its_end_and_stopped_here(
     store: Store, script: Script, told: Told
 ) -> None:
-    """Its reader goes on with what the next one does."""
+    """What waits for a model here does not know yet that another process has done its run."""
     async with running(store, script, told) as runs:
         run = await submitted(runs)
         reader = asyncio.create_task(collected(runs.events(run, KEY)))
-        await written(store, run, 2)
-        another = await begun(store, run.id)
-        script.go.set()
-
-        async def stopped() -> bool:
-            return script.closed == 1
-
-        await within(PATIENCE, stopped)
-        assert await store.add(another, [Event(number=3, name="step", data={"step": "rerank"})], {})
-        assert await store.finish(done(another, RESULT))
-        assert numbered(await asyncio.wait_for(reader, PATIENCE)) == ALL
-    assert told.said == ["accepted", "begun"]
-
-
-async def test_a_run_that_ended_elsewhere_is_told_while_an_older_attempt_waits_here(
-    store: Store, script: Script, told: Told
-) -> None:
-    """It waits for a model, and does not know yet that another process has done its run."""
-    async with running(store, script, told) as runs:
-        run = await submitted(runs)
-        await written(store, run, 2)
+        await first_step(store, run)
         another = await begun(store, run.id)
         assert await store.add(another, [Event(number=3, name="step", data={"step": "rerank"})], {})
         assert await store.finish(done(another, RESULT))
-        over_now = await store.run(run.id, KEY)
-        assert not over_now.live
-        follower = collected(runs.events(over_now, KEY))
+        follower = collected(runs.events(await store.run(run.id, KEY), KEY))
         assert numbered(await asyncio.wait_for(follower, PATIENCE)) == ALL
+        assert script.closed == 0
+        script.go.set()
+        assert numbered(await asyncio.wait_for(reader, PATIENCE)) == ALL
+        await until(lambda: script.closed == 1)
+    assert told.said == ["accepted", "begun"]
 
 
 async def test_a_run_that_ends_five_processes_fails_for_good(store: Store, script: Script) -> None:
@@ -442,11 +384,7 @@ async def test_a_second_process_on_the_same_file_is_refused(store: Store, script
         second, threads = Runs(store, script, ServiceSettings(), Told()), threading.active_count()
         with pytest.raises(errors.ConfigError, match=r"Another process serves the runs in .*sql"):
             await second.start()
-
-        async def closed() -> bool:
-            return threading.active_count() <= threads
-
-        await within(PATIENCE, closed)
+        await until(lambda: threading.active_count() <= threads)
     async with running(store, script):  # once the first has ended
         pass
 
@@ -462,75 +400,63 @@ async def test_traces_are_kept_for_as_long_as_runs(
     for file in (old, own):
         os.utime(file, (1, 1))
     async with running(store, script, traces=traces, retention=60):
-
-        async def gone() -> bool:
-            return not old.exists()
-
-        await within(PATIENCE, gone)
+        await until(lambda: not old.exists())
     assert new.exists()
     assert own.exists()
 
 
-class World(Steps):
-    """Ephemeral runs of these steps, without a store."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__()
-        self.told = Told()
-        self.runs = EphemeralRuns(ServiceSettings(**settings), self.told)
-
-    async def begin(self, key: str = KEY) -> EphemeralRun:
-        return await self.runs.begin("search", "q", self.of, key=key, carrier={})
-
-
-async def test_a_client_that_goes_while_it_waits_leaves_no_run() -> None:
-    world = World(concurrency=1, limits=Limits(live=2))
-    first = await world.begin()
-    waiting = asyncio.create_task(world.begin())
-    await asyncio.sleep(0)
-    assert len(world.runs.waiting) == 1
-    waiting.cancel()
-    await asyncio.wait({waiting})
-    world.go.set()
-    await end(first)
-    assert (await end(await world.begin())).status == "done"
-    assert world.told.said.count("accepted") == 2
+async def test_a_client_that_goes_while_it_waits_leaves_no_run(
+    store: Store, script: Script, told: Told
+) -> None:
+    async with running(store, script, told, concurrency=1, limits=Limits(live=2)) as runs:
+        first = await ephemeral(runs, script.of)
+        waiting = asyncio.create_task(ephemeral(runs, script.of))
+        await until(lambda: len(runs.waiting) == 1)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        script.go.set()
+        await end(first)
+        assert (await end(await ephemeral(runs, script.of))).status == "done"
+    assert told.said.count("accepted") == 2
 
 
-async def test_who_asks_first_is_served_first() -> None:
-    world = World(concurrency=1)
-    world.go.set()
-    first = await world.begin()
+async def test_who_asks_first_is_served_first_and_nobody_waits_longer_than_they_may(
+    store: Store, script: Script
+) -> None:
     order: list[int] = []
 
     async def one_more(number: int) -> None:
-        run = await world.begin()
+        run = await ephemeral(runs, script.of)
         order.append(number)
         await end(run)
 
-    await asyncio.gather(end(first), *map(one_more, range(5)))
+    async with running(store, script, concurrency=1) as runs:
+        first = await ephemeral(runs, script.of)
+        script.go.set()
+        await asyncio.gather(end(first), *map(one_more, range(5)))
     assert order == [0, 1, 2, 3, 4]
+    script.go.clear()
+    async with running(store, script, concurrency=1, limits=Limits(wait=0.05)) as runs:
+        first = await ephemeral(runs, script.of)
+        with pytest.raises(errors.BusyError) as refused:
+            await ephemeral(runs, script.of)
+        assert refused.value.retry_after > 0
+        assert not runs.waiting
+        script.go.set()
+        await end(first)
+        assert (await end(await ephemeral(runs, script.of))).status == "done"
 
 
-async def test_a_run_waits_no_longer_than_it_may() -> None:
-    world = World(concurrency=1, limits=Limits(wait=0.05))
-    first = await world.begin()
-    with pytest.raises(errors.BusyError) as refused:
-        await world.begin()
-    assert refused.value.retry_after > 0
-    assert not world.runs.waiting
-    world.go.set()
-    await end(first)
-    assert (await end(await world.begin())).status == "done"
-
-
-async def test_the_runs_of_a_revoked_key_end() -> None:
-    world = World()
-    mine, others = await world.begin("mine"), await world.begin("others")
-    await world.begun.wait()
-    world.runs.stop_runs_of({"mine"})
-    final = await end(mine)
-    assert final.problem is not None
-    assert (final.status, final.problem["type"]) == ("failed", "urn:fairqr:error:access")
-    world.go.set()
-    assert (await end(others)).status == "done"
+async def test_the_runs_of_a_revoked_key_end(store: Store, script: Script) -> None:
+    async with running(store, script) as runs:
+        mine, others = [
+            await runs.begin("search", "q", script.of, key=key, carrier={})
+            for key in ("mine", "others")
+        ]
+        await script.begun.wait()
+        runs.stop_runs_of({"mine"})
+        final = await end(mine)
+        assert final.problem is not None
+        assert (final.status, final.problem["type"]) == ("failed", "urn:fairqr:error:access")
+        script.go.set()
+        assert (await end(others)).status == "done"
