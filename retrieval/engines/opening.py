@@ -126,7 +126,7 @@ async def with_retriever(
     asked = Retriever.of(retriever)
     if asked.encoder is None:
         return engine
-    from fairqr.retrieval.engines.hybrid.embedded import HybridEngine, VectorEngine, encoder_names
+    from fairqr.retrieval.engines.hybrid.embedded import HybridEngine, VectorEngine, vectors_path
     from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 
     keeps_order = not isinstance(engine, TantivyEngine)
@@ -137,7 +137,7 @@ async def with_retriever(
             told = announced(progress, f"vectors of {engine.name}")
             if asked.kind == "dense":
                 return await VectorEngine.open(engine, asked.encoder, told)
-            if asked.encoder.name in await asyncio.to_thread(encoder_names, engine.folder):
+            if vectors_path(engine.folder, asked.encoder.name).exists():
                 return await HybridEngine.open(engine, asked.encoder, told)
         told = announced(progress, f"texts of {engine.name}")
         return await EncodedPoolEngine.open(engine, asked.encoder, told, keeps_order=keeps_order)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
@@ -13,10 +11,10 @@ from typing import NamedTuple, Self
 
 import numpy as np
 from filelock import AsyncFileLock
-from pydantic import BaseModel, ValidationError
+from numpy.typing import NDArray
 
 from fairqr.base.errors import IndexUnavailableError, InputError
-from fairqr.base.files import write_beside
+from fairqr.base.files import open_beside
 from fairqr.retrieval.encoders.encoder import (
     Encoder,
     EncoderMark,
@@ -44,104 +42,66 @@ from fairqr.retrieval.fairness.relevance import (
 from fairqr.retrieval.sources.documents import ProgressFunction
 
 DOCUMENTS_AT_ONCE = 256
-"""How many documents get their rows at a time."""
+"""How many documents are encoded at a time."""
 
 CANDIDATES = 1000
 """How many documents words find for hybrid retrieval: what a TREC run has for each topic."""
 
-VECTORS, DATA, MANIFEST = "dense", "vectors", "manifest.json"
+Float16Array = NDArray[np.float16]
 
 
-class _Manifest(BaseModel):
-    mark: EncoderMark
-    rows: int
+class VectorFile(NamedTuple):
+    """The vectors that one encoder made for an index, in half precision.
 
-
-class VectorFolder(NamedTuple):
-    """The folder of the vectors that one encoder made for an index.
+    The row of a document is its number. A row is zeros if its document has no words, or was deleted
+    before it was encoded.
 
     Attributes:
-        folder: The folder.
+        path: The file; it exists once all documents are encoded.
         mark: Identifies the encoder.
     """
 
-    folder: Path
+    path: Path
     mark: EncoderMark
 
-    def rows(self) -> int:
-        """Return how many rows are complete; a missing or damaged folder has none.
+    def read(self) -> Float16Array:
+        """Return the vectors, shape (N, d); a missing or damaged file has none.
 
         Raises:
             InputError: Another encoder of the same name made them.
         """
-        manifest, data = _manifest_in(self.folder), self.folder / DATA
-        if manifest is None or not data.exists():
-            return 0
-        if not self.mark.fits(manifest.mark):
+        try:
+            with self.path.open("rb") as stream:
+                probe, vectors = np.load(stream), np.load(stream)
+        except (OSError, ValueError, EOFError):
+            return np.zeros((0, self.mark.dimensions), dtype=np.float16)
+        made_by = EncoderMark(self.mark.name, vectors.shape[1], tuple(probe.tolist()))
+        if not self.mark.fits(made_by):
             raise InputError(
-                f"The vectors '{self.mark.name}' in {self.folder} were made by another model of "
-                f"that name, with {manifest.mark.dimensions} dimensions; give your encoder another "
+                f"The vectors '{self.mark.name}' in {self.path.parent} were made by another model "
+                f"of that name, with {made_by.dimensions} dimensions; give your encoder another "
                 "name, or delete that folder."
             )
-        return manifest.rows if data.stat().st_size >= self._bytes(manifest.rows) else 0
+        return np.asarray(vectors)
 
-    def load(self) -> Float32Array:
-        """Return the vectors in memory, shape (N, d).
-
-        Each row has length 1, or is zeros if its document has no words, or was deleted before it
-        was encoded.
-
-        Raises:
-            InputError: Another encoder of the same name made them.
-        """
-        if not (rows := self.rows()):
-            return np.zeros((0, self.mark.dimensions), dtype=np.float32)
-        stored = np.fromfile(self.folder / DATA, "<f2", rows * self.mark.dimensions)
-        vectors = stored.reshape(rows, -1).astype(np.float32)
-        # Rounding to half precision has changed the lengths.
-        lengths = np.sqrt(np.vecdot(vectors, vectors))[:, None]
-        np.divide(vectors, lengths, out=vectors, where=lengths > 0)
-        return vectors
-
-    def append(self, rows: int, numbers: Sequence[int], vectors: Float32Array) -> int:
-        """Write vectors after the existing rows; only one process may write at a time.
-
-        Args:
-            rows: How many rows there are; see :meth:`rows`.
-            numbers: The numbers of the documents, ascending; all beyond the existing rows. Skipped
-                numbers get rows of zeros.
-            vectors: The vectors of the documents, shape (len(numbers), d).
-
-        Returns:
-            How many rows there are now.
-        """
-        total = numbers[-1] + 1
-        new = np.zeros((total - rows, self.mark.dimensions), dtype="<f2")
-        new[np.asarray(numbers) - rows] = vectors
-        with (self.folder / DATA).open("r+b" if rows else "wb") as stream:
-            # What an interrupted write left behind is written over, or does not count.
-            stream.seek(self._bytes(rows))
-            stream.write(new.tobytes())
-            stream.flush()
-            os.fsync(stream.fileno())
-        manifest = _Manifest(mark=self.mark, rows=total)
-        write_beside(self.folder / MANIFEST, manifest.model_dump_json())
-        return total
-
-    def _bytes(self, rows: int) -> int:
-        return 2 * self.mark.dimensions * rows
+    def write(self, vectors: Float16Array) -> None:
+        """Replace the vectors."""
+        with open_beside(self.path) as stream:
+            np.save(stream, np.array(self.mark.probe))
+            np.save(stream, vectors)
 
 
-def _manifest_in(folder: Path) -> _Manifest | None:
-    with contextlib.suppress(OSError, ValidationError):
-        return _Manifest.model_validate_json((folder / MANIFEST).read_bytes())
-    return None
+def vectors_path(index: Path, encoder: str) -> Path:
+    """Return the path of the vectors that an encoder made, or would make, for an index."""
+    return index / "dense" / key_of(encoder) / "vectors"
 
 
-def encoder_names(folder: Path) -> list[str]:
-    """Return the names of the encoders with vectors in the folder of an index."""
-    found = map(_manifest_in, sorted((folder / VECTORS).glob("*")))
-    return [manifest.mark.name for manifest in found if manifest]
+def unit_vectors(stored: Float16Array) -> Float32Array:
+    """Return vectors of length 1 or 0: rounding to half precision has changed the lengths."""
+    vectors = stored.astype(np.float32)
+    lengths = np.sqrt(np.vecdot(vectors, vectors))[:, None]
+    np.divide(vectors, lengths, out=vectors, where=lengths > 0)
+    return vectors
 
 
 def cosines(vectors: Float32Array, query: Float32Array) -> Float32Array:
@@ -189,7 +149,7 @@ class VectorEngine(EngineOverWords):
         super().__init__(lexical)
         self.retriever, self._texts = f"{self.kind}:{texts.mark.name}", texts
         self._encoded: Snapshot | None = None
-        self._folder = VectorFolder(lexical.folder / VECTORS / key_of(texts.mark.name), texts.mark)
+        self._file = VectorFile(vectors_path(lexical.folder, texts.mark.name), texts.mark)
         self._vectors = np.zeros((0, texts.dimensions), dtype=np.float32)
 
     @classmethod
@@ -237,36 +197,45 @@ class VectorEngine(EngineOverWords):
 
         Waits if another process is doing so.
         """
-        documents = await asyncio.to_thread(lambda: len(now.live))
         try:
+            stored = await asyncio.to_thread(self._file.read)
             # With nothing to encode we need neither the lock nor the right to write.
-            if await asyncio.to_thread(self._folder.rows) < documents:
+            if len(stored) < await asyncio.to_thread(lambda: len(now.live)):
                 if not self.lexical.folder.exists():
                     refuse_damaged(self.lexical.folder, "it is gone")  # It must stay deleted.
                 # Not in a thread: many may be waiting, and there are few threads.
-                async with AsyncFileLock(self._folder.folder / "lock", run_in_executor=False):
-                    await self._encode_missing(now, progress)
-            loaded = await asyncio.to_thread(self._folder.load)
+                async with AsyncFileLock(self._file.path.parent / "lock", run_in_executor=False):
+                    stored = await self._encode_missing(now, progress)
+            loaded = await asyncio.to_thread(unit_vectors, stored)
         except OSError as error:
             raise IndexUnavailableError(
-                f"The vectors of the index '{self.name}' cannot be saved in {self._folder.folder} "
-                f"({error.strerror or error}); fix that, or use the retriever bm25."
+                f"The vectors of the index '{self.name}' cannot be saved in "
+                f"{self._file.path.parent} ({error.strerror or error}); fix that, or use the "
+                "retriever bm25."
             ) from None
         # Another search may have loaded more of them meanwhile.
         self._encoded, self._vectors = now, max(self._vectors, loaded, key=len)
 
-    async def _encode_missing(self, now: Snapshot, progress: ProgressFunction | None) -> None:
-        """Encode the documents that have no row; the caller holds the lock."""
-        rows = await asyncio.to_thread(self._folder.rows)
-        total, done = int(now.live[rows:].sum()), 0
-        documents = now.numbered_documents(rows - 1)
+    async def _encode_missing(
+        self, now: Snapshot, progress: ProgressFunction | None
+    ) -> Float16Array:
+        """Encode the documents that have no row, and return all rows; the caller holds the lock.
+
+        If this is interrupted, what was encoded is in the user's cache.
+        """
+        stored = await asyncio.to_thread(self._file.read)
+        total, done = int(now.live[len(stored) :].sum()), 0
+        documents = now.numbered_documents(len(stored) - 1)
+        rows = np.zeros((max(len(now.live), len(stored)), stored.shape[1]), dtype=np.float16)
+        rows[: len(stored)] = stored
         while some := await asyncio.to_thread(lambda: [*islice(documents, DOCUMENTS_AT_ONCE)]):
-            vectors = await self._texts.encode([text_of(document) for _, document in some])
             numbers = [number for number, _ in some]
-            rows = await asyncio.to_thread(self._folder.append, rows, numbers, vectors)
+            rows[numbers] = await self._texts.encode([text_of(document) for _, document in some])
             done += len(some)
             if progress:
                 progress(done, total)
+        await asyncio.to_thread(self._file.write, rows)
+        return rows
 
     # The methods below block and run in threads.
 
