@@ -1,7 +1,7 @@
 """The labels of documents, read from fields of the hits or from files beside the source.
 
-A file is read once. For each file and attribute we keep a SQLite database: the ids with the number
-of their memberships, the distinct memberships, and the check's report.
+A file is read once. For each file and attribute we keep a folder: the hashes of the ids, sorted,
+with the number of their memberships; the distinct memberships; and the check's report.
 """
 
 from __future__ import annotations
@@ -9,60 +9,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import secrets
-import sqlite3
+import shutil
 import threading
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from filelock import FileLock
+from numpy.typing import NDArray
 
 from fairqr.base.errors import SourceError, one_line
 from fairqr.base.settings import data_dir
 from fairqr.retrieval.engines.engine import Memberships
 from fairqr.retrieval.engines.report import AttributeReport, ValueCount
-from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.exposure import FloatArray, distinct_rows
 from fairqr.retrieval.sources.documents import Document, identifier, wrong_line
 from fairqr.retrieval.sources.query_files import named_rows, weight_of
 from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Schema, as_text, validated
 
-FORMAT = 4
+FORMAT = 5
 ROWS_AT_ONCE = 10_000
 MAX_CACHED = 10_000
 MAX_VALUES = 1000
 MAX_GROUPS = 1000
 """If only the file names the groups, more than this means that the wrong column was read."""
-
-MAX_LABELS = 100_000
-"""More distinct labels than this would not fit into memory."""
-
-_TABLES = """
-PRAGMA journal_mode = OFF;
-CREATE TABLE labels (id TEXT PRIMARY KEY, code INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE about (json TEXT);
-CREATE TEMP TABLE file (id TEXT, code INTEGER, weight REAL, line INTEGER);
-BEGIN;
-"""
-# Two codes of one id become NULL, which is refused. Sorted ids are appended, which is faster.
-_ONE_CODE_EACH = """
-INSERT INTO labels
-SELECT id, iif(min(code) = max(code), min(code), NULL) FROM file GROUP BY id ORDER BY id
-"""
-_SEVERAL_CODES = """
-SELECT id, min(line), max(line) FROM file GROUP BY id HAVING min(code) < max(code) LIMIT 1
-"""
-_WEIGHTS = "SELECT id, code, sum(weight) FROM file GROUP BY id, code ORDER BY id"
-# One value, because a row for each id would take a third longer.
-_CODES = """
-SELECT json_group_array(labels.code)
-FROM json_each(?) AS wanted LEFT JOIN labels ON labels.id = wanted.value
-"""
 
 LabelRow = tuple[int, str, object, float | None]
 """The number of a line, a document, its label, and the label's share among those of the document.
@@ -125,33 +99,30 @@ class LabelStore:
         report: The check's report on the file.
     """
 
-    def __init__(self, file: Path, path: Path, attribute: Attribute) -> None:
+    def __init__(self, folder: Path, path: Path, attribute: Attribute) -> None:
         """Open what was kept of a label file.
 
         Raises:
-            sqlite3.Error: It does not exist, or is damaged.
-            SourceError: The groups that the file names do not fit the attribute.
+            OSError: It does not exist.
+            ValueError: It is damaged, or the groups that the file names do not fit the attribute.
         """
-        address = f"{file.absolute().as_uri()}?mode=ro&immutable=1"
-        self._database = sqlite3.connect(address, uri=True, check_same_thread=False)
-        self._database.execute(f"PRAGMA mmap_size = {1 << 40}")
-        self._lock = threading.Lock()
-        about = json.loads(self._database.execute("SELECT json FROM about").fetchone()[0])
+        about = json.loads((folder / "about.json").read_bytes())
         self.attribute = _with_groups(path, attribute, about["groups"])
         self.report = AttributeReport.model_validate(about["report"])
+        self._ids = np.load(folder / "ids.npy", mmap_mode="r")
+        self._codes = np.load(folder / "codes.npy", mmap_mode="r")
         # Code -1 is the last row: that of documents which the file lacks.
         self._rows = np.array([*about["rows"], self.attribute.membership(None)])
 
     def memberships(self, ids: Sequence[str]) -> FloatArray:
         """Return the share of each group in these documents, shape (len(ids), G)."""
-        codes = [-1 if code is None else code for code in self.codes(ids)]
-        return np.asarray(self._rows[np.array(codes, dtype=np.intp)])
+        return np.asarray(self._rows[self.codes(ids)])
 
-    def codes(self, ids: Sequence[str]) -> list[int | None]:
-        """Return a number for the label of each document, or None if the file lacks it."""
-        with self._lock:
-            ((codes,),) = self._database.execute(_CODES, [json.dumps([*ids])])
-        return list(json.loads(codes))
+    def codes(self, ids: Sequence[str]) -> NDArray[np.intp]:
+        """Return a number for the label of each document, or -1 if the file lacks it."""
+        wanted = np.array([*map(_hash_of, ids)], dtype=np.uint64)
+        places = np.searchsorted(self._ids, wanted).clip(max=len(self._ids) - 1)
+        return np.where(self._ids[places] == wanted, self._codes[places], -1)
 
 
 def open_label_store(
@@ -181,30 +152,20 @@ def open_label_store(
         if progress:
             progress(count)
 
-    place = _hash(path.absolute(), attribute.name)
+    place = f"{_hash_of(repr((path.absolute(), attribute.name))):016x}"
     # The population does not affect what we keep.
-    built_from = attribute.model_dump_json(exclude={"population"})
-    file = store / f"{place}-{_hash(FORMAT, _state(path), built_from)}.sqlite"
+    made_from = FORMAT, _state(path), attribute.model_dump_json(exclude={"population"})
+    folder = store / f"{place}-{_hash_of(repr(made_from)):016x}"
     store.mkdir(parents=True, exist_ok=True)
     with FileLock(store / f"{place}.lock").acquire(cancel_check=stop.is_set):
         # If it does not exist yet, or is damaged, it is built.
-        with contextlib.suppress(sqlite3.Error):
-            return LabelStore(file, path, attribute)
+        with contextlib.suppress(OSError, ValueError, EOFError):
+            return LabelStore(folder, path, attribute)
         # This is from another version of the file or attribute, or from a killed build.
-        for old in store.glob(f"{place}-*.sqlite*"):
-            old.unlink()
-        beside = file.with_name(f"{file.name}-{secrets.token_hex(8)}")
-        try:
-            _build(path, attribute, beside, tell)
-            beside.replace(file)
-        except sqlite3.Error as error:
-            raise SourceError(
-                f"The labels {path} cannot be kept in {store} ({error}); make room on the disk, or "
-                "name another folder in FAIRQR_DATA_DIR."
-            ) from None
-        finally:
-            beside.unlink(missing_ok=True)
-        return LabelStore(file, path, attribute)
+        for old in store.glob(f"{place}-*"):
+            shutil.rmtree(old, ignore_errors=True)
+        _build(path, attribute, folder, tell)
+        return LabelStore(folder, path, attribute)
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -216,8 +177,10 @@ def _state(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _hash(*parts: object) -> str:
-    return blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+def _hash_of(text: str) -> int:
+    """Return 64 bits: among ten million ids, two have the same in one of 300,000 files."""
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
 
 
 def _with_groups(path: Path, attribute: Attribute, groups: Sequence[str]) -> Attribute:
@@ -228,102 +191,103 @@ def _with_groups(path: Path, attribute: Attribute, groups: Sequence[str]) -> Att
     return validated(Attribute, {**attribute.model_dump(), "groups": groups}, what, SourceError)
 
 
-def _build(path: Path, attribute: Attribute, file: Path, tell: Callable[[int], None]) -> None:
-    """Read a file of labels into a new database."""
+def _build(path: Path, attribute: Attribute, folder: Path, tell: Callable[[int], None]) -> None:
+    """Read a file of labels into a new folder."""
     codes: dict[object, int] = {}
     labels: list[tuple[object, int]] = []  # Each with its first line.
+    # Of each row: the hash of its id, its label, its line, and its weight if the file has weights.
+    hashes, own, lines, weights = array("Q"), array("q"), array("q"), array("d")
+    for number, (line, id_, label, weight) in enumerate(read_labels(path, attribute.name), start=1):
+        code = codes.setdefault(label_key(label), len(labels))
+        if code == len(labels):
+            labels.append((label, line))
+        hashes.append(_hash_of(id_))
+        own.append(code)
+        lines.append(line)
+        if weight is not None:
+            weights.append(weight)
+        if number % ROWS_AT_ONCE == 0:
+            tell(number)
+    if not labels:
+        raise SourceError(f"The labels {path} have no rows; write one for each document.")
+    tell(len(own))
+    if not attribute.groups:
+        named = _named_groups(path, attribute, (label for label, _ in labels))
+        attribute = _with_groups(path, attribute, named)
+    rows = np.array([_membership_of(path, attribute, *labelled) for labelled in labels])
+    ids = np.array(hashes)
+    order = np.argsort(ids, kind="stable")
+    ids, found = ids[order], np.array(own)[order]
+    starts = np.flatnonzero(np.append(True, ids[1:] != ids[:-1]))  # The first row of each document.
+    if weights:
+        rows, numbers = distinct_rows(
+            _mixed(rows[found], np.array(weights)[order], starts, attribute.membership(None))
+        )
+    else:
+        several = np.flatnonzero((ids[1:] == ids[:-1]) & (found[1:] != found[:-1]))
+        if several.size:
+            first, last = (lines[order[several[0] + place]] for place in (0, 1))
+            id_ = next(row[1] for row in read_labels(path, attribute.name) if row[0] == first)
+            raise SourceError(
+                f"The labels {path} give the document '{one_line(id_, 80)}' several groups in "
+                f"lines {first} to {last}; keep one, or weigh each in a column 'weight'."
+            )
+        rows, numbers = distinct_rows(rows)
+        numbers = numbers[found[starts]]
+    in_group = rows[:, : len(attribute.groups)].any(axis=1)
+    values: Counter[object] = Counter()
+    for (label, _), count in zip(labels, np.bincount(own).tolist(), strict=True):
+        values.update(dict.fromkeys(values_of(label), count))
+    report = attribute_report(attribute, len(starts), int(in_group[numbers].sum()), values)
+    about = {"groups": attribute.groups, "report": report.model_dump(mode="json")}
+    try:
+        folder.mkdir()
+        np.save(folder / "ids.npy", ids[starts])
+        np.save(folder / "codes.npy", numbers.astype(np.int32))
+        # Written last, so a folder with it is whole.
+        (folder / "about.json").write_text(json.dumps({**about, "rows": rows.tolist()}))
+    except OSError as error:
+        raise SourceError(
+            f"The labels {path} cannot be kept in {folder.parent} ({error.strerror}); make room on "
+            "the disk, or name another folder in FAIRQR_DATA_DIR."
+        ) from None
 
-    def membership_of(label: object, line: int) -> tuple[float, ...]:
-        try:
-            return attribute.membership(label, strict=False)
-        except ValueError as error:
-            raise wrong_line(path, line, one_line(error), "labels") from None
 
-    def rows_of_file() -> Iterator[tuple[str, int, float | None, int]]:
-        rows = read_labels(path, attribute.name)
-        for number, (line, id_, label, weight) in enumerate(rows, start=1):
-            key: object = label_key(label)
-            if len(labels) >= MAX_LABELS and key not in codes:
-                if not attribute.groups:
-                    raise _too_many(path, attribute, f"{MAX_LABELS:,} different labels")
-                # Instead of the label we note its memberships, of which there are fewer.
-                key = membership_of(label, line)
-            if (code := codes.get(key)) is None:
-                code = codes[key] = len(labels)
-                labels.append((label, line))
-            yield id_, code, weight, line
-            if number % ROWS_AT_ONCE == 0:
-                tell(number)
-
-    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as database:
-        database.executescript(_TABLES)
-        database.executemany("INSERT INTO file VALUES (?, ?, ?, ?)", rows_of_file())
-        if not labels:
-            raise SourceError(f"The labels {path} have no rows; write one for each document.")
-        counts = dict(database.execute("SELECT code, count(*) FROM file GROUP BY code"))
-        tell(sum(counts.values()))
-        if not attribute.groups:
-            named = _named_groups(path, attribute, (label for label, _ in labels))
-            attribute = _with_groups(path, attribute, named)
-        rows = [membership_of(*labelled) for labelled in labels]
-        if database.execute("SELECT weight FROM file LIMIT 1").fetchone() != (None,):
-            mixtures: dict[tuple[float, ...], int] = {}
-            of_documents = _mixed(database, np.array(rows), attribute, mixtures)
-            database.executemany("INSERT INTO labels VALUES (?, ?)", of_documents)
-            rows = list(mixtures)
-        else:
-            try:
-                database.execute(_ONE_CODE_EACH)
-            except sqlite3.IntegrityError:
-                id_, first, last = database.execute(_SEVERAL_CODES).fetchone()
-                raise SourceError(
-                    f"The labels {path} give the document '{one_line(id_, 80)}' several groups in "
-                    f"lines {first} to {last}; keep one, or weigh each in a column 'weight'."
-                ) from None
-        kept = dict(database.execute("SELECT code, count(*) FROM labels GROUP BY code"))
-        groups = len(attribute.groups)
-        labelled = sum(count for code, count in kept.items() if any(rows[code][:groups]))
-        values: Counter[object] = Counter()
-        for code, (label, _) in enumerate(labels):
-            values.update(dict.fromkeys(values_of(label), counts[code]))
-        report = attribute_report(attribute, sum(kept.values()), labelled, values)
-        about = {"groups": attribute.groups, "report": report.model_dump(mode="json"), "rows": rows}
-        database.execute("INSERT INTO about VALUES (?)", [json.dumps(about)])
-        database.execute("COMMIT")
+def _membership_of(path: Path, attribute: Attribute, label: object, line: int) -> tuple[float, ...]:
+    try:
+        return attribute.membership(label, strict=False)
+    except ValueError as error:
+        raise wrong_line(path, line, one_line(error), "labels") from None
 
 
 def _named_groups(path: Path, attribute: Attribute, labels: Iterable[object]) -> list[str]:
     """Return the groups that the labels name."""
     groups = sorted({as_text(it) for label in labels for it in values_of(label)} - {UNKNOWN})
     if len(groups) > MAX_GROUPS:
-        raise _too_many(path, attribute, f"{MAX_GROUPS:,} groups")
+        raise SourceError(
+            f"The labels {path} have more than {MAX_GROUPS:,} groups for {attribute.name}; list "
+            "its groups and their values under 'groups:' in the source."
+        )
     if len(groups) < 2:
         problem = f"The labels {path} have {len(groups)} groups"
         raise SourceError(f"{problem} for {attribute.name}, which needs at least two.")
     return groups
 
 
-def _too_many(path: Path, attribute: Attribute, what: str) -> SourceError:
-    return SourceError(
-        f"The labels {path} have more than {what} for {attribute.name}; list its groups and their "
-        "values under 'groups:' in the source, and round values that are more exact than these."
-    )
-
-
 def _mixed(
-    database: sqlite3.Connection,
-    rows: FloatArray,
-    attribute: Attribute,
-    mixtures: dict[tuple[float, ...], int],
-) -> Iterator[tuple[str, int]]:
-    """Yield each document once, with the number of the mean of its memberships by weight."""
-    for id_, own in groupby(database.execute(_WEIGHTS), key=itemgetter(0)):
-        weights = {code: weight for _, code, weight in own}
-        mean = attribute.membership(None)
-        if total := sum(weights.values()):
-            shares = [rows[code] * (weight / total) for code, weight in weights.items()]
-            mean = tuple(np.sum(shares, axis=0).tolist())
-        yield id_, mixtures.setdefault(mean, len(mixtures))
+    rows: FloatArray, weights: FloatArray, starts: NDArray[np.intp], unknown: Sequence[float]
+) -> FloatArray:
+    """Return the mean memberships of documents by weight; unknown if they have no weight.
+
+    Args:
+        rows: The memberships of all rows of the file, those of one document beside each other.
+        weights: The weights of the rows.
+        starts: The first row of each document.
+        unknown: The memberships of a document without a label.
+    """
+    totals = np.add.reduceat(weights, starts)[:, None]
+    sums = np.add.reduceat(rows * weights[:, None], starts)
+    return np.where(totals > 0, sums / np.where(totals > 0, totals, 1.0), unknown)
 
 
 def label_key(label: object) -> object:
@@ -434,7 +398,7 @@ class LabelReader:
         """Return the documents that occur in a label file."""
         codes = [store.codes(ids) for store in self._files.values()]
         return {
-            id_ for found in codes for id_, code in zip(ids, found, strict=True) if code is not None
+            id_ for own in codes for id_, code in zip(ids, own.tolist(), strict=True) if code >= 0
         }
 
     def in_fields(self, documents: Sequence[Document]) -> dict[str, list[object]]:
