@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from fairqr.retrieval.fairness.best_ranking import best_ranking
-from fairqr.retrieval.fairness.exposure import FloatArray, distinct_rows, exposure
+from fairqr.retrieval.fairness.exposure import FloatArray, exposure
 from fairqr.retrieval.fairness.objective import DIGITS, Positions, Quality, RankingObjective
 from fairqr.retrieval.fairness.relevance import LIKELY, relevance_by_rank
 from fairqr.retrieval.rerankers.base import Candidates, Reranker
@@ -139,38 +138,27 @@ class ExposureAwareStep(Reranker):
     """Fills the ranks one by one toward the target of exposure (after Singh & Joachims 2018).
 
     At each rank, a group is owed its share ε*_g of all exposure given out so far (including this
-    rank), minus the exposure it has had. We take the membership pattern that is owed most, summed
-    over its groups and over the attributes, and place its best document. So the order within a
-    pattern stays, and documents without any label keep their place.
+    rank), minus the exposure it has had. The rank goes to the first document whose groups are owed
+    most, summed over its groups and over the attributes. So the order of documents of the same
+    groups stays, and documents without any label keep their place.
     """
 
     def positions(self, candidates: Candidates, k: int) -> Positions:
         """See :meth:`fairqr.retrieval.rerankers.base.Reranker.positions`."""
         members = np.concatenate(candidates.memberships, axis=1, dtype=np.float64)
-        is_labelled: list[bool] = list(np.any(members, axis=1))
-        size, last = min(k, len(members)), len(members)
-        patterns, numbers = distinct_rows(members)
-        waiting: list[deque[int]] = [deque() for _ in patterns]
-        for position, number in enumerate(numbers.tolist()):
-            if is_labelled[position]:
-                waiting[number].append(position)
-        # The first document of each pattern; ``last`` if none is left.
-        heads = np.array([own[0] if own else last for own in waiting])
-        # What a document of each pattern gives to each attribute, repeated for each group.
-        sizes = [len(target) for target in candidates.targets]
-        given = np.add.reduceat(patterns, np.cumsum([0, *sizes[:-1]]), axis=1)
         target = np.concatenate(candidates.targets)
-        # What groups are owed after a document of a pattern: the target's share of the exposure
-        # that the document gives out in each attribute, minus what it gives to the group itself.
-        owed_after = target * np.repeat(given, sizes, axis=1) - patterns
-        order, due = np.arange(size, dtype=np.intp), np.zeros(len(target))
-        for rank, weight in enumerate(candidates.discount.weights(size).tolist()):
-            if not is_labelled[rank]:
-                continue
-            owed = np.where(heads < last, patterns @ (due + weight * target), -np.inf)
-            tied = np.flatnonzero(owed >= owed.max() - 1e-12)
-            best = int(tied[heads[tied].argmin()])
-            order[rank] = waiting[best].popleft()
-            heads[best] = waiting[best][0] if waiting[best] else last
+        # What a document gives to each attribute, repeated for each group.
+        sizes = [len(own) for own in candidates.targets]
+        given = np.add.reduceat(members, np.cumsum([0, *sizes[:-1]]), axis=1)
+        # What groups are owed after a document: the target's share of the exposure that it gives
+        # out in each attribute, minus what it gives to the group itself.
+        owed_after = target * np.repeat(given, sizes, axis=1) - members
+        order, due = np.arange(min(k, len(members)), dtype=np.intp), np.zeros(len(target))
+        is_left = members.any(axis=1)
+        ranks = np.flatnonzero(is_left[: len(order)])
+        for rank, weight in zip(ranks, candidates.discount.weights(len(order))[ranks], strict=True):
+            owed = np.where(is_left, members @ (due + weight * target), -np.inf)
+            order[rank] = best = int((owed >= owed.max() - 1e-12).argmax())
+            is_left[best] = False
             due += weight * owed_after[best]
         return order
