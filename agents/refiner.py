@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -15,20 +16,9 @@ from fairqr.agents.models.replies import Question, Status, Usage
 from fairqr.prompts.template import PromptReference, PromptTemplate, fence
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
 from fairqr.retrieval.fairness.dimension import Dimension
-from fairqr.retrieval.fairness.table import DocumentTable
+from fairqr.retrieval.fairness.exposure import intersection
 from fairqr.retrieval.sources.documents import Document
-from fairqr.retrieval.texts.evidence import (
-    document_frequencies,
-    most_weighted,
-    relevance_model,
-    shares_of,
-)
-from fairqr.retrieval.texts.words import (
-    folded_words,
-    phrase_parts,
-    words_in,
-    words_without_digits,
-)
+from fairqr.retrieval.texts.words import folded_words, phrase_parts, words_in
 
 SHORTEST_WORD = 3
 """The least letters of a word that relevance feedback learns from a text."""
@@ -304,19 +294,22 @@ class FeedbackRefiner:
         merits = [self._merits(request, original) for request in requests]
         wanted = list(dict.fromkeys(id_ for merit in merits for id_ in merit))
         # A document that was deleted meanwhile is missing here.
-        shares = {it.id: _shares_without_name(it) for it in await self._engine.documents(wanted)}
-        weights = [
-            relevance_model((shares[id_], merit[id_]) for id_ in merit if id_ in shares)
-            for merit in merits
-        ]
-        frequent = [most_weighted(weight, CANDIDATES) for weight in weights]
-        words = list(dict.fromkeys(word for some in frequent for word in some))
-        total, found = await document_frequencies(self._engine, words)
-        rarity = {word: math.log(total / n) for word, n in found.items() if n}
+        shares = {it.id: _word_shares(it) for it in await self._engine.documents(wanted)}
+        frequent = [_heaviest(_mixture(shares, merit), CANDIDATES) for merit in merits]
+        words = list(dict.fromkeys(word for weights in frequent for word in weights))
+        every, *counts = await self._engine.search(
+            [Query("", 0), *(Query(word, 0, every_word=True) for word in words)]
+        )
+        # A word that the engine analyzes to nothing, such as a stop word, is in no document.
+        rarity = {
+            word: math.log((every.total or 0) / count.total)
+            for word, count in zip(words, counts, strict=True)
+            if count.total
+        }
         refinements = []
-        for request, merit, weight, some in zip(requests, merits, weights, frequent, strict=True):
-            typical = {word: weight[word] * rarity[word] for word in some if word in rarity}
-            proposed = most_weighted(typical, len(typical))
+        for request, merit, weights in zip(requests, merits, frequent, strict=True):
+            typical = {word: weights[word] * rarity[word] for word in weights if word in rarity}
+            proposed = list(_heaviest(typical, len(typical)))
             made = refinement_from(proposed, request, who="Relevance feedback")
             if not merit:
                 said = f"The query finds no documents of {request.group} to learn from."
@@ -327,22 +320,38 @@ class FeedbackRefiner:
     def _merits(self, request: RefinementRequest, original: Hits) -> dict[str, float]:
         """Return the ids of the group's best documents, with score · membership."""
         dimension = Dimension.named(self._engine.schema, request.attribute)
-        table = DocumentTable()
-        table.add(original.ids, original.memberships)
-        ids = original.ids[:RESULTS]
-        share = table.memberships(dimension, ids)[:, dimension.groups.index(request.group)]
+        members = intersection([original.memberships[it.name] for it in dimension.factors])
+        share = members[:RESULTS, dimension.groups.index(request.group)]
         merit = share * np.asarray(original.scores[:RESULTS])
         best = [int(row) for row in np.argsort(-merit, kind="stable") if merit[row] > 0]
-        return {ids[row]: float(merit[row]) for row in best[:TEACHERS]}
+        return {original.ids[row]: float(merit[row]) for row in best[:TEACHERS]}
 
 
-def _shares_without_name(document: Document) -> dict[str, float]:
-    """Return the share of each word in a text, without the words of its title.
+def _word_shares(document: Document) -> dict[str, float]:
+    """Return the share of each word in a text, without digits and the words of its title.
 
     A name identifies one person; it is not typical of a group.
     """
     # In the text's own Unicode form, which is the one that its engine has indexed.
-    words = words_without_digits(document.text.casefold())
-    shares = shares_of([word for word in words if len(word) >= SHORTEST_WORD])
+    found = words_in(document.text.casefold())
+    words = [it for it in found if len(it) >= SHORTEST_WORD and not any(map(str.isdigit, it))]
     own_name = set(words_in(document.title.casefold()))
-    return {word: share for word, share in shares.items() if word not in own_name}
+    counts = Counter(words)
+    return {word: counts[word] / len(words) for word in counts if word not in own_name}
+
+
+def _mixture(
+    shares: Mapping[str, Mapping[str, float]], merit: Mapping[str, float]
+) -> dict[str, float]:
+    """Return the sum of the word shares of documents by their merit (Lavrenko & Croft 2001)."""
+    found: dict[str, float] = defaultdict(float)
+    for id_, score in merit.items():
+        for word, share in shares.get(id_, {}).items():
+            found[word] += score * share
+    return found
+
+
+def _heaviest(weights: Mapping[str, float], n: int) -> dict[str, float]:
+    """Return the n words with the highest weights, best first; ties in alphabetical order."""
+    best = sorted(weights, key=lambda word: (-weights[word], word))[:n]
+    return {word: weights[word] for word in best}

@@ -61,11 +61,6 @@ def words_in(text: str) -> list[str]:
     return _finder(_WORD).analyze(sendable(text))
 
 
-def words_without_digits(text: str) -> list[str]:
-    """Return the words of a text that have no digits."""
-    return [word for word in words_in(text) if not any(map(str.isdigit, word))]
-
-
 def folded_words(text: str) -> list[str]:
     """Return the words of a text without case and in one Unicode form, so that they compare.
 

@@ -22,7 +22,7 @@ from fairqr.retrieval.texts.evidence import (
     gather_evidence,
     stems_of,
 )
-from fairqr.retrieval.texts.words import folded_words, occurs, words_in, words_without_digits
+from fairqr.retrieval.texts.words import folded_words, occurs, words_in
 from tests.unit.engines import WatchedEngine, hits_of
 from tests.unit.retrieval.embedded import built
 
@@ -173,7 +173,6 @@ IN_SCRIPTS = {
 @pytest.mark.parametrize("word", [word for words in IN_SCRIPTS.values() for word in words])
 def test_a_word_is_one_word(word: str) -> None:
     assert words_in(f"({word}, {word}!)") == [word, word]
-    assert words_without_digits(f"{word} 1990 {word}") == [word, word]
     assert clean_keywords([word]) == [word]
     assert content_words(word) == set(folded_words(word))
 
