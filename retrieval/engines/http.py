@@ -10,7 +10,6 @@ import asyncio
 import json
 import logging
 import math
-import ssl
 from collections.abc import Callable
 from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -20,7 +19,6 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from fairqr.base.errors import (
-    ConfigError,
     FairqrError,
     IndexUnavailableError,
     QueryError,
@@ -76,7 +74,7 @@ class HttpEngine(SearchOnlyEngine):
         super().__init__(info, labels, "http")
         self.source = source
         self._headers = credentials.request_headers()
-        self._certificates = _certificates(credentials)
+        self._certificates = credentials.trusted() or True
         self._limits = RequestLimits(source.concurrency, source.requests_per_second)
         self._clients: PerLoop[httpx.AsyncClient] = PerLoop()
         self._shown = f"The endpoint {location} of the source '{source.name}'"
@@ -257,18 +255,6 @@ async def check(engine: HttpEngine) -> SourceReport:
 
 def _without_parameters(url: str) -> str:
     return url.partition("#")[0].partition("?")[0]
-
-
-def _certificates(credentials: Credentials) -> ssl.SSLContext | bool:
-    if credentials.ca_certs is None:
-        return True
-    try:
-        return ssl.create_default_context(cafile=credentials.ca_certs)
-    except OSError as error:
-        raise ConfigError(
-            f"The certificates {credentials.ca_certs} cannot be read ({one_line(error, 150)}); "
-            "correct ca_certs in the settings file."
-        ) from None
 
 
 def _filled_url(source: HttpSource, text: str, n: int) -> str:

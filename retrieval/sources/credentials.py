@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import re
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,22 @@ class Credentials(
             pair = f"{self.username}:{self.password.get_secret_value()}".encode()
             headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
         return headers
+
+    def trusted(self) -> ssl.SSLContext | None:
+        """Return what a server's certificate is checked by; None means the system's own.
+
+        Raises:
+            ConfigError: The file of certificates cannot be read.
+        """
+        if self.ca_certs is None:
+            return None
+        try:
+            return ssl.create_default_context(cafile=self.ca_certs)
+        except OSError as error:
+            raise ConfigError(
+                f"The certificates {self.ca_certs} cannot be read ({one_line(error, 150)}); "
+                "correct ca_certs in the settings file: it names a PEM file."
+            ) from None
 
 
 class NamedCredentials(Credentials):

@@ -7,7 +7,6 @@ add what they lack: the wait for a busy server, limits on how much we ask, and e
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
@@ -179,22 +178,21 @@ class SearchServer:
         return self._source.client
 
     def _new_client(self) -> Any:
-        trusted, timeout = self.credentials.ca_certs, self._source.timeout
+        timeout = self._source.timeout
         options: dict[str, Any] = {"headers": self.credentials.request_headers()}
         where = "cloud_id" if self._source.cloud_id else "hosts"
         options[where] = self._source.cloud_id or list(map(_with_port, self._places))
+        if not self.url.startswith("http:") and (trusted := self.credentials.trusted()):
+            options["ssl_context"] = trusted
         try:
-            if trusted and not self.url.startswith("http:"):
-                options["ssl_context"] = ssl.create_default_context(cafile=trusted)
             if self.product == "OpenSearch":
                 return _opensearch_client(timeout=timeout, **options)
             options |= {"node_class": _Node, "retry_on_status": NODE_FAILED}
             return AsyncElasticsearch(request_timeout=timeout, **options)
-        except (OSError, ValueError) as error:
-            raise SourceError(
-                f"The server {self.url} cannot be used ({one_line(error, 100)}); correct url or "
-                "cloud_id, and name a PEM file as ca_certs."
-            ) from None
+        except ValueError as error:
+            why = one_line(error, 100)
+            said = f"The server {self.url} cannot be used ({why}); correct url or cloud_id."
+            raise SourceError(said) from None
 
     def another_product(self) -> FairqrError:
         """Return the error for a server that is not the product named in the source."""
