@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,9 +10,10 @@ from fairqr.agents.attribution.attributor import AttributorName, CachedAttributo
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.replies import Question, Usage
 from fairqr.base.errors import InputError
-from fairqr.base.loops import PerLoop, run_together
+from fairqr.base.loops import run_together
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import fence
+from fairqr.retrieval.engines.limits import RequestLimits
 
 DEFAULT_THRESHOLD = 0.5
 YES, NO = "Yes", "No"
@@ -68,8 +68,7 @@ class LlmAttributor(CachedAttributor):
         versions = f"{self._weighed.sha256}+{self._asked.sha256}"
         asked = f"llm:{model.name} is={model.fingerprint}"
         self.identity = f"{asked} threshold={self._threshold:g} prompts={versions}"
-        self._at_once = at_once
-        self._places: PerLoop[asyncio.Semaphore] = PerLoop()
+        self._places = RequestLimits(at_once)
 
     async def start(self) -> None:
         """Start the model.
@@ -87,10 +86,9 @@ class LlmAttributor(CachedAttributor):
         if len(pair.hypothesis) > LONGEST_ANSWER:
             why = f"The answer has {len(pair.hypothesis):,} characters; a model is asked about at "
             return Entailment("answer_too_long", message=f"{why}most {LONGEST_ANSWER:,}.")
-        places = self._places.get() or self._places.setdefault(asyncio.Semaphore(self._at_once))
         found = []
         for stretch in stretches(pair.premise):
-            async with places:
+            async with self._places:
                 found.append(await self._ask(stretch, pair.hypothesis))
         # If a stretch failed, the document is undecided, unless another shows that it was used.
         usage = sum((it.usage for it in found), Usage())

@@ -22,6 +22,7 @@ from fairqr.base.errors import one_line
 from fairqr.base.loops import PerLoop, run_together
 from fairqr.prompts.budget import estimated_tokens
 from fairqr.prompts.template import PromptTemplate, fence
+from fairqr.retrieval.engines.limits import RequestLimits
 
 FLOOR = 1e-6
 """The least probability of a label, since a label that is not among the likeliest tokens gets 0."""
@@ -268,8 +269,7 @@ class PairwiseRanker:
 
     def __init__(self, judge: PairwiseJudge, options: RankerOptions) -> None:
         self.judge = judge
-        self._options = options
-        self._slots: PerLoop[asyncio.Semaphore] = PerLoop()
+        self._slots = RequestLimits(options.concurrency)
 
     @property
     def name(self) -> str:
@@ -301,13 +301,12 @@ class PairwiseRanker:
     ) -> ItemRanking:
         """Rank the items; see :class:`fairqr.agents.ranking.rankers.ItemRanker`."""
         until = rankers.moment_after(deadline)
-        slots = self._slots.setdefault(asyncio.Semaphore(self._options.concurrency))
         asked: dict[tuple[int, int], PairComparison] = {}
 
         async def compare(one: int, other: int) -> int | None:
             low, high = min(one, other), max(one, other)
             if (low, high) not in asked:
-                async with slots:
+                async with self._slots:
                     pair, left = (items[low], items[high]), rankers.seconds_until(until)
                     asked[low, high] = await self.judge.compare(query, pair, group, left)
             winner = asked[low, high].winner

@@ -7,21 +7,21 @@ import math
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import Any, cast
 
 from fairqr.base.errors import InputError
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, lexical_of
 from fairqr.retrieval.sources.documents import Document
 
+PAUSE = 0.002
+"""Seconds until we look again whether a place is free."""
+
 
 class RequestLimits:
     """Lets through as many requests as a server should get; use ``async with limits:`` for each.
 
-    The limits apply to all event loops of the process together. Requests go in the order of their
-    arrival.
+    The limits apply to all event loops of the process together.
 
     Args:
         concurrency: How many requests may run at a time.
@@ -29,42 +29,26 @@ class RequestLimits:
     """
 
     def __init__(self, concurrency: int, requests_per_second: float | None = None) -> None:
-        self._free = concurrency
+        self._places, self._lock = threading.Semaphore(concurrency), threading.Lock()
         self._spacing = 1 / requests_per_second if requests_per_second else 0.0
         self._next_start = 0.0
-        self._waiting: deque[tuple[Future[None], asyncio.AbstractEventLoop]] = deque()
-        self._lock = threading.Lock()
 
     async def __aenter__(self) -> None:
-        place = Future[None]()
-        with self._lock:
-            if self._free:
-                self._free -= 1
-                place.set_result(None)
-            else:
-                self._waiting.append((place, asyncio.get_running_loop()))
+        # A wait for the semaphore itself would block the event loop.
+        while not self._places.acquire(blocking=False):  # noqa: ASYNC110 - other loops, too
+            await asyncio.sleep(PAUSE)
         try:
-            if not place.done():
-                await asyncio.wrap_future(place)
             if self._spacing:
                 with self._lock:
                     start = max(time.monotonic(), self._next_start)
                     self._next_start = start + self._spacing
                 await asyncio.sleep(start - time.monotonic())
         except BaseException:
-            if not place.cancel():  # We already had the place.
-                await self.__aexit__()
+            self._places.release()
             raise
 
     async def __aexit__(self, *error: object) -> None:
-        with self._lock:
-            while self._waiting:
-                place, loop = self._waiting.popleft()
-                # Nobody waits in a loop that was closed.
-                if not loop.is_closed() and place.set_running_or_notify_cancel():
-                    place.set_result(None)
-                    return
-            self._free += 1
+        self._places.release()
 
 
 class _EngineAtRate:
