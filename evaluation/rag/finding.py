@@ -164,7 +164,7 @@ def load_jsonl(
     )
 
 
-def _query(line: bytes, schema: Schema, pool: int | None) -> RagQuery:
+def _query(line: str, schema: Schema, pool: int | None) -> RagQuery:
     read = _Line.model_validate_json(line)
     found = [parse_document(json.dumps(fields), schema) for fields in read.pool[:pool]]
     if len({document.id for document in found}) < len(found):

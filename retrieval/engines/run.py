@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from fairqr.base.errors import QueryError, SourceError, UnsupportedError, one_line
 from fairqr.base.files import sha256_of
@@ -16,7 +16,7 @@ from fairqr.retrieval.engines.engine import EngineInfo, Hits, Query, require_gro
 from fairqr.retrieval.engines.report import AttributeReport, SourceReport, report_on
 from fairqr.retrieval.engines.search_only import LimitedEngine
 from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.sources.documents import Document, numbered_lines, parse_line, wrong_line
+from fairqr.retrieval.sources.documents import Document, read_documents
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.query_files import read_queries
 from fairqr.retrieval.sources.runs import read_run
@@ -43,7 +43,8 @@ class RunEngine(LimitedEngine):
         about = location, str(source.folder), _fingerprint(source)
         info = EngineInfo(source.name, "run", len(self._ids), *about)
         super().__init__(info, labels, f"run:{'+'.join(tags)}")
-        self._documents = dict(_documents_of(source, self._ids))
+        whole = read_documents(source.path(source.documents)) if source.documents else ()
+        self._documents = {it.id: it for it in whole if it.id in self._ids}
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Return the rankings of these queries, given by id or by text."""
@@ -117,7 +118,7 @@ async def open_run(source: RunSource, labels: LabelReader) -> RunEngine:
     """Read run files.
 
     Raises:
-        CorpusError: A file cannot be read, or a line of a run is wrong.
+        CorpusError: A file cannot be read, or a line of a run or of the documents is wrong.
         SourceError: Two runs have the same query, or a line of another file is wrong.
     """
     return await asyncio.to_thread(RunEngine, source, labels)
@@ -146,27 +147,6 @@ def _read_runs(source: RunSource) -> tuple[list[str], dict[str, Ranking]]:
                 )
             rankings[query] = sampled[0]
     return list(tags), rankings
-
-
-def _documents_of(source: RunSource, wanted: Collection[str]) -> Iterator[tuple[str, Document]]:
-    """Yield the documents that runs rank, by id.
-
-    Raises:
-        CorpusError: The file cannot be read.
-        SourceError: A line is not a document, or a document is in two lines.
-    """
-    path, seen = source.path(source.documents or ""), set[str]()
-    for number, line in numbered_lines(path) if source.documents else ():
-        try:
-            document = parse_line(line)
-        except ValueError as error:
-            raise wrong_line(path, number, error, "documents") from None
-        if document.id in seen:
-            problem = f"the document '{document.id}' is already above it"
-            raise wrong_line(path, number, problem, "documents")
-        seen.add(document.id)
-        if document.id in wanted:
-            yield document.id, document
 
 
 def _fingerprint(source: RunSource) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import csv
 import gzip
@@ -70,7 +69,7 @@ def value_at(fields: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def parse_document(line: str | bytes, schema: Schema) -> Document:
+def parse_document(line: str, schema: Schema) -> Document:
     """Read one line of a corpus, and check it.
 
     Raises:
@@ -85,7 +84,7 @@ def parse_document(line: str | bytes, schema: Schema) -> Document:
     return document
 
 
-def parse_line(line: str | bytes) -> Document:
+def parse_line(line: str) -> Document:
     """Read one line of a corpus, without checking its labels.
 
     Raises:
@@ -100,7 +99,7 @@ def parse_line(line: str | bytes) -> Document:
     )
 
 
-def parse_object(line: str | bytes) -> dict[str, Any]:
+def parse_object(line: str) -> dict[str, Any]:
     """Read one line of a JSON Lines file.
 
     Raises:
@@ -108,8 +107,6 @@ def parse_object(line: str | bytes) -> dict[str, Any]:
     """
     try:
         data = json.loads(line)
-    except UnicodeDecodeError:
-        raise ValueError("it is not UTF-8 text") from None
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"it is not valid JSON ({one_line(error)})") from None
     if not isinstance(data, dict):
@@ -173,29 +170,17 @@ def open_text(path: Path) -> Iterator[IO[bytes]]:
         raise CorpusError(f"The file {path} cannot be read to its end ({why}); check it.") from None
 
 
-def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the number and the content of each non-blank line.
-
-    Raises:
-        CorpusError: The file cannot be read to its end.
-    """
-    with open_text(path) as stream:
-        for number, line in enumerate(stream, start=1):
-            if number == 1:  # Some editors put a byte order mark at the start of a file.
-                line = line.removeprefix(codecs.BOM_UTF8)
-            if line and not line.isspace():
-                yield number, line
-
-
-def text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the number and the content of each line.
 
     Raises:
         CorpusError: The file cannot be read to its end, or is not UTF-8.
     """
     with open_text(path) as stream:
         # Some editors put a byte order mark at the start of a file; utf-8-sig leaves it out.
-        yield from enumerate(io.TextIOWrapper(stream, "utf-8-sig"), start=1)
+        for number, line in enumerate(io.TextIOWrapper(stream, "utf-8-sig"), start=1):
+            if not line.isspace():
+                yield number, line
 
 
 def csv_cells(path: Path, what: str) -> Iterator[Cells]:
@@ -238,15 +223,19 @@ def wrong_line(
     return kind(f"The {what} {path}, line {line}: {problem}; correct it.")
 
 
-def read_documents(path: Path, schema: Schema) -> Iterator[Document]:
+def read_documents(path: Path, schema: Schema | None = None) -> Iterator[Document]:
     """Yield the documents of a JSON Lines file, one at a time.
+
+    Args:
+        path: The file.
+        schema: What labels are checked by; without it, a document needs no more than an id.
 
     Raises:
         CorpusError: The file cannot be read, or a line is not a document; the error names the line.
     """
     for number, line in numbered_lines(path):
         try:
-            yield parse_document(line, schema)
+            yield parse_document(line, schema) if schema else parse_line(line)
         except ValueError as error:
-            problem = f"{error} ('fairqr corpus check {path}' lists all such lines)"
-            raise wrong_line(path, number, problem, "documents", CorpusError) from None
+            hint = f" ('fairqr corpus check {path}' lists all such lines)" if schema else ""
+            raise wrong_line(path, number, f"{error}{hint}", "documents", CorpusError) from None

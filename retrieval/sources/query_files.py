@@ -26,7 +26,6 @@ from fairqr.retrieval.sources.documents import (
     identifier,
     numbered_lines,
     parse_object,
-    text_lines,
     wrong_line,
 )
 
@@ -138,7 +137,8 @@ def _rows(path: Path, columns: QueryColumns, need_ids: bool) -> Iterator[NamedRo
         yield from named_rows(path, "queries")
         return
     is_csv = name.endswith(".csv")
-    cells = csv_cells(path, "queries") if is_csv else _tab_cells(path)
+    rows = ((line, row.rstrip("\n").split("\t")) for line, row in numbered_lines(path))
+    cells = csv_cells(path, "queries") if is_csv else rows
     number, first = next(cells, (1, []))
     if not is_csv and "".join(first).lstrip().lower().startswith(MARKUP):
         problem = "it is SGML or XML; write each topic as its id, a tab, its text"
@@ -164,13 +164,6 @@ def _rows(path: Path, columns: QueryColumns, need_ids: bool) -> Iterator[NamedRo
             problem = "it is not an id and a text; name the columns in the first line"
             raise _wrong(path, line, problem)
         yield line, {"id": row[0], "text": row[1]}
-
-
-def _tab_cells(path: Path) -> Iterator[Cells]:
-    """Yield the cells of each line that is not blank."""
-    for number, line in text_lines(path):
-        if line.strip():
-            yield number, line.rstrip("\n").split("\t")
 
 
 def query_row(number: int, row: Mapping[str, Any], columns: QueryColumns) -> QueryRow:

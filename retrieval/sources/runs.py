@@ -16,7 +16,7 @@ import numpy as np
 
 from fairqr.base.errors import CorpusError, InputError, one_line
 from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.sources.documents import text_lines, wrong_line
+from fairqr.retrieval.sources.documents import numbered_lines, wrong_line
 
 Ties = Literal["rank", "id", "trec_eval", "error"]
 TIES = {
@@ -155,10 +155,10 @@ def trec_fields(path: Path, count: int, shape: str) -> Iterator[tuple[int, list[
     Raises:
         CorpusError: The file cannot be read, or a line has more or fewer fields.
     """
-    for number, line in text_lines(path):
+    for number, line in numbered_lines(path):
         fields = line.split()
         if len(fields) == count:
             yield number, fields
-        elif fields:
+        else:
             problem = f"it has {len(fields)} fields instead of the {count} in '{shape}'"
             raise wrong_line(path, number, problem, kind=CorpusError)

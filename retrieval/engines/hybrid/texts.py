@@ -358,8 +358,8 @@ class TextRelevance:
     An estimate depends only on the query, on the documents in the pool, and on the sample taken
     when this was opened. It was fitted on pools of 200 documents. Use it in one event loop.
 
-    What texts say is kept for ten minutes, see :class:`TextReader`. Vectors of texts and of the
-    expected queries are kept in the user's cache; no other query is stored.
+    What texts say is kept for ten minutes, see :class:`TextReader`, and their vectors are in the
+    user's cache. No query is stored.
     """
 
     calibrations = CALIBRATED
@@ -367,7 +367,6 @@ class TextRelevance:
     def __init__(self, texts: TextReader, reference: Reference) -> None:
         """Take what :meth:`open` has prepared."""
         self._texts, self.reference, self._reading = texts, reference, asyncio.Lock()
-        self._expected: dict[str, Float32Array] = {}
 
     @classmethod
     async def open(
@@ -411,11 +410,6 @@ class TextRelevance:
         texts.background = texts.stacked(text for text in spoken if text.vector.any())
         return cls(texts, Reference([text.terms for text in spoken]))
 
-    async def expect(self, queries: Iterable[str]) -> None:
-        """Encode queries that estimates will be asked for, and keep that in the user's cache."""
-        words = [*dict.fromkeys(map(_readable, queries))]
-        self._expected = dict(zip(words, await self._texts.vectors.encode(words), strict=True))
-
     async def estimate_ids(self, query: str, ids: Sequence[str]) -> Estimates | None:
         """Return how likely each document is relevant to a query, and what each half of it says.
 
@@ -446,8 +440,7 @@ class TextRelevance:
         if np.count_nonzero(spoken) < max(1, FEWEST_TEXTS * len(ids)):
             return None
         words, made_by = _readable(query), self._texts.vectors
-        if (vector := self._expected.get(words)) is None:
-            (vector,) = await encode_documents(made_by.encoder, [words], made_by.dimensions)
+        (vector,) = await encode_documents(made_by.encoder, [words], made_by.dimensions)
         scores = bm25(hashed_terms(words), terms, self.reference)
         sharing = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores)]
         both, alone = (
@@ -499,7 +492,6 @@ async def open_texts(
         # Words that the run does not know would find nothing.
         searches = [id_ for id_ in queries if id_ in run.rankings]
     texts = await TextRelevance.open(engine, MiniLmEncoder(), progress, searches)
-    await texts.expect(queries.values())
     if not texts.reference.texts:
         found = await engine.search([Query(text, PROBED) for text in searches[:PROBED]])
         ids = list(dict.fromkeys(id_ for hits in found for id_ in hits.ids))

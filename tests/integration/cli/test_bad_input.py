@@ -34,7 +34,7 @@ def left_in_data(tmp_path: Path) -> list[str]:
     [
         ("bad.jsonl", b'{"id": "a", "text": "x"}\n{half', "line 2: it is not valid JSON"),
         ("bad.jsonl", b'{"id": "a", "text": "x", "gender": "robot"}', "gender is 'robot'"),
-        ("bad.jsonl", b'{"id": "a", "text": "\xe9"}', "line 1: it is not UTF-8 text"),
+        ("bad.jsonl", b'{"id": "a", "text": "\xe9"}', "is not UTF-8 text; save it as UTF-8"),
         ("bad.jsonl.gz", b"not packed", "cannot be read to its end"),
     ],
 )
