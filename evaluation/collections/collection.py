@@ -215,7 +215,7 @@ class Collection:
         judged &= ids
         others = sorted(ids - judged, key=lambda id_: sha256(id_.encode()).digest())
         chosen = judged.union(others[: max(0, most - len(judged))])
-        lines = (line.decode().strip() for _, line in numbered_lines(self.corpus.path))
+        lines = (line.strip() for _, line in numbered_lines(self.corpus.path))
         documents = zip(self.corpus.documents(), lines, strict=True)
         schema = self.corpus.schema.model_dump(mode="json")
         folder = self.corpus.labels_folder.absolute()
