@@ -154,7 +154,7 @@ class ExposureAwareStep(Reranker):
         # out in each attribute, minus what it gives to the group itself.
         owed_after = target * np.repeat(given, sizes, axis=1) - members
         order, due = np.arange(min(k, len(members)), dtype=np.intp), np.zeros(len(target))
-        is_left = members.any(axis=1)
+        is_left = np.asarray(members.any(axis=1))
         ranks = np.flatnonzero(is_left[: len(order)])
         for rank, weight in zip(ranks, candidates.discount.weights(len(order))[ranks], strict=True):
             owed = np.where(is_left, members @ (due + weight * target), -np.inf)

@@ -234,7 +234,7 @@ def _build(path: Path, attribute: Attribute, folder: Path, tell: Callable[[int],
             )
         rows, numbers = distinct_rows(rows)
         numbers = numbers[found[starts]]
-    in_group = rows[:, : len(attribute.groups)].any(axis=1)
+    in_group = np.asarray(rows[:, : len(attribute.groups)].any(axis=1))
     values: Counter[object] = Counter()
     for (label, _), count in zip(labels, np.bincount(own).tolist(), strict=True):
         values.update(dict.fromkeys(values_of(label), count))
