@@ -39,7 +39,7 @@ settings.register_profile("tests", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("tests")
 
 _UNIT = Path(__file__).parent / "unit"
-_SERVERS = ("elasticsearch_url", "opensearch_url", "secure_elasticsearch")
+_SERVERS = ("elasticsearch_url", "opensearch_url", "secure_elasticsearch", "postgres_server")
 _SHARED = pytest.StashKey[SharedServers]()
 
 
@@ -81,8 +81,9 @@ def pytest_configure_node(node: Any) -> None:
     if _SHARED not in node.config.stash:
         from tests.integration.elasticsearch_server import elasticsearch, secured
         from tests.integration.opensearch_server import opensearch
+        from tests.integration.postgres_server import postgres
 
-        starts = dict(zip(_SERVERS, (elasticsearch, opensearch, secured), strict=True))
+        starts = dict(zip(_SERVERS, (elasticsearch, opensearch, secured, postgres), strict=True))
         node.config.stash[_SHARED] = SharedServers(starts)
     node.workerinput[FOLDER] = str(node.config.stash[_SHARED].folder)
 

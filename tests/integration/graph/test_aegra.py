@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import psycopg
 import pytest
 
 from tests.integration.page_service import started
@@ -32,11 +31,6 @@ def server(postgres_server: str, tmp_path: Path) -> Iterator[str]:
         given = {"DATABASE_URL": url, "AUTH_TYPE": "noop"}
         with started(tmp_path, [Path(AEGRA).absolute(), "serve"], "/health", **given) as address:
             yield address
-        with psycopg.connect(f"{postgres_server}/postgres", autocommit=True) as connection:
-            connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
-                [url.rpartition("/")[2]],
-            )
 
 
 def test_a_thread_keeps_the_result_of_a_search(server: str) -> None:

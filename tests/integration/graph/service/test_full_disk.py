@@ -16,8 +16,8 @@ import pytest
 
 from tests.integration.model_server import ModelServer, says, write_people
 from tests.integration.page_service import run_command, running, settings_for
-from tests.integration.postgres_server import NOBODY
 from tests.integration.service_client import PHYSICIST
+from tests.integration.unprivileged import NOBODY
 from tests.patience import until
 
 
