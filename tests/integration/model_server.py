@@ -24,9 +24,11 @@ from typing import Any
 import pytest
 
 from fairqr.cli.main import main
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 _OUTSIDE = ("FAIRQR_", "OPENAI_", "LANGCHAIN_", "LANGSMITH_", "OTEL_")
+
+_TOKENS = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
 
 KEY = "sk-test-SECRET-0123456789abcdef"
 """What no output, trace or cache may ever hold."""
@@ -98,8 +100,7 @@ def stream(
         choices.append({"index": 0, "delta": {}, "finish_reason": finish_reason})
     events: list[dict[str, Any]] = [{**base, "choices": [choice]} for choice in choices]
     if usage:
-        counts = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
-        events.append({**base, "choices": [], "usage": counts})
+        events.append({**base, "choices": [], "usage": _TOKENS})
     lines = [json.dumps(event) for event in events] + (["[DONE]"] if finish_reason else [])
     body = "".join(f"data: {line}\n\n" for line in lines).encode()
     return Answer(body=body, content_type="text/event-stream", **how)
@@ -120,21 +121,10 @@ Behaviour = Answer | Callable[[Asked], Answer]
 
 def completion(message: dict[str, Any], finish_reason: str = "stop", **more: Any) -> Answer:
     """A chat completion with this message."""
-    body = {
-        "id": "chatcmpl-1",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "fake",
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", **message},
-                "finish_reason": finish_reason,
-            }
-        ],
-        "usage": {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110},
-        **more,
-    }
+    said = {"role": "assistant", **message}
+    choice = {"index": 0, "message": said, "finish_reason": finish_reason}
+    body: dict[str, Any] = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1}
+    body |= {"model": "fake", "choices": [choice], "usage": _TOKENS, **more}
     return Answer(body=json.dumps(body).encode())
 
 
@@ -177,18 +167,14 @@ class ModelServer:
             self._script = list(script)
             self.asked.clear()
 
-    def wait_for(
-        self,
-        number: int,
-        of: subprocess.Popen[str] | None = None,
-        seconds: float = PATIENCE,
-    ) -> None:
+    def wait_for(self, number: int, of: subprocess.Popen[str] | None = None) -> None:
         """Wait until so many requests have arrived; the process that sends them has not ended."""
-        deadline = time.monotonic() + seconds
-        while len(self.asked) < number:
+
+        def arrived() -> bool:
             assert of is None or of.poll() is None, of.communicate()
-            assert time.monotonic() < deadline, f"only {len(self.asked)} of {number} requests"
-            self._ending.wait(0.01)
+            return len(self.asked) >= number
+
+        until(arrived)
 
     def close(self) -> None:
         """End all threads and connections."""
@@ -282,14 +268,21 @@ def model_server() -> Iterator[ModelServer]:
     server.close()
 
 
+def environment(variables: dict[str, str]) -> dict[str, str]:
+    """Return these variables and nothing else that is configured outside."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.upper().startswith(_OUTSIDE) and not name.upper().endswith("_PROXY")
+    }
+    return kept | variables
+
+
 @pytest.fixture
 def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give the test folders of its own and nothing that is configured outside; return tmp_path."""
-    for name in list(os.environ):
-        if name.upper().startswith(_OUTSIDE):
-            monkeypatch.delenv(name)
-        if name.upper().endswith("_PROXY"):
-            monkeypatch.delenv(name)
+    for name in os.environ.keys() - environment({}).keys():
+        monkeypatch.delenv(name)
     monkeypatch.setenv("FAIRQR_CONFIG", os.devnull)
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path / "cache"))
@@ -455,20 +448,10 @@ def people(clean_environment: Path) -> Path:
 
 def search_arguments(server: ModelServer, corpus: Path, *more: str | Path) -> Sequence[str | Path]:
     """A search that asks the server's model for gender, if nothing else is said."""
-    attribute = [] if "--attribute" in more else ["--attribute", "gender"]
-    method = [] if "--method" in more else ["--set", "ask=always"]
-    model = ["--model", "openai:fake", "--base-url", server.base_url]
-    return [
-        "search",
-        "physicist",
-        "--corpus",
-        corpus,
-        *attribute,
-        *model,
-        "-k",
-        "10",
-        "--set",
-        "groups=lacking",
-        *method,
-        *more,
-    ]
+    usual = ["--model", "openai:fake", "--base-url", server.base_url, "-k", "10"]
+    usual += ["--set", "groups=lacking"]
+    if "--attribute" not in more:
+        usual += ["--attribute", "gender"]
+    if "--method" not in more:
+        usual += ["--set", "ask=always"]
+    return ["search", "physicist", "--corpus", corpus, *usual, *more]
