@@ -69,11 +69,7 @@ def body_of(asked: Asked) -> str:
 
 @pytest.mark.parametrize(
     ("kind", "request_", "store"),
-    [
-        ("search", ROUNDS, "sqlite"),
-        ("answer", ANSWER, "sqlite"),
-        ("search", ROUNDS, "postgresql"),
-    ],
+    [("answer", ANSWER, "sqlite"), ("search", ROUNDS, "postgresql")],
 )
 def test_a_run_goes_on_after_kill_9_and_no_reply_is_asked_for_again(
     tmp_path: Path, request: pytest.FixtureRequest, kind: str, request_: dict[str, Any], store: str

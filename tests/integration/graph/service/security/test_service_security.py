@@ -216,27 +216,6 @@ class TestCosts:
             assert usage["model_calls"] <= 20
 
 
-class TestFraming:
-    """A request has one end, on which everybody agrees."""
-
-    @pytest.mark.parametrize(
-        "headers",
-        [
-            ["Content-Length: 6", "Transfer-Encoding: chunked"],
-            ["Content-Length: 5", "Content-Length: 6"],
-            ["Transfer-Encoding: xchunked"],
-            ["Transfer-Encoding: chunked, identity"],
-            ["Transfer-Encoding : chunked"],
-        ],
-    )
-    def test_no_second_request_hides_in_a_first(self, service: Served, headers: list[str]) -> None:
-        first = head(service, "POST /v1/search", "Content-Type: application/json", *headers)
-        second = head(service, "GET /healthz")
-        answer = exchanged(service, f"{first}0\r\n\r\n{second}")
-        assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 501"))
-        assert answer.count(b"HTTP/1.1 ") == 1
-
-
 class TestOtherPages:
     """Without keys, a page on the web gets nothing of what is open on loopback."""
 
