@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from tests.integration.model_server import Command, ModelServer
+from tests.integration.model_server import Command, ModelServer, environment
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
 
@@ -41,17 +40,6 @@ def settings_for(model: ModelServer, folder: Path, more: str = "") -> dict[str, 
         "FAIRQR_CACHE_DIR": str(folder / "cache"),
         "OPENAI_API_KEY": "sk-none",
     }
-
-
-def environment(variables: dict[str, str]) -> dict[str, str]:
-    """Return these variables and nothing else that is configured outside."""
-    outside = ("FAIRQR_", "OPENAI_", "LANGCHAIN_", "LANGSMITH_", "OTEL_")
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(outside) and not name.upper().endswith("_PROXY")
-    }
-    return kept | variables
 
 
 def run_command(variables: dict[str, str], *arguments: str | Path) -> str:
@@ -159,7 +147,10 @@ def running(variables: dict[str, str], *arguments: str | Path) -> Iterator[Proce
     reader = threading.Thread(target=_read_on, args=(child, said), daemon=True)
     reader.start()
     try:
-        address = _address(reader, said)
+        until(lambda: not reader.is_alive() or _ADDRESS.search(said.decode(errors="replace")))
+        found = _ADDRESS.search(said.decode(errors="replace"))
+        assert found, f"it did not start: {said.decode(errors='replace')}"
+        address = found[1]
         with ServiceClient(base_url=address, timeout=PATIENCE, trust_env=False) as client:
             yield Process(child, address, client, said, reader)
     finally:
@@ -175,15 +166,6 @@ def served(variables: dict[str, str], *arguments: str | Path) -> Iterator[str]:
         yield process.address
         process.send(signal.SIGTERM)
         process.ends()
-
-
-def _address(reader: threading.Thread, said: bytearray) -> str:
-    deadline = time.monotonic() + PATIENCE
-    while reader.is_alive() and time.monotonic() < deadline:
-        if found := _ADDRESS.search(said.decode(errors="replace")):
-            return found[1]
-        time.sleep(0.02)
-    raise AssertionError(f"it did not start: {said.decode(errors='replace')}")
 
 
 def _read_on(child: subprocess.Popen[bytes], said: bytearray) -> None:
@@ -214,15 +196,16 @@ def started(folder: Path, command: list[Any], path: str, **variables: str) -> It
             stderr=output,
             start_new_session=True,  # one may leave a child of its own behind
         )
-    address, deadline = f"http://127.0.0.1:{port}", time.monotonic() + PATIENCE
+    address = f"http://127.0.0.1:{port}"
+
+    def ready() -> bool:
+        assert child.poll() is None, log.read_text()[-2000:]
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.get(f"{address}{path}", timeout=5).is_success
+        return False
+
     try:
-        while True:
-            assert child.poll() is None, log.read_text()[-2000:]
-            assert time.monotonic() < deadline, log.read_text()[-2000:]
-            with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"{address}{path}", timeout=5).is_success:
-                    break
-            time.sleep(0.1)
+        until(ready)
         yield address
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -258,10 +241,8 @@ class Wire:
 
     def close(self) -> None:
         """End."""
-        with self._lock:
-            self._is_cut = True
-            self._listener.close()
-            self._break()
+        self._listener.close()
+        self.cut()
 
     def _break(self) -> None:
         for end in self._ends:

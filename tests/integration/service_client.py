@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import pytest
 
 from fairqr.graph.service.configuration import Limits, ServiceSettings
 from fairqr.graph.service.engine.engine import Engine
@@ -132,15 +133,17 @@ def a_key(variables: dict[str, str], name: str, *scopes: Scope) -> tuple[str, di
 def a_service(
     folder: Path,
     *arguments: str,
+    corpus: str = "people",
     settings: str = "",
     environment: dict[str, str] | None = None,
     change: Any = None,
 ) -> Iterator[Served]:
-    """Run ``fairqr serve`` over the corpus ``people`` with a model server of its own.
+    """Run ``fairqr serve`` with a model server of its own.
 
     Args:
         folder: For all files.
         arguments: Of the command.
+        corpus: What it offers; ``people`` is there in any case.
         settings: Lines of the section ``[service]``, where ``MODEL`` is the model's host and path.
         environment: More variables.
         change: Of the documents; see ``write_people``.
@@ -153,12 +156,23 @@ def a_service(
         index_people(variables, write_people(folder / "people", change))
         keys = "--require-keys" in arguments
         key = a_key(variables, "first")[1] if keys else dict[str, str]()
-        with running(variables, "--corpus", "people", *arguments) as process:
+        with running(variables, "--corpus", corpus, *arguments) as process:
             yield Served(process, model, folder, variables, key)
             process.send(signal.SIGTERM)
             process.ends()
     finally:
         model.close()
+
+
+def service_of_a_module(*arguments: str, **how: Any) -> Any:
+    """Return a fixture: a service that all tests of a module share; see :func:`a_service`."""
+
+    @pytest.fixture(scope="module")
+    def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+        with a_service(tmp_path_factory.mktemp("service"), *arguments, **how) as running:
+            yield running
+
+    return service
 
 
 @contextlib.asynccontextmanager

@@ -6,7 +6,6 @@ import json
 import re
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,21 @@ from fairqr.graph.search.result import SearchResult
 from fairqr.graph.stream import StepData
 from tests.integration.model_server import says
 from tests.integration.page_service import events_of
-from tests.integration.service_client import PHYSICIST, Served, a_service, answers_all, index_people
+from tests.integration.service_client import (
+    PHYSICIST,
+    Served,
+    answers_all,
+    index_people,
+    service_of_a_module,
+)
 from tests.patience import until
 from tests.unit.graph.corpora import write_corpus
 
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    settings = (
-        'traces = "traces"\ncorpora = ["people", "notables"]\nlimits.rate = ""\ncaps.k = 50\n'
-    )
-    corpora = ("--corpus", "notables", "--corpus", "zoo*")
-    folder = tmp_path_factory.mktemp("service")
-    with a_service(folder, *corpora, settings=f"{settings}caps.body_bytes = 20_000") as running:
-        yield running
+service = service_of_a_module(
+    *("--corpus", "notables", "--corpus", "zoo*"),
+    settings='traces = "traces"\ncorpora = ["people", "notables"]\nlimits.rate = ""\ncaps.k = 50\n'
+    "caps.body_bytes = 20_000",
+)
 
 
 @pytest.fixture(autouse=True)

@@ -68,9 +68,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(autouse=True)
-def usual(request: pytest.FixtureRequest) -> None:
-    if "service" in request.fixturenames:
-        request.getfixturevalue("service").model.does(answers(SENTENCE, "He is ", SENTENCE[6:]))
+def usual(service: Served) -> None:
+    service.model.does(answers(SENTENCE, "He is ", SENTENCE[6:]))
 
 
 def client_of(service: Served, key: str = "sk-theirs") -> openai.OpenAI:
@@ -125,6 +124,8 @@ def test_the_last_message_of_the_user_is_answered(service: Served, client: opena
         seed=7,
         user="somebody",
         max_tokens=5,
+        # What asks for nothing is no reason to refuse.
+        extra_body={"tools": [], "n": 1, "logprobs": False, "response_format": {"type": "text"}},
     )
     assert (found.model, found.object) == ("people", "chat.completion")
     assert found._request_id
@@ -241,13 +242,6 @@ def test_what_is_not_offered_is_refused_in_their_form(
     assert service.model.asked == []
 
 
-def test_what_asks_for_nothing_is_no_reason_to_refuse(client: openai.OpenAI) -> None:
-    nothing = {"tools": [], "n": 1, "logprobs": False, "response_format": {"type": "text"}}
-    asked = {"model": "people", "messages": question(), "stop": None, "top_p": 0.3, **nothing}
-    found: Any = client.post("/chat/completions", cast_to=object, body=asked)
-    assert found["choices"][0]["message"]["content"] == SENTENCE
-
-
 def test_a_model_that_fails_is_an_error_and_no_answer(
     service: Served, client: openai.OpenAI
 ) -> None:
@@ -322,45 +316,36 @@ def test_its_runs_are_in_the_figures_and_end_with_their_clients(
     assert service.client.get("/v1/runs").json() == {"runs": []}
 
 
-def test_a_refusal_has_its_status_before_any_stream(tmp_path: Path) -> None:
+def test_a_refusal_has_its_status_before_any_stream_and_our_key_is_the_api_key(
+    tmp_path: Path,
+) -> None:
     gate = threading.Event()
-    asked: dict[str, dict[str, Any]] = {
-        "search": PHYSICIST,
-        "answer": {"question": "Which physicist?", "corpus": "people"},
-        "probe": {"query": "physicist", "attribute": "gender", "protected": "female"},
-    }
-    with (
-        a_service(tmp_path, settings="concurrency = 1\nlimits.live = 1") as service,
-        client_of(service) as client,
-    ):
-        service.model.does(answers(SENTENCE, gate=gate))
-        held = client.chat.completions.create(model="people", messages=question(), stream=True)
-        next(iter(held))
-        with pytest.raises(openai.RateLimitError) as busy:
-            client.chat.completions.create(model="people", messages=question(), stream=True)
-        assert (busy.value.status_code, busy.value.code) == (429, "busy")
-        assert int(busy.value.response.headers["retry-after"]) >= 1
-        service.client.in_background(PHYSICIST)
-        for kind, body in asked.items():
+    limits = "concurrency = 1\nlimits.live = 1"
+    with a_service(tmp_path, "--require-keys", settings=limits) as service:
+        asked: Any = {"model": "people", "messages": question()}
+        with client_of(service) as stranger, pytest.raises(openai.AuthenticationError) as refused:
+            stranger.chat.completions.create(**asked)
+        assert refused.value.code == "invalid_api_key"
+        with client_of(service, service.key["Authorization"].removeprefix("Bearer ")) as client:
+            service.model.does(answers(SENTENCE))
+            (choice,) = client.chat.completions.create(**asked).choices
+            url = (choice.message.annotations or [])[0].url_citation.url
+            assert service.client.get(url).status_code == 401
+            service.client.headers.update(service.key)
+            assert service.client.get(url).status_code == 200
+
+            service.model.does(answers(SENTENCE, gate=gate))
+            asked["messages"] = question()
+            held = client.chat.completions.create(**asked, stream=True)
+            next(iter(held))
+            with pytest.raises(openai.RateLimitError) as busy:
+                client.chat.completions.create(**asked, stream=True)
+            assert (busy.value.status_code, busy.value.code) == (429, "busy")
+            assert int(busy.value.response.headers["retry-after"]) >= 1
+            service.client.in_background(PHYSICIST)
             for keep in (False, True):
-                answer = service.client.post(f"/v1/{kind}/stream", json={**body, "keep": keep})
+                answer = service.client.post("/v1/search/stream", json={**PHYSICIST, "keep": keep})
                 assert answer.status_code == 429
                 assert answer.json()["type"] == "urn:fairqr:error:busy"
-        assert service.client.get("/v1/runs/none/events").status_code == 404
-        gate.set()
-        held.close()
-
-
-def test_where_keys_are_required_ours_is_the_api_key(tmp_path: Path) -> None:
-    with a_service(tmp_path, "--require-keys") as service:
-        service.model.does(answers(SENTENCE))
-        asked: Any = {"model": "people", "messages": question()}
-        with client_of(service) as client:
-            with pytest.raises(openai.AuthenticationError) as refused:
-                client.chat.completions.create(**asked)
-            assert refused.value.code == "invalid_api_key"
-        with client_of(service, service.key["Authorization"].removeprefix("Bearer ")) as client:
-            (choice,) = client.chat.completions.create(**asked).choices
-        url = (choice.message.annotations or [])[0].url_citation.url
-        assert service.client.get(url).status_code == 401
-        assert service.client.get(url, headers=service.key).status_code == 200
+            gate.set()
+            held.close()
