@@ -120,6 +120,7 @@ def skip_if_asked(kind: str) -> None:
 @contextmanager
 def reached(kind: str, run: Callable[[], AbstractContextManager[Any]]) -> Iterator[dict[str, str]]:
     """Reach the server that is named, or run one."""
+    skip_if_asked(kind)
     if named := os.environ.get(f"FAIRQR_TEST_{kind}_URL"):
         yield {"url": named.rstrip("/")}
     else:
