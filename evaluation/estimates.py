@@ -259,8 +259,8 @@ def _ratio(above: FloatArray, below: FloatArray, weights: FloatArray, *on: Any) 
 
 def divided(above: FloatArray, below: FloatArray, *, otherwise: float = np.nan) -> FloatArray:
     """Return above / below; ``otherwise`` where below is 0."""
-    wide = np.broadcast_to(below, np.shape(above))
-    return np.asarray(np.divide(above, wide, out=np.full(wide.shape, otherwise), where=wide > 0))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return np.where(below > 0, above / below, otherwise)
 
 
 def _of_all_alike(value: FloatArray, trials: FloatArray, least: float) -> FloatArray:
