@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.attached notables -o FOLDER`` starts a server of the tests, puts the
 documents of a collection into it, attaches it as ``notables-elasticsearch``, and runs
-``fairqr experiment run parts``, whose systems on Elasticsearch search a corpus of that name. More
-options, such as ``--small``, are that command's.
+``fairqr experiment run parts``, or another ``--experiment`` whose systems on Elasticsearch search a
+corpus of that name. More options, such as ``-o`` and ``--small``, are that command's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> int:
     """Run the experiment, and return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", help="of a collection")
-    parser.add_argument("-o", "--output", required=True, help="the folder of the experiment")
+    parser.add_argument("--experiment", default="parts", help="such as retrievers")
     given, more = parser.parse_known_args()
     name = f"{given.name}-elasticsearch"
     try:
@@ -32,9 +32,9 @@ def main() -> int:
     with on_elasticsearch(name, corpus) as (_, source):
         Catalog().attach(source)
         try:
-            command = "experiment", "run", "parts", "--collection", given.name, *more
+            command = "experiment", "run", given.experiment, "--collection", given.name, *more
             # All documents, which the server has too.
-            command += "--set", "documents=null", "--report", "-o", given.output
+            command += "--set", "documents=null", "--report"
             return subprocess.run([sys.executable, "-m", "fairqr", *command]).returncode
         finally:
             Catalog().detach(name)

@@ -26,7 +26,12 @@ from fairqr.base.settings import cache_dir
 from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.qrels import Qrels, read_qrels
 from fairqr.retrieval.sources.corpus import BUILT_IN, SCHEMA, Corpus, find_corpus, holds_documents
-from fairqr.retrieval.sources.documents import numbered_lines, wrong_line
+from fairqr.retrieval.sources.documents import (
+    ProgressFunction,
+    chunks,
+    numbered_lines,
+    wrong_line,
+)
 from fairqr.retrieval.sources.schema import validated
 
 ABOUT = "collection.yaml"
@@ -191,7 +196,7 @@ class Collection:
         """Return the ids of the documents that are relevant for any topic, each once."""
         return list(dict.fromkeys(id_ for topic in self.topics for id_ in self.relevant(topic.id)))
 
-    def part(self, topics: Iterable[str], most: int) -> str:
+    def part(self, topics: Iterable[str], most: int, progress: ProgressFunction) -> str:
         """Return the name of a corpus of documents judged for some topics, and others by chance.
 
         It is that of all documents if they are few enough; a part is kept in the user's cache. The
@@ -200,6 +205,7 @@ class Collection:
         Args:
             topics: All that is judged for them is in the part.
             most: How many documents it has, unless more are judged.
+            progress: Called with the number of documents that are read.
 
         Raises:
             CorpusError: The documents cannot be read.
@@ -209,7 +215,10 @@ class Collection:
         path = cache_dir() / "parts" / sha256(told.encode()).hexdigest()[:16] / "documents.jsonl"
         if path.exists():
             return str(path)
-        ids = {document.id for document in self.corpus.documents()}
+        ids = set[str]()
+        for some in chunks(self.corpus.documents(), 1000):
+            ids.update(document.id for document in some)
+            progress(len(ids))
         if len(ids) <= most:
             return self.corpus_name
         judged &= ids

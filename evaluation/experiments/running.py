@@ -269,7 +269,8 @@ async def run(experiment: specs.Experiment, options: RunOptions) -> None:
     topics = [topic for topic in collection.topics if topic.id in manifest.topics]
     corpus = collection.corpus_name
     if experiment.documents:
-        corpus = collection.part(manifest.topics, experiment.documents)
+        reading = watcher.count(f"reading {collection.name}")
+        corpus = collection.part(manifest.topics, experiment.documents, reading)
     cells = cells_of(manifest, collection, corpus)
     is_left = [not done >= {cell.key(topic) for topic in topics} for cell in cells]
     weights = dict[str, TrainedModel]()
@@ -289,10 +290,12 @@ async def run(experiment: specs.Experiment, options: RunOptions) -> None:
                 return Done(())
             return await tools.do(search, *task, weights.get(task[1].id))
 
+        here = [cell for cell in cells if cell.system.name not in away]
+        here.sort(key=lambda cell: cell.model is None)  # what takes long comes first: time left
         with store.locked():
             store.begin(manifest)
             await run_tasks(
-                [*product([cell for cell in cells if cell.system.name not in away], topics)],
+                [*product(here, topics)],
                 do,
                 store.lines,
                 title="searches",

@@ -71,10 +71,10 @@ def test_a_part_has_what_is_judged_and_others_by_chance(folder: Path) -> None:
     (folder / "schema.yaml").write_text("attributes: {gender: {labels: genders.csv}}")
     collection = find_collection(folder)
     for most, count in (1, 2), (2, 2), (3, 3):
-        part = find_corpus(Path(collection.part(["7"], most)))
+        part = find_corpus(Path(collection.part(["7"], most, print)))
         ids = [document.id for document in part.documents()]
         assert ids == ["1", "2", "3"][:count], "both of topic 7; 99 is in no file"
-        assert collection.part(["7"], most) == str(part.path)
+        assert collection.part(["7"], most, print) == str(part.path)
         report = asyncio.run(check_corpus(part))
         assert report.shares["gender"][1] == 1 / count, "the labels are found from there"
     assert part.path == collection.corpus.path
