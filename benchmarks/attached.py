@@ -32,9 +32,9 @@ def main() -> int:
     with on_elasticsearch(name, corpus) as (_, source):
         Catalog().attach(source)
         try:
-            command = "experiment", "run", given.experiment, "--collection", given.name, *more
             # All documents, which the server has too.
-            command += "--set", "documents=null", "--report"
+            more += ["--set", f"documents={sum(1 for _ in corpus.documents())}", "--report"]
+            command = "experiment", "run", given.experiment, "--collection", given.name, *more
             return subprocess.run([sys.executable, "-m", "fairqr", *command]).returncode
         finally:
             Catalog().detach(name)
