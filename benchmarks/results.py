@@ -163,8 +163,8 @@ def written_as(command: Command, folder: str) -> str:
 def page(found: Mapping[str, Result]) -> Iterator[str]:
     """Yield the lines of the page."""
     yield "# Every result, its command and its figures\n"
-    yield "From `docs/results/results.yaml`. First `fairqr models pull`, and bring the [collections]"
-    yield "(../how-to/bring-a-collection.md). This tree had the number 1.0.0 until 2026-11-27.\n"
+    yield "From `docs/results/results.yaml`. First `fairqr models pull`, and bring the"
+    yield "[collections](../how-to/bring-a-collection.md). Until 2026-11-27 this tree was 1.0.0.\n"
     for name, one in found.items():
         yield f"## {name}: {one.shows}\n"
         yield f"*{one.of}*" + (f"; {one.paper}" if one.paper else "") + "\n"
