@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.models.in_process import CausalModel, encode, label_tokens
+from fairqr.agents.models.in_process import CausalModel, encode
 from tests.unit.agents.ranking.tiny_models import question
 
 pytestmark = pytest.mark.model
@@ -32,27 +32,22 @@ async def test_the_weights_of_llama_cpp_are_read_and_adapted(
     asked = question("bread", max_tokens=6)
     tokens = encode(tokenizer, asked.prompt.render(asked.values))
     assert tokenizer.decode(tokens).endswith("<|im_end|>\n<|im_start|>assistant\n")
-    first = label_tokens(tokenizer, ("A", "B"))
-    assert tokenizer.batch_decode([[it] for it in first]) == ["A", "B"]
     choice = await model.weigh(asked, ("A", "B"))
     assert (choice.status, choice.usage.prompt_tokens) == ("ok", len(tokens))
     assert choice.mass > 0.1
     assert (await model.write(asked)).status == "ok"
 
     folder = tmp_path / "adapter"
-    config = peft.LoraConfig(
-        r=1, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", init_lora_weights=True
-    )
+    config = peft.LoraConfig(r=1, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
     tuned = peft.get_peft_model(pretrained.model, config)
     tuned.save_pretrained(folder)
     tuned.unload()
     # The name of the base is that of the embedded weights.
-    file_of_config = folder / "adapter_config.json"
-    config_ = json.loads(file_of_config.read_text())
-    file_of_config.write_text(json.dumps(config_ | {"base_model_name_or_path": "smollm2-135m"}))
+    about = folder / "adapter_config.json"
+    named = {"base_model_name_or_path": "smollm2-135m"}
+    about.write_text(json.dumps(json.loads(about.read_text()) | named))
     adapted = CausalModel(str(folder))
-    same = await adapted.weigh(asked, ("A", "B"))
-    assert same == choice
-    loaded = await adapted.pretrained()
-    assert sum(p.numel() for n, p in loaded.model.named_parameters() if "lora_" in n) > 10_000
+    assert await adapted.weigh(asked, ("A", "B")) == choice
+    weights = dict((await adapted.pretrained()).model.named_parameters())
+    assert any("lora_" in name for name in weights)
     assert capfd.readouterr() == ("", "")

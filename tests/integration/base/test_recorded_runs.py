@@ -39,12 +39,11 @@ def test_runs_are_recorded_in_the_folder_that_settings_name(
     assert folder.stat().st_mode & 0o077 == 0
     files = sorted(folder.glob("*.jsonl"), key=lambda it: it.stat().st_mtime)
     for file, done in zip(files, runs, strict=True):
-        text, usage = file.read_text(), done.result["usage"]
+        text = file.read_text()
         spans = [json.loads(line) for line in text.splitlines()]
         assert [it["status"] for it in spans if it["parent"] is None] == ["ok"]
         (told,) = (it["attributes"] for it in spans if it["name"] == "fairqr.rerank")
-        assert told["fairqr.model_calls"] == usage["model_calls"]
-        assert told["fairqr.output_tokens"] == usage["completion_tokens"]
+        assert told["fairqr.model_calls"] == done.result["usage"]["model_calls"]
         assert ("physicist" in text) is (file == files[1])  # content only when asked
         assert KEY not in text
     assert "chat fake" in quick("trace", "show", str(files[0])).stdout

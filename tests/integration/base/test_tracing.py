@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from elasticsearch import AsyncElasticsearch, BadRequestError
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
@@ -37,6 +36,8 @@ from tests.integration.model_server import (
     weighs,
     write_people,
 )
+from tests.integration.page_service import MODEL_KEY
+from tests.integration.service_client import a_service
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
@@ -47,16 +48,16 @@ PROBE: dict[str, Any] = {"k": 60, "pairs": 2, "askers": ["neutral"]}
 CONTENT = (IN_QUERY, IN_DOCUMENT, IN_REPLY)
 
 
+def with_words(document: dict[str, Any]) -> dict[str, Any]:
+    """Put the query's and the model's words into a text, with one of its own."""
+    own = IN_REPLY if document["gender"] == "female" else ""
+    text = f"{document['text']} {IN_QUERY} {IN_DOCUMENT} {own}"
+    return {**document, "title": f"{document['title']} {IN_DOCUMENT}", "text": text}
+
+
 @pytest.fixture
 def corpus(clean_environment: Path) -> Path:
-    """People in whose texts the query's and the model's words are, each with one of its own."""
-
-    def change(document: dict[str, Any]) -> dict[str, Any]:
-        own = IN_REPLY if document["gender"] == "female" else ""
-        text = f"{document['text']} {IN_QUERY} {IN_DOCUMENT} {own}"
-        return {**document, "title": f"{document['title']} {IN_DOCUMENT}", "text": text}
-
-    return write_people(clean_environment / "people", change)
+    return write_people(clean_environment / "people", with_words)
 
 
 class Exported(InMemorySpanExporter):
@@ -68,12 +69,6 @@ class Exported(InMemorySpanExporter):
 
     def named(self, name: str) -> list[ReadableSpan]:
         return [found for found in self.spans if found.name == name]
-
-    @property
-    def tree(self) -> set[tuple[str, str | None]]:
-        """Each name, with that of its parent."""
-        names = {found.context.span_id: found.name for found in self.spans}
-        return {(it.name, names[it.parent.span_id] if it.parent else None) for it in self.spans}
 
     def text(self) -> str:
         """All of it, as it would be sent."""
@@ -122,7 +117,9 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     steps = ["begin", "retrieve", "measure", "choose_group", "refine", "rerank"]
     steps += ["prepare", "sample", "generate", "attribute", "summarise"]
     steps += ["plan", "probe", "conclude"]
-    assert exported.tree == {
+    names = {it.context.span_id: it.name for it in exported.spans}
+    tree = {(it.name, it.parent and names[it.parent.span_id]) for it in exported.spans}
+    assert tree == {
         (run, None),
         *((f"fairqr.{step}", run) for step in steps),
         (name, "fairqr.begin"),
@@ -138,7 +135,6 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
 
     chat = exported.named("chat fake")[0]
     said = dict(chat.attributes or {})
-    port = int(model_server.base_url.rsplit(":")[-1].removesuffix("/v1"))
     assert chat.kind is SpanKind.CLIENT
     assert len(str(said["fairqr.prompt.sha256"])) == 64
     conventions = {
@@ -150,11 +146,9 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
         "gen_ai.output.type": "json",
         "gen_ai.response.finish_reasons": ("stop",),
         "gen_ai.response.model": "fake",
-        "gen_ai.response.id": "chatcmpl-1",
         "gen_ai.usage.input_tokens": 100,
         "gen_ai.usage.output_tokens": 10,
         "server.address": "127.0.0.1",
-        "server.port": port,
         "gen_ai.prompt.name": "refine",
         "fairqr.status": "ok",
     }
@@ -169,8 +163,6 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
         ("fairqr.attribute", "attribution"),
     }
     assert 0 < dict(evaluations)["fairqr.measure"]["gen_ai.evaluation.score.value"] < 1
-    labels = {it["gen_ai.evaluation.score.label"] for step, it in evaluations if "attri" in step}
-    assert labels <= {"attributed", "not_attributed"}
 
 
 @pytest.mark.parametrize("content", [False, True])
@@ -197,9 +189,7 @@ async def test_content_is_exported_only_where_it_is_asked_for(
 
 
 FAILING: dict[str, tuple[Answer | Callable[[Asked], Answer], str]] = {
-    "a wrong key": (failure(401, f"Wrong key {KEY} for {IN_QUERY} {IN_REPLY}"), "denied"),
     "echo": (lambda asked: failure(400, f"{asked.body} {IN_REPLY} {KEY}"), "invalid_request"),
-    "too often": (failure(429, f"{IN_REPLY} {KEY}", IN_REPLY), "rate_limited"),
     "prose": (says(f"No, {IN_REPLY} {KEY}."), "parse_error"),
     "silence": (Answer(never=True), "timeout"),
 }
@@ -218,8 +208,8 @@ async def test_a_failing_model_is_an_error_without_a_word_of_content(
         await fair.search(QUERY, attribute="gender", k=10, ask="always")
     asked = exported.named("chat fake")
     assert {(it.attributes or {})["error.type"] for it in asked} == {status}
-    assert {it.status.status_code for it in asked} == {StatusCode.ERROR}
-    assert {it.status.description for it in asked} == {status}
+    said = {(it.status.status_code, it.status.description) for it in asked}
+    assert said == {(StatusCode.ERROR, status)}
     text = exported.text()
     assert not [word for word in (*CONTENT, KEY.lower()) if word in text]
 
@@ -266,33 +256,20 @@ def test_a_backend_that_is_away_costs_a_sentence(
     assert "opentelemetry" not in run.stderr.replace(sentence, "").lower()
 
 
-def test_the_service_continues_the_trace_of_who_asks(
-    command: Command, model_server: ModelServer, corpus: Path, collector: Collector
-) -> None:
+def test_the_service_continues_the_trace_of_who_asks(tmp_path: Path, collector: Collector) -> None:
     """Of a request, and of a run in the background; content, key and arguments stay out."""
-    model_server.does(replying)
-    model = ["--model", "openai:fake", "--base-url", model_server.base_url]
-    options = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "PYTHONUNBUFFERED": "1"}
-    options["OTEL_EXPERIMENTAL_RESOURCE_DETECTORS"] = "process"
-    server = command.start("serve", "--port", "0", "--corpus", corpus, *model, **options)
-    try:
-        assert server.stdout is not None
-        url = server.stdout.readline().split()[-1]
-        with httpx.Client(base_url=url, timeout=PATIENCE) as client:
-            corpora = client.get("/v1/indexes").json()["indexes"]
-            name = next(it["name"] for it in corpora if it["name"].startswith("documents"))
-            asked = {"query": QUERY, "corpus": name, "attributes": ["gender"], "k": 10}
-            first = client.post("/v1/search", json=asked, headers=_caller("a"))
-            assert first.status_code == 200, first.text
-            begun = {"kind": "search", "request": {**asked, "model": "openai:fake"}}
-            second = client.post("/v1/runs", json=begun, headers=_caller("b"))
-            assert second.status_code == 202, second.text
-            events = f"/v1/runs/{second.json()['id']}/events"
-            assert "event: end" in client.get(events).text
-    finally:
-        server.terminate()
-        _, stderr = server.communicate(timeout=PATIENCE)
-    assert "Traceback" not in stderr
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
+    environment["OTEL_EXPERIMENTAL_RESOURCE_DETECTORS"] = "process"
+    with a_service(tmp_path, environment=environment, change=with_words) as service:
+        service.model.does(replying)
+        asked = {"query": QUERY, "attributes": ["gender"], "k": 10}
+        first = service.client.post("/v1/search", json=asked, headers=_caller("a"))
+        assert first.status_code == 200, first.text
+        begun = {"kind": "search", "request": asked}
+        second = service.client.post("/v1/runs", json=begun, headers=_caller("b"))
+        assert second.status_code == 202, second.text
+        events = service.client.get(f"/v1/runs/{second.json()['id']}/events")
+        assert "event: end" in events.text
     (process,) = collector.processes
     assert (process["service.name"], "process.pid" in process) == ("fairqr", True)
     spans = {it["spanId"]: it for it in collector.spans}
@@ -305,7 +282,7 @@ def test_the_service_continues_the_trace_of_who_asks(
     assert {_hex(it["parentSpanId"]) for it in asked_by.values()} == {"a" * 16, "b" * 16}
     assert {it["kind"] for it in asked_by.values()} == {"SPAN_KIND_SERVER"}
     text = json.dumps(collector.requests).lower()
-    assert not [word for word in (*CONTENT, KEY.lower(), "base-url") if word in text]
+    assert not [word for word in (*CONTENT, MODEL_KEY.lower(), "--port") if word in text]
 
 
 def _hex(encoded: str) -> str:

@@ -12,6 +12,7 @@ import yaml
 
 from fairqr.evaluation.rag.store import RagStore
 from tests.integration.model_server import Answer, Asked, Main, ModelServer, says
+from tests.unit.agents.ranking.tiny_models import save_bert, save_t5
 
 POOLS = {"q0": 6, "q1": 6, "q2": 2, "q3": 6}
 USEFUL = {"q0": 3, "q1": 2, "q2": 2, "q3": 1}
@@ -112,3 +113,22 @@ def test_what_a_run_keeps_and_reports(
     questions.write_text(questions.read_text().replace("painter", "sculptor"))
     stale = quick("experiment", "report", folder)
     assert "have changed since the experiment was run" in stale.complaint()
+
+
+def test_models_of_the_paper_answer_and_retrieve(
+    quick: Main, questions: Path, tmp_path: Path
+) -> None:
+    """T5, SPLADE and Contriever, as the whole tables ask for them, on labels; these are tiny."""
+    t5 = save_t5(tmp_path / "t5", limit=None)
+    bert = save_bert(tmp_path / "bert", "BertForMaskedLM")
+    models = {"generators": [f"seq2seq:{t5}"], "attributor": "none"}
+    models |= {"retrievers": [f"splade:{bert}", f"contriever:{bert}"]}
+    table = tmp_path / "labels.tsv"
+    rows = [f"q{number}\tq{number}-{place}\t1\n" for number in (0, 1) for place in (0, 1)]
+    table.write_text("qid\tpid\trelevance_label\n" + "".join(rows))
+    asked = run_arguments(questions, **models, samples=3, generated=1)
+    run = quick(*asked, "--labels", table, "--report")
+    assert run.code == 0, run
+    found = RagStore(questions.parent / "run").lines.read()
+    assert {it.retriever for it in found} == {"", *models["retrievers"]}
+    assert {answer.status for it in found for answer in it.answers} <= {"given", "ok", "empty"}

@@ -14,10 +14,11 @@ from fairqr.cli.common import LARGE_CALLS, LARGE_TOKENS
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.prompts.library import DEFAULT_VERSIONS
 from tests.integration.model_server import Answer, Asked, Main, ModelServer, failure, says, weighs
+from tests.unit.agents.ranking.tiny_models import tiny_monobert, tiny_monot5
 from tests.unit.evaluation.conftest import plain_jobs
 from tests.unit.evaluation.probes.made import people
 
-__all__ = ["plain_jobs"]
+__all__ = ["plain_jobs", "tiny_monobert", "tiny_monot5"]
 
 pytestmark = pytest.mark.usefixtures("plain_jobs")
 
@@ -289,3 +290,18 @@ def test_experiments_run_and_are_reported(
     listed = quick("experiment", "run", "llm_listwise", "--set", "help").stdout
     assert "\n  askers\n" in listed
     assert "'gender=female'" in listed
+
+
+def test_neural_rankers_of_the_paper_are_probed(
+    quick: Main, folk: Path, tiny_monot5: Path, tiny_monobert: Path
+) -> None:
+    """By the shipped file and with tiny weights, for each asker."""
+    rankers = f"rankers=monot5:{tiny_monot5},monobert:{tiny_monobert}"
+    own = ["--collection", folk, "--set", "size=24", "--set", rankers, "-o", folk.parent / "run"]
+    run = quick("experiment", "run", "llm_listwise", *own, "--report")
+    assert run.code == 0, run
+    found = ProbeStore(folk.parent / "run").lines("rankings").read()
+    lists = [it for it in found if it.ranker != "initial"]
+    assert {it.ranker.partition(":")[0] for it in lists} == {"monot5", "monobert"}
+    assert {it.asker for it in lists} == {"neutral", "protected", "unprotected"}
+    assert all(sorted(it.order) == [*range(24)] for it in lists)
