@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -35,6 +35,9 @@ from numpy.typing import ArrayLike
 from fairqr.agents import statistics
 from fairqr.base.extras import library
 from fairqr.retrieval.fairness.exposure import FloatArray
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
 
 special = library("scipy.special", "An evaluation")
 
@@ -362,3 +365,18 @@ def mean_with_ends(values: ArrayLike) -> tuple[float, float, float, int]:
     interval = statistics.mean_interval(defined)
     ends = (interval.low, interval.high) if interval else (np.nan, np.nan)
     return float(defined.mean()) if defined.size else np.nan, *ends, defined.size
+
+
+def means_by(values: Series, count: str) -> DataFrame:
+    """Return the mean of the values of each key, the ends of its interval, and their number.
+
+    Args:
+        values: Indexed by the keys.
+        count: The name of the column with their number.
+    """
+    import pandas as pd
+
+    keys = values.index.names
+    groups = values.groupby(level=keys, sort=False, observed=True)
+    rows = [(*key, *mean_with_ends(own)) for key, own in groups]
+    return pd.DataFrame(rows, columns=[*keys, "mean", "low", "high", count]).set_index(keys)

@@ -14,7 +14,7 @@ from fairqr.base.errors import InputError
 from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.collections.labels import scan_corpus
-from fairqr.evaluation.estimates import mean_with_ends
+from fairqr.evaluation.estimates import means_by
 from fairqr.evaluation.evaluate import evaluate, ids_of
 from fairqr.evaluation.experiments.catalogue import Measured
 from fairqr.evaluation.experiments.specification import Manifest, RunFolder, SearchRecord
@@ -28,7 +28,7 @@ from fairqr.retrieval.rerankers.base import by_rank
 from fairqr.retrieval.sources.runs import SystemRun
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
 
 Key = tuple[str, str, str]
 """An attribute, a form of query and a system."""
@@ -128,7 +128,8 @@ class MeasuredSearches(Measured):
         The column ``best`` marks the best of each measure, if all systems have values for as many
         topics.
         """
-        means = _with_ends(self.scores.set_index([*SYSTEM, "measure"]).value).reset_index()
+        values = self.scores.set_index([*SYSTEM, "measure"]).value
+        means = means_by(values, "topics").reset_index()
         up = means.measure.map({str(it): it.kind.higher_is_better for it in self.measures})
         means["best"] = means["mean"] * up.map({True: 1.0, False: -1.0})
         table = means.groupby([*PLACE, "measure"])
@@ -208,17 +209,8 @@ class MeasuredSearches(Measured):
         both = later[["round", "relevance"]].join(first).set_index("round", append=True)
         both = both.droplevel("topic")
         means = both.groupby(level=both.index.names, sort=False).mean()
-        ends = _with_ends(both.relevance - both.before)
+        ends = means_by(both.relevance - both.before, "topics")
         return means.join(ends.rename(columns={"mean": "difference"})).reset_index()
-
-
-def _with_ends(values: Series) -> DataFrame:
-    """Return the mean of the values of each key, the ends of its interval, and their number."""
-    import pandas as pd
-
-    keys = values.index.names
-    rows = [(*key, *mean_with_ends(own)) for key, own in values.groupby(level=keys, sort=False)]
-    return pd.DataFrame(rows, columns=[*keys, "mean", "low", "high", "topics"]).set_index(keys)
 
 
 def run_of(name: str, records: Iterable[SearchRecord]) -> SystemRun:

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from fairqr.agents import statistics
 from fairqr.agents.models.opening import CAUSAL
 from fairqr.agents.ranking import lean
-from fairqr.evaluation.estimates import LEVEL, estimate, mean_with_ends
+from fairqr.evaluation.estimates import LEVEL, estimate, mean_with_ends, means_by
 from fairqr.evaluation.experiments.catalogue import Measured
 from fairqr.evaluation.measures.kinds import ndcg, precision
 from fairqr.evaluation.probes import store as kept
@@ -123,15 +123,11 @@ class MeasuredListwise(MeasuredProbe):
     @cached_property
     def means(self) -> DataFrame:
         """The mean of each measure over queries, its interval and its standard deviation."""
-        import pandas as pd
-
-        rows = []
-        for key, found in self.values.groupby([*KEYS, "measure"], sort=False):
-            mean, low, high, n = mean_with_ends(found.value)
-            left_out = found.undefined[found.value.isna()].value_counts().to_dict()
-            rows.append((*key, n, mean, found.value.std(), low, high, left_out))
-        columns = [*KEYS, "measure", "n", "mean", "sd", "low", "high", "left_out"]
-        return pd.DataFrame(rows, columns=columns)
+        values = self.values.set_index([*KEYS, "measure"])
+        by_key = values.groupby(level=values.index.names, sort=False)
+        why = by_key.undefined.agg(lambda own: own[own != ""].value_counts().to_dict())
+        found = means_by(values.value, "n").assign(sd=by_key.value.std(), left_out=why)
+        return found.reset_index()
 
     @cached_property
     def tests(self) -> DataFrame:

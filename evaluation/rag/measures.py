@@ -32,7 +32,8 @@ from numpy.typing import ArrayLike
 
 from fairqr.agents.statistics import corrected_by_holm, paired_randomisation, stream
 from fairqr.base.errors import InputError
-from fairqr.evaluation.estimates import mean_with_ends
+from fairqr.evaluation.collections.labels import with_unknown
+from fairqr.evaluation.estimates import means_by
 from fairqr.evaluation.expected_exposure import expected_exposure, target_exposure
 from fairqr.evaluation.experiments.catalogue import Measured
 from fairqr.evaluation.rag.collection import RagCollection
@@ -135,13 +136,8 @@ def item_exposure(
         times: Shape (N,): how often each row was drawn; by default once.
         gained: What a place counts, such as whether its document was used, which gives ε^a; of a
             shape that goes with (N, r).
-
-    Raises:
-        InputError: There is no ranking.
     """
     ranked = np.asarray(rankings, dtype=np.intp)
-    if ranked.ndim != 2 or not len(ranked):
-        raise InputError("Exposure needs at least one ranking of documents.")
     weights = np.ones(len(ranked)) if times is None else np.asarray(times, dtype=np.float64)
     values = np.broadcast_to(np.asarray(gained, dtype=np.float64), ranked.shape)
     total = np.bincount(ranked.ravel(), (values * weights[:, None]).ravel(), n)
@@ -357,8 +353,8 @@ def memberships_of(
         documents: The groups of each document by attribute.
     """
     found = [groups.get(attribute.name, {}) for groups in documents]
-    known = np.array([[groups.get(name, 0.0) for name in attribute.groups] for groups in found])
-    return np.column_stack([known, np.maximum(0.0, 1.0 - known.sum(axis=1))])
+    known = [[groups.get(name, 0.0) for name in attribute.groups] for groups in found]
+    return with_unknown(known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -562,17 +558,9 @@ def means_of(found: DataFrame, keys: Sequence[str], names: Iterable[str]) -> Dat
         The keys, ``measure``, ``mean``, the ends ``low`` and ``high`` of its 95% interval, and over
         how many ``queries`` it is. Missing values are NaN.
     """
-    import pandas as pd
-
-    keys, names = list(keys), list(names)
-    by_query = found.groupby([*keys, "query"], observed=True)[names].mean().reset_index()
-    rows = [
-        (*key, name, *mean_with_ends(own[name]))
-        for key, own in by_query.groupby(keys, observed=True)
-        for name in names
-    ]
-    columns = [*keys, "measure", "mean", "low", "high", "queries"]
-    means = pd.DataFrame(rows, columns=columns)
+    by_query = found.groupby([*keys, "query"], observed=True)[list(names)].mean()
+    by_key = by_query.droplevel("query").rename_axis(columns="measure").stack(future_stack=True)
+    means = means_by(by_key, "queries").reset_index()
     return means.astype({name: found[name].dtype for name in keys})
 
 
