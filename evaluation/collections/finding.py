@@ -89,18 +89,13 @@ def import_collection(
             "digits, dots, dashes and underscores, and not the name of a built-in collection."
         )
     target = _root(data) / name
-    with _lock(target):
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(target.parent / f".{name}.lock"):
         if target.exists() and not replace:
             raise InputError(
                 f"There is a collection '{name}' already; choose another name, or --replace it."
             )
         return target, _import(loader, paths, target, progress)
-
-
-def _lock(target: Path) -> FileLock:
-    """Return the lock on a collection's folder; the system releases it when the process dies."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    return FileLock(target.parent / f".{target.name}.lock")
 
 
 def _import(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Collection as Ids
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -74,9 +74,6 @@ class Groups:
     arrays: Mapping[str, FloatArray]
     shares: Mapping[str, FloatArray]
     documents: int = 0
-    _dimensions: dict[tuple[str, UnknownPolicy | None], Dimension] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
 
     def known(self, ids: Iterable[str]) -> list[str]:
         """Return the documents that are known here."""
@@ -122,10 +119,8 @@ class Groups:
         Raises:
             UnknownAttributeError: The schema lacks an attribute.
         """
-        if (name, unknown) not in self._dimensions:
-            schema = schema_with_unknown(self.schema, unknown) if unknown else self.schema
-            self._dimensions[name, unknown] = Dimension.named(schema, name)
-        return self._dimensions[name, unknown]
+        schema = schema_with_unknown(self.schema, unknown) if unknown else self.schema
+        return Dimension.named(schema, name)
 
     def corpus_shares(self, dimension: Dimension) -> FloatArray:
         """Return the mean membership over all documents, shape (G,).

@@ -138,13 +138,12 @@ class Measure:
 
     def with_attribute(self, attribute: str) -> Measure:
         """Return the measure with this attribute wherever it needs one."""
-        return self.changed(
-            lambda it: (
-                it
-                if it.attribute or GROUPS not in it.needs
-                else it.with_values(attribute=attribute)
-            )
-        )
+
+        def change(it: Measure) -> Measure:
+            lacks_one = GROUPS in it.needs and not it.attribute
+            return it.with_values(attribute=attribute) if lacks_one else it
+
+        return self.changed(change)
 
     def for_target(self, rule: TargetRule) -> Measure:
         """Return the measure with the policy for the unknown of a track, if the target is its own.

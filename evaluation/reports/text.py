@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fairqr.base.extras import library
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from fairqr.evaluation.estimates import Estimate
+
+    Interval = Estimate | Sequence[float | None]
 
 MINUS = "−"
 NOTHING = "–"
@@ -31,16 +35,6 @@ class Markdown(str):
     """Text that is Markdown already."""
 
     __slots__ = ()
-
-
-class _Ends(Protocol):
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-
-
-Interval = _Ends | Sequence[float | None] | None
 
 
 def plain(text: object) -> str:
@@ -100,9 +94,7 @@ def points(difference: float | None) -> Markdown:
 
 
 def span(interval: Interval, form: str = ".3f") -> Markdown:
-    """Write an interval, or its two ends; nothing without any, or if it is a point."""
-    if interval is None:
-        return Markdown()
+    """Write an interval, or its two ends; nothing if an end is missing, or if it is a point."""
     ends = interval if isinstance(interval, Sequence) else (interval.low, interval.high)
     low, high = (_number(end, form) for end in ends)
     known = NOTHING not in (low, high) and ends[0] != ends[1]
