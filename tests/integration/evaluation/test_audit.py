@@ -1,4 +1,4 @@
-"""An audit of an index that fairqr did not make: it finds a planted lean."""
+"""Audits of indices that fairqr did not make: a planted lean is found, and nothing is written."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from tests.integration.attached_people import Server, state
+from tests.integration.evaluation import cvs
 from tests.integration.local_model import share_vectors
 from tests.integration.model_server import Main
 
-pytestmark = [pytest.mark.elasticsearch, pytest.mark.usefixtures("clean_environment")]
+pytestmark = [pytest.mark.elasticsearch, pytest.mark.model]
 
-INDEX = "audited-people-v7"
+INDEX, CVS = "audited-people-v7", "audited-cvs"
 TOPICS = [f"topic{number:03}" for number in range(120)]
 ASKED = 60
 K, DEPTH = 10, 40
@@ -25,7 +26,7 @@ SEX = {"field": "person.sex", "groups": {"female": ["F"], "male": ["M"]}}
 MAPPING = {
     "properties": {"bio": {"type": "text"}, "person": {"properties": {"sex": {"type": "keyword"}}}}
 }
-PLANTED = {"leaning": 0.97, "plain": 1.0, "x07": 0.7, "x05": 0.5, "x13": 1.3, "random": None}
+PLANTED = {"x097": 0.97, "x05": 0.5, "x13": 1.3, "plain": 1.0, "random": None}
 """What the scores of women are multiplied by; None for an order by chance."""
 
 
@@ -59,31 +60,54 @@ def body(factor: float | None) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def server(elasticsearch_url: str) -> Iterator[Server]:
     held = Server(elasticsearch_url)
-    with held.client, held.index(INDEX, PEOPLE, MAPPING, number_of_shards=1):
+    text = {"type": "text"}
+    titled = {"properties": {"title": text, "text": text, "age": {"type": "integer"}}}
+    with (
+        held.client,
+        held.index(INDEX, PEOPLE, MAPPING, number_of_shards=1),
+        held.index(CVS, cvs.cvs(), titled, number_of_shards=1),
+    ):
         yield held
 
 
 @pytest.fixture
-def inputs(clean_environment: Path, server: Server) -> Path:
-    """Sources with and without a lean, queries, and judgements."""
+def inputs(clean_environment: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sources with and without a lean, queries, and judgements, in the folder where tests are."""
+    monkeypatch.chdir(clean_environment)
     index = {"engine": "elasticsearch", "url": server.url, "index": INDEX, "text": ["bio"]}
     for name, factor in PLANTED.items():
         source = {"name": name, **index, "body": body(factor), "attributes": {"gender": SEX}}
-        (clean_environment / f"{name}.yaml").write_text(json.dumps(source))
+        Path(f"{name}.yaml").write_text(json.dumps(source))
     asked = random.Random(5).sample(TOPICS, ASKED)
-    rows = "".join(f"{topic}\t{topic}\n" for topic in asked)
-    (clean_environment / "queries.tsv").write_text("id\tquery\n" + rows)
-    (clean_environment / "qrels").write_text("".join(f"{i[:8]} 0 {i} 1\n" for i in PEOPLE))
-    return clean_environment
+    Path("queries.tsv").write_text("id\tquery\n" + "".join(f"{it}\t{it}\n" for it in asked))
+    Path("qrels").write_text("".join(f"{i[:8]} 0 {i} 1\n" for i in PEOPLE))
+    titles = {"body": {"size": "{{size}}", "query": {"match": {"title": "{{query}}"}}}}
+    source = {"name": "cvs", **index, "index": CVS, "title": "title", "text": ["text"]}
+    Path("cvs.yaml").write_text(json.dumps(source | titles | cvs.SCHEMA))
+    cvs.write(Path("cvs"))
 
 
-def true_lean(server: Server) -> float:
+@pytest.fixture
+def audited(quick: Main, inputs: None, minilm_cache: Path) -> Any:
+    """Run an audit by the command, and return what it said and wrote."""
+    share_vectors(minilm_cache)
+
+    def audit(name: str, queries: str, *arguments: str, code: int = 0) -> tuple[str, Any]:
+        asked = ("audit", "--corpus", f"{name}.yaml", "--queries", queries, "-o", "out")
+        done = quick(*asked, *arguments, FAIRQR_CACHE_DIR=str(minilm_cache))
+        assert done.code == code, done.stderr
+        return done.stdout, json.loads(Path("out/audit.json").read_text())
+
+    return audit
+
+
+def true_lean(server: Server, name: str) -> float:
     """The mean lean against women over all queries, by hand from what the server ranks."""
     discounts = [1 / math.log2(rank + 1) for rank in range(1, K + 1)]
-    leans, asked = [], json.dumps(body(PLANTED["leaning"])).replace('"{{size}}"', str(K))
+    leans, request = [], json.dumps(body(PLANTED[name])).replace('"{{size}}"', str(K))
     for topic in TOPICS:
-        request = json.loads(asked.replace("{{query}}", topic))
-        hits = server.ask("POST", f"/{INDEX}/_search", request)["hits"]["hits"]
+        search = json.loads(request.replace("{{query}}", topic))
+        hits = server.ask("POST", f"/{INDEX}/_search", search)["hits"]["hits"]
         shown = [hit["_source"]["person"]["sex"] == "F" for hit in hits]
         given = [weight * sex for weight, sex in zip(discounts, shown, strict=True)]
         sexes = [PEOPLE[f"{topic}-{number:02}"]["person"]["sex"] for number in range(40)]
@@ -91,52 +115,61 @@ def true_lean(server: Server) -> float:
     return sum(leans) / len(leans)
 
 
-def asked(inputs: Path, name: str, *, is_judged: bool = True) -> list[str]:
-    qrels = ("--qrels", str(inputs / "qrels")) if is_judged else ()
-    return [
-        *("audit", "--corpus", str(inputs / f"{name}.yaml"), "--attribute", "gender"),
-        *("--queries", str(inputs / "queries.tsv"), *qrels),
-        *("-k", str(K), "-o", str(inputs / "out"), "--depth", str(DEPTH)),
-    ]
-
-
-def found_in(inputs: Path) -> Any:
-    """The figures, and those of women and men."""
-    audit = json.loads((inputs / "out/audit.json").read_text())
-    return audit, *audit["groups"]
-
-
-def test_a_planted_lean_is_found_with_its_size(inputs: Path, server: Server, quick: Main) -> None:
-    before = state(server, INDEX)
-    done = quick(*asked(inputs, "leaning"), "--fail-if", "ranking_gap > 0.05", "--sure")
-    assert done.code == 3, done.stderr
-    assert state(server, INDEX) == before
-    _, female, male = found_in(inputs)
-    assert (female["verdict"], male["verdict"]) == ("less", "more")
-    manifest = json.loads((inputs / "out/manifest.json").read_text())
-    assert manifest["versions"]["server"] == "Elasticsearch 8.12.2"
-    low, high = female["lean"]["interval"]
-    assert 0.02 < low <= true_lean(server) <= high < 0.35
-    assert "female gets" in done.stdout
-
-
-@pytest.mark.model
 @pytest.mark.parametrize(
-    ("name", "verdict"),
-    [("x07", "less"), ("x05", "less"), ("x13", "more"), ("plain", ""), ("random", "")],
+    ("name", "verdict", "is_judged"),
+    [
+        *(("x097", "less", True), ("x13", "more", True), ("plain", "", True), ("random", "", True)),
+        *(("x05", "less", False), ("x13", "more", False), ("plain", "", False)),
+    ],
 )
-@pytest.mark.parametrize("is_judged", [True, False])
-def test_what_is_planted_is_found_and_an_engine_without_a_lean_is_not_accused(
-    inputs: Path, quick: Main, minilm_cache: Path, name: str, verdict: str, is_judged: bool
+def test_a_planted_lean_is_found_with_its_size_and_an_engine_without_one_is_not_accused(
+    server: Server, audited: Any, name: str, verdict: str, is_judged: bool
 ) -> None:
+    """By judgements the interval holds the true lean, and a gate of less than that is met."""
+    before = state(server, INDEX)
     # Of 60 queries the interval of the lean is 8 points wide, and by chance ends at 7 for men here.
-    gate = ("--fail-if", "ranking_gap > 0.1", "--sure") if is_judged and name == "plain" else ()
-    arguments = (*asked(inputs, name, is_judged=is_judged), *gate)
-    share_vectors(minilm_cache)
-    done = quick(*arguments, FAIRQR_CACHE_DIR=str(minilm_cache))
-    assert done.code == 0, done.stderr
-    audit, female, male = found_in(inputs)
+    line = {"x097": 0.05, "plain": 0.1}.get(name)
+    gate = ("--fail-if", f"ranking_gap > {line}", "--sure") if line and is_judged else ()
+    judged = ("--qrels", "qrels", *gate) if is_judged else ()
+    how = ("--attribute", "gender", "-k", str(K), "--depth", str(DEPTH), *judged)
+    said, audit = audited(name, "queries.tsv", *how, code=3 if name == "x097" else 0)
+    assert state(server, INDEX) == before
+    female, male = audit["groups"]
     assert audit["relevance"] == ("judged" if is_judged else "estimated")
     assert female["verdict"] == (verdict or "cannot_tell")
-    assert verdict or male["verdict"] == "cannot_tell"
-    assert verdict or "fair" not in done.stdout.split("report:")[0].lower()
+    assert male["verdict"] == {"less": "more", "more": "less"}.get(verdict, "cannot_tell")
+    assert verdict or "fair" not in said.split("report:")[0].lower()
+    if is_judged:
+        low, high = female["lean"]["interval"]
+        assert low <= true_lean(server, name) <= high
+    manifest = json.loads(Path("out/manifest.json").read_text())
+    assert manifest["versions"]["server"] == "Elasticsearch 8.12.2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "verdict", "within"),
+    [
+        (("--qrels", "cvs/qrels.txt"), "less", 1e-6),
+        # Estimates look until relevance falls.
+        ((), "less", 0.02),
+        # Who does not look so far cannot tell.
+        (("--set", "widen=false"), "saturated", None),
+    ],
+)
+def test_nobody_over_fifty_is_shown_and_who_looks_far_enough_says_so(
+    audited: Any, arguments: tuple[str, ...], verdict: str, within: float | None
+) -> None:
+    """Their mean share among the relevant ones is due to them."""
+    said, found = audited("cvs", "cvs/queries.tsv", *arguments)
+    groups = {group["group"]: group for group in found["groups"]}
+    assert groups["from 50"]["exposure"]["value"] == 0
+    assert groups["from 50"]["verdict"] == verdict
+    if within is not None:
+        every = cvs.cvs().values()
+        jobs = [[cv["age"] >= 50 for cv in every if cv["occupation"] == it] for it in cvs.SKILLS]
+        due = sum(sum(job) / len(job) for job in jobs) / len(jobs)
+        assert groups["from 50"]["lean"]["value"] == pytest.approx(due, abs=within)
+    else:
+        assert {group["verdict"] for group in groups.values()} == {"saturated"}
+        assert {group["detectable"] for group in groups.values()} == {None}
+        assert "more relevant documents than were looked at" in " ".join(said.split())

@@ -85,10 +85,6 @@ def women(first: str, second: str) -> str:
     return "A" if first[1] == "f" else "B"
 
 
-def men(first: str, second: str) -> str:
-    return "B" if first[1] == "f" else "A"
-
-
 def the_first(first: str, second: str) -> str:
     return "A"
 
@@ -104,7 +100,6 @@ def by_chance(first: str, second: str) -> str:
     ("planted", "said"),
     [
         (women, "The model favours female items"),
-        (men, "The model favours male items"),
         (the_first, "Position decides"),
         (by_chance, "No lean was found"),
     ],
@@ -220,20 +215,17 @@ def test_a_large_run_has_to_be_agreed_to(
     assert "holds a run with another experiment (pairs)" in other.complaint()
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
+def test_what_is_wrong_is_said_in_one_sentence(
+    quick: Main, folk: Path, model_server: ModelServer
+) -> None:
+    for options, said in (
         (["--attribute", "age"], "age"),
         (["--protected", "other"], "belongs to other; choose other groups of gender"),
         (["--protected", "blue"], "There is no group 'blue' of gender"),
         (["--words", "women"], "The parameter 'words.1' is wrong"),
         (["--model", "causal:"], "lacks a model"),
-    ],
-)
-def test_what_is_wrong_is_said_in_one_sentence(
-    quick: Main, folk: Path, model_server: ModelServer, options: list[str], said: str
-) -> None:
-    assert said in quick(*probe("pairwise", folk, model_server, *options)).complaint()
+    ):
+        assert said in quick(*probe("pairwise", folk, model_server, *options)).complaint()
     assert not model_server.asked
 
 

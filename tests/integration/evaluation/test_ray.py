@@ -26,7 +26,7 @@ from fairqr.evaluation.experiments import workers as ray_workers
 from fairqr.evaluation.experiments.specification import RunFolder, SearchRecord
 from fairqr.evaluation.experiments.workers import RunOptions, Tools
 from tests.integration.evaluation.test_experiments import collection, write_experiment
-from tests.integration.model_server import KEY, Answer, Asked, Command, ModelServer, says
+from tests.integration.model_server import KEY, Answer, Asked, Command, Main, ModelServer, says
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
 
@@ -100,13 +100,13 @@ def _workers_of(pid: int) -> list[psutil.Process]:
 
 
 def test_searches_on_ray_are_those_of_one_process(
-    command: Command, collection: Path, cluster: Any
+    command: Command, quick: Main, collection: Path, cluster: Any
 ) -> None:
     """The workers have indexes of their own; one is killed while the model is silent."""
     asked = write_experiment(collection, systems=SYSTEMS)
     here, there = collection.parent / "here", collection.parent / "there"
     cluster.models.does(_keywords)
-    run = command("experiment", "run", asked, "-o", here, OPENAI_BASE_URL=cluster.models.base_url)
+    run = quick("experiment", "run", asked, "-o", here, OPENAI_BASE_URL=cluster.models.base_url)
     assert run.code == 0, run
     gate = threading.Event()
     cluster.models.does(lambda asked: dataclasses.replace(_keywords(asked), gate=gate))
@@ -160,6 +160,7 @@ async def test_what_goes_wrong_on_workers_is_told(
 ) -> None:
     """A job that kills its workers, errors of fairqr, other versions, and nobody there."""
     from ray import cloudpickle
+    from ray.util.client import worker
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     replies = clean_environment / "replies.sqlite"
@@ -171,9 +172,13 @@ async def test_what_goes_wrong_on_workers_is_told(
         with pytest.raises(WorkersError, match=r"The workers failed .*; see Ray's logs"):
             await tools.do(_dies)
     nowhere = f"ray://127.0.0.1:{free_port()}"
-    with pytest.raises(WorkersError, match=f"There is no connection to the workers at {nowhere} "):
-        async with RunOptions(clean_environment, workers=nowhere).tools(replies):
-            pass
+    told = f"There is no connection to the workers at {nowhere} "
+    with monkeypatch.context() as patch:
+        for name in ("INITIAL_TIMEOUT_SEC", "MAX_TIMEOUT_SEC"):  # Ray's own, of half a minute
+            patch.setattr(worker, name, 0.2)
+        with pytest.raises(WorkersError, match=told):
+            async with RunOptions(clean_environment, workers=nowhere).tools(replies):
+                pass
     monkeypatch.setattr(ray_workers, "version", lambda _: "0.0.7")
     with pytest.raises(WorkersError, match="The workers have another fairqr"):
         async with options.tools(replies):

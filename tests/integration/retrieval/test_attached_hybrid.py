@@ -1,7 +1,11 @@
-"""Hybrid retrieval over a field of vectors of real servers, against its definition and an index."""
+"""Hybrid retrieval over a field of vectors of real servers, against its definition.
+
+An attached engine's own ranking stays what the server gives, whatever else is estimated.
+"""
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager
@@ -13,19 +17,28 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fairqr import FairSearch, from_langchain
 from fairqr.base.errors import ModelError, UnsupportedError
-from fairqr.retrieval.encoders.encoder import text_of
+from fairqr.graph.search.result import SearchResult
+from fairqr.retrieval.encoders.encoder import Encoder, text_of
+from fairqr.retrieval.encoders.minilm import MiniLmEncoder
+from fairqr.retrieval.encoders.opening import Retriever
 from fairqr.retrieval.engines.elasticsearch import engine as engine_module
 from fairqr.retrieval.engines.elasticsearch import vectors as vectors_module
 from fairqr.retrieval.engines.elasticsearch.vectors import FieldHybridEngine
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, lexical_of
+from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 from fairqr.retrieval.engines.opening import open_source
+from fairqr.retrieval.engines.request_template import fill_template
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.source import ElasticsearchSource
 from tests.integration.attached_people import Server, described
 from tests.integration.counting_proxy import counting_proxy
+from tests.integration.graph.test_attached_search import endpoint, retriever, rows, source
+from tests.integration.model_server import ModelServer
 from tests.unit.engines import hits_of
 from tests.unit.retrieval.embedded import GENDER
+from tests.unit.retrieval.test_langchain_engine import WordRetriever
 from tests.unit.retrieval.vector_encoders import (
     CountingEncoder,
     estimates_by_hand,
@@ -34,6 +47,8 @@ from tests.unit.retrieval.vector_encoders import (
     unit,
     word_vector,
 )
+
+__all__ = ["endpoint", "retriever", "rows", "source"]
 
 # With others that search by vectors, which a setting of the whole cluster forbids for a moment.
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.xdist_group("people")]
@@ -147,12 +162,20 @@ async def test_the_servers_ranking_stays_with_the_estimates_of_the_definition(
 ) -> None:
     """Behind it stand the documents that only the vectors find, the most likely ones first.
 
-    Within a group, too, where what is relevant is judged among all documents.
+    Within a group, too, where what is relevant is judged among all documents. What is filtered away
+    is not found, and a document without a vector counts as one of the mean.
     """
-    gender = GENDER.attributes["gender"]
+    gender, hidden = GENDER.attributes["gender"], {*[*DOCUMENTS][::20]}
+    seen = {id_: d for id_, d in DOCUMENTS.items() if id_ not in hidden}
+    vectors = {id_: VECTORS[id_] for id_ in [*seen][::9] + [*seen][5::2]}
+    documents = sent({**vectors, **{id_: VECTORS[id_] for id_ in hidden}})
+    for id_ in hidden:
+        documents[id_]["gender"] = "hidden"
     queries = [Query(text, n) for text in QUERIES for n in (1, 20, 500)]
-    queries.append(Query("w1", 20, only=tuple(DOCUMENTS)[::3]))
-    with index(url, sent()) as source:
+    queries.append(Query("w1", 20, only=(*vectors, *hidden)))
+    with index(url, documents) as source:
+        chosen = {"bool": {"must_not": [{"term": {"gender": "hidden"}}]}}
+        source = source.model_copy(update={"filter": chosen})
         async with opened(source, tmp_path) as engine:
             assert engine.retriever == "hybrid:words"
             assert {"vectors", "relevance", "rescore", "read_by_id"} <= engine.capabilities
@@ -161,23 +184,23 @@ async def test_the_servers_ranking_stays_with_the_estimates_of_the_definition(
                 asked = [replace(query, within=within) for query in queries]
                 by_words = await lexical_of(engine).search(asked)
                 every = zip(asked, await engine.search(asked), by_words, strict=True)
-                members = {d.id for d in DOCUMENTS.values() if within in (None, group_of(d))}
+                members = {id_ for id_, d in seen.items() if within in (None, group_of(d))}
                 for query, found, server in every:
                     own = len(server)
                     assert found.own == own
                     assert (found.ids[:own], found.scores[:own]) == (server.ids, server.scores)
-                    wanted = await by_hand(lexical_of(engine), VECTORS, query.text)
+                    wanted = await by_hand(lexical_of(engine), vectors, query.text)
                     assert estimates(found) == near({id_: wanted[id_] for id_ in found.ids})
                     assert {*found.ids} <= members
                     if query.n == 500:
-                        left = (wanted[id_] for id_ in members - {*server.ids})
+                        left = (wanted[id_] for id_ in members & {*vectors} - {*server.ids})
                         best = sorted(left, reverse=True)[:200]
                         assert [wanted[id_] for id_ in found.ids[own:]] == near(best)
                         assert set(found.scores[own:]) <= {0.0}
                     groups = [list(DOCUMENTS[id_].membership(gender)) for id_ in found.ids]
                     assert found.memberships["gender"].tolist() == groups
             (counted,) = await engine.search([Query("", 0, within=("gender", "male"))])
-            assert counted.total == sum(d.fields["gender"] == "male" for d in DOCUMENTS.values())
+            assert counted.total == sum(d.fields["gender"] == "male" for d in seen.values())
 
 
 @pytest.mark.parametrize("url", SERVERS, indirect=True)
@@ -210,58 +233,20 @@ async def test_three_requests_answer_a_round(url: str, tmp_path: Path) -> None:
             assert len(proxy.passed) == 1
 
 
-@pytest.mark.parametrize("url", SERVERS, indirect=True)
-async def test_what_the_words_miss_is_found_but_not_what_is_filtered_away(
-    url: str, tmp_path: Path
-) -> None:
-    """A document without a vector counts as one of the mean."""
-    query = "r7"
-    plain = next(id_ for id_, d in DOCUMENTS.items() if query in d.text.split())
-    silent, hidden = [id_ for id_, d in DOCUMENTS.items() if query not in d.text.split()][:2]
-    asked = unit(word_vector(query, DIMENSIONS))
-    vectors = {id_: row for id_, row in VECTORS.items() if id_ != plain}
-    vectors |= {silent: asked, hidden: asked}
-    documents = sent(vectors)
-    documents[hidden]["gender"] = "hidden"
-    with index(url, documents) as source:
-        chosen = {"bool": {"must_not": [{"term": {"gender": "hidden"}}]}}
-        source = source.model_copy(update={"filter": chosen})
-        async with opened(source, tmp_path) as engine:
-            everything = await hits_of(engine, query, 500)
-            server = await hits_of(lexical_of(engine), query, 300)
-            assert everything.ids[: everything.own] == server.ids
-            assert silent in everything.ids[everything.own :][:5]
-            assert plain in server.ids
-            assert hidden not in everything.ids
-            only = await hits_of(engine, query, 9, only=[hidden, plain, silent])
-            assert {*only.ids} == {plain, silent}
-            del vectors[hidden]
-            wanted = await by_hand(lexical_of(engine), vectors, query)
-            assert estimates(only) == near({id_: wanted[id_] for id_ in (plain, silent)})
-
-
-@pytest.mark.parametrize("url", SERVERS, indirect=True)
 async def test_similarities_are_read_against_a_random_sample(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    elasticsearch_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same again each time; only documents with a vector in the filter count."""
+    """The same again each time."""
     monkeypatch.setattr(vectors_module, "SAMPLED", 60)
-    some = {id_: VECTORS[id_] for id_ in sorted(VECTORS)[::2]}
-    with index(url, sent(some)) as source:
-        source = source.model_copy(update={"filter": {"term": {"gender": "female"}}})
-        drawn = []
+    drawn = []
+    with index(elasticsearch_url, sent()) as source:
         for seed in (1, 1, 2):
             monkeypatch.setitem(engine_module.RANDOM, "seed", seed)
             async with opened(source, tmp_path) as engine:
                 assert isinstance(engine, FieldHybridEngine)
-                drawn.append(engine.background)
-    allowed = [id_ for id_ in some if DOCUMENTS[id_].fields["gender"] == "female"]
-    rows = np.array([VECTORS[id_] for id_ in allowed])
+                drawn.append(engine.background.tolist())
     assert {len(vectors) for vectors in drawn} == {60}
-    assert np.array_equal(drawn[0], drawn[1])
-    assert not np.array_equal(drawn[1], drawn[2])
-    every = np.concatenate(drawn)
-    assert (np.linalg.norm(rows[:, None] - every, axis=2) < 1e-4).any(axis=0).all()
+    assert drawn[0] == drawn[1] != drawn[2]
 
 
 async def test_given_documents_are_estimated_if_the_body_cannot_score_them(
@@ -287,11 +272,9 @@ ELASTICSEARCH, OPENSEARCH = FIELDS.values()
     ("url", "field", "vectors", "mapping"),
     [
         ("elasticsearch", {"similarity": "l2_norm"}, LONG, {}),
-        ("elasticsearch", {"similarity": "dot_product"}, VECTORS, {}),
         ("elasticsearch", {"similarity": "max_inner_product"}, LONG, {}),
         ("elasticsearch", {"index_options": {"type": "int8_hnsw"}}, VECTORS, {}),
         ("elasticsearch", {}, VECTORS, {"_source": {"excludes": ["vector"]}}),
-        ("elasticsearch", {}, VECTORS, {"_source": {"enabled": False}}),
         ("opensearch", {"method": {"name": "hnsw", "engine": "faiss"}}, LONG, {}),
     ],
     indirect=["url"],
@@ -353,16 +336,123 @@ async def test_the_field_says_which_encoder_searches_it(
             server.ask("PUT", "/_cluster/settings", {"transient": {forbid: None}})
     with index(elasticsearch_url, sent({}), field):
         assert await retriever("hybrid") == texts, "no document has a vector"
+    with index(elasticsearch_url, sent({}), {**field, "dims": 5}) as source:
+        said = "vectors of 'words' do not fit the field 'vector', which has 5 dimensions"
+        with pytest.raises(ModelError, match=said):
+            await open_source(source, retriever=CountingEncoder(), store=tmp_path)
     for unfit in ({"index": False}, {"element_type": "byte"}):
         with index(elasticsearch_url, sent({}), {"type": "dense_vector", "dims": 384, **unfit}):
             assert await retriever("hybrid") == texts
 
 
-async def test_vectors_of_another_size_are_refused(elasticsearch_url: str, tmp_path: Path) -> None:
-    said = "vectors of 'words' do not fit the field 'vector', which has 5 dimensions"
-    with (
-        index(elasticsearch_url, sent({}), {**ELASTICSEARCH, "dims": 5}) as source,
-        pytest.raises(ModelError, match=said),
-    ):
-        async with opened(source, tmp_path):
-            pass
+# --- the engine's own ranking ---------------------------------------------------------------------
+
+QUERY = "w1 w2"
+BOOSTED: dict[str, Any] = {
+    "query": {
+        "function_score": {
+            "query": {"match": {"body": "{{query}}"}},
+            "functions": [
+                {"filter": {"term": {"gender": "male"}}, "weight": 3},
+                {"filter": {"term": {"gender": "female"}}, "weight": 2},
+                {"field_value_factor": {"field": "popularity", "factor": 0.001}},
+            ],
+            "score_mode": "sum",
+        }
+    }
+}
+
+
+@contextmanager
+def boosted(url: str, **changes: Any) -> Iterator[ElasticsearchSource]:
+    """Describe an index whose own request prefers men and what is popular, for the block."""
+    documents = sent()
+    for number, document in enumerate(documents.values()):
+        document["popularity"] = number * 7919 % 997
+    with index(url, documents) as source:
+        parts = {"query": None, "body": BOOSTED, **changes}
+        yield source.model_copy(update=parts)
+
+
+def served(url: str, n: int) -> list[str]:
+    """The ids that the server itself gives."""
+    body = {**fill_template(BOOSTED, QUERY, n), "size": n}
+    hits = Server(url).ask("POST", "/hybrid/_search", body)["hits"]["hits"]
+    assert len({hit["_score"] for hit in hits}) == n, "no ties"
+    return [hit["_id"] for hit in hits]
+
+
+def ids_of(result: Any) -> list[str]:
+    return [place.id for place in result.ranking]
+
+
+async def searched(engine: SearchEngine, query: str = QUERY, **options: Any) -> SearchResult:
+    """A fair search toward as much exposure for women as for men."""
+    target = "gender=female:0.5,male:0.5"
+    return await FairSearch(engine).search(
+        query, attribute="gender", k=20, target=target, **{"ask": "never", **options}
+    )
+
+
+FIELD, TEXTS = Retriever("hybrid", CountingEncoder()), "hybrid:minilm"
+
+
+@pytest.mark.usefixtures("minilm_cache")
+@pytest.mark.parametrize("url", SERVERS, indirect=True)
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("bm25", "bm25"),
+        ("auto", "hybrid-pool:minilm"),
+        (TEXTS, "hybrid-pool:minilm"),
+        (FIELD, "hybrid:words"),
+    ],
+)
+async def test_a_servers_own_request_gives_the_plain_ranking(
+    url: str, given: str | Retriever, named: str, tmp_path: Path
+) -> None:
+    """With its boosts, id by id, and never a document that only vectors find."""
+    with boosted(url) as source:
+        engine = await open_source(source, retriever=given, store=tmp_path)
+        assert engine.retriever == named
+        fair, plain = await searched(engine), await searched(engine, method="plain")
+        nothing = await searched(engine, query="unheard")
+        await engine.aclose()
+        expected = served(url, 20)
+    assert ids_of(fair.baseline) == ids_of(plain) == ids_of(plain.baseline) == expected
+    assert ids_of(fair) != expected
+    assert ids_of(nothing) == ids_of(nothing.baseline) == []
+    assert (fair.relevance is not None) == (named != "bm25")
+
+
+@pytest.mark.parametrize("given", ["bm25", "auto", TEXTS])
+def test_an_endpoints_ranking_is_the_plain_one(
+    source: Path, endpoint: ModelServer, people: Path, minilm_cache: Path, given: str
+) -> None:
+    rows = [json.loads(line) for line in people.read_text().splitlines()]
+    counts = {row["id"]: row["text"].lower().count("physicist") for row in rows}
+    expected = sorted((id_ for id_ in counts if counts[id_]), key=lambda i: (-counts[i], i))[:10]
+    with FairSearch.open(str(source), retriever=given) as search:
+        plain = search.search("physicist", attribute="gender", method="plain", k=10)
+        fair = search.search("physicist", attribute="gender", k=10, ask="never")
+    assert ids_of(plain) == ids_of(fair.baseline) == expected
+    assert (fair.relevance is None) == (given == "bm25")
+
+
+@pytest.mark.parametrize("encoder", [None, MiniLmEncoder()], ids=["bm25", "texts"])
+async def test_the_ranking_of_a_retriever_of_langchain_is_the_plain_one(
+    retriever: WordRetriever, minilm_cache: Path, encoder: Encoder | None
+) -> None:
+    gender = {"field": "about.gender", "groups": ["female", "male"]}
+    engine: SearchEngine = from_langchain(
+        retriever, schema={"attributes": {"gender": gender}}, name="people", title="name"
+    )
+    if encoder is not None:
+        engine = await EncodedPoolEngine.open(engine, encoder, keeps_order=True)
+    search = FairSearch(engine)
+    plain = await search.search("physicist", method="plain", k=10)
+    fair = await search.search("physicist", k=10, target="gender=female:0.5,male:0.5", ask="never")
+    direct = retriever.model_copy(update={"k": 10}).invoke("physicist")
+    expected = [document.id for document in direct]
+    assert ids_of(plain) == ids_of(fair.baseline) == expected
+    assert (fair.relevance is None) == (encoder is None)
