@@ -75,24 +75,31 @@ NOT_ALLOWED = "does not allow this; give the account the privileges 'read' and '
 NOT_ACCEPTED = r"does not accept the credentials, .* \(status 401\)\.$"
 
 
-async def test_an_account_that_may_not_read_is_one_sentence(
-    admin: Server, secure_elasticsearch: SecureServer, settings_file: Path
-) -> None:
-    for parts, said in (
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
         *(({"privileges": one}, NOT_ALLOWED) for one in ("monitor", "read", "view_index_metadata")),
         ({"username": "elastic", "password": "Wr0ng!"}, NOT_ACCEPTED),
         ({"api_key": base64.b64encode(b"nobody:Wr0ng!").decode()}, NOT_ACCEPTED),
         ({"bearer": "Wr0ng!"}, NOT_ACCEPTED),
-    ):
-        if "privileges" in parts:
-            parts = {"api_key": key(admin, [parts["privileges"]])}
-        write(settings_file, secure_elasticsearch, **parts)
-        source = described(secure_elasticsearch.url, INDEX, credentials="mine")
-        with pytest.raises(IndexUnavailableError, match=said) as caught:
-            async with attached(source) as engine:
-                await hits_of(engine, "opera", 5)
-        assert not any(secret in str(caught.value) for secret in parts.values())
-        assert caught.value.__cause__ is None
+    ],
+)
+async def test_an_account_that_may_not_read_is_one_sentence(
+    admin: Server,
+    secure_elasticsearch: SecureServer,
+    settings_file: Path,
+    parts: dict[str, str],
+    said: str,
+) -> None:
+    if "privileges" in parts:
+        parts = {"api_key": key(admin, [parts["privileges"]])}
+    write(settings_file, secure_elasticsearch, **parts)
+    source = described(secure_elasticsearch.url, INDEX, credentials="mine")
+    with pytest.raises(IndexUnavailableError, match=said) as caught:
+        async with attached(source) as engine:
+            await hits_of(engine, "opera", 5)
+    assert not any(secret in str(caught.value) for secret in parts.values())
+    assert caught.value.__cause__ is None
 
 
 async def test_a_certificate_that_is_not_trusted(
