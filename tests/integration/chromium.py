@@ -11,18 +11,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.patience import PATIENCE
 
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 expect.set_options(timeout=PATIENCE * 1000)
 
@@ -32,7 +25,6 @@ document.addEventListener("securitypolicyviolation", (event) => {
   window.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sample}`);
 });
 """
-
 
 PHONE: dict[str, Any] = {
     "viewport": {"width": 360, "height": 740},
@@ -52,43 +44,6 @@ FOCUSED = """() => {
   return { name: (it.labels?.[0] ?? it).textContent.trim(), outline: seen };
 }"""
 """What has the focus, None at the end of the page, and whether that is seen."""
-
-
-FAINT = """() => {
-  // Texts whose contrast with what is behind them is below 4.5 to 1 (WCAG 2, AA).
-  const channels = (colour) => colour.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => {
-    const [x, y, z] = [r, g, b].map((it) => it / 255)
-      .map((it) => (it <= 0.04045 ? it / 12.92 : ((it + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
-  };
-  const ground = (element) => {
-    for (let it = element; it; it = it.parentElement) {
-      const colour = channels(getComputedStyle(it).backgroundColor);
-      if (colour.length === 3 || colour[3] > 0.99) return colour;
-    }
-    return [255, 255, 255];
-  };
-  const faint = [];
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) {
-    const text = walker.currentNode.textContent.trim();
-    const element = walker.currentNode.parentElement;
-    if (!text || !element.checkVisibility()) continue;
-    if (element.closest(":disabled, option, script")) continue;
-    const [one, other] = [channels(getComputedStyle(element).color), ground(element)].map(light);
-    const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
-    if (contrast < 4.5) faint.push(`${text.slice(0, 40)}: ${contrast.toFixed(2)}`);
-  }
-  return faint;
-}"""
-"""Texts that are hard to read."""
-
-REPEATED = """() => {
-  const ids = [...document.querySelectorAll("[id]")].map((it) => it.id);
-  return ids.filter((id, at) => ids.indexOf(id) !== at);
-}"""
-"""Ids that more than one element has."""
 
 
 def executable() -> str:
@@ -115,7 +70,7 @@ def browser() -> Iterator[Browser]:
 
 @dataclass
 class Watched:
-    """What happened in a page besides what is seen.
+    """What happened in a page besides what is seen, most of which may not; see :class:`Pages`.
 
     Attributes:
         requests: The addresses of all requests.
@@ -132,15 +87,18 @@ class Watched:
     @property
     def hosts(self) -> set[str]:
         """The hosts of all requests."""
-        return {urlsplit(url).netloc for url in self.requests if not url.startswith("data:")}
+        return {urlsplit(url).netloc for url in self.requests if url.startswith("http")}
 
 
 class Pages:
-    """Opens pages, each in a context of its own, and watches them from their beginning."""
+    """Opens pages, each in a context of its own, and watches them from their beginning.
+
+    In none may be an error but that of an answer, a broken policy, a dialog, or a second host.
+    """
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
-        self._contexts: list[BrowserContext] = []
+        self._opened: list[tuple[Page, Watched]] = []
 
     def __call__(self, **how: Any) -> tuple[Page, Watched]:
         """Open a page.
@@ -150,17 +108,22 @@ class Pages:
         """
         laptop = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}
         context = self._browser.new_context(**{**laptop, **how})
-        self._contexts.append(context)
         context.set_default_timeout(PATIENCE * 1000)
         context.add_init_script(_VIOLATIONS)
         page, watched = context.new_page(), Watched()
         _watch(page, watched)
+        self._opened.append((page, watched))
         return page, watched
 
     def close(self) -> None:
-        """Close all."""
-        for context in self._contexts:
-            context.close()
+        """Close all, and see that nothing happened that may not."""
+        found = []
+        for page, watched in self._opened:
+            answers = "Failed to load resource"
+            found += [it for it in watched.complaints if answers not in it] + watched.dialogs
+            found += page.evaluate("window.violations") + sorted(watched.hosts)[1:]
+            page.context.close()
+        assert found == []
 
 
 @pytest.fixture
@@ -224,26 +187,20 @@ def status_is(page: Page, status: str = "done") -> None:
     expect(page.locator(".run-head .status")).to_have_text(status)
 
 
-USED = "button checkbox combobox link radio searchbox slider spinbutton textbox table image form"
-
-
-def names_by_role(page: Page) -> dict[str, list[str]]:
-    """Return the names of all that can be used or is read out, by role."""
-    nodes = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
-    found: dict[str, list[str]] = {}
-    for node in nodes:
-        role = node.get("role", {}).get("value", "")
-        if not node.get("ignored") and role in USED.split():
-            found.setdefault(role, []).append(node.get("name", {}).get("value", ""))
+def shown(page: Page, table: str) -> list[str]:
+    """Return the ids of the documents in a table."""
+    lines = page.get_by_role("table", name=table).locator("[data-line]")
+    expect(lines.first).to_be_visible()
+    found: list[str] = lines.evaluate_all("all => all.map((it) => it.dataset.line)")
     return found
 
 
 def faults(page: Page) -> list[str]:
     """Return what axe finds serious or critical in a page as it stands, by rule and place.
 
-    And texts that are hard to read, large ones too, and repeated ids, which axe lets pass.
+    Such as texts that are hard to read, and what can be used but has no name.
     """
-    return [*page.evaluate(FAINT), *page.evaluate(REPEATED)] + [
+    return [
         f"{found['id']}: {' '.join(node['target'])}"
         for found in Axe().run(page).response["violations"]
         if found["impact"] in ("serious", "critical")

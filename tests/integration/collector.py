@@ -11,7 +11,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -61,25 +60,15 @@ def _attributes(pairs: list[dict[str, Any]]) -> dict[str, Any]:
     return {pair["key"]: next(iter(pair["value"].values())) for pair in pairs}
 
 
-@contextmanager
-def _running(file: Path) -> Iterator[Collector]:
-    process = subprocess.Popen(
-        [sys.executable, __file__, str(file)], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        port = int(process.stdout.readline())
-        yield Collector(f"http://127.0.0.1:{port}", file)
-    finally:
-        process.kill()
-        process.communicate()
-
-
 @pytest.fixture
 def collector(tmp_path: Path) -> Iterator[Collector]:
     """A collector of the test's own, in another process."""
-    with _running(tmp_path / "collected.jsonl") as running:
-        yield running
+    file = tmp_path / "collected.jsonl"
+    command = [sys.executable, __file__, str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield Collector(f"http://127.0.0.1:{int(process.stdout.readline())}", file)
+        process.kill()
 
 
 def _serve(file: Path) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,23 +12,15 @@ from fairqr import FairSearch
 from fairqr.graph.search.result import SearchResult
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.source import load_source
-from tests.integration.attached_people import Server, state
-from tests.integration.model_server import Command, Main, ModelServer, write_people
+from tests.integration.attached_people import PEOPLE, Server, people, state
+from tests.integration.model_server import Command, Main, ModelServer
 from tests.integration.page_service import run_command, running, settings_for
 from tests.integration.service_client import answers_all
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.usefixtures("clean_environment")]
 
 INDEX = "hr-people-v2"
-MAPPING = {
-    "properties": {
-        "headline": {"type": "text", "fields": {"raw": {"type": "keyword"}}},
-        "bio": {"type": "text", "analyzer": "english"},
-        "person": {"properties": {"sex": {"type": "keyword"}}},
-        "born": {"type": "integer"},
-        "published": {"type": "boolean"},
-    }
-}
+PUBLISHED = {id_: person for id_, person in PEOPLE.items() if person["published"]}
 SEARCH = ("--model", "feedback", "--attribute", "gender", "-k", "10", "--json")
 
 
@@ -46,46 +37,26 @@ def source_text(url: str, **changes: str) -> str:
         "filter": "{term: {published: true}}",
         "attributes": (
             "\n  gender: {field: person.sex, groups: {female: [F, f], male: M},"
-            " population: {female: 0.5, male: 0.5}}"
-            "\n  era: {field: born, groups: {older: {lt: 1930}, younger: {gte: 1930}}}"
-            "\n  continent: {labels: continents.csv}"
+            " population: {female: 0.8, male: 0.2}}"
+            "\n  height: {field: height, groups: {tall: {gte: 180}, small: {lt: 180}}}"
+            "\n  place: {labels: places.csv}"
         ),
     } | changes
     return "".join(f"{name}: {value}\n" for name, value in lines.items() if value)
 
 
 @pytest.fixture(scope="module")
-def persons(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Sixty people."""
-    text = write_people(tmp_path_factory.mktemp("persons")).read_text()
-    return [json.loads(line) for line in text.splitlines()]
-
-
-@pytest.fixture(scope="module")
-def index(elasticsearch_url: str, persons: list[dict[str, Any]]) -> Iterator[Server]:
-    """A server with an index of them and one more, who is not published."""
-    documents = {}
-    for person in [*persons, {"id": "hidden", "title": "x", "text": "physicist"}]:
-        number = int(person["id"][1:]) if person["id"] != "hidden" else 0
-        sex = {"female": "F" if number % 2 else "f", "male": "M"}.get(person.get("gender", ""))
-        documents[person["id"]] = {
-            "headline": person["title"],
-            "bio": person["text"],
-            # One has a value that belongs to no group.
-            "person": {"sex": "X" if number == 59 else sex},
-            "born": 1900 + number,
-            "published": person["id"] != "hidden",
-        }
-    server = Server(elasticsearch_url)
-    with server.client, server.index(INDEX, documents, MAPPING):
+def index(elasticsearch_url: str) -> Iterator[Server]:
+    """A server with an index of people, some of whom are not published."""
+    with people(elasticsearch_url, INDEX) as server:
         yield server
 
 
 @pytest.fixture
-def source(clean_environment: Path, index: Server, persons: list[dict[str, Any]]) -> Path:
+def source(clean_environment: Path, index: Server) -> Path:
     """The file that describes the index, with a file of labels beside."""
-    rows = "".join(f"{person['id']},{person['continent']}\n" for person in persons)
-    (clean_environment / "continents.csv").write_text("id,group\n" + rows)
+    rows = "".join(f"{id_},{'North' if id_ < 'p100' else 'South'}\n" for id_ in PEOPLE)
+    (clean_environment / "places.csv").write_text("id,group\n" + rows)
     path = clean_environment / "people.source.yaml"
     path.write_text(source_text(index.url))
     return path
@@ -109,10 +80,10 @@ def test_an_index_is_attached_searched_everywhere_and_left_as_it_was(
     assert by_name.code == by_file.code == 0, by_name
     result = SearchResult.model_validate(by_name.result)
     assert result.corpus == "people"
-    assert len(result.ranking) == 10
     assert result.divergence < result.baseline.divergence
     ids = [document.id for document in result.ranking]
-    assert "hidden" not in ids
+    assert len(ids) == 10
+    assert {*ids} <= PUBLISHED.keys()
     assert [one["id"] for one in by_file.result["ranking"]] == ids
 
     monkeypatch.chdir(source.parent)
@@ -124,7 +95,7 @@ def test_an_index_is_attached_searched_everywhere_and_left_as_it_was(
     target = ("--target", "retrieved:0.5,uniform:0.5")
     options = ("--model", "feedback", "-k", "10", "--json")
     all_three = command("search", "physicist", "--corpus", "people", *target, *options)
-    assert set(all_three.result["exposure"]) == {"gender", "era", "continent"}
+    assert set(all_three.result["exposure"]) == {"gender", "height", "place"}
 
     model_server.does(answers_all)
     variables = settings_for(model_server, source.parent / "service")
@@ -135,10 +106,9 @@ def test_an_index_is_attached_searched_everywhere_and_left_as_it_was(
         assert answer.status_code == 200, answer.text
         assert [document["id"] for document in answer.json()["ranking"]] == ids
         (described,) = service.client.get("/v1/indexes").json()["indexes"]
-        assert described["name"] == "people"
-        assert described["engine"] == "elasticsearch"
-        assert described["documents"] == 60
-        assert described["attributes"]["continent"]["groups"] == ["Africa", "Asia", "Europe"]
+        assert (described["name"], described["engine"]) == ("people", "elasticsearch")
+        assert described["documents"] == len(PUBLISHED)
+        assert described["attributes"]["place"]["groups"] == ["North", "South"]
         # No request names a file or an engine that the service was not given.
         for corpus, codes in (("notables", {403, 404}), (str(source), {403, 404}), ({}, {422})):
             answer = service.client.post("/v1/search", json={**asked, "corpus": corpus})
@@ -151,39 +121,21 @@ def test_the_check_says_what_is_there(quick: Main, source: Path) -> None:
     """Server, documents, fields, each value with its count, and which belong to no group."""
     run = quick("attach", source)
     assert run.code == 0, run
+    sexes = Counter(person["person"].get("sex") for person in PUBLISHED.values())
+    labelled = sum(sexes[sex] for sex in "FfM")
     assert "8.12.2" in run.stdout
-    assert "documents: 60" in run.stdout
-    assert "gender, from person.sex: 59 of 60 documents have a group" in run.stdout
+    assert f"documents: {len(PUBLISHED)}" in run.stdout
+    assert f"gender, from person.sex: {labelled} of {len(PUBLISHED)} documents have" in run.stdout
     assert "belongs to no group" in run.stdout
-    assert "continent, from continents.csv: 60 of" in run.stdout
+    assert f"place, from places.csv: {len(PUBLISHED)} of" in run.stdout
     assert "sample query" in run.stdout
     report = quick("source", "check", "people", "--json").result
     assert report == quick("source", "check", source, "--json").result
-    assert report["documents"] == 60
     (gender,) = [one for one in report["attributes"] if one["name"] == "gender"]
     values = {(one["value"], one["documents"], one["group"]) for one in gender["values"]}
-    assert values == {("M", 39, "male"), ("F", 10, "female"), ("f", 10, "female"), ("X", 1, None)}
+    groups = {"F": "female", "f": "female", "M": "male", "X": None}
+    assert values == {(sex, sexes[sex], group) for sex, group in groups.items()}
     assert report["sample"]
-
-
-def test_a_draft_can_be_attached(command: Command, source: Path, index: Server) -> None:
-    """What is written from the mapping is a source, and says which values there are."""
-    before = state(index, INDEX)
-    where = ("--url", index.url, "--index", INDEX)
-    file = source.parent / "drafted.source.yaml"
-    drafted = command("attach", "--draft", *where, "-o", file)
-    assert drafted.code == 0, drafted
-    assert command("attach", "--draft", *where).stdout == file.read_text()
-    described = load_source(file)
-    assert "person.sex" in {one.field for one in described.attributes.values()}
-    attached = command("attach", file)
-    assert attached.code == 0, attached
-    # A mapping does not know the population.
-    target = ("--target", "retrieved:0.5,uniform:0.5")
-    arguments = (*target, "--model", "feedback", "-k", "5", "--json")
-    found = command("search", "physicist", "--corpus", described.name, *arguments)
-    assert len(found.result["ranking"]) == 5
-    assert state(index, INDEX) == before
 
 
 def test_an_index_without_text_has_no_draft(quick: Main, index: Server) -> None:
@@ -194,9 +146,6 @@ def test_an_index_without_text_has_no_draft(quick: Main, index: Server) -> None:
         drafted = quick("attach", "--draft", *where, "-o", "a.yaml")
         assert "The index 'hr-codes' has no text field" in drafted.complaint()
         assert not Path("a.yaml").exists()
-
-
-GENDER = "\n  gender: {field: person.sex, groups: {female: [F, f], male: M}}"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,18 @@ from tests.integration.model_server import write_people
 from tests.integration.page_service import started
 from tests.patience import PATIENCE
 
-
-def served(folder: Path, **more: str) -> AbstractContextManager[str]:
-    command = [Path(sys.executable).with_name("langgraph"), "dev", "--no-browser", "--no-reload"]
-    quiet = {"LANGGRAPH_CLI_NO_ANALYTICS": "1", "LANGSMITH_TRACING": "false"}
-    return started(folder, command, "/ok", **quiet, **more)
+pytestmark = pytest.mark.model
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Serve notables."""
-    with served(tmp_path_factory.mktemp("langgraph-dev")) as url:
+def server(tmp_path_factory: pytest.TempPathFactory, pulled_minilm: Path) -> Iterator[str]:
+    """Serve people, with MiniLM."""
+    folder = tmp_path_factory.mktemp("langgraph-dev")
+    linked(ENCODER, pulled_minilm, folder / "cache")
+    command = [Path(sys.executable).with_name("langgraph"), "dev", "--no-browser", "--no-reload"]
+    variables = {"LANGGRAPH_CLI_NO_ANALYTICS": "1", "LANGSMITH_TRACING": "false"}
+    variables["FAIRQR_CORPUS"] = str(write_people(folder / "people"))
+    with started(folder, command, "/ok", **variables) as url:
         yield url
 
 
@@ -45,17 +45,12 @@ def test_the_graph_runs_through_the_http_api(server: str) -> None:
         assert result["divergence"] < result["baseline"]["divergence"]
 
 
-@pytest.mark.model
-def test_a_method_has_its_own_retriever(tmp_path: Path, pulled_minilm: Path) -> None:
+def test_a_method_has_its_own_retriever(server: str) -> None:
     """As everywhere: words and vectors once MiniLM is pulled, and words for the paper's loop."""
-    linked(ENCODER, pulled_minilm, tmp_path / "cache")
-    retrievers = []
-    with served(tmp_path, FAIRQR_CORPUS=str(write_people(tmp_path))) as url:
-        for method in ("fairqr", "fair-qr"):
-            answer = search(url, context={"method": method, "k": 5})
-            assert "result" in answer, answer
-            retrievers.append(answer["result"]["retriever"])
-    assert retrievers == ["hybrid-pool:minilm", "bm25"]
+    for method, retriever in (("fairqr", "hybrid-pool:minilm"), ("fair-qr", "bm25")):
+        answer = search(server, context={"method": method, "k": 5})
+        assert "result" in answer, answer
+        assert answer["result"]["retriever"] == retriever
 
 
 @pytest.mark.parametrize(

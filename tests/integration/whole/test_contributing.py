@@ -129,11 +129,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (package / "retrieval/sources/source.py").open("a") as file:
         file.write(SOURCE)
     (package / "retrieval/rerankers/reverse.py").write_text(RERANKER)
-    edited(
-        package / "retrieval/rerankers/registry.py",
-        "RERANKERS: dict[str, type[Reranker]] = {\n",
-        ENTRY,
-    )
+    registry = package / "retrieval/rerankers/registry.py"
+    edited(registry, "RERANKERS: dict[str, type[Reranker]] = {\n", ENTRY)
     with (package / "evaluation/measures/kinds.py").open("a") as file:
         file.write(MEASURE)
     files = package / "evaluation/experiments/files"
@@ -174,17 +171,11 @@ def test_an_engine_and_a_re_ranker(site: Path) -> None:
     assert "reverse: The reverse (nobody 2026)" in said(site, "search", "--method", "help")
 
 
-def test_a_measure(site: Path) -> None:
+def test_a_measure_an_experiment_and_a_prompt(site: Path) -> None:
     assert "RR under another name" in said(site, "evaluate", "--measures", "help")
     (site / "run.txt").write_text("q Q0 a 1 2 me\nq Q0 b 2 1 me\n")
     (site / "qrels.txt").write_text("q 0 b 1\n")
     found = said(site, "evaluate", "run.txt", "--qrels", "qrels.txt", "--measures", "Twice")
     assert "0.5000" in found
-
-
-def test_an_experiment(site: Path) -> None:
     assert "Mine and " in said(site, "experiment", "list")
-
-
-def test_a_prompt(site: Path) -> None:
     assert "v9" in said(site, "prompts", "list")

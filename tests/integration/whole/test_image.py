@@ -15,7 +15,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -75,21 +74,10 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
     made = Images(folder)
     try:
         _make_base(made)
-        made.run(
-            "build-using-dockerfile",
-            "--isolation",
-            "chroot",
-            "--pull-never",
-            "--format",
-            "docker",
-            "--volume",
-            "/etc/ssl/certs:/etc/ssl/certs:ro",
-            "--file",
-            DOCKERFILE,
-            "--tag",
-            "fairqr",
-            ROOT,
-        )
+        how = "--isolation chroot --pull-never --format docker"
+        certificates = ("--volume", "/etc/ssl/certs:/etc/ssl/certs:ro")
+        built = ("--file", DOCKERFILE, "--tag", "fairqr", ROOT)
+        made.run("build-using-dockerfile", *how.split(), *certificates, *built)
         made.run("from", "--pull-never", "--name", "service", "localhost/fairqr")
         yield made
     finally:
@@ -104,11 +92,8 @@ def _make_base(images: Images) -> None:
     images.run("add", "base", archive, "/")
     images.run("config", "--env", "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "base")
     images.run("commit", "--rm", "base", f"{BASE}{named}")
-    version = _output(
-        images.command(
-            "run", "--isolation", "chroot", _of(images, named), "--", "python", "--version"
-        )
-    )
+    base = images.run("from", "--pull-never", f"{BASE}{named}").strip()
+    version = _output(images.inside(base, "python", "--version"))
     assert version.startswith(f"Python {named.partition(':')[2].partition('-')[0]}."), version
     images.run("rm", "--all")
 
@@ -125,24 +110,17 @@ def _packages() -> Path:
     return archive
 
 
-def _of(images: Images, image: str) -> str:
-    return images.run("from", "--pull-never", f"{BASE}{image}").strip()
-
-
 def test_the_image_searches_as_a_user_without_rights(images: Images, tmp_path: Path) -> None:
-    made = _made_of(images)
+    made = json.loads(images.run("inspect", "--type", "image", "localhost/fairqr"))
+    made = made["Docker"]["config"]
     assert (made["Entrypoint"], made["Cmd"]) == (["fairqr"], ["serve"])
     assert made["StopSignal"] == "SIGTERM"
     assert _output(images.inside("service", "id", "-un")).strip() == "fairqr"
     assert "fairqr" in _output(images.inside("service", *made["Entrypoint"], "--version"))
     port = free_port()
-    settings = {
-        "FAIRQR_MODEL": "feedback",
-        "FAIRQR_SERVICE_MODELS": "feedback",
-        "FAIRQR_SERVICE_HOST": "127.0.0.1",
-        "FAIRQR_SERVICE_PORT": str(port),
-    }
-    command = images.inside("service", *made["Entrypoint"], *made["Cmd"], **settings)
+    address = {"FAIRQR_SERVICE_HOST": "127.0.0.1", "FAIRQR_SERVICE_PORT": str(port)}
+    models = {"FAIRQR_MODEL": "feedback", "FAIRQR_SERVICE_MODELS": "feedback"}
+    command = images.inside("service", *made["Entrypoint"], *made["Cmd"], **address, **models)
     log = tmp_path / "log"
     with log.open("wb") as output, httpx.Client(trust_env=False, timeout=PATIENCE) as client:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
@@ -176,12 +154,6 @@ def test_the_image_holds_no_tools_to_install_more(images: Images) -> None:
     ended = subprocess.run(tried, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ended.returncode != 0
     assert "No module named pip" in ended.stderr
-
-
-def _made_of(images: Images) -> dict[str, Any]:
-    held = json.loads(images.run("inspect", "--type", "image", "localhost/fairqr"))
-    config: dict[str, Any] = held["Docker"]["config"]
-    return config
 
 
 def _output(command: list[str]) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,9 +32,9 @@ from tests.integration.service_client import (
     ACCEPT,
     INITIALIZE,
     Served,
-    a_service,
     answers_all,
     in_process,
+    service_of_a_module,
 )
 from tests.patience import PATIENCE
 
@@ -61,11 +60,7 @@ class Agent:
         return Client(self.transport, progress_handler=self.progress)
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    settings = "caps.audit_queries = 3\nlimits.live = 2"
-    with a_service(tmp_path_factory.mktemp("mcp"), settings=settings) as running:
-        yield running
+service = service_of_a_module(settings="caps.audit_queries = 3")
 
 
 @pytest.fixture(params=["stdio", "http"])

@@ -33,7 +33,7 @@ async def trivial(run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, Non
 
 
 async def test_memory_does_not_grow_with_the_number_of_runs(tmp_path: Path) -> None:
-    """Over 2,000 of them, a tenth of them durable; counted are the objects that are alive."""
+    """Over 1,000 of them, a tenth of them durable; counted are the objects that are alive."""
     store = await Store.open(f"sqlite:///{tmp_path}/runs.sqlite")
     runs = Runs(store, trivial, ServiceSettings(), Observer())
     await runs.start()
@@ -54,9 +54,9 @@ async def test_memory_does_not_grow_with_the_number_of_runs(tmp_path: Path) -> N
         gc.collect()
         return len(gc.get_objects())
 
-    await held(200)
-    first = await held(200)
-    last = await held(1600)
+    await held(100)
+    first = await held(100)
+    last = await held(800)
     await runs.drain(1)
     await store.close()
-    assert last < first + 800  # each run that were held would be a dozen of them
+    assert last < first + 400  # each run that were held would be a dozen of them

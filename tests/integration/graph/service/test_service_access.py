@@ -7,28 +7,30 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.integration.model_server import Answer, Command, ModelServer, failure, says, write_people
 from tests.integration.page_service import events_of, run_command, running, settings_for
-from tests.integration.service_client import PHYSICIST, Served, a_key, a_service
+from tests.integration.service_client import (
+    PHYSICIST,
+    Served,
+    a_key,
+    a_service,
+    service_of_a_module,
+)
 from tests.patience import PATIENCE, until
 
 FEEDBACK = {**PHYSICIST, "model": "feedback"}
 HELD = {"keywords": ["woman"]}
 
 
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    settings = 'limits.rate = "500/minute"\ncors_origins = ["https://a.example"]'
-    folder = tmp_path_factory.mktemp("guarded")
-    with a_service(folder, "--require-keys", settings=settings) as service:
-        yield service
+guarded = service_of_a_module(
+    "--require-keys", settings='limits.rate = "500/minute"\ncors_origins = ["https://a.example"]'
+)
 
 
 def test_each_scope_has_what_those_below_it_have(guarded: Served) -> None:
@@ -123,13 +125,9 @@ def test_sigterm_lets_work_end_and_takes_no_more(
 ) -> None:
     gate = threading.Event()
     model_server.does(says(HELD, gate=gate))
-    with running(*ending) as service:
+    with ThreadPoolExecutor() as pool, running(*ending) as service:
         client = service.client
-        found: list[httpx.Response] = []
-        waiting = threading.Thread(
-            target=lambda: found.append(client.post("/v1/search", json=ENDING))
-        )
-        waiting.start()
+        waiting = pool.submit(client.post, "/v1/search", json=ENDING)
         model_server.wait_for(1)
         service.send(signal.SIGTERM)
         draining = until(
@@ -139,8 +137,7 @@ def test_sigterm_lets_work_end_and_takes_no_more(
         refused = client.post("/v1/search", json=ENDING)
         assert (refused.status_code, refused.json()["type"]) == (503, "urn:fairqr:error:busy")
         gate.set()
-        waiting.join()
-        assert found[0].status_code == 200
+        assert waiting.result().status_code == 200
         service.ends()
 
 

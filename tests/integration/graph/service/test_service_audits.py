@@ -16,20 +16,14 @@ import pytest
 
 from tests.integration.model_server import Answer, Asked, ModelServer
 from tests.integration.page_service import ServiceClient, run_command, running, settings_for
-from tests.integration.service_client import Served, a_key, a_service
+from tests.integration.service_client import Served, a_key, service_of_a_module
 from tests.patience import PATIENCE, until
 
 QUERIES = ["physicist", "workshop", "laboratory", {"query": "person", "weight": 3}]
 ASKED = {"corpus": "people", "queries": QUERIES, "attributes": ["gender"], "retriever": "bm25"}
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One that wants keys; its client has one."""
-    settings = "caps.audit_queries = 20\ncaps.k = 20"
-    with a_service(tmp_path_factory.mktemp("audits"), "--require-keys", settings=settings) as found:
-        found.client.headers.update(found.key)
-        yield found
+service = service_of_a_module("--require-keys")
 
 
 def over(client: ServiceClient, id_: str) -> dict[str, Any]:
@@ -40,6 +34,7 @@ def over(client: ServiceClient, id_: str) -> dict[str, Any]:
 def test_an_audit_runs_in_the_background_and_leaves_evidence(
     service: Served, tmp_path: Path
 ) -> None:
+    service.client.headers.update(service.key)
     begun = service.client.post("/v1/audits", json=ASKED)
     assert begun.status_code == 202, begun.text
     id_ = begun.json()["id"]
@@ -74,34 +69,13 @@ def test_an_audit_runs_in_the_background_and_leaves_evidence(
 
     (listed,) = service.client.get("/v1/runs?kind=audit").json()["runs"]
     assert listed["id"] == id_
-
-
-def test_a_run_of_another_kind_is_no_audit(service: Served) -> None:
-    other = service.client.in_background({"query": "physicist", "model": "feedback"})
-    place = other.replace("runs", "audits") + "/report.html"
-    assert service.client.get(place).status_code == 404
-
-
-def test_audits_need_a_key_that_may_run_and_belong_to_it(service: Served) -> None:
-    (_, reads), (_, theirs) = (
-        a_key(service.variables, name, name)  # type: ignore[arg-type]
-        for name in ("read", "admin")
-    )
-    nobody = {"Authorization": ""}
-    client = service.client
-    assert client.post("/v1/audits", json=ASKED, headers=nobody).status_code == 401
-    assert client.post("/v1/audits", json=ASKED, headers=reads).status_code == 403
-    id_ = client.post("/v1/audits", json=ASKED).json()["id"]
-    over(client, id_)
-    for place in (
-        f"/v1/runs/{id_}",
-        f"/v1/audits/{id_}/report.html",
-        f"/v1/audits/{id_}/bundle.zip",
-    ):
-        assert client.get(place).status_code == 200
-        assert client.get(place, headers=theirs).status_code == 404
-        assert client.get(place, headers=nobody).status_code == 401
-    assert client.get("/v1/runs?kind=audit", headers=theirs).json() == {"runs": []}
+    # To another key it is as if there were none, and a run of another kind is no audit.
+    _, theirs = a_key(service.variables, "theirs", "admin")
+    assert service.client.get("/v1/runs?kind=audit", headers=theirs).json() == {"runs": []}
+    search = service.client.in_background({"query": "physicist", "model": "feedback"})
+    for end in ("report.html", "bundle.zip"):
+        assert service.client.get(f"/v1/audits/{id_}/{end}", headers=theirs).status_code == 404
+        assert service.client.get(f"{search.replace('runs', 'audits')}/{end}").status_code == 404
 
 
 class Endpoint:

@@ -6,6 +6,7 @@ It keeps its runs in PostgreSQL, which is stricter about texts and numbers than 
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,12 +29,9 @@ from tests.integration.service_client import PHYSICIST, Served, a_service
 from tests.patience import PATIENCE
 
 EXAMPLES = int(os.environ.get("FAIRQR_TEST_FUZZ", "4"))
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_schema_conformance,
-]
+pytestmark = pytest.mark.timeout(max(600, 30 * EXAMPLES))
+CHECKS = [not_a_server_error, status_code_conformance]
+CHECKS += [content_type_conformance, response_schema_conformance]
 OFFERED = {"corpus": "people", "retriever": "bm25", "model": "openai:fake"}
 """What every request to run something is given, so that most of them begin."""
 
@@ -86,24 +84,18 @@ def service(tmp_path_factory: pytest.TempPathFactory, postgres_server: str) -> I
             yield running
 
 
-@pytest.mark.timeout(max(600, 30 * EXAMPLES))
-@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-def test_nothing_that_is_sent_makes_it_fail(service: Served, mode: GenerationMode) -> None:
-    tried = fuzzed(service, mode, lambda case: None)
-    described = service.client.get("/openapi.json").json()["paths"]
-    everything = {f"{method.upper()} {path}" for path, its in described.items() for method in its}
-    if mode is GenerationMode.POSITIVE:
-        assert tried == everything
-    assert tried <= everything
-    assert len(tried) >= 12
+def test_nothing_that_is_sent_makes_it_fail(service: Served) -> None:
+    assert len(fuzzed(service, GenerationMode.NEGATIVE)) >= 12
 
 
-@pytest.mark.timeout(max(600, 30 * EXAMPLES))
 def test_no_run_that_begins_makes_it_fail(service: Served) -> None:
-    """Of what is there, but with any figures and choices that the description allows."""
+    """Half of what is sent is for what is there, with any figures that the description allows."""
     ended: list[int] = []
+    half = itertools.cycle([True, False])
 
     def offered(case: Any) -> None:
+        if next(half):
+            return
         kind = case.path.removeprefix("/v1/").partition("/")[0]
         if case.method == "POST" and kind in OF_THE_RUN:
             kept = {name: it for name, it in case.body.items() if name not in LEFT_OUT}
@@ -123,7 +115,9 @@ def test_no_run_that_begins_makes_it_fail(service: Served) -> None:
         if case.method == "POST":
             ended.append(answer.status_code)
 
-    fuzzed(service, GenerationMode.POSITIVE, offered, look)
+    tried = fuzzed(service, GenerationMode.POSITIVE, offered, look)
+    described = service.client.get("/openapi.json").json()["paths"]
+    assert tried == {f"{it.upper()} {path}" for path, its in described.items() for it in its}
     assert ended.count(200) >= EXAMPLES
     failed = service.client.get("/v1/runs?limit=200&status=failed").json()["runs"]
     for run in failed:
@@ -134,7 +128,7 @@ def test_no_run_that_begins_makes_it_fail(service: Served) -> None:
 def fuzzed(
     service: Served,
     mode: GenerationMode,
-    change: Callable[[Any], None],
+    change: Callable[[Any], None] = lambda case: None,
     told: Callable[[Any, Any], None] = lambda case, answer: None,
 ) -> set[str]:
     """Send requests to all operations that may be wrong or right so, and return their names.

@@ -146,26 +146,24 @@ def test_a_server_accepts_runs_and_workers_do_them_though_one_is_killed(
     settings = f'{SETTINGS}\ndatabase = "{postgres_url}"\nwork = false'
     variables = settings_for(model_server, tmp_path, settings)
     index_people(variables, write_people(tmp_path / "people"))
-    command = [Command.executable, "work"]
-    workers: list[subprocess.Popen[bytes]] = []
-    try:
-        with running(variables) as service:
-            client = service.client
-            places = [client.in_background(SEARCH) for _ in range(4)]
-            assert {client.get(place).json()["status"] for place in places} == {"queued"}
-            workers.append(subprocess.Popen(command, env=environment(variables)))
-            model_server.wait_for(1)
-            workers[0].kill()
-            workers.append(subprocess.Popen(command, env=environment(variables)))
-            gate.set()
-            runs = [over(client, place)[0] for place in places]
-            assert max(run["attempts"] for run in runs) == 2
-            rankings = [[it["id"] for it in run["result"]["ranking"]] for run in runs]
-            assert rankings == rankings[:1] * 4
-            workers[1].terminate()
-            assert workers[1].wait(PATIENCE) == 0
-    finally:
+    with running(variables) as service, contextlib.ExitStack() as workers:
+
+        def work() -> subprocess.Popen[bytes]:
+            worker = subprocess.Popen([Command.executable, "work"], env=environment(variables))
+            workers.callback(worker.kill)
+            return worker
+
+        client = service.client
+        places = [client.in_background(SEARCH) for _ in range(4)]
+        assert {client.get(place).json()["status"] for place in places} == {"queued"}
+        first = work()
+        model_server.wait_for(1)
+        first.kill()
+        second = work()
         gate.set()
-        for worker in workers:
-            worker.kill()
-            worker.wait()
+        runs = [over(client, place)[0] for place in places]
+        assert max(run["attempts"] for run in runs) == 2
+        rankings = [[it["id"] for it in run["result"]["ranking"]] for run in runs]
+        assert rankings == rankings[:1] * 4
+        second.terminate()
+        assert second.wait(PATIENCE) == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.integration.chromium import Pages, Watched, ask, ask_for_audit, ask_question, status_is
-from tests.integration.model_server import ModelServer, failure, says
+from tests.integration.model_server import failure, says
 from tests.integration.page_service import Wire
-from tests.integration.service_client import Served, a_service
+from tests.integration.service_client import Served, service_of_a_module
 
 MARKUP = "<script>window.owned = 1; alert(1)</script><img src=x onerror='window.owned = 1'>"
 TITLES = (
@@ -31,21 +30,13 @@ def hostile(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "title": title, "text": f"{document['text']} {MARKUP}"}
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A service whose documents are hostile, and that wants a key."""
-    with a_service(tmp_path_factory.mktemp("page"), "--require-keys", change=hostile) as found:
-        yield found
+served = service_of_a_module("--require-keys", change=hostile)
+"""A service whose documents are hostile, and that wants a key."""
 
 
 @pytest.fixture
 def service(served: Served) -> str:
     return served.url.rstrip("/")
-
-
-@pytest.fixture
-def model(served: Served) -> ModelServer:
-    return served.model
 
 
 @pytest.fixture
@@ -62,10 +53,10 @@ def opened(pages: Pages, key: str) -> tuple[Page, Watched]:
 
 
 def test_a_model_that_fails_is_told_of_and_the_plain_ranking_stays(
-    opened: tuple[Page, Watched], service: str, model: ModelServer
+    opened: tuple[Page, Watched], service: str, served: Served
 ) -> None:
-    model.does(failure(401, "Incorrect API key provided."))
-    page, watched = opened
+    served.model.does(failure(401, "Incorrect API key provided."))
+    page, _ = opened
     page.goto(service)
     ask(page, "physicist failing")
     status_is(page, "done")
@@ -91,14 +82,13 @@ def test_a_model_that_fails_is_told_of_and_the_plain_ranking_stays(
     page.get_by_role("spinbutton", name="Documents to sample from").fill("10000")
     page.get_by_role("button", name="Run", exact=True).click()
     expect(page.locator("#form-problem")).to_contain_text("k")
-    assert watched.dialogs == []
 
 
 def test_a_lost_connection_is_told_of_and_the_run_goes_on_where_it_was(
-    opened: tuple[Page, Watched], service: str, model: ModelServer, request: pytest.FixtureRequest
+    opened: tuple[Page, Watched], service: str, served: Served, request: pytest.FixtureRequest
 ) -> None:
     gate = threading.Event()
-    model.does(says({"topic": [], "keywords": ["woman", "laboratory"]}, gate=gate))
+    served.model.does(says({"topic": [], "keywords": ["woman", "laboratory"]}, gate=gate))
     wire = Wire(service)
     request.addfinalizer(wire.close)
     page, _ = opened
@@ -108,7 +98,7 @@ def test_a_lost_connection_is_told_of_and_the_run_goes_on_where_it_was(
     expect(cards).to_have_count(2)
     wire.cut()
     expect(page.get_by_text("The connection was lost.")).to_be_visible()
-    model.wait_for(1)
+    served.model.wait_for(1)
     gate.set()
     wire.mend()
     expect(page.get_by_text("Connected again")).to_be_visible()
@@ -123,9 +113,9 @@ def test_a_lost_connection_is_told_of_and_the_run_goes_on_where_it_was(
 
 
 def test_hostile_documents_and_replies_are_shown_as_text_and_nothing_of_them_runs(
-    opened: tuple[Page, Watched], service: str, model: ModelServer
+    opened: tuple[Page, Watched], service: str, served: Served
 ) -> None:
-    model.does(
+    served.model.does(
         says({"reason": f"since {MARKUP}", "topic": [], "keywords": [MARKUP, "woman"], "drop": []})
     )
     page, watched = opened
@@ -148,7 +138,7 @@ def test_hostile_documents_and_replies_are_shown_as_text_and_nothing_of_them_run
     page.goto(f"{service}/#/runs")
     expect(page.locator(".runs li").first).to_contain_text(query)
 
-    model.does(says(f"It was {MARKUP} https://elsewhere.example/x.png"))
+    served.model.does(says(f"It was {MARKUP} https://elsewhere.example/x.png"))
     page.goto(f"{service}/#/")
     ask_question(page, "Which physicist?")
     status_is(page, "done")
@@ -156,16 +146,12 @@ def test_hostile_documents_and_replies_are_shown_as_text_and_nothing_of_them_run
 
     assert page.evaluate("window.owned") is None
     assert page.locator("#run :is(img, script, style, iframe, a, form)").count() == 0
-    assert watched.dialogs == []
-    assert watched.hosts == {service.removeprefix("http://")}
     assert watched.failures == []
-    assert watched.complaints == []
-    assert page.evaluate("window.violations") == []
 
 
 def test_a_policy_that_is_broken_would_be_seen(opened: tuple[Page, Watched], service: str) -> None:
     """The proof that the test above can fail: what breaks the policy is stopped, and is told of."""
-    page, _ = opened
+    page, watched = opened
     page.goto(service)
     page.evaluate("document.body.innerHTML += '<img src=x onerror=\"window.owned = 1\">'")
     page.evaluate(
@@ -173,6 +159,10 @@ def test_a_policy_that_is_broken_would_be_seen(opened: tuple[Page, Watched], ser
     )
     page.evaluate(_TWO_VIOLATIONS)
     assert page.evaluate("window.owned") is None
+    assert len(watched.complaints) >= 2
+    page.evaluate("window.violations = []")
+    for seen in (watched.complaints, watched.requests):
+        seen.clear()
 
 
 _TWO_VIOLATIONS = """async () => {
@@ -181,9 +171,9 @@ _TWO_VIOLATIONS = """async () => {
 
 
 def test_the_key_is_asked_for_and_kept_out_of_the_address(
-    pages: Pages, service: str, model: ModelServer, key: str
+    pages: Pages, service: str, served: Served, key: str
 ) -> None:
-    model.does(says({"topic": [], "keywords": ["woman"]}))
+    served.model.does(says({"topic": [], "keywords": ["woman"]}))
     page, _ = pages()
     page.goto(service)
     dialog = page.get_by_role("dialog", name="Access key")
@@ -205,11 +195,11 @@ def test_the_key_is_asked_for_and_kept_out_of_the_address(
 
 
 def test_a_run_is_cancelled_and_one_that_is_not_there_is_said(
-    opened: tuple[Page, Watched], service: str, model: ModelServer, request: pytest.FixtureRequest
+    opened: tuple[Page, Watched], service: str, served: Served, request: pytest.FixtureRequest
 ) -> None:
     gate = threading.Event()
     request.addfinalizer(gate.set)
-    model.does(says({"topic": [], "keywords": ["woman"]}, gate=gate))
+    served.model.does(says({"topic": [], "keywords": ["woman"]}, gate=gate))
     page, _ = opened
     page.goto(service)
     ask(page, "physicist cancelled")
@@ -248,4 +238,3 @@ def test_with_a_key_the_report_is_downloaded(
     assert "Who gets seen" in report.read_text()
     assert page.locator("iframe").count() == 0
     assert not any(key in address for address in watched.requests)
-    assert page.evaluate("window.violations") == []

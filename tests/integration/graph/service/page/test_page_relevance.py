@@ -20,26 +20,23 @@ from tests.unit.graph.corpora import write_corpus
 
 pytestmark = pytest.mark.model
 
-FIELDS = ("physics", "optics", "mechanics", "heat", "light")
-
 
 def write_scientists(folder: Path) -> Path:
     """Write thirty physicists, one of them a woman, and two hundred singers, all women."""
-    physicist = "A physicist who studied {field}, born in {year}."
-    singer = "A woman who sang in operas and on the stage from {year} on."
+    fields = ("physics", "optics", "mechanics", "heat", "light")
     documents = [
         {
-            "id": f"{kind[0].lower()}{number:03}",
-            "title": f"{kind} {number}",
-            "text": text.format(field=FIELDS[number % 5], year=year + number),
-            "g": "female" if kind == "Singer" or number == 29 else "male",
+            "id": f"p{number:03}",
+            "title": f"Physicist {number}",
+            "text": f"A physicist who studied {fields[number % 5]}, born in {1900 + number}.",
+            "g": "female" if number == 29 else "male",
         }
-        for kind, text, year, count in (
-            ("Physicist", physicist, 1900, 30),
-            ("Singer", singer, 1700, 200),
-        )
-        for number in range(count)
+        for number in range(30)
     ]
+    for number in range(200):
+        text = f"A woman who sang in operas and on the stage from {1700 + number} on."
+        singer = {"id": f"s{number:03}", "title": f"Singer {number}", "text": text, "g": "female"}
+        documents.append(singer)
     folder.mkdir(parents=True)
     return write_corpus(folder, documents)
 
@@ -78,8 +75,10 @@ def result_of(page: Page, service: str) -> Any:
 
 def test_relevance_and_both_gaps_are_shown(pages: Pages, service: str) -> None:
     """The sentences are the API's, the dashed box is the supply gap, percentages the estimates."""
-    page, watched = pages()
+    page, _ = pages(color_scheme="dark", **PHONE)
     searched(page, service, "physicist", "hybrid")
+    assert page.evaluate(WIDTH) <= 360
+    assert faults(page) == []
     result = result_of(page, service)
     missing = result["gaps"]["supply"]["gender"]["female"]
     assert missing > 0.02
@@ -115,8 +114,6 @@ def test_relevance_and_both_gaps_are_shown(pages: Pages, service: str) -> None:
     expect(page.locator(".rounds > li").first).to_contain_text(
         f"gives relevance {reached['relevance']:.2f} and fairness {reached['fairness']:.2f}"
     )
-    assert watched.complaints == []
-    assert page.evaluate("window.violations") == []
 
 
 def test_words_alone_have_no_estimates(pages: Pages, service: str) -> None:
@@ -132,12 +129,3 @@ def test_words_alone_have_no_estimates(pages: Pages, service: str) -> None:
     expect(page.get_by_role("heading", name="Before and after")).to_be_visible()
     assert page.get_by_role("columnheader", name="Estimated relevance").count() == 0
     assert page.get_by_text("The percentage is the estimated chance").count() == 0
-
-
-def test_it_fits_a_phone_and_can_be_read(pages: Pages, service: str) -> None:
-    for scheme in ("dark", "light"):
-        page, _ = pages(color_scheme=scheme, **PHONE)
-        searched(page, service, f"physicist {scheme}", "hybrid")
-        expect(page.locator(".chance").first).to_be_visible()
-        assert page.evaluate(WIDTH) <= 360
-        assert faults(page) == []

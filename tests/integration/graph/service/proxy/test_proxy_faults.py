@@ -19,7 +19,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.integration.attached_people import TOPICS, people
+from tests.integration.attached_people import TOPICS, Server, people
 from tests.integration.elasticsearch_server import SecureServer
 from tests.integration.graph.service.proxy.proxied import (
     QUERY,
@@ -110,53 +110,60 @@ def filled(worker: int) -> None:
 FAULTS = {killed: "worker", frozen: "slow", slowed: "slow", filled: "worker"}
 
 
-@pytest.mark.parametrize(("fault", "outcome"), FAULTS.items())
-def test_faults_of_the_worker_under_load_cost_a_bounded_time(
-    tmp_path: Path, elasticsearch_url: str, fault: Callable[[int], None], outcome: str
-) -> None:
-    with (
-        people(elasticsearch_url, "people"),
-        proxied(tmp_path, elasticsearch_url, within=WITHIN) as proxy,
-    ):
-        worker = proxy.ready()
-        load = Load(proxy, elasticsearch_url)
-        with load.running():
-            load.sees("re-ranked; ranks")
-            fault(worker)
-            if fault == filled:  # what is small has room yet
-                assert proxy.outcome(body=LARGE).startswith("passed; ")
-            load.sees(f"passed; {outcome}")
-            load.sees("re-ranked; ranks")
-        assert (proxy.ready() == worker) == (fault == slowed)
-        assert load.slowest < WITHIN + 4  # of a machine that does other things, too
+@pytest.fixture(scope="module")
+def cluster(elasticsearch_url: str) -> Iterator[Server]:
+    with people(elasticsearch_url, "people") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def faulty(cluster: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
+    """A proxy whose worker one fault after the other happens to."""
+    with proxied(tmp_path_factory.mktemp("faulty"), cluster.url, within=WITHIN) as proxy:
+        yield proxy
         assert proxy.end() == 0
         assert "Traceback" not in proxy.log
 
 
-def test_a_thousand_requests_under_load_are_all_right_and_take_no_memory(
-    tmp_path: Path, elasticsearch_url: str
+@pytest.mark.parametrize(("fault", "outcome"), FAULTS.items())
+def test_faults_of_the_worker_under_load_cost_a_bounded_time(
+    faulty: Proxied, cluster: Server, fault: Callable[[int], None], outcome: str
 ) -> None:
-    """None is lost, none is wrong, and memory stays flat."""
-    with (
-        people(elasticsearch_url, "people"),
-        proxied(tmp_path, elasticsearch_url) as proxy,
-        ThreadPoolExecutor(8) as pool,
-    ):
+    worker = faulty.ready()
+    load = Load(faulty, cluster.url)
+    with load.running():
+        load.sees("re-ranked; ranks")
+        fault(worker)
+        if fault == filled:  # what is small has room yet
+            assert faulty.outcome(body=LARGE).startswith("passed; ")
+        load.sees(f"passed; {outcome}")
+        load.sees("re-ranked; ranks")
+    assert (faulty.ready() == worker) == (fault == slowed)
+    assert load.slowest < WITHIN + 4  # of a machine that does other things, too
+
+
+def test_many_requests_at_once_are_all_right_take_no_memory_and_leave_no_orphan(
+    cluster: Server, tmp_path: Path
+) -> None:
+    """None is lost, none is wrong, memory stays flat; and a killed proxy takes its worker along."""
+    with proxied(tmp_path, cluster.url) as proxy, ThreadPoolExecutor(8) as pool:
         both = [psutil.Process(it) for it in (proxy.process.pid, proxy.ready())]
-        load = Load(proxy, elasticsearch_url)
-        assert len([*pool.map(load.ask, range(200))]) == 200
+        load = Load(proxy, cluster.url)
+        assert len([*pool.map(load.ask, range(100))]) == 100
         before = [it.memory_info().rss for it in both]
-        assert len([*pool.map(load.ask, range(1000))]) == 1000
-        assert load.outcomes == {"re-ranked; ranks": 1200}
+        assert len([*pool.map(load.ask, range(500))]) == 500
+        assert load.outcomes == {"re-ranked; ranks": 600}
         more = [it.memory_info().rss - was for it, was in zip(both, before, strict=True)]
         assert max(more) < 15 * 2**20, more
+        proxy.process.kill()
+        worker = both[1]
+        until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
 
 
-def test_what_throws_passes_and_says_so(tmp_path: Path, elasticsearch_url: str) -> None:
+def test_what_throws_passes_and_says_so(tmp_path: Path, cluster: Server) -> None:
     with (
-        people(elasticsearch_url, "people") as server,
-        server.index("labels", {}),
-        proxied(tmp_path, elasticsearch_url, source={"index": "labels"}) as proxy,
+        cluster.index("labels", {}),
+        proxied(tmp_path, cluster.url, source={"index": "labels"}) as proxy,
     ):
         proxy.ready()
         deep = b'{"query": ' + b'{"bool": {"must": ' * 20_000
@@ -164,7 +171,7 @@ def test_what_throws_passes_and_says_so(tmp_path: Path, elasticsearch_url: str) 
         assert (reply.status_code, reply.headers["fairqr"]) == (400, "passed; body")
         bare = [{**it, "_source": False} for it in QUERIES[1:3]]
         assert proxy.outcome(body=bare[0]) == "passed; labels"
-        server.client.delete("/labels")
+        cluster.client.delete("/labels")
         assert proxy.outcome(body=bare[1]) == "passed; IndexNotFoundError"
         assert proxy.outcome() == "re-ranked; ranks"
 
@@ -177,10 +184,10 @@ def test_the_proxy_ends_cleanly_while_requests_are_under_way(tmp_path: Path) -> 
         goes_on.wait()
         send(answer(b"late"))
 
-    with raw_cluster() as cluster, ThreadPoolExecutor() as pool:
+    with raw_cluster() as raw, ThreadPoolExecutor() as pool:
         elsewhere = {"url": "http://127.0.0.1:1"}
-        with proxied(tmp_path, cluster.url, source=elsewhere) as proxy:
-            cluster.replies = wait
+        with proxied(tmp_path, raw.url, source=elsewhere) as proxy:
+            raw.replies = wait
             reply = pool.submit(proxy.client.get, "/x")
             asked.wait()
             proxy.process.send_signal(signal.SIGTERM)
@@ -193,13 +200,6 @@ def test_the_proxy_ends_cleanly_while_requests_are_under_way(tmp_path: Path) -> 
             goes_on.set()
             assert reply.result().text == "late"
             assert proxy.process.wait(60) == 0
-
-
-def test_a_killed_proxy_leaves_no_orphan(tmp_path: Path, elasticsearch_url: str) -> None:
-    with people(elasticsearch_url, "people"), proxied(tmp_path, elasticsearch_url) as proxy:
-        worker = psutil.Process(proxy.ready())
-        proxy.process.kill()
-        until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_tls_on_both_sides_with_an_own_ca(

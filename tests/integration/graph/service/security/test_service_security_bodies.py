@@ -57,9 +57,11 @@ async def test_a_wrong_body_lets_others_be_answered(
         for name, body in BODIES.items():
             if path == "/v1/runs":
                 body = b'{"kind":"search","request":' + body + b"}"
-            # A collection of garbage may come between.
-            waits = [await _longest_wait(client, path, body, headers) for _ in range(5)]
-            assert min(waits) < MOST, name
+            for _ in range(5):  # a collection of garbage may come between
+                if await _longest_wait(client, path, body, headers) < MOST:
+                    break
+            else:
+                pytest.fail(f"others waited for {name}")
     assert "validate" not in caplog.text, "what was asked is in no log"
 
 
