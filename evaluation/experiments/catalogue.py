@@ -123,12 +123,14 @@ class Measured(ABC):
         template: The name of the report's template.
         report: The module with ``values_of``, what the template shows, and ``figures_of``.
         manifest: What it was run with.
+        warnings: Sentences for the user.
     """
 
     frame_names: ClassVar[tuple[str, ...]]
     template: ClassVar[str]
     report: ClassVar[str]
     manifest: Any
+    warnings: tuple[str, ...] = ()
 
     @property
     def frames(self) -> dict[str, DataFrame]:
@@ -150,6 +152,11 @@ class Measured(ABC):
     def spec(self) -> Any:
         """The experiment, with the changes that the command made."""
         return self.manifest.experiment
+
+    @property
+    def kind(self) -> str:
+        """The kind of experiment, such as ``search`` or ``fair_rag``."""
+        return str(self.spec.kind)
 
     @property
     def plots(self) -> dict[str, Figure]:
