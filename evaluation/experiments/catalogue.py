@@ -123,14 +123,12 @@ class Measured(ABC):
         template: The name of the report's template.
         report: The module with ``values_of``, what the template shows, and ``figures_of``.
         manifest: What it was run with.
-        warnings: Sentences for the user.
     """
 
     frame_names: ClassVar[tuple[str, ...]]
     template: ClassVar[str]
     report: ClassVar[str]
     manifest: Any
-    warnings: tuple[str, ...] = ()
 
     @property
     def frames(self) -> dict[str, DataFrame]:

@@ -12,7 +12,7 @@ from fairqr.base.errors import InputError, ModelError
 from fairqr.base.extras import library
 from fairqr.cli.common import NOTABLES, Searched, agree, run
 from fairqr.cli.options import Count, command, explain, read_parameters
-from fairqr.cli.output import Printed, Progress, fact_lines, print_file, warn
+from fairqr.cli.output import Printed, Progress, fact_lines, print_file
 from fairqr.prompts.library import PromptLibrary
 
 experiment = typer.Typer()
@@ -127,10 +127,7 @@ def write_report(folder: Path) -> None:
     """
     from fairqr.evaluation.experiments.catalogue import load_experiment
 
-    measured = load_experiment(folder)
-    for sentence in measured.warnings:
-        warn(sentence)
-    for path in measured.write_report(folder):
+    for path in load_experiment(folder).write_report(folder):
         typer.echo(f"written: {path}")
 
 

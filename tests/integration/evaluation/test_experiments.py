@@ -60,7 +60,7 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
     child.send_signal(signal.SIGKILL)
     child.communicate(timeout=PATIENCE)
     before, kept = _questions(model_server), results.read_bytes()
-    assert (len(before), kept.count(b"\n")) == (6, 4 + 4 + 2)
+    assert (len(before), kept.count(b"\n")) == (6, 2)  # what asks comes first
     results.write_bytes(kept + b'{"attribute": "gender", "queries": "ti')
 
     model_server.does(answer)

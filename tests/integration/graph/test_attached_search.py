@@ -1,6 +1,6 @@
 """Fair searches of what fairqr has by a file or an object alone, by command and by Python.
 
-An endpoint, and a ranking that somebody exported.
+An endpoint, a ranking that somebody exported, and a retriever of LangChain.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.documents import Document
 
 from fairqr import FairSearch
 from tests.integration.model_server import Answer, Asked, Command, Main, ModelServer, says
+from tests.unit.retrieval.test_langchain_engine import WordRetriever
 
 
 @pytest.fixture
@@ -68,6 +70,15 @@ attributes:
     population: {{Asia: 0.4, Europe: 0.3, Africa: 0.3}}
 """)
     return source
+
+
+@pytest.fixture
+def retriever(rows: list[dict[str, Any]]) -> WordRetriever:
+    documents = []
+    for row in rows:
+        metadata = {"name": row["title"], "about": {"gender": row["gender"]}}
+        documents.append(Document(row["text"], id=row["id"], metadata=metadata))
+    return WordRetriever(documents=documents)
 
 
 def test_an_endpoint_is_checked_and_searched_fairly(
