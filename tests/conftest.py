@@ -61,7 +61,7 @@ def _turn(item: pytest.Item) -> int:
         return 0
     group = item.get_closest_marker("xdist_group")
     long = item.get_closest_marker("timeout") or (group and group.args[0] != str(item.path))
-    return 1 if long else 2
+    return 1 if long or item.path.parent.name == "whole" else 2
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
