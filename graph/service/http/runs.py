@@ -3,11 +3,12 @@
 # No annotation is delayed here: those of streams name what they depend on.
 import asyncio
 import shutil
+import zipfile
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import NamedTemporaryFile
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Depends, Header, HTTPException, Query
@@ -313,12 +314,21 @@ async def get_report(request: Request, id: _Id) -> Response:
 @router.get("/audits/{id}/bundle.zip", **_file("application/zip"))
 async def get_bundle(request: Request, id: _Id) -> Response:
     """Return all files of a finished audit; unpacked, `fairqr audit verify` checks them."""
-    folder, place = await _folder(request, id), mkdtemp(prefix="fairqr-audit-")
-    path = await asyncio.to_thread(
-        shutil.make_archive, f"{place}/audit", "zip", folder.parent, folder.name
-    )
-    removed = BackgroundTask(shutil.rmtree, place)
+    path = await asyncio.to_thread(_zipped, await _folder(request, id))
+    removed = BackgroundTask(path.unlink, missing_ok=True)
     return FileResponse(path, filename=f"audit-{id}.zip", background=removed)
+
+
+def _zipped(folder: Path) -> Path:
+    """Write all files of a folder into a temporary file."""
+    with (
+        NamedTemporaryFile(prefix="fairqr-audit-", suffix=".zip", delete=False) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and path.name != ".lock":
+                archive.write(path, f"audit-{folder.name}/{path.relative_to(folder)}")
+    return Path(file.name)
 
 
 async def _run(request: Request, id: str) -> Run:

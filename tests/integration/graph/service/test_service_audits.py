@@ -61,7 +61,9 @@ def test_an_audit_runs_in_the_background_and_leaves_evidence(
     bundle = service.client.get(f"/v1/audits/{id_}/bundle.zip")
     assert bundle.headers["content-disposition"].endswith(f'"audit-{id_}.zip"')
     zipfile.ZipFile(io.BytesIO(bundle.content)).extractall(tmp_path)
-    place = tmp_path / id_
+    place = tmp_path / f"audit-{id_}"
+    assert (place / "audit.json").exists()
+    assert not (place / ".lock").exists()
     run_command(service.variables, "audit", "verify", place, "--digest", result["digest"])
     # Neither says where the index is.
     for file in place.rglob("*.*"):
