@@ -44,7 +44,14 @@ class RunEngine(LimitedEngine):
         info = EngineInfo(source.name, "run", len(self._ids), *about)
         super().__init__(info, labels, f"run:{'+'.join(tags)}")
         whole = read_documents(source.path(source.documents)) if source.documents else ()
-        self._documents = {it.id: it for it in whole if it.id in self._ids}
+        self._documents, seen = dict[str, Document](), set[str]()
+        for it in whole:
+            if it.id in seen:
+                told = f"{source.documents} has the document '{one_line(it.id)}' twice; keep one."
+                raise SourceError(f"The documents of the runs, {told}")
+            seen.add(it.id)
+            if it.id in self._ids:
+                self._documents[it.id] = it
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Return the rankings of these queries, given by id or by text."""
@@ -119,7 +126,8 @@ async def open_run(source: RunSource, labels: LabelReader) -> RunEngine:
 
     Raises:
         CorpusError: A file cannot be read, or a line of a run or of the documents is wrong.
-        SourceError: Two runs have the same query, or a line of another file is wrong.
+        SourceError: Two runs have the same query, a document is twice in their file, or a line of
+            another file is wrong.
     """
     return await asyncio.to_thread(RunEngine, source, labels)
 

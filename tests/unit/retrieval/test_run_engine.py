@@ -117,6 +117,7 @@ async def test_what_is_missing_or_wrong_is_named(tmp_path: Path) -> None:
         ("no.run cannot be read", b"", {"runs": "no.run"}),
         ("no.tsv cannot be read", b"", {"topics": "no.tsv"}),
         ("file, line 1: it has no id", b"{}\n", {"documents": "file"}),
+        ("file has the document 'a' twice", b'{"id": "a"}\n' * 2, {"documents": "file"}),
         ("line 2: it has 5 fields instead of the 6", FIRST + b"1 Q0 x 2 0.5", {}),
         ("line 2: its rank 'two' or its score '0.5' is", FIRST + b"1 Q0 x two 0.5 sys", {}),
         ("line 2: its rank '2' or its score '1e999' is", FIRST + b"1 Q0 x 2 1e999 sys", {}),
