@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.base.weights import weights_path
 from tests.patience import PATIENCE
 
 SEARCH = ("search", "physicist", "--corpus", "notables", "--retriever", "bm25", "--method", "plain")
@@ -99,18 +98,3 @@ def test_a_cache_without_rights(closed: Path) -> None:
     said = fails("models", "pull", before=without_rights_of_root, FAIRQR_CACHE_DIR=str(closed))
     assert "(Permission denied): make room or make it writable, or name another" in said
     assert "FAIRQR_CACHE_DIR" in said
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("minilm", ["--retriever", "dense:minilm", "--method", "plain"]),
-        ("smollm2-135m", ["--retriever", "bm25", "--model", "local:smollm2-135m"]),
-    ],
-)
-def test_a_model_that_is_half_pulled(name: str, options: list[str]) -> None:
-    """What is there of it is not taken for the model."""
-    part = weights_path(name)
-    part.parent.mkdir(parents=True)
-    part.write_bytes(b"half of it")
-    assert f"fairqr models pull {name}" in fails("search", "physicist", *options)

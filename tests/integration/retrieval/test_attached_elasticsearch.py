@@ -292,9 +292,6 @@ async def test_failed_shards_are_an_error_or_a_warning(server: Server) -> None:
     assert 0 < len(hits) < 200
 
 
-# --- nothing is written, and little is asked --------------------------------------------------
-
-
 # --- check and draft --------------------------------------------------------------------------
 
 
@@ -418,3 +415,7 @@ async def test_a_draft_is_a_source_once_it_is_read(server: Server, tmp_path: Pat
     values = {one.value: (one.documents, one.group) for one in report.attributes[0].values}
     assert values == {sex: (sexes.count(sex), sex) for sex in "FfMX"}
     assert report.sample[0].title == PEOPLE[report.sample[0].id]["headline"]
+    numbers = {"properties": {"year": {"type": "integer"}, "code": {"type": "keyword"}}}
+    said = pytest.raises(SourceError, match="The index 'hr-codes' has no text field")
+    with server.index("hr-codes", {}, numbers), said:
+        await draft(server.url, "hr-codes")

@@ -192,3 +192,4 @@ def test_the_command_makes_vectors_and_keeps_them_up_to_date(
     assert "1 of 1 documents removed, 40 left" in removed
     assert found()[0] == "d3"
     assert "d99" not in found()
+    assert quick("index", "delete", "people").stdout == "people: deleted\n"

@@ -64,12 +64,15 @@ async def test_a_corpus_that_cannot_be_indexed_leaves_the_old_index(
     catalog: Catalog, tmp_path: Path
 ) -> None:
     await catalog.create("people", write(tmp_path / "c", "one"))
-    twice = "".join(json.dumps({"id": i, "text": "y"}) + "\n" for i in "xzx")
-    lines = {"empty": "", "Two documents .*same id": twice}
-    lines["line 1.*'boy'.*fairqr corpus check"] = json.dumps({"id": "x", "text": "y", "g": "boy"})
-    path = tmp_path / "c" / "bad.jsonl"
-    for named, content in lines.items():
-        path.write_text(content)
+    path, line = tmp_path / "c" / "bad.jsonl", b'{"id": "x", "text": "y"}\n'
+    for named, content in (
+        ("is empty", b""),
+        ("Two documents .*same id", line + line.replace(b"x", b"z", 1) + line),
+        ("line 2: it is not valid JSON", line + b"{half"),
+        ("line 1.*'boy'.*fairqr corpus check", b'{"id": "x", "text": "y", "g": "boy"}'),
+        ("is not UTF-8 text; save it as UTF-8", b'{"id": "x", "text": "\xe9"}'),
+    ):
+        path.write_bytes(content)
         for name in ("people", "never"):
             with pytest.raises(CorpusError, match=named):
                 await catalog.create(name, find_corpus(path))
@@ -243,6 +246,7 @@ async def test_an_index_of_another_version_is_made_again_if_its_corpus_is_known(
     await catalog.delete("named")
     with pytest.raises(IndexNotFoundError, match="There is no index 'named'"):
         await catalog.open("named")
+    assert await ids(await catalog.create("named", corpus), "text") == ["0"]
 
 
 async def test_a_folder_in_the_current_one_is_a_path_unless_an_index_has_its_name(
