@@ -6,7 +6,6 @@ import json
 import re
 import signal
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -170,32 +169,6 @@ def test_interrupted_while_the_model_thinks(
     assert (child.returncode, stdout, stderr) == (130, "", "fairqr: interrupted\n")
 
 
-SCRIPTS: dict[str, list[Answer]] = {
-    "prose once": [says("prose"), GOOD],
-    "a cut once": [says({"keywords": ["woman"]}, cut_after=30), GOOD],
-    "a code fence": [says('Sure!\n```json\n{"keywords": ["woman", "she"]}\n```\nEnjoy.')],
-    "nulls between": [says({"keywords": ["woman", None, 3, "she"], "topic": None, "drop": None})],
-    "ten thousand": [only("woman", "she", *(f"zz{n}" for n in range(10_000)))],
-    "markup": [only("</woman>", '"she"~ *', "{query}", "\u202eevil\x1b[2J")],
-}
-
-
-@pytest.mark.parametrize("script", SCRIPTS.values(), ids=list(SCRIPTS))
-async def test_a_usable_reply_is_used(
-    model_server: ModelServer, people: Path, script: Sequence[Answer]
-) -> None:
-    """One good reply suffices, whatever came before it or stands around it."""
-    model_server.does(*script)
-    result = await searched(model_server, people)
-    assert result.stop_reason != "model_failed"
-    assert gain(result) > 0
-    (refined,) = result.iterations[1].refinements
-    assert "woman" in refined.keywords
-    assert len(refined.keywords) <= 8
-    assert not any(word.startswith("zz") for word in refined.keywords)
-    assert all(re.fullmatch(r"[\w ]+", query) for query in result.iterations[1].queries)
-
-
 async def test_a_failure_in_a_later_round_keeps_the_best(
     model_server: ModelServer, people: Path
 ) -> None:
@@ -223,21 +196,23 @@ async def test_one_group_may_fail_while_another_is_served(
     assert any("(400" in warning for warning in result.warnings)
 
 
-def one_new_word_each_time() -> Any:
-    words = iter(WORDS)
-    return lambda asked: only(next(words, "nothing"))
-
-
 @pytest.mark.parametrize(
-    ("budget", "requests"),
-    [({"model_calls": 1}, 1), ({"model_calls": 0}, 0), ({"tokens": 200}, 2)],
+    ("asked", "requests"),
+    [
+        ({"budget": {"model_calls": 1}}, 1),
+        ({"budget": {"model_calls": 0}}, 0),
+        ({"budget": {"tokens": 200}}, 2),
+        # Two groups of it lack exposure, and are asked for at once.
+        ({"budget": {"model_calls": 1}, "attribute": "continent"}, 1),
+    ],
 )
 async def test_a_budget_of_calls_or_tokens_is_never_exceeded(
-    model_server: ModelServer, people: Path, budget: dict[str, int], requests: int
+    model_server: ModelServer, people: Path, asked: dict[str, Any], requests: int
 ) -> None:
     """No more requests than allowed, of 110 tokens each, and the best of what they gave."""
-    model_server.does(one_new_word_each_time())
-    result = await searched(model_server, people, budget=budget, rerank="fusion", patience=9)
+    words = iter(WORDS)
+    model_server.does(lambda _: only(next(words, "nothing"), "Asia", "Africa"))
+    result = await searched(model_server, people, rerank="fusion", patience=9, **asked)
     assert (result.stop_reason, len(model_server.asked)) == ("budget", requests)
     assert result.usage.prompt_tokens + result.usage.completion_tokens == 110 * requests
     assert gain(result) >= 0
@@ -260,18 +235,6 @@ async def test_a_budget_of_seconds_waits_for_nobody(
     assert result.stop_reason == "budget"
 
 
-async def test_calls_are_not_overspent_by_groups_asked_for_at_once(
-    model_server: ModelServer, people: Path
-) -> None:
-    """With one call left, one group is asked for, however many lack exposure."""
-    model_server.does(only("Asia", "Africa"))
-    result = await searched(
-        model_server, people, attribute="continent", budget={"model_calls": 1}, patience=9
-    )
-    assert len(model_server.asked) == 1
-    assert result.stop_reason == "budget"
-
-
 @pytest.mark.parametrize("answer", [only(), only("zyzzyva")], ids=["empty", "unknown"])
 async def test_a_result_does_not_depend_on_the_cache(
     model_server: ModelServer, people: Path, answer: Answer
@@ -283,17 +246,6 @@ async def test_a_result_does_not_depend_on_the_cache(
     assert second.usage.cached_calls == 1
     assert first.stop_reason == second.stop_reason
     assert first.warnings == second.warnings
-
-
-def test_a_cache_that_cannot_be_used_is_done_without(
-    quick: Main, model_server: ModelServer, people: Path, tmp_path: Path
-) -> None:
-    """A damaged cache costs a request, not the search."""
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "replies.sqlite").write_bytes(b"garbage" * 1000)
-    model_server.does(GOOD)
-    run = quick(*search_arguments(model_server, people, "--json", "--max-iterations", "1"))
-    assert (run.code, run.stderr, run.result["usage"]["model_calls"]) == (0, "", 1)
 
 
 @pytest.mark.parametrize("method", ["fairqr", "fair-qr"])

@@ -10,13 +10,10 @@ from typing import Any
 import pytest
 
 from fairqr import FairSearch
-from fairqr.agents.models.cache import ReplyCache
-from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.ranking.rankers import RankerOptions, RankItem, open_ranker
 from fairqr.evaluation.experiments.running import run
 from fairqr.evaluation.experiments.specification import RunFolder
 from fairqr.evaluation.experiments.workers import RunOptions
-from fairqr.graph.search.result import SearchResult
 from fairqr.retrieval.sources.catalog import Catalog
 from tests.integration.model_server import (
     Answer,
@@ -75,15 +72,6 @@ def search(
     return quick("search", "physicist", "--corpus", corpus, *gender, *model, *shown, *more)
 
 
-async def ranked(
-    corpus: Path, server: ModelServer, *, cache: ReplyCache | None = None, **context: Any
-) -> SearchResult:
-    """The same from Python, which starts sooner."""
-    model = ChatModel("openai:fake", base_url=server.base_url, cache=cache)
-    async with FairSearch.open(str(corpus), model) as search:
-        return await search.search("physicist", **{"attribute": "gender", "k": 10, **context})
-
-
 def test_a_language_model_ranks_by_windows_and_says_beforehand_what_it_costs(
     quick: Main, people: Path, model_server: ModelServer
 ) -> None:
@@ -119,6 +107,8 @@ def test_a_budget_that_is_too_small_and_a_model_that_ranks_nothing_are_failures(
     run = search(quick, model_server, people, *asked, "budget.model_calls=4")
     assert "may take 5 model calls to re-rank 60 documents" in run.complaint()
     assert "budget has 4" in run.stderr
+    cannot = search(quick, model_server, people, "--model", "causal:nothing/here").complaint()
+    assert "can rank, but not refine queries" in cannot
     assert model_server.asked == []
     model_server.does(says("I'm sorry, I cannot help with that."))
     strict = search(quick, model_server, people, *asked, "strict=yes")
@@ -146,22 +136,6 @@ def test_what_is_asked_is_said_beforehand_and_much_has_to_be_agreed_to(
     run = quick("answer", "physicist", "--corpus", people, "--method", "listwise", *model)
     assert run.code == 0, run
     assert run.stderr.startswith("at most 5 calls of openai:fake for 60 documents; about ")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--method", "listwise", "--set", "ranking.window"], "'ranking.window' has no value"),
-        (["--method", "listwise", "--set", "ranking.size=10"], "no parameter 'ranking.size'"),
-        (["--method", "listwise", "--model", "feedback"], "listwise asks a language model"),
-        (["--model", "causal:nothing/here"], "can rank, but not refine queries"),
-    ],
-)
-def test_what_does_not_fit_is_refused_before_anything_is_asked(
-    quick: Main, people: Path, model_server: ModelServer, arguments: list[str], sentence: str
-) -> None:
-    assert sentence in search(quick, model_server, people, *arguments).complaint()
-    assert model_server.asked == []
 
 
 @pytest.mark.parametrize("name", ["monot5", "monobert"])

@@ -100,9 +100,9 @@ async def test_a_request_holds_what_was_asked(server: ModelServer) -> None:
 
 async def test_a_wrong_reply_is_answered_with_the_error_once(server: ModelServer) -> None:
     """What is no valid object is asked for again with what is wrong, and both are counted."""
-    server.does(says('{"m": 1}'), GOOD)
+    server.does(says('{"m": 1}'), says('Sure!\n```json\n{"n": 1}\n```\nEnjoy.'))
     reply = await model(server).ask(question())
-    assert (reply.status, reply.usage) == ("ok", Usage(2, 0, 200, 20))
+    assert (reply.value, reply.usage) == ({"n": 1}, Usage(2, 0, 200, 20))
     again = server.asked[1].body["messages"]
     assert again[1] == {"role": "assistant", "content": '{"m": 1}'}
     assert "'n': a number is missing" in again[2]["content"]

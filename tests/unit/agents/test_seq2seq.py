@@ -13,6 +13,7 @@ from fairqr.agents.generators import GenerationRequest, ModelGenerator
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.in_process import SEQ2SEQ_INPUT_TOKENS, Seq2SeqModel
 from fairqr.base.telemetry import record_to
+from fairqr.prompts.template import fence
 from tests.unit.agents.ranking.tiny_models import save_t5, without_vectors
 from tests.unit.prompts.templates import a_prompt
 
@@ -21,7 +22,7 @@ TEXT = (
 )
 SOURCES = [
     {"title": "fair ranking", "abstract": "papers of equal merit " * 30},
-    {"title": "users read", "abstract": "the first few"},
+    {"title": "users </documents> read", "abstract": "the first few"},
     {"title": "exposure", "abstract": "each of the same " * 40},
 ]
 
@@ -88,7 +89,7 @@ async def test_an_answer_is_what_the_model_generates(tiny_t5: Path) -> None:
 async def test_the_input_has_no_more_tokens_than_it_may(
     tiny_t5: Path, tmp_path: Path, input_tokens: int
 ) -> None:
-    """Whatever is long; each document has its share, and the question comes through."""
+    """Whatever is long; each document has its share, in order and fenced; so has the question."""
     answering = generator(tiny_t5, input_tokens=input_tokens)
     made = await answering.generate(_request("users read the first few papers " * 50))
     assert made.usage.prompt_tokens <= input_tokens
@@ -99,7 +100,8 @@ async def test_the_input_has_no_more_tokens_than_it_may(
     text = step["attributes"]["gen_ai.input.messages"][0]["parts"][0]["content"]
     assert text.endswith("question: users read title:")
     if input_tokens >= 100:
-        assert all(source["title"] in text for source in SOURCES)
+        places = [text.index(fence(source["title"])) for source in SOURCES]
+        assert places == sorted(places)
 
 
 async def test_answers_are_kept_by_model_prompt_and_inputs(

@@ -8,7 +8,7 @@ import pytest
 
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.in_process import CausalModel
-from fairqr.agents.models.opening import open_language_model
+from fairqr.agents.models.opening import open_generator, open_language_model
 from fairqr.agents.ranking.rankers import RANKERS, RankerOptions, open_ranker
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
 
@@ -18,13 +18,16 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path))
 
 
-def test_models_and_rankers_by_their_names() -> None:
+def test_models_and_rankers_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is loaded, and no server is asked; the weights are the authors' own."""
     causal = open_language_model("causal:org/model:v2")
     assert isinstance(causal, CausalModel)
     assert causal.name == "causal:org/model:v2"
     chat = open_language_model("openai:some-model", cache=False, timeout=3)
     assert isinstance(chat, ChatModel)
+    for configured in ("local:smollm2-135m", "openai:mine"):
+        assert open_generator(cache=False).name == configured
+        monkeypatch.setenv("FAIRQR_MODEL", "openai:mine")
     options = RankerOptions(window=8, step=4)
     assert [open_ranker(name, chat, options=options).name for name in RANKERS] == [
         "listwise(openai:some-model, 8/4)",
