@@ -33,7 +33,6 @@ from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.source import ElasticsearchSource, source_of
 from tests.unit.retrieval.http_servers import ELASTICSEARCH, Answer, answering, of_json
 
-PLAIN = {"content-type": "application/json"}
 ENGINES = pytest.mark.parametrize("engine", ["elasticsearch", "opensearch"])
 PAGE = 502, {"content-type": "text/html"}, b"<html><title>502 Bad Gateway</title></html>"
 

@@ -10,15 +10,7 @@ import yaml
 
 from fairqr import FairSearch, open_engine
 from fairqr.base.errors import SourceError
-from fairqr.retrieval.sources.source import (
-    ElasticsearchSource,
-    HttpSource,
-    OpenSearchSource,
-    RunSource,
-    Source,
-    TantivySource,
-    load_source,
-)
+from fairqr.retrieval.sources.source import load_source
 
 GENDER = {"gender": {"field": "sex", "groups": {"female": ["F", "f"], "male": ["M"]}}}
 PEOPLE: dict[str, Any] = {
@@ -30,23 +22,6 @@ PEOPLE: dict[str, Any] = {
     "text": ["bio", "skills"],
     "attributes": GENDER,
 }
-
-
-def test_each_engine_has_its_own_kind_of_source() -> None:
-    kinds = {
-        "elasticsearch": (ElasticsearchSource, {"index": "a", "text": "bio"}),
-        "opensearch": (OpenSearchSource, {"index": "a", "text": "bio"}),
-        "http": (HttpSource, {"url": "http://127.0.0.1/s?q={{query}}", "hits": "h", "id": "id"}),
-        "run": (RunSource, {"runs": "a.run"}),
-        "tantivy": (TantivySource, {"documents": "a.jsonl"}),
-    }
-    assert set(kinds) == set(Source.kinds)
-    for engine, (kind, own) in kinds.items():
-        source = Source.model_validate({"name": "x", "engine": engine, "attributes": GENDER, **own})
-        assert type(source) is kind
-        assert type(source).model_validate_json(source.model_dump_json()) == source
-
-
 ENDPOINT: dict[str, Any] = {"name": "people", "engine": "http", "hits": "items", "id": "id"}
 ENDPOINT |= {"url": "http://127.0.0.1/search?q={{query}}", "attributes": GENDER}
 

@@ -267,7 +267,3 @@ async def test_what_cannot_be_filtered_is_refused_in_one_sentence(tmp_path: Path
             UnsupportedError, match=f"within the group '{within[1]}' of {within[0]};"
         ):
             await engine.search([Query("w1", 5, within=within)])
-    without = WatchedEngine(engine, without=["within_group"])
-    assert not without.filterable
-    with pytest.raises(UnsupportedError):
-        await without.search([Query("w1", 5, within=FEMALE)])

@@ -51,7 +51,6 @@ from tests.unit.retrieval.vector_encoders import (
     word_vector,
 )
 
-ROOT = Path(__file__).parents[3]
 QUERIES = ("w1", "w2 w3", "w4 w5 w6 w7 unheard")
 DOCUMENTS = generated(150, more=SAMPLE_WORDS.split())
 

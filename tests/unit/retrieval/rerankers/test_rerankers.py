@@ -202,8 +202,6 @@ METHODS: dict[str, Method] = {
     "xquad": lambda share: Xquad(diversity=share),
     "pm2": lambda share: Pm2(focus=share),
 }
-WORDS = st.lists(st.sampled_from(["river", "city", "city's", "running", "runs", "the"]))
-TEXTS = st.lists(WORDS.map(" ".join), min_size=1, max_size=9)
 
 
 def xquad_value(given: Aspects, place: int, above: list[int], share: float) -> float:
