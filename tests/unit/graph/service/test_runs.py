@@ -200,26 +200,6 @@ async def test_a_run_is_told_and_a_durable_one_stored(
     assert not runs.under_way
 
 
-async def test_a_run_is_told_the_same_to_all_and_from_any_event_on(
-    store: Store, script: Script
-) -> None:
-    async with running(store, script) as here:
-        elsewhere = Runs(store, None, ServiceSettings(), Told())  # a process that does no runs
-        run = await submitted(here)
-        readers = [
-            asyncio.create_task(collected(runs.events(run, KEY))) for runs in (here, elsewhere)
-        ]
-        ends = [asyncio.create_task(over(runs, store, run)) for runs in (here, elsewhere)]
-        await script.begun.wait()
-        script.go.set()
-        for reader in readers:
-            assert numbered(await reader) == ALL
-        assert {(await end).status for end in ends} == {"done"}
-        later = [event async for event in here.events(await store.run(run.id, KEY), KEY, after=2)]
-        assert shape(later) == [(3, "step"), (4, "end")]
-        assert script.attempts == [1]
-
-
 @pytest.mark.parametrize("here", [True, False])
 async def test_what_runs_is_cancelled_from_wherever_that_is_asked(
     store: Store, script: Script, told: Told, here: bool
@@ -287,16 +267,12 @@ async def test_a_result_that_cannot_be_stored_fails_the_run(store: Store) -> Non
         assert (await store.run(run.id, KEY)).problem == final.problem
 
 
-async def test_nothing_more_begins_and_what_does_not_end_is_resumed_elsewhere(
+async def test_who_waits_when_the_process_ends_is_told_at_once_and_nothing_more_begins(
     store: Store, script: Script
 ) -> None:
     async with running(store, script, concurrency=1) as runs:
-        run = await submitted(runs)
-        await first_step(store, run)
-        waits = await submitted(runs)
-        readers = {
-            it.id: asyncio.create_task(collected(runs.events(it, KEY))) for it in (run, waits)
-        }
+        await first_step(store, await submitted(runs))
+        kept = await submitted(runs)
         waiting = asyncio.create_task(ephemeral(runs, script.of))
         await until(lambda: len(runs.waiting) == 1)
         draining = asyncio.create_task(runs.drain(0.2))
@@ -306,18 +282,8 @@ async def test_nothing_more_begins_and_what_does_not_end_is_resumed_elsewhere(
             await submitted(runs)
         assert refused.value.retry_after > 0
         await asyncio.wait_for(draining, PATIENCE)
-        # Their clients come back, and find them elsewhere.
-        assert shape(await readers[run.id]) == WHOLE[:2]
-        assert shape(await readers[waits.id]) == []
-    script.go.set()
-    async with running(store, script) as runs:
-        for it in (run, waits):
-            assert (await over(runs, store, it)).status == "done"
-        events = await collected(runs.events(run, KEY))
-        # The first step was told before, and is not told again.
-        names = ["run", "step", "run", "step", "end"]
-        assert numbered(events) == [*enumerate(names, start=1)]
-    assert sorted(script.attempts) == [1, 1, 2]
+    assert script.attempts == [1]
+    assert (await store.run(kept.id, KEY)).status == "queued"
 
 
 @KINDS
