@@ -59,24 +59,18 @@ def test_the_groups_of_the_first_source_are_as_told(tmp_path: Path) -> None:
     assert source.attributes["era"].group_of(1985) == "younger"
 
 
-def test_the_settings_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_are_read(settings_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (example,) = blocks(DOCS / "how-to" / "choose-a-model.md", "toml")
-    file = tmp_path / "fairqr.toml"
-    file.write_text(example)
-    monkeypatch.setenv("FAIRQR_CONFIG", str(file))
+    settings_file.write_text(example)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-hidden")
     assert find("model").value == tomllib.loads(example)["model"]
     assert [entry.key is not None for entry in service_settings().models.values()] == [True]
     assert list(named_credentials()) == ["web"]
 
 
-def test_a_key_goes_to_its_own_address_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_goes_to_its_own_address_alone(settings_file: Path) -> None:
     (example,) = blocks(DOCS / "how-to" / "attach-elasticsearch.md", "toml")
-    file = tmp_path / "fairqr.toml"
-    file.write_text(example)
-    monkeypatch.setenv("FAIRQR_CONFIG", str(file))
+    settings_file.write_text(example)
     assert credentials_for("production", "http://localhost:9200").api_key is not None
     with pytest.raises(ConfigError, match="may not be sent to"):
         credentials_for("production", "http://localhost:9201")

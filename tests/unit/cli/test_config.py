@@ -38,15 +38,10 @@ k = 7
 
 
 @pytest.fixture(autouse=True)
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in list(os.environ):
-        if name.startswith("FAIRQR_"):
-            monkeypatch.delenv(name)
-    named = tmp_path / "fairqr.toml"
-    named.write_text(FILE)
-    named.chmod(0o600)
-    monkeypatch.setenv("FAIRQR_CONFIG", str(named))
-    return named
+def file(settings_file: Path) -> Path:
+    settings_file.write_text(FILE)
+    settings_file.chmod(0o600)
+    return settings_file
 
 
 @pytest.fixture

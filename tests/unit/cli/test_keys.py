@@ -7,14 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 Fairqr = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def no_database(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FAIRQR_SERVICE_DATABASE", raising=False)
 
 
 def test_a_key_is_printed_once_and_kept_nowhere(fairqr: Fairqr) -> None:

@@ -6,17 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from fairqr.prompts.library import DEFAULT_VERSIONS, SHIPPED
 
 Fairqr = Callable[..., Any]
 REFINE = SHIPPED / "refine" / "v1.yaml"
-
-
-@pytest.fixture(autouse=True)
-def no_configured_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FAIRQR_PROMPTS_DIR", raising=False)
 
 
 def own(folder: str, *change: str) -> Path:

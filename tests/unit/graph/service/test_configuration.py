@@ -25,18 +25,10 @@ __all__ = ["clean_environment"]
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
-@pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The settings file, which a test writes once."""
-    named = tmp_path / "fairqr.toml"
-    monkeypatch.setenv("FAIRQR_CONFIG", str(named))
-    return named
-
-
 def test_arguments_win_over_variables_over_the_file(
-    file: Path, monkeypatch: pytest.MonkeyPatch
+    settings_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file.write_text(
+    settings_file.write_text(
         "[service]\nport = 1\nhost = 'a'\ngrace = 3\ncaps = {k = 1, depth = 1}\n"
         "traces = 'runs'\nsources = ['a.source.yaml', '/b.yaml']"
     )
@@ -47,11 +39,11 @@ def test_arguments_win_over_variables_over_the_file(
     settings = service_settings(**given)
     assert (settings.port, settings.host, settings.grace) == (3, "b", 3.0)
     assert settings.caps == Caps(k=2, depth=1, pairs=3)
-    assert settings.traces == file.parent / "runs"
-    assert settings.sources == (file.parent / "a.source.yaml", Path("/b.yaml"))
+    assert settings.traces == settings_file.parent / "runs"
+    assert settings.sources == (settings_file.parent / "a.source.yaml", Path("/b.yaml"))
     assert source_of("port", given) == ValueSource("argument")
     assert source_of("host", given) == ValueSource("variable", "FAIRQR_SERVICE_HOST")
-    assert source_of("grace", given) == ValueSource("file", str(file))
+    assert source_of("grace", given) == ValueSource("file", str(settings_file))
     assert source_of("lease", given) == ValueSource()
 
 
@@ -78,10 +70,10 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
             assert str(value) == texts[name]
 
 
-def test_models_and_their_keys(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_and_their_keys(settings_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable names those that are offered; what the file says of them still counts."""
     monkeypatch.setenv("OUR_KEY", "sk-hidden")
-    file.write_text(
+    settings_file.write_text(
         '[service.models."openai:gpt-4.1"]\nbase_url = "https://one/v1"\ntimeout = 5\n'
         'api_key_env = "OUR_KEY"\n[service.models.feedback]\n'
     )
@@ -92,7 +84,7 @@ def test_models_and_their_keys(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert entry.key.get_secret_value() == "sk-hidden"
     assert "sk-hidden" not in repr(settings)
     source = source_of("models.openai:gpt-4.1.timeout", {})
-    assert source == ValueSource("file", str(file))
+    assert source == ValueSource("file", str(settings_file))
     monkeypatch.setenv("FAIRQR_SERVICE_MODELS", "openai:gpt-4.1,local:smollm2-135m")
     models = service_settings().models
     assert list(models) == ["openai:gpt-4.1", "local:smollm2-135m"]
@@ -102,9 +94,9 @@ def test_models_and_their_keys(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert source_of("models.local:smollm2-135m.timeout", {}) == source_of("models", {}) == named
 
 
-def test_a_key_of_the_file_never_goes_to_the_server_of_an_argument(file: Path) -> None:
+def test_a_key_of_the_file_never_goes_to_the_server_of_an_argument(settings_file: Path) -> None:
     """A model that is given replaces the file's entry as a whole, in its place; others stay."""
-    file.write_text(
+    settings_file.write_text(
         '[service.models.a]\nbase_url = "http://one/v1"\napi_key = "sk-hidden"\n'
         "[service.models.b]\ntimeout = 5\n"
     )
@@ -114,13 +106,11 @@ def test_a_key_of_the_file_never_goes_to_the_server_of_an_argument(file: Path) -
     assert service_settings(models={"a": {}}).models["a"] == ModelEntry()
 
 
-def test_the_file_takes_the_texts_that_variables_take(
-    file: Path,
-) -> None:
-    file.write_text("[service]\nmodels = 'a:b, feedback'\nsources = 'one.yaml, two.yaml'\n")
-    settings = service_settings()
+def test_the_file_takes_the_texts_that_variables_take(settings_file: Path) -> None:
+    settings_file.write_text("[service]\nmodels = 'a:b, feedback'\nsources = 'a.yaml, b.yaml'\n")
+    settings, folder = service_settings(), settings_file.parent
     assert settings.models == {"a:b": ModelEntry(), "feedback": ModelEntry()}
-    assert settings.sources == (file.parent / "one.yaml", file.parent / "two.yaml")
+    assert settings.sources == (folder / "a.yaml", folder / "b.yaml")
 
 
 def test_only_variables_of_settings_have_an_effect(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,12 +135,12 @@ def test_only_variables_of_settings_have_an_effect(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_what_is_wrong_in_the_file_is_told_without_secrets(
-    line: str, words: str, file: Path
+    line: str, words: str, settings_file: Path
 ) -> None:
-    file.write_text(f"[service]\n{line}\n")
+    settings_file.write_text(f"[service]\n{line}\n")
     with pytest.raises(ConfigError, match=words) as caught:
         service_settings()
-    assert str(caught.value).startswith(f"In the settings file {file}, ")
+    assert str(caught.value).startswith(f"In the settings file {settings_file}, ")
     assert "sk-hidden" not in str(caught.value)
 
 
