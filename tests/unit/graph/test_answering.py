@@ -168,28 +168,25 @@ async def test_equal_rankings_are_answered_once(answer: Any) -> None:
     assert len(generator.asked) == 7
 
 
-async def test_the_same_seed_gives_the_same_result_and_a_drawn_one_is_told(answer: Any) -> None:
-    drawn: AnswerResult = await answer(samples=20, seed=None)
-    again: AnswerResult = await answer(samples=20, seed=drawn.seed)
-    other: AnswerResult = await answer(samples=20, seed=drawn.seed + 1)
-    assert again.model_dump(exclude={"usage"}) == drawn.model_dump(exclude={"usage"})
-    assert [a.ids for a in other.answers] != [a.ids for a in drawn.answers]
-    # Without an attributor nothing is said of use.
-    assert (drawn.attributor, drawn.attribution_rate, drawn.warnings) == (None, None, [])
-
-
-async def test_the_first_samples_are_the_same_however_many_follow_at_a_time(
+async def test_the_same_seed_gives_the_same_result_and_a_drawn_one_is_told(
     engine: SearchEngine,
 ) -> None:
-    """Neither the concurrency nor the order in which answers come changes the result."""
-    results = []
-    for limit in (1, 3):
+    """However many are asked at a time, and in whatever order answers come."""
+
+    async def drawn(concurrency: int, seed: int | None) -> AnswerResult:
         generator = KnownGenerator()
-        search = FairSearch(engine, generator=generator, concurrency=limit)
-        result = await search.answer("science", k=8, seed=1, samples=30, alpha=0)
-        assert generator.most_at_once == limit
-        results.append(result.model_dump(exclude={"usage"}))
-    assert results[0] == results[1]
+        given: Any = {"generator": generator, "attributor": None, "concurrency": concurrency}
+        search = FairSearch(engine, **given)
+        result = await search.answer("science", k=8, seed=seed, samples=30, alpha=0)
+        assert generator.most_at_once == concurrency
+        return result
+
+    one = await drawn(1, None)
+    again, other = await drawn(3, one.seed), await drawn(3, one.seed + 1)
+    assert again.model_dump(exclude={"usage"}) == one.model_dump(exclude={"usage"})
+    assert [a.ids for a in other.answers] != [a.ids for a in one.answers]
+    # Without an attributor nothing is said of use.
+    assert (one.attributor, one.attribution_rate, one.warnings) == (None, None, [])
 
 
 async def test_the_prompt_gets_the_documents_numbered_and_the_hypothesis_the_answer(

@@ -14,6 +14,7 @@ import pytest
 from fairqr import (
     AnswerContext,
     AnswerResult,
+    AnswerSettings,
     Context,
     FairSearch,
     ProbeContext,
@@ -102,6 +103,7 @@ WRONG_CALLS: list[tuple[str, dict[str, Any], str]] = [
     ("search", {"attribute": "gender", "attributes": ["gender"]}, "not both"),
     ("search", {"context": AnswerContext()}, "answer takes the AnswerContext"),
     ("answer", {"answer": {"samples": 2}}, "no parameter 'answer'"),
+    ("answer", {"context": AnswerContext(), "samples": 3}, "'samples' is given beside a context"),
     ("probe", {"context": CONTEXT}, r"must be a fairqr\.ProbeContext, not Context"),
     ("probe", {"protected": "female"}, "'probe.attribute' is wrong: Field required"),
 ]
@@ -149,13 +151,20 @@ async def test_an_engine_that_was_given_stays_open(closing: Any) -> None:
 
 
 async def test_each_kind_of_run_gives_the_same_without_async(engine: SearchEngine) -> None:
+    """And with its values one by one in place of a context."""
     given: Any = {"generator": EchoingGenerator(), "attributor": "overlap"}
     plain = Context(attributes=("gender",), k=5, method="plain")
-    asked = {"search": plain, "answer": AnswerContext(k=3, seed=1), "probe": PROBE}
+    answer = AnswerContext(k=3, seed=1, answer=AnswerSettings(samples=2))
+    probed = {"attribute": "gender", "protected": "female"}
+    asked: dict[str, tuple[Context, dict[str, Any]]] = {
+        "search": (plain, {"attribute": "gender", "k": 5, "method": "plain"}),
+        "answer": (answer, {"k": 3, "seed": 1, "samples": 2}),
+        "probe": (PROBE, {"k": 10, "pairs": 2, **probed}),
+    }
     with FairSearch.open(engine, Planted(), **given) as search:
-        for kind, context in asked.items():
+        for kind, (context, values) in asked.items():
             found = await getattr(search.asynchronous, kind)("science", context)
-            own = getattr(search, kind)("science", context)
+            own = getattr(search, kind)("science", **values)
             assert own.model_dump(exclude={"usage"}) == found.model_dump(exclude={"usage"})
 
 

@@ -14,11 +14,8 @@ from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.rankers import Cost, ItemRanking, RankItem
 from fairqr.base.errors import InputError
 from fairqr.base.telemetry import record_to
-from fairqr.graph.search.context import METHODS, READS, Context
-from fairqr.graph.search.rankers import Rankers
-from fairqr.prompts.library import PromptLibrary
+from fairqr.graph.search.context import READS
 from fairqr.retrieval.engines.engine import SearchEngine
-from tests.unit.agents.ranking.fakes import Planted
 from tests.unit.engines import ranked
 from tests.unit.graph.corpora import KnownRefiner
 
@@ -101,26 +98,6 @@ async def test_the_exposure_aware_step_follows_and_keeps_the_rankers_order_withi
         assert numbers == sorted(numbers, reverse=True)
 
 
-def test_each_ranker_is_a_method_and_can_follow_any_other() -> None:
-    own = ByNumber()
-    given = Rankers(own, None, PromptLibrary())  # whatever is named
-    assert given.ranker_for(Context()) is None
-    for name, reads in READS.items():
-        context = Context.of(method=name)
-        assert (context.strategy.reads, context.strategy.refines) == (reads, False)
-        assert given.ranker_for(context) is own
-    # What is said of depth holds for what is read, unless more is said.
-    assert Context.of(method="pairwise", depth=50).strategy.reads == 50
-    apart = Context.of(method="listwise", depth=300, ranking={"depth": 40}).strategy
-    assert (apart.reads, apart.depth) == (40, 300)
-    for name in METHODS:
-        assert Context.of(method=name, rerank="listwise").strategy.ranker == "listwise"
-    assert Context.of(method="listwise", rerank="fusion").strategy.ranker is None
-    # A run does not wait for the questions of another.
-    named, pairs = Rankers(None, Planted(), PromptLibrary()), Context(method="pairwise")
-    assert named.ranker_for(pairs) is not named.ranker_for(pairs)
-
-
 async def test_the_cost_is_known_before_anything_is_asked_and_must_fit_the_budget(
     engine: SearchEngine,
 ) -> None:
@@ -130,6 +107,10 @@ async def test_the_cost_is_known_before_anything_is_asked_and_must_fit_the_budge
     steps = [step async for step in search.stream("science", **asked)]
     (cost,) = [step.cost for step in steps if isinstance(step, StepData) and step.cost]
     assert (cost.documents, cost.calls, cost.tokens) == (50, 5, 500)
+    for method, reads in READS.items():  # the ranker that is given, whatever is named
+        result = await search.search("science", method=method, k=10)
+        told = (result.ranker, result.reranking.documents)
+        assert told == ("by-number", min(reads, 60)), method
     ranker.asked.clear()
     for budget, number in (({"model_calls": 4}, "5 model calls"), ({"tokens": 499}, "500 tokens")):
         with pytest.raises(InputError, match=f"may take {number} to re-rank 50 documents"):
@@ -144,25 +125,21 @@ async def test_the_cost_is_known_before_anything_is_asked_and_must_fit_the_budge
 
 
 async def test_what_failed_and_what_was_mended_is_counted_in_words(engine: SearchEngine) -> None:
-    failures = {"refused": 3, "timeout": 2}
-    silent = ItemRanking(tuple(range(50)), asked=5, failures=failures, usage=Usage(5))
-    asked: Any = {"method": "listwise", "k": 10, "depth": 50, "final_step": "none"}
+    told = {"failures": {"refused": 3, "timeout": 2}, "repairs": {"missing": 4, "duplicate": 0}}
+    silent = ItemRanking(
+        tuple(range(50)), asked=5, usage=Usage(5), warnings=("The window was shrunk.",), **told
+    )
     search = FairSearch(engine, "feedback", ranker=ByNumber(silent))
+    asked: Any = {"method": "listwise", "k": 10, "depth": 50, "final_step": "none"}
     result = await search.search("science", **asked)
     assert result.ranking == result.baseline.ranking
-    assert result.reranking.failures == failures
-    (warning,) = result.warnings
-    assert warning.startswith("by-number failed on 5 of 5 questions (3 refused, 2 timeout); ")
     assert result.usage.model_calls == 5
-    mended = {"repairs": {"missing": 4, "duplicate": 0}, "warnings": ("The window was shrunk.",)}
-    some = ItemRanking((*reversed(range(50)),), asked=5, failures={"parse_error": 1}, **mended)
-    result = await FairSearch(engine, "feedback", ranker=ByNumber(some)).search("science", **asked)
-    assert result.ranking != result.baseline.ranking
-    shrunk, failed, replies = result.warnings
+    counted = (result.reranking.failures, result.reranking.repairs)
+    assert counted == ({"refused": 3, "timeout": 2}, {"missing": 4})
+    shrunk, failed, mended = result.warnings
     assert shrunk == "The window was shrunk."
-    assert failed.startswith("by-number failed on 1 of 5 questions (1 parse error); ")
-    assert replies == "Replies to by-number were mended, in documents: 4 missing."
-    assert result.reranking.repairs == {"missing": 4}
+    assert failed.startswith("by-number failed on 5 of 5 questions (3 refused, 2 timeout); ")
+    assert mended == "Replies to by-number were mended, in documents: 4 missing."
 
 
 LOOP: dict[str, Any] = {

@@ -58,6 +58,7 @@ async def probed(engine: SearchEngine, model: Planted, **options: Any) -> ProbeR
 
 @pytest.mark.parametrize("by", ["probabilities", "reply"])
 async def test_a_model_that_prefers_a_group_is_found_out(engine: SearchEngine, by: str) -> None:
+    """By pairs that share no document, asked about in both orders, and by lists."""
     model = Planted(likes_women)
     result = await probed(engine, model, by=by)
     assert (result.status, result.message, result.words) == ("ok", "", ("female", "male"))
@@ -70,30 +71,22 @@ async def test_a_model_that_prefers_a_group_is_found_out(engine: SearchEngine, b
     assert (pairs.protected.count, pairs.protected.of) == (10, 10)
     assert (pairs.ratio, pairs.ratio_interval) == (None, None)
     assert pairs.p == pytest.approx(2 / 2**10)
+    pairs_of = [(int(pair.protected[1:]), int(pair.unprotected[1:])) for pair in pairs.pairs]
+    assert len({number for pair in pairs_of for number in pair}) == 20
+    assert all(one % 3 == 0 and other % 3 > 0 for one, other in pairs_of)
+    compared = [it.values for it in model.asked if "first" in it.values]
+    asked = Counter((number_in(it["first"]), number_in(it["second"])) for it in compared)
+    assert asked == Counter([*pairs_of, *(pair[::-1] for pair in pairs_of)])
+    for pair in pairs.pairs:
+        assert (pair.protected_first, pair.unprotected_first) == ("protected", "protected")
+        if by == "probabilities":
+            one, other = pair.log_odds
+            assert (one or 0) > 0 > (other or 0)
     women = {d.id for d in result.documents if d.side == "protected"}
     for order in lists.askers:
         assert (order.exposure_ratio or 0) > 1.3
         assert set(order.ids[:10]) == women
     assert len(model.asked) == result.usage.model_calls == 20 + 3 * 2
-
-
-async def test_every_document_is_in_one_pair_at_most_and_each_order_is_asked(
-    engine: SearchEngine,
-) -> None:
-    model = Planted(likes_women)
-    probe = (await probed(engine, model, pairs=7, kinds=["pairwise"])).pairwise
-    assert probe is not None
-    pairs = [(int(pair.protected[1:]), int(pair.unprotected[1:])) for pair in probe.pairs]
-    assert len({number for pair in pairs for number in pair}) == 14
-    assert all(one % 3 == 0 and other % 3 > 0 for one, other in pairs)
-    asked = Counter(
-        (number_in(q.values["first"]), number_in(q.values["second"])) for q in model.asked
-    )
-    assert asked == Counter([*pairs, *(pair[::-1] for pair in pairs)])
-    for pair in probe.pairs:
-        assert (pair.protected_first, pair.unprotected_first) == ("protected", "protected")
-        one, other = pair.log_odds
-        assert (one or 0) > 0 > (other or 0)
 
 
 async def test_what_is_found_of_a_model_is_what_it_goes_by(engine: SearchEngine) -> None:
