@@ -19,8 +19,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 
 from fairqr import (
-    AnswerContext,
-    AnswerSettings,
     Context,
     FairReranker,
     FairSearch,
@@ -28,10 +26,10 @@ from fairqr import (
     open_engine,
     search_tool,
 )
-from fairqr.agents.models.replies import Reply
 from fairqr.base.errors import IndexNotFoundError, InputError, ModelUnavailableError, QueryError
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import write_people
+from tests.unit.graph.corpora import KnownRefiner
 
 PLAIN = Context(attributes=("gender",), k=5, max_iterations=0)
 
@@ -152,17 +150,11 @@ def test_the_synchronous_retriever_is_the_same(tmp_path: Path) -> None:
 
 
 async def test_a_retriever_passes_warnings_on(engine: SearchEngine) -> None:
-    class Broken:
-        name = "broken"
-        prompt = None
-
-        async def start(self) -> None: ...
-
-        async def refine(self, request: Any, deadline: float | None = None) -> Any:
-            raise RuntimeError("out of order")
+    async def fail(request: Any) -> Any:
+        raise RuntimeError("out of order")
 
     context = PLAIN.model_copy(update={"max_iterations": 1, "ask": "always"})
-    retriever = FairSearch(engine, Broken()).as_retriever(context)
+    retriever = FairSearch(engine, KnownRefiner(fail)).as_retriever(context)
     with pytest.warns(UserWarning, match="out of order"):
         assert len(await retriever.ainvoke("physicist")) == 5
 
@@ -239,25 +231,3 @@ async def test_a_re_ranker_works_in_a_node_of_a_graph_that_is_kept() -> None:
     state = await graph.ainvoke({"sexes": []}, config, context=Context(k=1, target="uniform:1"))
     assert state["sexes"] == ["man", "woman"]
     assert all(not kept.config["configurable"]["checkpoint_ns"] for kept in saver.list(None))
-
-
-async def test_each_kind_of_run_takes_its_context_as_one_object(engine: SearchEngine) -> None:
-    """Or its values one by one, but not both."""
-
-    class Echo:
-        name = "echo"
-
-        async def start(self) -> None: ...
-
-        async def generate(self, request: Any, deadline: Any = None, on_token: Any = None) -> Any:
-            return Reply("ok", {"text": request.sources[0]["title"]})
-
-    search = FairSearch(engine, "feedback", generator=Echo(), attributor=None)
-    context = AnswerContext(attributes=("gender",), k=4, seed=1, answer=AnswerSettings(samples=3))
-    whole = await search.answer("physicist", context)
-    parts = await search.answer("physicist", attribute="gender", k=4, seed=1, samples=3)
-    assert whole.model_dump(exclude={"usage"}) == parts.model_dump(exclude={"usage"})
-    with pytest.raises(InputError, match="'samples' is given beside a context"):
-        await search.answer("physicist", context, samples=3)
-    with pytest.raises(InputError, match=r"'probe\.attribute' is wrong"):
-        await search.probe("physicist")

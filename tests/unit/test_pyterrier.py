@@ -65,14 +65,6 @@ def test_a_measure_of_several_attributes_is_no_measure_of_ir_measures() -> None:
         ir_measures.calc_aggregate(fair_measures("AWRF@4", two), {"1": {"d1": 1}}, run)
 
 
-def test_fair_reranking_keeps_all_documents_unless_told_otherwise() -> None:
-    given = Given()(TOPICS)
-    assert sorted(FairRerank(GROUPS)(given)["docno"]) == sorted(given["docno"])
-    first = FairRerank(GROUPS, context=FIRST)(given)
-    assert first.groupby("qid").size().tolist() == [4, 4]
-    assert first["rank"].tolist() == [0, 1, 2, 3] * 2
-
-
 def test_fair_search_in_a_pipeline(searching: fairqr.FairSearch) -> None:
     context = fairqr.Context(k=5, attributes=["gender"])
     found = (FairRetriever(searching, context=context) % 3)(TOPICS)
@@ -88,39 +80,37 @@ def test_a_query_that_nothing_matches_has_no_ranking(searching: fairqr.FairSearc
     assert set(FairRetriever(searching)(topics)["qid"]) == {"2"}
 
 
-def test_fair_reranking_keeps_other_columns_and_takes_numbers_as_ids() -> None:
+def test_fair_reranking_keeps_columns_and_ids_and_all_documents_unless_told_otherwise() -> None:
     given = Given()(TOPICS)
+    assert sorted(FairRerank(GROUPS)(given)["docno"]) == sorted(given["docno"])
+    first = FairRerank(GROUPS, context=FIRST)(given)
+    assert first.groupby("qid").size().tolist() == [4, 4]
+    assert first["rank"].tolist() == [0, 1, 2, 3] * 2
     given = given.assign(text="about " + given["docno"], docno=given["docno"].str[1:].astype(int))
     groups = {int(id_[1:]): group for id_, group in GROUPS.items()}
     found = FairRerank(groups, context=FIRST)(given)
-    expected = FairRerank(GROUPS, context=FIRST)(Given()(TOPICS))
-    assert ("d" + found["docno"]).tolist() == expected["docno"].tolist()
+    assert ("d" + found["docno"]).tolist() == first["docno"].tolist()
     assert (found["text"] == "about d" + found["docno"]).all()
 
 
-def test_our_measures_stand_beside_those_of_ir_measures() -> None:
+def test_our_measures_stand_beside_those_of_ir_measures_with_their_own_groups_and_targets() -> None:
     run = {"1": {"d0": 3.0, "d6": 2.0, "d1": 1.0}, "2": {"d0": 1.0}}
-    qrels = {"1": {"d0": 1, "d6": 1}, "2": {"d6": 0}}
-    (awrf,) = fair_measures("AWRF@20", GROUPS)
-    found = ir_measures.calc_aggregate([ir_measures.nDCG @ 20, awrf, awrf @ 1], qrels, run)
-    for k, measure in ((20, awrf), (1, awrf @ 1)):
-        assert str(measure) == f"AWRF@{k}"
-        ours = fairqr.evaluate(run, qrels, f"AWRF@{k}", groups=GROUPS).mean
-        assert found[measure] == pytest.approx(next(iter(ours.values())))
-
-
-def test_measures_against_other_groups_or_targets_are_kept_apart() -> None:
-    run, qrels = {"1": {"d0": 3.0, "d6": 2.0, "d1": 1.0}}, {"1": {"d0": 1, "d6": 1, "d1": 1}}
+    qrels = {"1": {"d0": 1, "d6": 1, "d1": 1}, "2": {"d6": 0}}
     others = {id_: "even" if id_[-1] in "02468" else "odd" for id_ in GROUPS}
-    asked: list[tuple[dict[str, str], dict[str, str]]]
-    asked = [(GROUPS, {}), (others, {}), (GROUPS, {"target": "uniform:1"})]
-    measures = [fair_measures("AWRF@3", groups, **options)[0] for groups, options in asked]
-    found = ir_measures.calc_aggregate(measures, qrels, run)
-    for measure, (groups, options) in zip(measures, asked, strict=True):
-        alone = fairqr.evaluate(run, qrels, "AWRF@3", groups=groups, **options).mean
-        assert found[measure] == pytest.approx(next(iter(alone.values())))
-    assert str(measures[2]) == "AWRF@3[target=uniform:1]"
-    assert len(set(found.values())) == 3
+    asked: list[tuple[int, dict[str, str], dict[str, str]]]
+    asked = [
+        (3, GROUPS, {}),
+        (1, GROUPS, {}),
+        (3, others, {}),
+        (3, GROUPS, {"target": "uniform:1"}),
+    ]
+    measures = [fair_measures("AWRF@20", groups, **more)[0] @ k for k, groups, more in asked]
+    assert [str(it) for it in measures[1:]] == ["AWRF@1", "AWRF@3", "AWRF@3[target=uniform:1]"]
+    found = ir_measures.calc_aggregate([ir_measures.nDCG @ 20, *measures], qrels, run)
+    for measure, (k, groups, more) in zip(measures, asked, strict=True):
+        ours = fairqr.evaluate(run, qrels, f"AWRF@{k}", groups=groups, **more).mean
+        assert found[measure] == pytest.approx(next(iter(ours.values())))
+    assert len({found[measure] for measure in measures}) == 4
 
 
 def test_what_is_missing_gets_a_sentence() -> None:
