@@ -168,6 +168,7 @@ def test_values_are_put_in_as_they_are() -> None:
         ("{group}", "{group", "a brace is not closed or doubled"),
         ("messages:", "item: '{a.b}'\nmessages:", "'{a.b}' is not a plain placeholder"),
         ("messages:", 'item: "{a}\\n"\nmessages:', "an item must be one line"),
+        (GOOD, "- a", "Input should be a valid dictionary"),
     ],
 )
 def test_each_fault_is_named(tmp_path: Path, old: str, new: str, words: str) -> None:
@@ -175,12 +176,6 @@ def test_each_fault_is_named(tmp_path: Path, old: str, new: str, words: str) -> 
     path = written(tmp_path, GOOD.replace(old, new))
     with pytest.raises(PromptError, match=rf"^.*{re.escape(str(path))}.*{re.escape(words)}.*$"):
         load_template(path)
-
-
-def test_what_is_no_prompt_at_all(tmp_path: Path) -> None:
-    """Folders are refused like all others, and so is other YAML."""
-    with pytest.raises(PromptError, match="Input should be a valid dictionary"):
-        load_template(written(tmp_path, "- a"))
     with pytest.raises(PromptError, match="is not a file of at most"):
         load_template(tmp_path)
 
@@ -215,14 +210,6 @@ def test_ones_own_prompt_comes_first_and_the_others_stay(tmp_path: Path) -> None
     assert library.get("refine", "v2").sha256 == PromptLibrary().get("refine", "v2").sha256
     assert library.get("refine").version == DEFAULT_VERSIONS["refine"]
     assert library.names() == sorted({*PromptLibrary().names(), ("refine", "mine")})
-
-
-def test_what_does_not_exist_is_answered_with_what_does(tmp_path: Path) -> None:
-    """A folder, an id and a version."""
-    with pytest.raises(PromptError, match=r"The folder of prompts .* does not exist"):
-        PromptLibrary(tmp_path / "none")
-    with pytest.raises(PromptError, match=r"no prompt refine/\.\./x"):
-        PromptLibrary().get("refine", "../x")
 
 
 def test_a_wrong_file_harms_only_itself(tmp_path: Path) -> None:
