@@ -98,6 +98,18 @@ async def test_the_exposure_aware_step_follows_and_keeps_the_rankers_order_withi
         assert numbers == sorted(numbers, reverse=True)
 
 
+async def test_each_ranker_is_a_method_and_can_follow_another(engine: SearchEngine) -> None:
+    """The one that is given ranks, whatever is named."""
+    search = FairSearch(engine, "feedback", ranker=ByNumber())
+    for method, reads in READS.items():
+        result = await search.search("science", method=method, k=10)
+        told = (result.ranker, result.reranking.documents)
+        assert told == ("by-number", min(reads, 60)), method
+    after = await search.search("science", method="mmr", rerank="pairwise", k=10)
+    none = await search.search("science", method="listwise", rerank="fusion", k=10)
+    assert (after.ranker, none.ranker) == ("by-number", None)
+
+
 async def test_the_cost_is_known_before_anything_is_asked_and_must_fit_the_budget(
     engine: SearchEngine,
 ) -> None:
@@ -107,10 +119,6 @@ async def test_the_cost_is_known_before_anything_is_asked_and_must_fit_the_budge
     steps = [step async for step in search.stream("science", **asked)]
     (cost,) = [step.cost for step in steps if isinstance(step, StepData) and step.cost]
     assert (cost.documents, cost.calls, cost.tokens) == (50, 5, 500)
-    for method, reads in READS.items():  # the ranker that is given, whatever is named
-        result = await search.search("science", method=method, k=10)
-        told = (result.ranker, result.reranking.documents)
-        assert told == ("by-number", min(reads, 60)), method
     ranker.asked.clear()
     for budget, number in (({"model_calls": 4}, "5 model calls"), ({"tokens": 499}, "500 tokens")):
         with pytest.raises(InputError, match=f"may take {number} to re-rank 50 documents"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,7 @@ async def test_a_graph_refuses_a_wrong_context_and_no_query(engine: SearchEngine
     graph: Any = build_search_graph(engine)
     for query, context, sentence in (
         ("science", {"kk": 5}, "did you mean 'k'"),
+        ("science", {"target": "gender=woman:1"}, "the group 'woman'"),
         (None, {}, "query is empty"),
         ("x" * 5001, {}, "5,?000"),
     ):
@@ -288,14 +290,20 @@ async def test_methods_that_do_not_refine_ask_no_model_and_rank_as_they_do(
 async def test_a_target_without_a_population_is_what_the_query_retrieves_and_says_so(
     tmp_path: Path,
 ) -> None:
-    documents = [{"id": str(n), "text": "science", "g": "fm"[n % 4 == 0]} for n in range(8)]
-    schema = "attributes: {gender: {field: g, groups: {female: [f], male: [m]}}}"
+    """Of each attribute on its own: here another one has a population."""
+    documents = [
+        {"id": str(n), "text": "science", "g": "fm"[n % 4 == 0], "p": "ns"[n % 2]} for n in range(8)
+    ]
+    gender = "gender: {field: g, groups: {female: [f], male: [m]}}"
+    place = "place: {field: p, groups: [n, s], population: {n: 0.5, s: 0.5}}"
+    schema = f"attributes: {{{gender}, {place}}}"
     engine = await indexed(tmp_path, documents, schema)
     result = await FairSearch(engine).search("science", k=4, max_iterations=0)
     await engine.aclose()
     assert result.target["gender"] == pytest.approx({"female": 0.75, "male": 0.25})
     (warning,) = result.warnings
     assert "No population is stated for 'gender'" in warning
+    assert re.match("The target: gender: .*; place: ", result.explanation[0])
 
 
 # --- round trips ------------------------------------------------------------------------------

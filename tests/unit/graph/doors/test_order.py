@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fairqr import Context
+from fairqr.base.errors import TargetError
 from fairqr.graph.doors.memory import Ledger
 from fairqr.graph.doors.order import fair_order
 from fairqr.retrieval.engines.engine import Hits
@@ -18,7 +19,7 @@ READ = Schema.model_validate(
 )
 
 
-def listed(*genders: str) -> Hits:
+def listed(*genders: str | None) -> Hits:
     members = np.array([READ.attribute("gender").membership(it) for it in genders])
     ranks = range(1, len(genders) + 1)
     return Hits([*map(str, ranks)], [1 / rank for rank in ranks], {"gender": members})
@@ -35,6 +36,8 @@ def test_what_is_told_is_what_the_list_shows() -> None:
     assert found.after.relevance < 1
     assert found.after.fairness > found.before.fairness
     assert found.after.value > found.before.value
+    with pytest.raises(TargetError, match="is undefined"):
+        fair_order(READ, Context(), listed(None, None))
 
 
 def test_debts_hold_exposure_over_a_stream_of_lists_too_short_for_it() -> None:

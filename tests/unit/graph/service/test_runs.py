@@ -201,20 +201,25 @@ async def test_a_run_is_told_and_a_durable_one_stored(
 
 
 @pytest.mark.parametrize("here", [True, False])
-async def test_what_runs_is_cancelled_from_wherever_that_is_asked(
+async def test_what_runs_is_told_and_can_be_cancelled_wherever_that_is_asked(
     store: Store, script: Script, told: Told, here: bool
 ) -> None:
     async with running(store, script, told) as runs:
+        elsewhere = Runs(store, None, ServiceSettings(), Told())  # a process that does no runs
         run = await submitted(runs)
-        reader = asyncio.create_task(collected(runs.events(run, KEY)))
+        readers = [
+            asyncio.create_task(collected(it.events(run, KEY))) for it in (runs, runs, elsewhere)
+        ]
         await script.begun.wait()
-        other = Runs(store, None, ServiceSettings(), Told())
-        await (runs if here else other).cancel(run.id, KEY)
-        final = await over(runs, store, run)
+        await (runs if here else elsewhere).cancel(run.id, KEY)
+        final = await over(elsewhere, store, run)
         assert final.status == "cancelled"
         # What happened just before is told and stored, and the end is numbered after it.
-        assert shape(await reader) == [(1, "run"), (2, "step"), (3, "error")]
+        for reader in readers:
+            assert shape(await reader) == [(1, "run"), (2, "step"), (3, "error")]
         assert shape(await store.events(run.id)) == [(1, "run"), (2, "step")]
+        later = [event async for event in runs.events(final, KEY, after=1)]
+        assert shape(later) == [(2, "step"), (3, "error")]
         assert script.closed == 1
         assert told.said[-1] == "cancelled"
 
