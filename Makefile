@@ -21,7 +21,7 @@ demo: $(DEMO)
 # Three tests at a time, on two processors: much of the time is spent in waiting for servers.
 test: $(NEURAL)
 	@tests/needs.sh
-	$(BIN)/pytest --numprocesses 3 --dist loadgroup
+	$(BIN)/pytest --numprocesses 3 --dist loadgroup --no-loadscope-reorder
 
 # Tests that need no server and no embedded model, without simulations and training.
 test-unit: $(NEURAL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import signal
@@ -66,6 +67,7 @@ def _turn(item: pytest.Item) -> int:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Ask for the servers that tests name; see that tests stay in their groups."""
+    gc.freeze()  # a million objects of libraries and tests, which would be walked again and again
     if getattr(session.config.option, "loadgroup", False):
         apart = [item.nodeid for item in session.items if "@" not in item.nodeid]
         assert not apart, f"This pytest-xdist has no groups with pytest {pytest.__version__}."
