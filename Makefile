@@ -23,9 +23,14 @@ test: $(NEURAL)
 	@tests/needs.sh
 	$(BIN)/pytest --numprocesses 3 --dist loadgroup --no-loadscope-reorder
 
-# Tests that need no server and no embedded model, without simulations and training.
+# Tests that need no server and no model, without those that simulate, draw or do whole audits.
+THOROUGH := agents/attribution/test_nli.py agents/ranking/test_causal.py agents/ranking/test_pointwise.py \
+  agents/test_seq2seq.py agents/tuning base/test_neural.py cli/test_audit.py cli/test_platforms.py \
+  cli/test_seen_searches.py evaluation/audit evaluation/probes evaluation/rag evaluation/reports \
+  graph/service/test_access.py retrieval/sampling retrieval/test_objective.py retrieval/test_pools.py \
+  retrieval/test_vector_engine.py test_auditing.py test_packaging.py
 test-unit: $(NEURAL)
-	$(BIN)/pytest --numprocesses 2 -m 'not thorough' tests/unit
+	$(BIN)/pytest --numprocesses 2 $(addprefix --ignore=tests/unit/,$(THOROUGH)) tests/unit
 
 # Lines of code are counted against the limits in pyproject.toml. Types and layers are checked on the
 # installed wheel, which is what users get. The audit needs all that the lock names, and torch beside

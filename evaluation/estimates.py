@@ -324,7 +324,9 @@ def middle_of(drawn: FloatArray) -> list[list[float]]:
     known = np.isfinite(drawn).mean(axis=0) >= POSSIBLE
     ends = np.full((2, drawn.shape[1]), [[-np.inf], [np.inf]])
     quantiles = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-    ends[:, known] = np.nanquantile(drawn[:, known], quantiles, axis=0)
+    # Where nothing is missing, the other function does the same, many times as fast.
+    quantile = np.nanquantile if np.isnan(drawn[:, known]).any() else np.quantile
+    ends[:, known] = quantile(drawn[:, known], quantiles, axis=0)
     return ends.T.tolist()
 
 

@@ -11,17 +11,20 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib import import_module
 from importlib.util import find_spec
 from types import FrameType
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from starlette.types import ASGIApp
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import HANDLED_SIGNALS as SIGNALS
 
 from fairqr.base.errors import ConfigError
 from fairqr.graph.service.configuration import ServiceSettings
+from fairqr.graph.service.http.access import MCP_PATH
 from fairqr.graph.service.http.app import create_app
 from fairqr.graph.service.http.parts import Parts
 
@@ -53,11 +56,39 @@ async def running(
     ):
         app = create_app(parts)
         if find_spec("fastmcp") is not None:
-            from fairqr.graph.service.http.agents import McpDoor
-
-            opened = McpDoor.opened(parts.engine, parts.runs)
-            app.router.routes.append((await stack.enter_async_context(opened)).route)
+            agents = _Agents(parts)
+            stack.push_async_callback(agents.close)
+            app.router.routes.append(Route(MCP_PATH, agents, methods=["POST", "DELETE"]))
         yield app, lambda: parts.runs.drain(settings.grace)
+
+
+class _Agents:
+    """The endpoint for agents. Its first request opens it: its libraries take a second to load."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._asked = parts, asyncio.Event()
+        self._door = asyncio.get_running_loop().create_future()
+        self._keeping = asyncio.create_task(self._keep())
+
+    async def _keep(self) -> None:
+        await self._asked.wait()
+        try:
+            agents = await asyncio.to_thread(import_module, "fairqr.graph.service.http.agents")
+            async with agents.McpDoor.opened(self._parts.engine, self._parts.runs) as door:
+                self._door.set_result(door)
+                await asyncio.Event().wait()  # until it is closed
+        except Exception as error:
+            self._door.set_exception(error)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        self._asked.set()
+        await (await asyncio.shield(self._door))(scope, receive, send)
+
+    async def close(self) -> None:
+        """Close all sessions."""
+        self._keeping.cancel()
+        await asyncio.wait({self._keeping})
 
 
 class Server(uvicorn.Server):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import gc
 import io
 import os
 import sys
@@ -142,6 +143,8 @@ def _options(
 
 def main() -> None:
     """Run the command; errors that a user can correct end with one sentence and exit code 2."""
+    # Thousands of modules are imported; by default the collector would walk them again and again.
+    gc.set_threshold(10_000)
     for stream in (sys.stdout, sys.stderr):
         # No text of a document or a model is worth a traceback on a terminal that cannot show it.
         if isinstance(stream, io.TextIOWrapper):

@@ -67,14 +67,13 @@ async def test_a_reply_depends_on_nothing_that_was_asked_before_or_beside_it(
         weighed = await model.weigh(Question(library.get("attribute"), pair))
         return written.text, weighed.probabilities
 
-    queries = ("religious leader", "sculptor")
-    asked = [partial(keywords, query, group) for query in queries for group in ("female", "male")]
+    asked = [partial(keywords, "sculptor", group) for group in ("female", "male")]
     asked += [partial(text, *it) for it in ((0, "physicist"), (0, "painter"), (1, "physicist"))]
     first = [await ask() for ask in asked]
     backwards = [await ask() for ask in reversed(asked)]
     assert await asyncio.gather(*(ask() for ask in asked)) == backwards[::-1] == first
-    assert any(first[:4])
-    assert any(text for text, _ in first[4:])
+    assert any(first[:2])
+    assert any(text for text, _ in first[2:])
 
 
 @pytest.mark.model

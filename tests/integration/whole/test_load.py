@@ -12,16 +12,12 @@ ROOT = Path(__file__).parents[3]
 
 def test_whatever_fails_each_run_ends_once_and_as_if_nothing_had_failed(tmp_path: Path) -> None:
     written = tmp_path / "load.json"
-    command = [sys.executable, "-m", "benchmarks.load", "--quick", "--runs", "60", "--minutes", "4"]
-    parts = ["soak", "chaos"]
-    run = subprocess.run(
-        [*command, "--json", str(written), *parts], cwd=ROOT, capture_output=True, text=True
-    )
+    command = [sys.executable, "-m", "benchmarks.load", "--quick", "--json", str(written), "chaos"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
     found = json.loads(written.read_text())
     assert found["violations"] == []
-    soak, chaos = found["parts"]["soak"], found["parts"]["chaos"]
-    assert soak["runs"] >= 60
+    chaos = found["parts"]["chaos"]
     assert chaos["recovered"] is not None
     assert chaos["verdict"]["resumed"] > 0
     assert chaos["verdict"]["equal"] > 30

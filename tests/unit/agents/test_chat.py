@@ -451,7 +451,7 @@ async def test_a_stream_that_breaks_off_after_a_piece_is_not_begun_again(
     """Who was told half a text must not be told another one after it."""
     server.does(stream(PIECES, **broken), stream(["Another."]))
     told: list[str] = []
-    asking = model(server, timeout=5.0)
+    asking = model(server, timeout=2.0)
     await asking.start()
     reply = await asking.write(question(), on_token=told.append)
     broken.get("gate", threading.Event()).set()

@@ -17,7 +17,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
-pytestmark = pytest.mark.thorough
 
 A, B = 5, 6
 PROMPTS = [

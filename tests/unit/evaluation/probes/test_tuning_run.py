@@ -26,7 +26,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
-pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("plain_jobs")]
+pytestmark = pytest.mark.usefixtures("plain_jobs")
 
 WORDS, QUERIES = 6, 40
 TITLES = [f"{it[0]}{it[1]}{it[2]}" for it in product("ri", "pu", range(WORDS))]

@@ -32,7 +32,7 @@ def search(page: Page) -> None:
 
 
 def answer(page: Page) -> None:
-    ask_question(page, "Who worked on prime numbers?", samples=4)
+    ask_question(page, "Who worked on prime numbers?", samples=2)
 
 
 def audit(page: Page) -> None:
