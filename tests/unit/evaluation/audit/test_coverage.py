@@ -59,7 +59,7 @@ def test_true_values_are_in_930_of_1000_intervals(
     Without it, a share of two is missed.
     """
     it = made(groups, lean, error)
-    outcome = audits(it, relevance, size, spread, seed=3, count=350, checked=checked)
+    outcome = audits(it, relevance, size, spread, seed=3, count=500, checked=checked)
     given = [name for name in ESTIMATES if outcome[name] >= ENOUGH]
     assert {"exposure", "target", "supply", "lean", "ranking_gap", "supply_gap"} <= set(given)
     rates = {name: outcome[f"{name} held"] / outcome[name] for name in given}
