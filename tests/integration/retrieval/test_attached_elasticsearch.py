@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fairqr.base.errors import (
+    FairqrError,
     IndexNotFoundError,
     IndexUnavailableError,
     QueryError,
@@ -363,11 +364,12 @@ async def test_a_source_that_does_not_fit_is_one_sentence(server: Server) -> Non
         ({"id": "place"}, r"has 2 values in its id field 'place'"),
         ({"id": "empty"}, r"has no values in its id field 'empty'"),
         ({"index": "nothing-*"}, r"There is no index 'nothing-\*' at http"),
+        ({"attributes": {"place": {"labels": "none.csv"}}}, r"none\.csv cannot be read"),
+        ({"credentials": "nobody"}, r"has no \[credentials.nobody\]"),
+        ({"body": {"query": {"nomatch": {"bio": "{{query}}"}}}}, r"does not do this .*\[nomatch\]"),
     ):
         source = described(server, **{"index": INDEX, **changes})
-        with pytest.raises(
-            (SourceError, IndexNotFoundError, IndexUnavailableError), match=said
-        ) as bad:
+        with pytest.raises(FairqrError, match=said) as bad:
             await check_source(source)
         assert "\n" not in str(bad.value)
 
