@@ -1,14 +1,52 @@
-"""Who exports spans to OpenTelemetry: nobody where nothing is wanted, and no second provider."""
+"""Spans: what OpenTelemetry gets of them, and how a trace goes on elsewhere."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from fairqr.base.telemetry import continued, span
 from tests.patience import PATIENCE
+
+PARENT = f"00-{'0a' * 16}-{'0b' * 8}-01"
+
+
+@pytest.fixture
+def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    monkeypatch.delenv("FAIRQR_TRACE_CONTENT", raising=False)
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr("fairqr.base.telemetry._tracer", provider.get_tracer("fairqr"))
+    yield exporter
+    provider.shutdown()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"traceparent": PARENT * 10_000},
+        {"traceparent": "٠" * 2 + PARENT[2:]},
+        {3: 4},
+        {"tracestate": "a=1"},
+    ],
+)
+def test_what_is_no_header_of_a_trace_is_ignored(
+    exporter: InMemorySpanExporter, headers: Any
+) -> None:
+    """A span inside begins a trace of its own, or belongs to that around it."""
+    with continued(headers), span("root"), continued(headers), span("child"):
+        pass
+    child, root = exporter.get_finished_spans()
+    assert root.parent is None
+    assert child.parent == root.context
 
 
 def printed(script: str, **variables: str) -> str:
