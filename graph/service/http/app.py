@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import mimetypes
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib import import_module
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 from anyio import BrokenResourceError
@@ -16,11 +20,13 @@ from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.http import offers, openai, rerank, runs
-from fairqr.graph.service.http.access import Guard
+from fairqr.graph.service.http.access import MCP_PATH, Guard
 from fairqr.graph.service.http.answers import CLOSES, HANDLERS, PROBLEMS, answer_error, refusal
 from fairqr.graph.service.http.parts import Metrics, Parts
 from fairqr.graph.service.problems import problem_of, told_in_log
@@ -109,6 +115,61 @@ def create_app(parts: Parts) -> FastAPI:
         )
     app.add_middleware(Edge, metrics=parts.metrics, open_to_others=bool(settings.cors_origins))
     return app
+
+
+@contextlib.asynccontextmanager
+async def running(
+    settings: ServiceSettings, *how: Any
+) -> AsyncIterator[tuple[FastAPI, Callable[[], Awaitable[None]]]]:
+    """Start a service, and stop it in the end.
+
+    Args:
+        settings: The settings of the service.
+        how: See :meth:`Parts.started`.
+
+    Yields:
+        The application, and a function that drains it within the grace time: it accepts no more
+        runs, and those under way end or are handed back.
+    """
+    async with (
+        Parts.started(settings, *how, listens=True) as parts,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        app = create_app(parts)
+        if find_spec("fastmcp") is not None:
+            agents = _Agents(parts)
+            stack.push_async_callback(agents.close)
+            app.router.routes.append(Route(MCP_PATH, agents, methods=["POST", "DELETE"]))
+        yield app, lambda: parts.runs.drain(settings.grace)
+
+
+class _Agents:
+    """The endpoint for agents. Its first request opens it: its libraries take a second to load."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._asked = parts, asyncio.Event()
+        self._door = asyncio.get_running_loop().create_future()
+        self._keeping = asyncio.create_task(self._keep())
+
+    async def _keep(self) -> None:
+        await self._asked.wait()
+        try:
+            agents = await asyncio.to_thread(import_module, "fairqr.graph.service.http.agents")
+            async with agents.McpDoor.opened(self._parts.engine, self._parts.runs) as door:
+                self._door.set_result(door)
+                await asyncio.Event().wait()  # until it is closed
+        except Exception as error:
+            self._door.set_exception(error)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        self._asked.set()
+        await (await asyncio.shield(self._door))(scope, receive, send)
+
+    async def close(self) -> None:
+        """Close all sessions."""
+        self._keeping.cancel()
+        await asyncio.wait({self._keeping})
 
 
 class _Files(StaticFiles):

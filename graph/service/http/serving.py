@@ -1,4 +1,7 @@
-"""The server: it listens, limits the requests under way, and stops gracefully."""
+"""The server: it listens, limits the requests under way, and stops gracefully.
+
+It knows nothing of the application, so that the proxy, which has none, loads none.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +13,15 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from importlib import import_module
-from importlib.util import find_spec
+from collections.abc import Awaitable, Callable
 from types import FrameType
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 from uvicorn.server import HANDLED_SIGNALS as SIGNALS
 
 from fairqr.base.errors import ConfigError
-from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.http.access import MCP_PATH
-from fairqr.graph.service.http.app import create_app
-from fairqr.graph.service.http.parts import Parts
 
 KEPT_ALIVE = 30  # seconds that a connection may be idle after a request
 LONGEST_HEADERS = 64 * 1024  # bytes of the headers of a request
@@ -34,61 +29,6 @@ AGAIN = 1.0  # seconds until a killed worker is replaced
 LAST_ANSWERS = 2  # seconds to send the last responses after all runs have ended
 
 log = logging.getLogger(__name__)
-
-
-@contextlib.asynccontextmanager
-async def running(
-    settings: ServiceSettings, *how: Any
-) -> AsyncIterator[tuple[FastAPI, Callable[[], Awaitable[None]]]]:
-    """Start a service, and stop it in the end.
-
-    Args:
-        settings: The settings of the service.
-        how: See :meth:`Parts.started`.
-
-    Yields:
-        The application, and a function that drains it within the grace time: it accepts no more
-        runs, and those under way end or are handed back.
-    """
-    async with (
-        Parts.started(settings, *how, listens=True) as parts,
-        contextlib.AsyncExitStack() as stack,
-    ):
-        app = create_app(parts)
-        if find_spec("fastmcp") is not None:
-            agents = _Agents(parts)
-            stack.push_async_callback(agents.close)
-            app.router.routes.append(Route(MCP_PATH, agents, methods=["POST", "DELETE"]))
-        yield app, lambda: parts.runs.drain(settings.grace)
-
-
-class _Agents:
-    """The endpoint for agents. Its first request opens it: its libraries take a second to load."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._parts, self._asked = parts, asyncio.Event()
-        self._door = asyncio.get_running_loop().create_future()
-        self._keeping = asyncio.create_task(self._keep())
-
-    async def _keep(self) -> None:
-        await self._asked.wait()
-        try:
-            agents = await asyncio.to_thread(import_module, "fairqr.graph.service.http.agents")
-            async with agents.McpDoor.opened(self._parts.engine, self._parts.runs) as door:
-                self._door.set_result(door)
-                await asyncio.Event().wait()  # until it is closed
-        except Exception as error:
-            self._door.set_exception(error)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request."""
-        self._asked.set()
-        await (await asyncio.shield(self._door))(scope, receive, send)
-
-    async def close(self) -> None:
-        """Close all sessions."""
-        self._keeping.cancel()
-        await asyncio.wait({self._keeping})
 
 
 class Server(uvicorn.Server):

@@ -84,6 +84,7 @@ def serve(
             "or set FAIRQR_SERVICE_WORK=false to keep no runs."
         )
     with bound(settings.host, settings.port) as listener:
+        import_module("fairqr.graph.service.http.app")  # before the fork, so that workers share it
         announces, socket_ = (True, listener) if workers == 1 else fork(workers, listener)
         serving = _serve(settings, socket_, announces, corpus or [], model[0] if model else None)
         run(serving, loop=new_loop)
@@ -99,7 +100,8 @@ async def _serve(
     import gc
 
     from fairqr.graph.service.http.access import needs_keys
-    from fairqr.graph.service.http.serving import Server, running, url_of
+    from fairqr.graph.service.http.app import running
+    from fairqr.graph.service.http.serving import Server, url_of
 
     async with contextlib.AsyncExitStack() as stack:
         url = url_of(listener)
