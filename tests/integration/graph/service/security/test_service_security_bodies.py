@@ -57,7 +57,7 @@ async def test_a_wrong_body_lets_others_be_answered(
         for name, body in BODIES.items():
             if path == "/v1/runs":
                 body = b'{"kind":"search","request":' + body + b"}"
-            for _ in range(5):  # a collection of garbage may come between
+            for _ in range(20):  # garbage may be collected between, or the machine be slow
                 if await _longest_wait(client, path, body, headers) < MOST:
                     break
             else:
