@@ -23,10 +23,12 @@ test: $(NEURAL)
 	@tests/needs.sh
 	$(BIN)/pytest --numprocesses 3 --dist loadgroup --no-loadscope-reorder
 
-# Tests that need no server and no model, without those that simulate, draw or do whole audits.
+# Tests that need no server and no model, without those that simulate, draw, do whole audits, or start
+# other programs.
 THOROUGH := agents/attribution/test_nli.py agents/ranking/test_causal.py agents/ranking/test_pointwise.py \
-  agents/test_seq2seq.py agents/tuning base/test_neural.py cli/test_audit.py cli/test_platforms.py \
-  cli/test_seen_searches.py evaluation/audit evaluation/probes evaluation/rag evaluation/reports \
+  agents/test_cache.py agents/test_seq2seq.py agents/tuning base/test_neural.py base/test_weights.py \
+  checks cli/test_audit.py cli/test_platforms.py cli/test_seen_searches.py cli/test_service_audits.py \
+  evaluation/audit evaluation/probes evaluation/rag evaluation/reports \
   graph/service/test_access.py retrieval/sampling retrieval/test_objective.py retrieval/test_pools.py \
   retrieval/test_vector_engine.py test_auditing.py test_packaging.py
 test-unit: $(NEURAL)
