@@ -16,8 +16,7 @@ import pytest
 
 from fairqr.graph.service.configuration import Limits, ServiceSettings
 from fairqr.graph.service.engine.engine import Engine
-from fairqr.graph.service.http.agents import McpDoor
-from fairqr.graph.service.http.app import create_app
+from fairqr.graph.service.http.app import Agents, create_app
 from fairqr.graph.service.http.parts import Metrics, Parts
 from fairqr.graph.service.records import Scope
 from fairqr.graph.service.runs.doing import Observer
@@ -182,9 +181,10 @@ async def in_process(store: Any = None, **given: Any) -> AsyncIterator[httpx.Asy
     engine = Engine(settings, default_model="feedback")
     runs: Any = EphemeralRuns(settings, Observer())
     nothing: Any = None
-    app = create_app(Parts(settings, store, engine, runs, Metrics(), nothing))
-    async with McpDoor.opened(engine, runs) as door:
-        app.router.routes.append(door.route)
+    parts = Parts(settings, store, engine, runs, Metrics(), nothing)
+    app = create_app(parts)
+    async with contextlib.aclosing(Agents(parts)) as agents:
+        app.router.routes.append(agents.route)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             yield client

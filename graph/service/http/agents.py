@@ -28,14 +28,10 @@ class McpDoor:
 
     Args:
         app: The application that speaks MCP over HTTP.
-
-    Attributes:
-        route: The route to this endpoint. It has no GET, since the tools send nothing unasked.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self.route = Route(MCP_PATH, self, methods=["POST", "DELETE"])
 
     @classmethod
     @asynccontextmanager
@@ -57,7 +53,7 @@ class McpDoor:
         caller, gone = caller_of(scope), asyncio.get_running_loop().create_future()
         # A session only answers the key that opened it.
         token = AccessToken(token="", client_id=caller.id, scopes=[*caller.scopes])
-        scope.update(user=AuthenticatedUser(token), route=self.route)
+        scope["user"] = AuthenticatedUser(token)
         scope["state"]["gone"] = gone
 
         async def receiving() -> Message:

@@ -137,16 +137,23 @@ async def running(
     ):
         app = create_app(parts)
         if find_spec("fastmcp") is not None:
-            agents = _Agents(parts)
-            stack.push_async_callback(agents.close)
-            app.router.routes.append(Route(MCP_PATH, agents, methods=["POST", "DELETE"]))
+            agents = await stack.enter_async_context(contextlib.aclosing(Agents(parts)))
+            app.router.routes.append(agents.route)
         yield app, lambda: parts.runs.drain(settings.grace)
 
 
-class _Agents:
-    """The endpoint for agents. Its first request opens it: its libraries take a second to load."""
+class Agents:
+    """The endpoint for agents. Its first request opens it: its libraries take a second to load.
+
+    Args:
+        parts: Of the service.
+
+    Attributes:
+        route: The route to it. It has no GET, since the tools send nothing unasked.
+    """
 
     def __init__(self, parts: Parts) -> None:
+        self.route = Route(MCP_PATH, self, methods=["POST", "DELETE"])
         self._parts, self._asked = parts, asyncio.Event()
         self._door = asyncio.get_running_loop().create_future()
         self._keeping = asyncio.create_task(self._keep())
@@ -164,9 +171,10 @@ class _Agents:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
         self._asked.set()
+        scope["route"] = self.route
         await (await asyncio.shield(self._door))(scope, receive, send)
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Close all sessions."""
         self._keeping.cancel()
         await asyncio.wait({self._keeping})
