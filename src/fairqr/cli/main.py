@@ -143,7 +143,8 @@ def _options(
 
 def main() -> None:
     """Run the command; errors that a user can correct end with one sentence and exit code 2."""
-    # Thousands of modules are imported; by default the collector would walk them again and again.
+    # A command imports thousands of modules, and a request to the service makes many objects; by
+    # default, the collector would walk them again and again.
     gc.set_threshold(10_000)
     for stream in (sys.stdout, sys.stderr):
         # No text of a document or a model is worth a traceback on a terminal that cannot show it.

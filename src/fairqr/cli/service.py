@@ -38,9 +38,6 @@ SERVICE = ("fastapi", "limits", "procrastinate", "prometheus_client", "sqlalchem
 
 LOG = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
-YOUNG_OBJECTS = 10_000
-"""A search has some thousands at once, and leaves hardly any."""
-
 keys = typer.Typer()
 
 
@@ -119,10 +116,9 @@ async def _serve(
             typer.echo(f"  the page: {url}/   the API: {url}/openapi.json   ({told})")
 
         # What is loaded by now stays, so no collection of garbage has to look at it and hold all
-        # requests up; and a request may make many objects before there is one.
+        # requests up.
         gc.collect()
         gc.freeze()
-        gc.set_threshold(YOUNG_OBJECTS)
         await Server(app, drain).run_on(listener, started)
 
 
