@@ -290,7 +290,7 @@ async def test_methods_that_do_not_refine_ask_no_model_and_rank_as_they_do(
 async def test_a_target_without_a_population_is_what_the_query_retrieves_and_says_so(
     tmp_path: Path,
 ) -> None:
-    """Of each attribute on its own: here another one has a population."""
+    """Each attribute is told of alone: another one has a population here."""
     documents = [
         {"id": str(n), "text": "science", "g": "fm"[n % 4 == 0], "p": "ns"[n % 2]} for n in range(8)
     ]
