@@ -154,11 +154,16 @@ def _watch(page: Page, watched: Watched) -> None:
     page.on("dialog", asked)
 
 
+def open_settings(page: Page) -> None:
+    """Open the settings, which are closed at first on a phone."""
+    expect(page.locator("#corpus option")).to_have_count(1)
+    if not page.locator("#corpus").is_visible():
+        page.get_by_text("Settings").click()
+
+
 def ask(page: Page, query: str, method: str = "fair-qr", results: int = 10) -> None:
     """Ask for a search, and run it; the paper's loop asks the model in any case."""
-    expect(page.locator("#corpus option")).to_have_count(1)
-    if not page.get_by_role("combobox", name="Method").is_visible():
-        page.get_by_text("Settings").click()
+    open_settings(page)
     page.get_by_role("combobox", name="Method").select_option(method)
     page.get_by_role("spinbutton", name="Results").fill(str(results))
     page.get_by_role("searchbox", name="Query").fill(query)

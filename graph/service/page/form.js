@@ -1,7 +1,6 @@
 // The form.
 
 import { byId, el, fill, foreign, option } from "./dom.js";
-import { whatIs } from "./glossary.js";
 import { examplesOf } from "./example.js";
 import { aboutSource, groupsOf, hasPopulation, isPattern, versionsOf } from "./options.js";
 import { targetChoice } from "./target.js";
@@ -88,14 +87,11 @@ export function setUpForm(run) {
     byId("corpus-about").textContent = aboutSource(index());
     fill(byId("probe-attribute"), Object.keys(groups).map((name) => option(name)));
     probedChanged();
-    fill(byId("attributes"), el("legend", {}, "Attributes"), el("div", { class: "checks" },
-      Object.keys(groups).map((name, at) => el("label", { class: "check" },
-        el("input", {
-          type: "checkbox", name: "attribute", value: name, form: "ask", checked: at === 0,
-          on: { change: attributesChanged },
-        }), foreign(name)))),
-      el("p", { class: "hint" }, "We compare their groups. Choose none to compare all."),
-      whatIs("Attribute", "Group"));
+    fill(byId("choices"), Object.keys(groups).map((name, at) => el("label", { class: "check" },
+      el("input", {
+        type: "checkbox", name: "attribute", value: name, form: "ask", checked: at === 0,
+        on: { change: attributesChanged },
+      }), foreign(name))));
     attributesChanged();
   }
 

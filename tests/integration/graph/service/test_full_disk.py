@@ -16,8 +16,9 @@ import pytest
 
 from tests.integration.model_server import ModelServer, says, write_people
 from tests.integration.page_service import run_command, running, settings_for
+from tests.integration.postgres_server import running_postgres
 from tests.integration.service_client import PHYSICIST
-from tests.integration.unprivileged import NOBODY
+from tests.integration.unprivileged import NOBODY, skip_if_asked
 from tests.patience import until
 
 
@@ -40,19 +41,21 @@ def small_disk() -> Iterator[Path]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest, small_disk: Path) -> Iterator[str]:
-    """The URL of an empty database on that disk."""
+    """The URL of an empty database on that disk.
+
+    PostgreSQL is a server of its own: while the disk is full, none of its checkpoints ends, and so
+    no database that is made or dropped beside it.
+    """
     if request.param == "sqlite":
         yield f"sqlite:///{small_disk}/runs.sqlite"
         return
-    if "FAIRQR_TEST_POSTGRES_URL" in os.environ:
-        pytest.skip("the disk of that PostgreSQL is not ours")
-    server, name = request.getfixturevalue("postgres_server"), small_disk.name
-    with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
-        connection.execute(f"CREATE TABLESPACE {name} LOCATION '{small_disk}'")
-        connection.execute(f"CREATE DATABASE {name} TABLESPACE {name}")
-        yield f"{server}/{name}"
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
-        connection.execute(f"DROP TABLESPACE {name}")
+    skip_if_asked("POSTGRES")
+    name = small_disk.name
+    with running_postgres() as server:
+        with psycopg.connect(f"{server.url}/postgres", autocommit=True) as connection:
+            connection.execute(f"CREATE TABLESPACE {name} LOCATION '{small_disk}'")
+            connection.execute(f"CREATE DATABASE {name} TABLESPACE {name}")
+        yield f"{server.url}/{name}"
 
 
 def test_a_full_disk_is_told_and_a_run_under_way_ends_once_there_is_space(

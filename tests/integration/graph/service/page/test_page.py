@@ -26,6 +26,7 @@ from tests.integration.chromium import (
     ask_for_audit,
     ask_question,
     faults,
+    open_settings,
     shown,
     status_is,
 )
@@ -367,7 +368,7 @@ def test_it_fits_a_phone_in_the_dark_and_all_can_be_read(
     page.goto(service)
     expect(page.locator("#corpus option")).to_have_count(1)
     assert page.evaluate(WIDTH) <= 360
-    page.get_by_text("Settings").click()
+    open_settings(page)
     page.get_by_role("radio", name="Own").check()
     fits()
     ask(page, f"physicist {scheme}")
@@ -409,9 +410,7 @@ def test_each_document_shows_its_groups_and_a_line_and_opens_in_a_drawer(
 ) -> None:
     page, watched = pages(**how)
     page.goto(service)
-    expect(page.locator("#corpus option")).to_have_count(1)
-    if not page.get_by_role("checkbox", name="continent").is_visible():
-        page.get_by_text("Settings").click()
+    open_settings(page)
     page.get_by_role("checkbox", name="continent").check()
     ask(page, "physicist", "plain")
     status_is(page)

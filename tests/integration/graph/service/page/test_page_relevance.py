@@ -12,7 +12,7 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.integration.chromium import PHONE, WIDTH, Pages, ask, faults, status_is
+from tests.integration.chromium import PHONE, WIDTH, Pages, ask, faults, open_settings, status_is
 from tests.integration.local_model import ENCODER, linked
 from tests.integration.model_server import ModelServer, says
 from tests.integration.page_service import run_command, served, settings_for
@@ -59,8 +59,7 @@ def service(pulled_minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 def searched(page: Page, service: str, query: str, retriever: str) -> None:
     """Search by the default method, and wait for the end."""
     page.goto(service)
-    if not page.get_by_role("combobox", name="Retriever").is_visible():
-        page.get_by_text("Settings").click()
+    open_settings(page)
     page.get_by_role("combobox", name="Retriever").select_option(retriever)
     expect(page.locator("#retriever-about")).not_to_be_empty()
     ask(page, query, "fairqr")
