@@ -13,6 +13,7 @@ of it. In a template
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -105,9 +106,7 @@ def render(template: str, values: Mapping[str, Any], figures: Sequence[Figure] =
         image = f"![{text.escaped(named[name].alt)}]({named[name].path})"
         return text.Markdown(f"{image}\n\n{caller().strip()}\n\n")
 
-    environment = _environment(finalize=text.shown)
-    environment.globals.update(figure=placed, table=text.table, cell=text.cell)
-    found = environment.get_template(f"{template}.md.j2").render(values)
+    found = _template(f"{template}.md.j2", finalize=text.shown).render(values, figure=placed)
     return re.sub(r"\n{3,}", "\n\n", found).strip() + "\n"
 
 
@@ -121,11 +120,13 @@ def paragraphs(template: str, values: Mapping[str, Any]) -> list[str]:
     Raises:
         InputError: Jinja is not installed.
     """
-    found = _environment(finalize=text.plain).get_template(f"{template}.txt.j2").render(values)
+    found = _template(f"{template}.txt.j2", finalize=text.plain).render(values)
     return [" ".join(it.split()) for it in re.split(r"\n\s*\n", found) if it.strip()]
 
 
-def _environment(**options: Any) -> Any:
+@functools.cache
+def _template(name: str, **options: Any) -> Any:
+    """Return a template, which is compiled once."""
     jinja2 = library("jinja2", "A report")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -136,7 +137,8 @@ def _environment(**options: Any) -> Any:
         **options,
     )
     environment.filters.update({it.__name__: it for it in text.FILTERS})
-    return environment
+    environment.globals.update(table=text.table, cell=text.cell)
+    return environment.get_template(name)
 
 
 def to_html(markdown: str, figures: Sequence[Figure], folded: Collection[str] = ()) -> str:
@@ -163,7 +165,7 @@ def to_html(markdown: str, figures: Sequence[Figure], folded: Collection[str] = 
     html = re.sub(r'<img src="([^"]*)".*?>', lambda image: drawings[unescape(image[1])], html)
     _, *found = re.split(r"<h[12]>(.*?)</h[12]>\n", html)
     (title, rest), *parts = zip(map(unescape, found[::2]), found[1::2], strict=True)
-    page = _environment(autoescape=True).get_template("page.html.j2")
+    page = _template("page.html.j2", autoescape=True)
     return str(page.render(title=title, rest=rest, parts=parts, folded=folded))
 
 
