@@ -232,7 +232,7 @@ def _event(mode: str, update: Any) -> RunEvent | None:
 
 def _asked(context: Context) -> dict[str, Any]:
     """Return the attributes of the span of a run."""
-    asked = {
+    return {
         "gen_ai.operation.name": "invoke_workflow",
         "gen_ai.workflow.name": "fairqr",
         "fairqr.method": context.method,
@@ -240,7 +240,3 @@ def _asked(context: Context) -> dict[str, Any]:
         "fairqr.target": str(context.effective_target),
         "fairqr.k": context.k,
     }
-    if isinstance(context, AnswerContext):
-        own = context.answer.model_dump(include={"alpha", "samples", "documents"})
-        asked |= {f"fairqr.{name}": value for name, value in own.items()}
-    return asked

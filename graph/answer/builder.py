@@ -481,10 +481,6 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
             usage=steps.usage_report(spent),
             warnings=list(dict.fromkeys(filter(None, warnings))),
         )
-        figures = {"disparity", "attributed_disparity", "attribution_rate"}
-        steps.record(**result.model_dump(include=figures))
-        models = {"generator": result.generator, "attributor": result.attributor}
-        steps.record_outcome(result.usage, [result.prompt], **models)
         return {"answer": result.model_dump(mode="json")}
 
 

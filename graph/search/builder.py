@@ -348,10 +348,7 @@ class SearchNodes(steps.Nodes[Context]):
         rounds, ranker = Rounds(self.engine, context, state), self.rankers.ranker_for(context)
         refiner = self._refiner(context) if context.rounds else None
         result = await assemble(rounds, refiner, ranker)
-        models = {"refiner": result.model, "ranker": result.ranker}
-        steps.record_outcome(result.usage, [result.prompt], **models)
-        steps.record(corpus=result.corpus, best_iteration=result.best_iteration)
-        steps.record(baseline_divergence=result.baseline.divergence)
+        steps.record(best_iteration=result.best_iteration)
         current_span().evaluation("divergence", result.divergence)
         update: steps.Update = {"result": result.model_dump(mode="json")}
         return update | {"usage": asdict(steps.usage_of(update["result"]))}
