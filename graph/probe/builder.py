@@ -297,7 +297,7 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
 
     def _documents(self, state: State, context: ProbeContext) -> list[ProbedDocument]:
         """Return the documents that take part, in the order of the result."""
-        places = state["result"]["ranking"][: _depth(context)]
+        places = state["result"]["ranking"][: context.probe.depth]
         pool = [RankedDocument.model_validate(place) for place in places]
         dimension = Dimension.named(self.engine.schema, context.probe.attribute)
         marks = self._sides(context.probe).sides_of(memberships_of(pool, dimension)).tolist()
@@ -493,10 +493,6 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
         verdict = result.pairwise and result.pairwise.verdict
         steps.record(status=result.status, verdict=verdict)
         return {"probe": result.model_dump(mode="json")}
-
-
-def _depth(context: ProbeContext) -> int:
-    return min(context.probe.depth or context.k, context.k)
 
 
 def _pairwise(

@@ -15,7 +15,7 @@ from fairqr.graph.search import result as results
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.rankers import ModelRanking, reranked
 from fairqr.graph.search.result import FairList, Measured, Objective, SearchResult, Shares
-from fairqr.graph.search.rounds import Rounds, by_group, discounted_mean
+from fairqr.graph.search.rounds import Rounds, best_of, by_group, discounted_mean
 from fairqr.graph.steps import usage_report
 from fairqr.prompts.template import fence
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require, searched
@@ -80,7 +80,7 @@ async def best_final(rounds: Rounds, ranker: ItemRanker | None) -> Final:
     to the target, even the list of the original query. Then we use the best refined round that
     reaches it, because its list is based on more evidence. A model re-ranks one list only.
     """
-    context, fair, tried = rounds.context, rounds.best_fair, [rounds.best_round]
+    context, fair, tried = rounds.context, rounds.best_fair, [best_of(rounds.measured_rounds)]
     if ranker is None and fair:
         return Final(fair.iteration, Ranking(fair.ids, fair.scores), fair)
     if context.strategy.final_step == "exposure-aware":

@@ -86,11 +86,6 @@ class Rounds:
         """The rounds that were measured."""
         return [Round(**record) for record in self.state.get("iterations", ())]
 
-    @property
-    def best_round(self) -> Round:
-        """The best of them; see :func:`best_of`."""
-        return best_of(self.measured_rounds)
-
     @cached_property
     def best_fair(self) -> results.FairList | None:
         """The best list of the fair step so far; None if the method has another final step."""
