@@ -195,14 +195,12 @@ async def _answered(
     ranks = chat.name if chat and asked.strategy.ranker in ASKED else ""
     async with settings.opened(asked) as engine:
         answering = asked.answer.model_copy(update={"stream": live})
-        asked = asked.model_copy(update={"answer": answering})
-        size = (await engine.info()).documents
-        if "k" not in asked.model_fields_set:
-            k = max(DEFAULT_POOL, answering.documents)
-            # A small corpus is the whole pool; the search itself reports an empty index.
-            asked = asked.model_copy(update={"k": k if size is None else min(k, max(size, 1))})
-        elif size is not None and asked.k > size:
-            raise InputError(f"'{engine.name}' has only {size} documents; lower --pool.")
+        pool = max(DEFAULT_POOL, answering.documents)  # or the whole of a small corpus
+        if "k" in asked.model_fields_set:
+            pool, size = asked.k, (await engine.info()).documents
+            if size is not None and pool > size:
+                raise InputError(f"'{engine.name}' has only {size} documents; lower --pool.")
+        asked = asked.model_copy(update={"answer": answering, "k": pool})
         fair = FairSearch(engine, chat, generator=generator, attributor=judge, **given)
         told: dict[str, Any] = {"model": ranks, "yes": settings.yes}
         result, written = await follow(fair, question, asked, quiet=not live, **told)
