@@ -451,7 +451,7 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
             "ids": [] if found.failed else [items[position].id for position in found.order],
             "asked": found.asked,
             "failures": dict(found.failures),
-            "repairs": {kind: times for kind, times in found.repairs.items() if times},
+            "repairs": dict(+Counter(found.repairs)),
         }
         return {
             "order": order,

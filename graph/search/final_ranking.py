@@ -298,12 +298,10 @@ def _groups_of(
     rounds: Rounds, attributes: Sequence[str], ids: Sequence[str]
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return, for each document and attribute, the groups in which it has a share above 0."""
-    found: dict[str, dict[str, dict[str, float]]] = {id_: {} for id_ in ids}
-    for dimension in (Dimension.named(rounds.engine.schema, name) for name in attributes):
-        for id_, row in zip(ids, rounds.table.memberships(dimension, ids).tolist(), strict=True):
-            shares = zip(dimension.groups, row, strict=True)
-            found[id_][dimension.name] = {group: share for group, share in shares if share > 0}
-    return found
+    table, schema = rounds.table, rounds.engine.schema
+    members = {name: table.memberships(Dimension.named(schema, name), ids) for name in attributes}
+    hits = Hits([*ids], [], members)
+    return {id_: hits.groups(row, schema) for row, id_ in enumerate(ids)}
 
 
 LEAST_GAP = 0.01

@@ -232,6 +232,7 @@ async def reranked(rounds: Rounds, ranker: rankers.ItemRanker, order: Ranking) -
         return ModelRanking(order, usage, Reranking(**report, lists=0, documents=0), [left])
     with span("fairqr.rank"):
         found = await ranker.rank(query, items, deadline=seconds_left(context))
+        # Rankers of others may count zeros, which + leaves out.
         report |= {"asked": found.asked, "failures": dict(+Counter(found.failures))}
         report["repairs"] = dict(+Counter(found.repairs))
         record(documents=len(items), **report)

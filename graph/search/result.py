@@ -461,9 +461,6 @@ def memberships_of(places: Sequence[RankedDocument], dimension: Dimension) -> Fl
     """Return the share of each group in the documents of a ranking, shape (len(places), G)."""
     factors = []
     for factor in dimension.factors:
-        rows = [
-            [place.groups[factor.name].get(group, 0.0) for group in factor.universe]
-            for place in places
-        ]
+        rows = [factor.ordered(place.groups[factor.name]) for place in places]
         factors.append(np.array(rows).reshape(len(places), len(factor.universe)))
     return intersection(factors)
