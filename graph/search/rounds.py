@@ -134,8 +134,7 @@ class Rounds:
 
     def said(self, what: Literal["rescored", "estimated"]) -> dict[str, float]:
         """Return what the original query says of documents that refined queries found."""
-        every = chain.from_iterable(record[what].items() for record in self.state["rankings"])
-        return dict(every)
+        return dict(chain.from_iterable(it[what].items() for it in self.state["rankings"]))
 
     @cached_property
     def own_ranking(self) -> Ranking:

@@ -100,7 +100,7 @@ def planned(
     key = hashlib.sha256(told.encode()).hexdigest()[:16]
     words = parameters.get("q", "") or " ".join(dict.fromkeys(words_in(asked.get("query"))))
     whole = {**asked, "from": 0, "size": max(index.window, start + size)}
-    fair = int(key, 16) / 2**64 < index.shown
+    fair = index.mode == "fair" and int(key, 16) / 2**64 < index.share
     return Search(name, place, whole, start, size, index.window, words, key, fair)
 
 
