@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessageChunk
 from langchain_core.runnables.config import var_child_runnable_config
@@ -126,7 +126,6 @@ def run_graph(
     journal: RunJournal | None = None,
     thread: str | None = None,
     resume: bool = False,
-    durability: Literal["sync", "async"] = "sync",
 ) -> AsyncGenerator[RunEvent, None]:
     """Run one of the three graphs; yields what happens.
 
@@ -141,7 +140,6 @@ def run_graph(
         thread: The name of the thread in which the checkpointer keeps the states.
         resume: Resume the run of the thread after an interrupt. A durable run then yields a last
             step ``result`` with the whole state, since its earlier steps are not yielded again.
-        durability: Whether steps wait until their checkpoint is written.
     """
     given = None if resume else {"query": query}
     modes = ["custom"]
@@ -159,7 +157,7 @@ def run_graph(
                 context=context,
                 stream_mode=modes,
                 subgraphs=True,
-                durability=durability if thread else None,
+                durability="async" if thread else None,  # the journal settles checkpoints
             )
             with asking_with(journal=journal):
                 async with aclosing(updates):
@@ -232,7 +230,7 @@ def _event(mode: str, update: Any) -> RunEvent | None:
 
 def _asked(context: Context) -> dict[str, Any]:
     """Return the attributes of the span of a run."""
-    asked = {
+    return {
         "gen_ai.operation.name": "invoke_workflow",
         "gen_ai.workflow.name": "fairqr",
         "fairqr.method": context.method,
@@ -240,7 +238,3 @@ def _asked(context: Context) -> dict[str, Any]:
         "fairqr.target": str(context.effective_target),
         "fairqr.k": context.k,
     }
-    if isinstance(context, AnswerContext):
-        own = context.answer.model_dump(include={"alpha", "samples", "documents"})
-        asked |= {f"fairqr.{name}": value for name, value in own.items()}
-    return asked

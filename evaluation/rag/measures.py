@@ -41,7 +41,7 @@ from fairqr.evaluation.rag.specification import Policy
 from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord, RagManifest
 from fairqr.evaluation.scores import Reason, Score
 from fairqr.retrieval.fairness.best_ranking import attainable
-from fairqr.retrieval.fairness.exposure import Discount, FloatArray, normalise
+from fairqr.retrieval.fairness.exposure import Discount, FloatArray, item_exposure, normalise
 from fairqr.retrieval.sources.schema import UNKNOWN, Attribute
 
 if TYPE_CHECKING:
@@ -123,25 +123,6 @@ CONVENTIONS = {
 """Disparity, relevance and utility, normalised by what can be reached, and as the paper does."""
 
 Greatest = Mapping[tuple[str, ...], float]
-
-
-def item_exposure(
-    rankings: ArrayLike, n: int, times: ArrayLike | None = None, gained: ArrayLike = 1.0
-) -> FloatArray:
-    """Return ε, the expected exposure of each document, shape (n,), each in [0, 1].
-
-    Args:
-        rankings: Shape (N, r): positions, each row cut at k.
-        n: How many documents the pool has.
-        times: Shape (N,): how often each row was drawn; by default once.
-        gained: What a place counts, such as whether its document was used, which gives ε^a; of a
-            shape that goes with (N, r).
-    """
-    ranked = np.asarray(rankings, dtype=np.intp)
-    weights = np.ones(len(ranked)) if times is None else np.asarray(times, dtype=np.float64)
-    values = np.broadcast_to(np.asarray(gained, dtype=np.float64), ranked.shape)
-    total = np.bincount(ranked.ravel(), (values * weights[:, None]).ravel(), n)
-    return np.asarray(total / weights.sum(), dtype=np.float64)
 
 
 def graded_target(gains: ArrayLike, k: int) -> FloatArray:

@@ -45,7 +45,7 @@ from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptReference, PromptTemplate
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.dimension import dimensions_of
-from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.exposure import FloatArray, item_exposure
 from fairqr.retrieval.sampling.plackett_luce import Form, sample_plackett_luce, stream_of
 
 
@@ -178,7 +178,6 @@ class AnswerResult(Frozen):
         generator: The generator that answered.
         prompt: The prompt of the generator.
         attributor: The attributor that judged; None without one.
-        hypothesis: The template that turns answers into hypotheses.
         alpha, form: How rankings were sampled.
         pool: How many documents were sampled from: the length of the final ranking.
         documents: How many documents of a ranking the generator read; at most ``pool``.
@@ -205,7 +204,6 @@ class AnswerResult(Frozen):
     generator: str
     prompt: PromptReference
     attributor: str | None
-    hypothesis: str
     alpha: float
     form: Form
     pool: int
@@ -370,7 +368,7 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
     async def attribute(self, state: RankingTask, context: AnswerContext) -> steps.Update:
         """Judge which documents of a ranking its answer used."""
         answer, attributor = state["ranking"], cast("judging.Attributor", self.attributor)
-        hypothesis = judging.hypothesis_of(answer["text"], context.answer.hypothesis)
+        hypothesis = " ".join(answer["text"].split())
         # The whole text, even if the generator read only its beginning. The title comes first,
         # because it is often the subject of the text.
         texts = {
@@ -462,7 +460,7 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
             generator=generator.name,
             prompt=self._prompt(context).reference,
             attributor=self.attributor.name if self.attributor else None,
-            **settings.model_dump(include={"hypothesis", "alpha", "form"}),
+            **settings.model_dump(include={"alpha", "form"}),
             pool=len(pool),
             documents=k,
             seed=state["seed"],
@@ -481,10 +479,6 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
             usage=steps.usage_report(spent),
             warnings=list(dict.fromkeys(filter(None, warnings))),
         )
-        figures = {"disparity", "attributed_disparity", "attribution_rate"}
-        steps.record(**result.model_dump(include=figures))
-        models = {"generator": result.generator, "attributor": result.attributor}
-        steps.record_outcome(result.usage, [result.prompt], **models)
         return {"answer": result.model_dump(mode="json")}
 
 
@@ -549,25 +543,17 @@ def mean_exposure(
 ) -> FloatArray:
     """Return the expected exposure of documents to a machine user, or the attributed exposure.
 
-    ε_i = (1/N) Σ_s MU(rank_s(i)), where MU is 1 for documents that the generator reads and 0 for
-    the others. For attributed exposure, a sample only counts if its answer used the document. (That
-    formula is reconstructed, since it was illegible in our copy of the paper.)
+    See :func:`fairqr.retrieval.fairness.exposure.item_exposure`.
 
     Args:
         answers: The documents read and used, with the number of samples; at least one answer.
         ids: The n documents of the pool, which include all that were read.
         used: Only count documents that were used; a missing verdict counts as not used.
-
-    Returns:
-        Shape (n,), each in [0, 1]. Exposure sums to the number of documents read.
     """
     place = {id_: position for position, id_ in enumerate(ids)}
-    total = np.zeros(len(ids))
-    for answer in answers:
-        counted = answer.used if used else [True] * len(answer.ids)
-        read = zip(answer.ids, counted, strict=True)
-        total[[place[id_] for id_, counts in read if counts]] += answer.samples
-    return total / sum(answer.samples for answer in answers)
+    read = [[place[id_] for id_ in answer.ids] for answer in answers]
+    gained = [[bool(verdict) for verdict in it.used] for it in answers] if used else 1.0
+    return item_exposure(read, len(ids), [it.samples for it in answers], gained)
 
 
 def attribution_rate(judged: Sequence[RankingAnswer]) -> float | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import NamedTuple
 
 import numpy as np
@@ -141,17 +142,9 @@ def fair_order(
     best = fair.positions.tolist()
 
     def shown(places: list[int]) -> Shown:
-        quality = objective.quality(places)
         members = zip(dimensions, candidates.memberships, strict=True)
-        return Shown(
-            relevance=quality.relevance,
-            fairness=quality.fairness,
-            value=quality.value,
-            weight=fair.weight,
-            exposure={
-                it.name: by_group(it, exposure(own[places], discount)) for it, own in members
-            },
-        )
+        given = {it.name: by_group(it, exposure(own[places], discount)) for it, own in members}
+        return Shown(**asdict(objective.quality(places)), weight=fair.weight, exposure=given)
 
     return FairOrder(
         positions=best + sorted({*range(len(hits))}.difference(best)),

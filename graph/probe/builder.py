@@ -297,7 +297,7 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
 
     def _documents(self, state: State, context: ProbeContext) -> list[ProbedDocument]:
         """Return the documents that take part, in the order of the result."""
-        places = state["result"]["ranking"][: _depth(context)]
+        places = state["result"]["ranking"][: context.probe.depth]
         pool = [RankedDocument.model_validate(place) for place in places]
         dimension = Dimension.named(self.engine.schema, context.probe.attribute)
         marks = self._sides(context.probe).sides_of(memberships_of(pool, dimension)).tolist()
@@ -420,23 +420,15 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
         pairs: list[ProbedPair] = []
         asked: list[Preference] = []
         for protected, unprotected in task["pairs"]:
-            first, second = GONE, GONE
-            log_odds: tuple[float | None, float | None] = (None, None)
+            told: dict[str, Any] = {"protected_first": GONE, "unprotected_first": GONE}
             if protected in items and unprotected in items:
                 pair = items[protected], items[unprotected]
                 found = await judge.compare(task["query"], pair, group, steps.seconds_left(context))
-                first, second = found.preferred("protected", "unprotected")
-                log_odds = found.one_first.log_odds, found.other_first.log_odds
+                preferred = found.preferred("protected", "unprotected")
+                told = dict(zip(told, preferred, strict=True))
+                told["log_odds"] = found.one_first.log_odds, found.other_first.log_odds
                 asked += [found.one_first, found.other_first]
-            pairs.append(
-                ProbedPair(
-                    protected=protected,
-                    unprotected=unprotected,
-                    protected_first=first,
-                    unprotected_first=second,
-                    log_odds=log_odds,
-                )
-            )
+            pairs.append(ProbedPair(protected=protected, unprotected=unprotected, **told))
         failures = Counter(it.status for it in asked if it.choice is None)
         steps.record(asked=len(asked), failures=dict(failures))
         return {
@@ -459,7 +451,7 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
             "ids": [] if found.failed else [items[position].id for position in found.order],
             "asked": found.asked,
             "failures": dict(found.failures),
-            "repairs": {kind: times for kind, times in found.repairs.items() if times},
+            "repairs": dict(+Counter(found.repairs)),
         }
         return {
             "order": order,
@@ -500,13 +492,7 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
         )
         verdict = result.pairwise and result.pairwise.verdict
         steps.record(status=result.status, verdict=verdict)
-        cost = steps.usage_report(spent + steps.usage_of(state["result"]))
-        steps.record_outcome(cost, result.prompts, probed=result.model)
         return {"probe": result.model_dump(mode="json")}
-
-
-def _depth(context: ProbeContext) -> int:
-    return min(context.probe.depth or context.k, context.k)
 
 
 def _pairwise(

@@ -122,11 +122,9 @@ class SearchNodes(steps.Nodes[Context]):
         cost = await ranking.expected_cost(rounds, ranker) if ranker and found.ids else None
         steps.record(target=target)
         return {
-            "rankings": records,
+            **fresh,
             "warnings": warnings,
             "iterations": [],
-            "query": query,
-            "iteration": 0,
             "first_fair": None,
             "best_fair": None,
             "corpus_shares": {name: shared.tolist() for name, shared in shares.items()},
@@ -282,7 +280,8 @@ class SearchNodes(steps.Nodes[Context]):
     async def choose_group(self, state: State, context: Context) -> steps.Update:
         """Choose the groups to ask about, and those of them that lack exposure."""
         rounds, target = Rounds(self.engine, context, state), state["target"]
-        exposure, limit = (rounds.best_fair or rounds.best_round).exposure, context.max_groups
+        best = rounds.best_fair or deciding.best_of(rounds.measured_rounds)
+        exposure, limit = best.exposure, context.max_groups
         if (left := rounds.calls_left) is not None:
             limit = min(limit, left)
         chosen = groups_to_ask_about(target, exposure, context.strategy.groups, limit)
@@ -348,10 +347,7 @@ class SearchNodes(steps.Nodes[Context]):
         rounds, ranker = Rounds(self.engine, context, state), self.rankers.ranker_for(context)
         refiner = self._refiner(context) if context.rounds else None
         result = await assemble(rounds, refiner, ranker)
-        models = {"refiner": result.model, "ranker": result.ranker}
-        steps.record_outcome(result.usage, [result.prompt], **models)
-        steps.record(corpus=result.corpus, best_iteration=result.best_iteration)
-        steps.record(baseline_divergence=result.baseline.divergence)
+        steps.record(best_iteration=result.best_iteration)
         current_span().evaluation("divergence", result.divergence)
         update: steps.Update = {"result": result.model_dump(mode="json")}
         return update | {"usage": asdict(steps.usage_of(update["result"]))}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from fairqr.graph.search import result as results
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.rankers import ModelRanking, reranked
 from fairqr.graph.search.result import FairList, Measured, Objective, SearchResult, Shares
-from fairqr.graph.search.rounds import Rounds, by_group, discounted_mean
+from fairqr.graph.search.rounds import Rounds, best_of, by_group, discounted_mean
 from fairqr.graph.steps import usage_report
 from fairqr.prompts.template import fence
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require, searched
@@ -80,7 +80,7 @@ async def best_final(rounds: Rounds, ranker: ItemRanker | None) -> Final:
     to the target, even the list of the original query. Then we use the best refined round that
     reaches it, because its list is based on more evidence. A model re-ranks one list only.
     """
-    context, fair, tried = rounds.context, rounds.best_fair, [rounds.best_round]
+    context, fair, tried = rounds.context, rounds.best_fair, [best_of(rounds.measured_rounds)]
     if ranker is None and fair:
         return Final(fair.iteration, Ranking(fair.ids, fair.scores), fair)
     if context.strategy.final_step == "exposure-aware":
@@ -148,11 +148,8 @@ def judged(
     candidates = rounds.candidates(Ranking(every, [0.0] * len(every)))
     place = {id_: number for number, id_ in enumerate(every)}
     objective = objective_of(candidates, context.pursued, weight, context.k)
-    qualities = (objective.quality([place[id_] for id_ in ids]) for ids in (final, plain))
-    objectives = [
-        Objective(relevance=it.relevance, fairness=it.fairness, value=it.value, weight=weight)
-        for it in qualities
-    ]
+    lists = ([place[id_] for id_ in ids] for ids in (final, plain))
+    objectives = [Objective(**asdict(objective.quality(it)), weight=weight) for it in lists]
     if rounds.chances is None:
         return objectives, None  # any document found would count as relevant
     likely = np.flatnonzero(chances_of(candidates) >= LIKELY)
@@ -301,12 +298,10 @@ def _groups_of(
     rounds: Rounds, attributes: Sequence[str], ids: Sequence[str]
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return, for each document and attribute, the groups in which it has a share above 0."""
-    found: dict[str, dict[str, dict[str, float]]] = {id_: {} for id_ in ids}
-    for dimension in (Dimension.named(rounds.engine.schema, name) for name in attributes):
-        for id_, row in zip(ids, rounds.table.memberships(dimension, ids).tolist(), strict=True):
-            shares = zip(dimension.groups, row, strict=True)
-            found[id_][dimension.name] = {group: share for group, share in shares if share > 0}
-    return found
+    table, schema = rounds.table, rounds.engine.schema
+    members = {name: table.memberships(Dimension.named(schema, name), ids) for name in attributes}
+    hits = Hits([*ids], [], members)
+    return {id_: hits.groups(row, schema) for row, id_ in enumerate(ids)}
 
 
 LEAST_GAP = 0.01

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
@@ -231,18 +232,15 @@ async def reranked(rounds: Rounds, ranker: rankers.ItemRanker, order: Ranking) -
         return ModelRanking(order, usage, Reranking(**report, lists=0, documents=0), [left])
     with span("fairqr.rank"):
         found = await ranker.rank(query, items, deadline=seconds_left(context))
-        report |= {"asked": found.asked, "failures": _some(found.failures)}
-        report["repairs"] = _some(found.repairs)
+        # Rankers of others may count zeros, which + leaves out.
+        report |= {"asked": found.asked, "failures": dict(+Counter(found.failures))}
+        report["repairs"] = dict(+Counter(found.repairs))
         record(documents=len(items), **report)
     if not found.failed:
         best = [items[position].id for position in found.order]
         order = by_rank(list(dict.fromkeys([*best, *order.ids])))
     done = Reranking(**report, lists=1, documents=len(items))
     return ModelRanking(order, usage + found.usage, done, _sentences(done, found))
-
-
-def _some(counts: Mapping[str, int]) -> dict[str, int]:
-    return {kind: number for kind, number in counts.items() if number > 0}
 
 
 def _sentences(report: Reranking, found: rankers.ItemRanking) -> list[str]:

@@ -141,7 +141,7 @@ Shares = dict[str, dict[str, float]]
 """A share for each group, by attribute and then by group."""
 
 
-class Objective(Frozen):
+class Objective(Frozen, extra="ignore"):
     """How good a list is; see :mod:`fairqr.retrieval.fairness.objective`.
 
     Attributes:
@@ -237,19 +237,27 @@ class RefinedGroup(Frozen):
     status: str = "ok"
 
 
-class Measured(Frozen):
+class Exposed(Frozen):
     """Exposure in the first k documents of a list, by attribute and group.
 
     Attributes:
         exposure: Zeros for an attribute if no document has a label.
         divergence: KL(ε*‖ε) in nats, the mean over the attributes that have one; None if none has.
         divergences: The divergence of each attribute; None if no document has a label.
-        unknown: For each attribute, the share of exposure that went to documents without a label.
     """
 
     exposure: Shares
     divergence: float | None
     divergences: dict[str, float | None]
+
+
+class Measured(Exposed):
+    """Exposure, and how much of it went to nobody.
+
+    Attributes:
+        unknown: For each attribute, the share of exposure that went to documents without a label.
+    """
+
     unknown: dict[str, float]
 
     @property
@@ -274,7 +282,7 @@ class FairList(Measured):
     objective: Reached
 
 
-class Iteration(Frozen):
+class Iteration(Exposed):
     """A round: 0 is the original query, and each later round a refinement.
 
     ``ids`` are the first k documents that the round retrieved, before any re-ranking; exposure and
@@ -287,9 +295,6 @@ class Iteration(Frozen):
     queries: list[str]
     refinements: list[RefinedGroup]
     ids: list[str] = Field([])
-    exposure: Shares
-    divergence: float | None
-    divergences: dict[str, float | None]
     objective: Objective | None = None
 
 
@@ -331,13 +336,10 @@ class Gaps(Frozen):
     ranking: Shares
 
 
-class Baseline(Frozen):
+class Baseline(Exposed):
     """The plain retrieval of the original query; see :class:`SearchResult` for the fields."""
 
     ranking: list[RankedDocument]
-    exposure: Shares
-    divergence: float | None
-    divergences: dict[str, float | None]
     relevance: float | None = None
     objective: Objective | None = None
     gaps: Gaps | None = None
@@ -459,9 +461,6 @@ def memberships_of(places: Sequence[RankedDocument], dimension: Dimension) -> Fl
     """Return the share of each group in the documents of a ranking, shape (len(places), G)."""
     factors = []
     for factor in dimension.factors:
-        rows = [
-            [place.groups[factor.name].get(group, 0.0) for group in factor.universe]
-            for place in places
-        ]
+        rows = [factor.ordered(place.groups[factor.name]) for place in places]
         factors.append(np.array(rows).reshape(len(places), len(factor.universe)))
     return intersection(factors)

@@ -86,11 +86,6 @@ class Rounds:
         """The rounds that were measured."""
         return [Round(**record) for record in self.state.get("iterations", ())]
 
-    @property
-    def best_round(self) -> Round:
-        """The best of them; see :func:`best_of`."""
-        return best_of(self.measured_rounds)
-
     @cached_property
     def best_fair(self) -> results.FairList | None:
         """The best list of the fair step so far; None if the method has another final step."""
@@ -139,8 +134,7 @@ class Rounds:
 
     def said(self, what: Literal["rescored", "estimated"]) -> dict[str, float]:
         """Return what the original query says of documents that refined queries found."""
-        every = chain.from_iterable(record[what].items() for record in self.state["rankings"])
-        return dict(every)
+        return dict(chain.from_iterable(it[what].items() for it in self.state["rankings"]))
 
     @cached_property
     def own_ranking(self) -> Ranking:

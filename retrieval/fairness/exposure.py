@@ -175,6 +175,30 @@ def exposure_ratio(protected: ArrayLike, discount: Discount = INVERSE_LOG) -> fl
     return float(exposed[mask].mean()) / others if others > 0 else None
 
 
+def item_exposure(
+    rankings: ArrayLike, n: int, times: ArrayLike | None = None, gained: ArrayLike = 1.0
+) -> FloatArray:
+    """Return ε, the expected exposure of each document to a machine user, shape (n,).
+
+    ε_i = (1/N) Σ_s MU(rank_s(i)), where MU is 1 for documents that are read and 0 for the others.
+    Each is in [0, 1], and all of them sum to the number of documents read. For attributed exposure,
+    a sample only counts if its answer used the document. (That formula is reconstructed, since it
+    was illegible in our copy of the paper.)
+
+    Args:
+        rankings: Shape (N, r): positions, each row cut at k.
+        n: How many documents the pool has.
+        times: Shape (N,): how often each row was drawn; by default once.
+        gained: What a place counts, such as whether its document was used, which gives ε^a; of a
+            shape that goes with (N, r).
+    """
+    ranked = np.asarray(rankings, dtype=np.intp)
+    weights = np.ones(len(ranked)) if times is None else np.asarray(times, dtype=np.float64)
+    values = np.broadcast_to(np.asarray(gained, dtype=np.float64), ranked.shape)
+    total = np.bincount(ranked.ravel(), (values * weights[:, None]).ravel(), n)
+    return np.asarray(total / weights.sum(), dtype=np.float64)
+
+
 def intersection(memberships: Sequence[ArrayLike]) -> FloatArray:
     """Return the memberships in the product of several attributes.
 

@@ -31,8 +31,6 @@ from fairqr.retrieval.engines.langchain import LangChainEngine
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import Schema, load_schema
 
-_OF_SEARCH = frozenset(Context.model_fields)
-
 
 def _listed(value: object) -> object:
     """Wrap a single name in a list; models sometimes send one name instead of a list."""
@@ -91,7 +89,8 @@ def search_tool(
         search = FairSearch(source, model)
     usual = Context(k=10) if context is None else context
     require_context(Context, usual)
-    given = {field: getattr(usual, field) for field in usual.model_fields_set & _OF_SEARCH}
+    fields = usual.model_fields_set & Context.model_fields.keys()
+    given = {field: getattr(usual, field) for field in fields}
 
     async def afair_search(
         query: str, attributes: list[str] | None = None, k: int | None = None
@@ -149,17 +148,14 @@ class FairRetriever(BaseRetriever):
     search: FairSearch
     context: Context = Context()
 
-    async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
-    ) -> list[Passage]:
-        return await self._passages(query)
-
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun
     ) -> list[Passage]:
-        return self.search._run(self._passages(query))
+        return self.search._run(self._aget_relevant_documents(query))
 
-    async def _passages(self, query: str) -> list[Passage]:
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun | None = None
+    ) -> list[Passage]:
         result = await self.search.search(query, self.context)
         for warning in result.warnings:
             warnings.warn(warning, stacklevel=2)

@@ -84,19 +84,12 @@ class FairRerank(pt.Transformer):
     def _reranked(self, ids: Sequence[str], groups: Groups) -> list[str]:
         context = self._context or Context(k=len(ids))
         attributes = groups.schema.attributes
-        shares = {name: groups.memberships(name, ids, "exclude") for name in attributes}
-        passages = [
-            Passage(
-                id_,
-                metadata={
-                    attribute.field or name: dict(
-                        zip(attribute.groups, shares[name][place].tolist(), strict=True)
-                    )
-                    for name, attribute in attributes.items()
-                },
-            )
-            for place, id_ in enumerate(ids)
-        ]
+        passages = [Passage(id_) for id_ in ids]
+        for name, attribute in attributes.items():
+            rows = groups.memberships(name, ids, "exclude").tolist()
+            for passage, row in zip(passages, rows, strict=True):
+                label = dict(zip(attribute.groups, row, strict=True))
+                passage.metadata[attribute.field or name] = label
         reranker = FairReranker(labels=groups.schema, context=context)
         return [passage.page_content for passage in reranker.compress_documents(passages, "")]
 

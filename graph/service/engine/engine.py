@@ -271,7 +271,7 @@ class Engine:
             return (run_graph if steps else _ended)(graph, request.query, context)
         await durable.begin_over((await engine.info()).fingerprint if engine.in_process else "")
         graph = graph.copy({"checkpointer": durable.saver})
-        how: dict[str, Any] = {"thread": id_, "resume": durable.resumed, "durability": "async"}
+        how: dict[str, Any] = {"thread": id_, "resume": durable.resumed}
         return run_graph(graph, request.query, context, journal=durable, **how)
 
     @asynccontextmanager

@@ -54,8 +54,7 @@ def as_run(folders: Iterable[Path], place: Path, index: str | None = None) -> Lo
         for line in path.read_bytes().split(b"\n") if path.is_file() else ():
             try:
                 record = json.loads(line)
-                names = ("index", "query", "arm", "size")
-                named, key, arm, size = (record[it] for it in names)
+                named, key, arm, size = (record[it] for it in ("index", "query", "arm", "size"))
             except (ValueError, LookupError, TypeError):
                 damaged += bool(line)  # of a proxy that was killed, or had no room
                 continue

@@ -14,13 +14,7 @@ from fairqr.graph.doors.evidence import ListEvidence
 from fairqr.graph.doors.memory import Ledger
 from fairqr.graph.doors.order import Given, fair_list
 from fairqr.graph.search.context import Context
-from fairqr.graph.service.proxy.requests import (
-    Search,
-    UnavailableError,
-    hits_in,
-    replies_in,
-    with_page,
-)
+from fairqr.graph.service.proxy.requests import Search, UnavailableError, hits_in, with_page
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -152,9 +146,9 @@ async def reranked(
         UnavailableError: The reply cannot be cut.
     """
     text, outcomes = reply.decode(), list[Told | str]()
-    begins = replies_in(text)
-    for search in reversed(searches):  # so that what comes before stays in its place
-        hits, order = hits_in(text, begins[search.place // 2]), list[int]()
+    pairs = [*zip(searches, hits_in(text, searches), strict=True)]
+    for search, hits in reversed(pairs):  # so that what comes before stays in its place
+        order = list[int]()
         try:
             told = await orders[search.index]([hit for *_, hit in hits], search, until)
             outcomes.insert(0, told)

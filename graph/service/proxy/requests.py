@@ -100,7 +100,7 @@ def planned(
     key = hashlib.sha256(told.encode()).hexdigest()[:16]
     words = parameters.get("q", "") or " ".join(dict.fromkeys(words_in(asked.get("query"))))
     whole = {**asked, "from": 0, "size": max(index.window, start + size)}
-    fair = int(key, 16) / 2**64 < index.shown
+    fair = index.mode == "fair" and int(key, 16) / 2**64 < index.share
     return Search(name, place, whole, start, size, index.window, words, key, fair)
 
 
@@ -139,35 +139,26 @@ _value = json.JSONDecoder().raw_decode
 _between: Any = re.compile(r"[\s,:]*").match
 
 
-def replies_in(text: str) -> list[int]:
-    """Return where the reply to each search begins.
+def hits_in(text: str, searches: Sequence[Search]) -> list[list[Part]]:
+    """Return the hits that a reply has for each of these searches.
 
     Raises:
-        UnavailableError: This is no reply.
+        UnavailableError: This is no reply, or a search failed; or only a part of the shards
+            answered in time, perhaps because we asked for more than the client.
     """
+    begins, found = [0], list[list[Part]]()
     try:
         whole = _parts(text, 0)
-        if "responses" not in whole:
-            return [0]
-        return [begin for begin, *_ in _parts(text, whole["responses"][0]).values()]
-    except (ValueError, IndexError):
+        if "responses" in whole:
+            begins = [begin for begin, *_ in _parts(text, whole["responses"][0]).values()]
+        for search in searches:
+            reply = _parts(text, begins[search.place // 2])
+            if reply["timed_out"][2] or reply["_shards"][2].get("failed"):
+                raise UnavailableError("partial")
+            found.append([*_parts(text, _parts(text, reply["hits"][0])["hits"][0]).values()])
+    except (ValueError, LookupError):
         raise UnavailableError("reply") from None
-
-
-def hits_in(text: str, at: int) -> list[Part]:
-    """Return the hits of the reply that begins there.
-
-    Raises:
-        UnavailableError: The search failed, or only a part of the shards answered in time: perhaps
-            because we asked for more than the client.
-    """
-    try:
-        whole = _parts(text, at)
-        if whole["timed_out"][2] or whole["_shards"][2].get("failed"):
-            raise UnavailableError("partial")
-        return [*_parts(text, _parts(text, whole["hits"][0])["hits"][0]).values()]
-    except (ValueError, KeyError, IndexError):
-        raise UnavailableError("reply") from None
+    return found
 
 
 def with_page(text: str, search: Search, hits: Sequence[Part], order: Sequence[int]) -> str:

@@ -57,18 +57,14 @@ class Seen:
             except OSError as error:
                 raise ConfigError(f"metrics_port: {error.strerror}; choose another.") from None
 
-    def count(self, index: str, outcome: str) -> None:
-        """Count a search."""
-        self._searches.labels(index, outcome).inc()
-
     def passed(self, index: str, why: str) -> None:
         """Count a search that is none to re-rank."""
-        self.count(index, why if why in COUNTED else "other")
+        self._searches.labels(index, why if why in COUNTED else "other").inc()
 
     def failed(self, searches: Iterable[Search], why: str) -> None:
         """Count searches that should have been looked at."""
         for it in searches:
-            self.count(it.index, why if it.fair else f"shadow: {why}")
+            self._searches.labels(it.index, why if it.fair else f"shadow: {why}").inc()
 
     def shown(self, search: Search, told: Told, seconds: float) -> None:
         """Record a search that was looked at; further pages are of the same list.
@@ -78,7 +74,7 @@ class Seen:
             told: What became of it.
             seconds: What looking at it took.
         """
-        self.count(search.index, "re-ranked" if search.fair else "shadow")
+        self._searches.labels(search.index, "re-ranked" if search.fair else "shadow").inc()
         if search.fair:
             self._seconds.labels(search.index).observe(seconds)
         if search.start:

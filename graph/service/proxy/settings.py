@@ -28,11 +28,6 @@ class ProxiedIndex(BaseModel, frozen=True, extra="forbid"):
     memory: Path | None = Field(None, description="The file of what groups are owed; off if none.")
     parameters: dict[str, Any] = Field({}, description="Those of a search, such as target and k.")
 
-    @property
-    def shown(self) -> float:
-        """The share of queries whose fair lists are shown."""
-        return self.share if self.mode == "fair" else 0.0
-
     def opened(self, folder: Path) -> tuple[Source, Context]:
         """Return the source and what to aim at.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -127,7 +127,8 @@ def pairwise(
     """
     usual = {"kind": specs.PAIRWISE_KIND, "queries": 20, "pairs": 10}
     models = model or [default_model()]
-    return _probe(specs.PairwiseExperiment, {**usual, "models": models, **changes}, running)
+    values = {**usual, "models": models, **changes}
+    return _probe(specs.PairwiseExperiment, values, running, _pairwise)
 
 
 @command(app)
@@ -146,23 +147,23 @@ def listwise(
         running: How it runs.
     """
     usual = {"kind": specs.LISTWISE_KIND, "queries": 10, "rankers": model or [default_model()]}
-    return _probe(specs.ListwiseExperiment, {**usual, **changes}, running)
+    return _probe(specs.ListwiseExperiment, {**usual, **changes}, running, _listwise)
 
 
 def _probe(
     spec: type[specs.PairwiseExperiment | specs.ListwiseExperiment],
     values: Mapping[str, Any],
     running: ProbeRun,
+    shown: Callable[[Any], Iterator[RenderableType]],
 ) -> Printed:
-    """Run a probe of either kind, and measure it."""
+    """Run a probe of either kind, measure it, and show what was measured."""
     from fairqr.evaluation.experiments.workers import RunOptions
     from fairqr.evaluation.probes import running as probes
     from fairqr.evaluation.reports.text import records_of
     from fairqr.prompts.library import PromptLibrary
 
     library("pandas", "A probe")
-    usual = {"title": "A probe"}
-    experiment = checked(spec, {**usual, **values})
+    experiment = checked(spec, {"title": "A probe", **values})
     output = running.output
     with Progress() as watcher:
         options = RunOptions(
@@ -179,19 +180,10 @@ def _probe(
         mode="json", include={"experiment", "collections", "prompts"}
     )
     data |= {name: records_of(frame) for name, frame in measured.frames.items()}
-    lines = [*measured_lines(measured)]
+    lines = [*shown(measured)]
     if output:
         lines.append(f"kept: {output}; 'fairqr experiment report {output}' writes the report")
     return Printed({**data, "missing": measured.missing}, lines)
-
-
-def measured_lines(measured: Any) -> Iterator[RenderableType]:
-    """Yield what a probe measured, and how much is missing."""
-    is_pairwise = isinstance(measured.manifest.experiment, specs.PairwiseExperiment)
-    yield from (_pairwise if is_pairwise else _listwise)(measured)
-    what = "pair" if is_pairwise else "list"
-    if measured.missing:
-        yield f"{out.counted(measured.missing, what)} not asked about yet"
 
 
 def _pairwise(measured: Any) -> Iterator[RenderableType]:

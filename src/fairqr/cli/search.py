@@ -15,11 +15,8 @@ from fairqr.cli.options import Fields
 from fairqr.cli.output import Printed
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.search.context import Context
-from fairqr.retrieval.rerankers.protection import PROTECTING
 
 if TYPE_CHECKING:
-    from fairqr.agents.generators import Generator
-    from fairqr.agents.models.chat import ChatModel
     from fairqr.graph.answer.builder import AnswerResult
     from fairqr.graph.search.result import SearchResult
 
@@ -30,13 +27,10 @@ class SearchRunSettings(RunSettings):
     Attributes:
         strict: Exit with code 2 if the model failed.
         verbose: Also show how the texts begin, every round, the divergence and the tokens.
-        protected: The groups that fa-ir and deltr protect, such as female, 'not Europe' or
-            continent=Africa,Asia; all for every group that lacks exposure.
     """
 
     strict: bool = False
     verbose: bool = False
-    protected: str | None = None
 
 
 def search(
@@ -45,7 +39,7 @@ def search(
     asked: Annotated[
         Context, Fields("target", "k", "method", "max_iterations", "seed", attribute="attributes")
     ],
-    settings: Annotated[SearchRunSettings, Fields(*RUN, "verbose", "protected")],
+    settings: Annotated[SearchRunSettings, Fields(*RUN, "verbose")],
     as_json: bool = False,
 ) -> Printed:
     """Search so that every group gets its share of exposure, through relevant documents.
@@ -58,14 +52,6 @@ def search(
     """
     from fairqr.cli.render import result_lines
 
-    if settings.protected is not None:
-        if asked.method not in PROTECTING:
-            raise InputError(
-                f"The method '{asked.method}' protects no group; leave out --protected, or choose "
-                f"{' or '.join(PROTECTING)}."
-            )
-        told = {"options": {**asked.options, "protected": settings.protected}}
-        asked = Context.model_validate(asked.model_dump() | told)
     work = searched(query, asked, settings, silent=as_json)
     result, passages = settings.run(work, "search")
     ranked = result.reranking
@@ -138,27 +124,6 @@ class AnswerRunSettings(RunSettings):
     input_tokens: int | None = Field(None, ge=64)
     concurrency: int = Field(8, ge=1)
 
-    def generator_for(self, asked: AnswerContext) -> tuple[Generator, ChatModel | None]:
-        """Return what writes the answers, and the chat model if it is one.
-
-        Raises:
-            InputError: The model writes no answers, or the method refines and the model cannot.
-        """
-        from fairqr.agents.models.chat import ChatModel
-        from fairqr.agents.models.opening import open_generator
-
-        name = self.model or default_model()
-        opened = open_generator(name, input_tokens=self.input_tokens, **self.model_options)
-        chat = getattr(opened, "model", None)
-        if isinstance(chat, ChatModel):
-            return opened, chat
-        if asked.rounds:
-            raise InputError(
-                f"The method '{asked.method}' refines with a chat model, which {name} is not; "
-                "choose a method that does not refine, or a chat model."
-            )
-        return opened, None
-
 
 def answer(
     question: str,
@@ -202,12 +167,23 @@ async def _answered(
 ) -> tuple[AnswerResult, Mapping[str, str], bool]:
     """Return the answer, how the documents' texts begin, and whether the answer is written."""
     from fairqr.agents.attribution.opening import open_attributor
+    from fairqr.agents.models.chat import ChatModel
+    from fairqr.agents.models.opening import open_generator
     from fairqr.api import FairSearch
     from fairqr.cli.render import follow
     from fairqr.graph.search.rankers import ASKED
 
     prompts = settings.prompts_for(asked)
-    generator, chat = settings.generator_for(asked)
+    name = settings.model or default_model()
+    how: dict[str, Any] = {"input_tokens": settings.input_tokens, **settings.model_options}
+    generator = open_generator(name, **how)
+    own = getattr(generator, "model", None)
+    chat = own if isinstance(own, ChatModel) else None
+    if chat is None and asked.rounds:
+        raise InputError(
+            f"The method '{asked.method}' refines with a chat model, which {name} is not; choose "
+            "a method that does not refine, or a chat model."
+        )
     given: dict[str, Any] = {"prompts": prompts, "concurrency": settings.concurrency}
     judge = None
     if settings.attributor != "none":
@@ -219,14 +195,12 @@ async def _answered(
     ranks = chat.name if chat and asked.strategy.ranker in ASKED else ""
     async with settings.opened(asked) as engine:
         answering = asked.answer.model_copy(update={"stream": live})
-        asked = asked.model_copy(update={"answer": answering})
-        size = (await engine.info()).documents
-        if "k" not in asked.model_fields_set:
-            k = max(DEFAULT_POOL, answering.documents)
-            # A small corpus is the whole pool; the search itself reports an empty index.
-            asked = asked.model_copy(update={"k": k if size is None else min(k, max(size, 1))})
-        elif size is not None and asked.k > size:
-            raise InputError(f"'{engine.name}' has only {size} documents; lower --pool.")
+        pool = max(DEFAULT_POOL, answering.documents)  # or the whole of a small corpus
+        if "k" in asked.model_fields_set:
+            pool, size = asked.k, (await engine.info()).documents
+            if size is not None and pool > size:
+                raise InputError(f"'{engine.name}' has only {size} documents; lower --pool.")
+        asked = asked.model_copy(update={"answer": answering, "k": pool})
         fair = FairSearch(engine, chat, generator=generator, attributor=judge, **given)
         told: dict[str, Any] = {"model": ranks, "yes": settings.yes}
         result, written = await follow(fair, question, asked, quiet=not live, **told)

@@ -40,7 +40,7 @@ class Graph:
         await durable.begin_over(str(run.attempts) if self.rebuilt else "first")
         graph = self.graph.copy({"checkpointer": durable.saver})
         options: dict[str, Any] = {"thread": run.id, "resume": durable.resumed}
-        events = run_graph(graph, "science", SEARCH, journal=durable, durability="async", **options)
+        events = run_graph(graph, "science", SEARCH, journal=durable, **options)
         number = 0
         async with aclosing(events):
             async for event in events:
