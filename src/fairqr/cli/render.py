@@ -29,6 +29,23 @@ if TYPE_CHECKING:
 BAR = 20
 NAME = 24
 TITLE = 30
+_STOPPED = {
+    "converged": "the divergence is at or below the threshold",
+    "little_to_gain": "another round was expected to gain too little",
+    "no_hits": "no document matches the query",
+    "no_improvement": "nothing more was gained",
+    "max_iterations": "the rounds were used up",
+    "not_refining": "the method does not refine",
+    "budget": "the budget was used up",
+    "model_failed": "the model failed",
+}
+_NO_WORDS = {
+    "repeated": "no new words",
+    "unknown_terms": "no words that any document has",
+    "unsupported": "no words of the topic or the group",
+}
+"""What a refinement's status means for people, where there are no keywords; others are failures."""
+
 _USED = {True: Text("✓", style="green"), False: Text(), None: Text("?", style="yellow")}
 
 
@@ -127,8 +144,7 @@ def result_lines(
         yield ""
         heads = ("round", "group", "KL", "attention", "query")
         yield out.table(heads, _rounds(result, verbose), digits=4)
-        ended = result.stop_reason.replace("_", " ")
-        yield out.literal(f"Ended: {ended}{tried and f' ({tried})'}.")
+        yield out.literal(f"Ended: {_STOPPED[result.stop_reason]}{tried and f' ({tried})'}.")
     yield ""
     rows = enumerate(zip_longest(befores, afters, fillvalue=("", "", "")), start=1)
     cells = ((rank, *before[:2], *after) for rank, (before, after) in rows)
@@ -205,7 +221,8 @@ def _rounds(result: SearchResult, verbose: bool) -> Iterator[Sequence[Any]]:
 
 def _no_words(refinement: RefinedGroup) -> str:
     """Return for which group there are no words, and why."""
-    return f"{refinement.group}: no words ({refinement.status.replace('_', ' ')})"
+    failed = f"no words ({refinement.status.replace('_', ' ')})"
+    return f"{refinement.group}: {_NO_WORDS.get(refinement.status, failed)}"
 
 
 def origin(how: str, usage: UsageReport) -> Text:
