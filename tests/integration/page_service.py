@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 
+from tests.integration.forked import ForkedCommand
 from tests.integration.model_server import Command, ModelServer, environment
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
@@ -110,7 +111,7 @@ class Process:
         said: All that it has printed.
     """
 
-    child: subprocess.Popen[bytes]
+    child: ForkedCommand
     address: str
     client: ServiceClient
     said: bytearray
@@ -135,13 +136,8 @@ class Process:
 @contextlib.contextmanager
 def running(variables: dict[str, str], *arguments: str | Path) -> Iterator[Process]:
     """Run ``fairqr serve`` on a free port; kill it at the end, unless it has ended."""
-    child = subprocess.Popen(
-        [Command.executable, "serve", "--port", "0", *map(str, arguments)],
-        env=environment(variables),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    told = ["serve", "--port", "0", *map(str, arguments)]
+    child = ForkedCommand(told, environment(variables))
     said = bytearray()
     # What it says later must not fill the pipe.
     reader = threading.Thread(target=_read_on, args=(child, said), daemon=True)
@@ -168,10 +164,9 @@ def served(variables: dict[str, str], *arguments: str | Path) -> Iterator[str]:
         process.ends()
 
 
-def _read_on(child: subprocess.Popen[bytes], said: bytearray) -> None:
-    assert child.stdout is not None
+def _read_on(child: ForkedCommand, said: bytearray) -> None:
     with child.stdout as printed:
-        while piece := printed.read1(65536):  # type: ignore[attr-defined]
+        while piece := printed.read1(65536):
             said += piece
 
 
