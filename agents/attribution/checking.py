@@ -188,15 +188,6 @@ def remember(check: AttributorCheck) -> None:
     write_beside(path, check.model_dump_json(indent=2) + "\n")
 
 
-def known_checks() -> list[AttributorCheck]:
-    """Return the last check of every attributor, sorted by name.
-
-    A name occurs several times if its weights, its server or its prompts have changed.
-    """
-    found = [check for path in _folder().glob("*.json") if (check := _read(path))]
-    return sorted(found, key=lambda check: (check.attributor, check.identity))
-
-
 def unchecked_warning(attributor: Attributor) -> str | None:
     """Return a warning to show before this attributor's verdicts are used, or None.
 
@@ -204,8 +195,8 @@ def unchecked_warning(attributor: Attributor) -> str | None:
     checked attributor of the same name; of several checks, one that is not ``better`` counts.
     """
     name, identity = attributor.name, identity_of(attributor)
-    known = [it for it in known_checks() if it.attributor == name]
-    checks = [it for it in known if identity in (None, it.identity)]
+    known = map(_read, _folder().glob(f"{_hash(name)[:32]}-*.json"))
+    checks = [it for it in known if it and identity in (None, it.identity)]
     if not checks:
         return (
             f"The attributor '{name}' was never checked as it is now, so its verdicts may be worth "

@@ -14,7 +14,6 @@ from fairqr.agents.attribution.checking import (
     LabelledPair,
     check_attributor,
     identity_of,
-    known_checks,
     remember,
     unchecked_warning,
 )
@@ -96,18 +95,17 @@ async def test_what_a_check_finds(pairs: list[LabelledPair], finding: str, said:
 
 
 async def test_a_check_is_remembered_by_the_full_name(clean_environment: Path) -> None:
-    """The last one counts; another name is another attributor."""
-    first, second = await checked(*RIGHT * 40), await checked(*WRONG * 40)
-    remember(first)
-    remember(second)
-    assert known_checks() == [second]
-    remember(first.model_copy(update={"attributor": "a/b: ../c"}))
-    assert [check.attributor for check in known_checks()] == ["a/b: ../c", "saying"]
+    """Another name is another attributor, and a file of another version is no check."""
+    other = Saying()
+    other.name = "a/b: ../c"
+    remember(await checked(*RIGHT * 40))
+    assert "was never checked" in (unchecked_warning(other) or "")
+    remember(await check_attributor(other, RIGHT * 40, source="here"))
+    assert unchecked_warning(other) is unchecked_warning(Saying()) is None
     assert {path.name for path in clean_environment.iterdir()} == {"data"}
-    # A file of another version is no check.
     for path in (clean_environment / "data" / "attributors").iterdir():
         path.write_text('{"attributor": "saying"}')
-    assert known_checks() == []
+    assert "was never checked" in (unchecked_warning(other) or "")
 
 
 async def test_what_to_warn_of() -> None:
