@@ -18,6 +18,7 @@ from fairqr.agents.attribution.checking import (
     unchecked_warning,
 )
 from fairqr.agents.attribution.opening import open_attributor
+from fairqr.base.errors import ModelError
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -72,9 +73,8 @@ async def test_counts_are_over_what_was_judged() -> None:
     interval = 0.1466, 0.9473  # Clopper-Pearson
     assert (check.low, check.high) == pytest.approx(interval, abs=1e-4)
     assert check.finding == "unclear"
-    check = await checked(labelled("broken", True))
-    assert (check.judged, check.accuracy, check.low, check.finding) == (0, None, None, "unclear")
-    assert "saying judged none of 1 pairs (timeout), so nothing is known" in check.sentence
+    with pytest.raises(ModelError, match=r"saying judged none of 1 pairs \(timeout\), so nothing"):
+        await checked(labelled("broken", True))
 
 
 @pytest.mark.parametrize(
