@@ -16,10 +16,9 @@ from pydantic import BaseModel, StrictBool, ValidationError
 
 from fairqr.agents.attribution.attributor import Attributor, Pair
 from fairqr.agents.statistics import exact_ends, special
-from fairqr.base.errors import InputError, ModelError, first_problem
+from fairqr.base.errors import InputError, ModelError
 from fairqr.base.files import write_beside
 from fairqr.base.settings import data_dir
-from fairqr.retrieval.sources.documents import numbered_lines
 
 LEAST_PAIRS = 30
 """With fewer pairs, or pairs of only one class, we conclude nothing."""
@@ -91,28 +90,6 @@ class AttributorCheck(BaseModel, frozen=True, extra="forbid"):
         return f"{right}{conclusions[self.finding]}"
 
 
-def read_pairs(path: Path) -> list[LabelledPair]:
-    """Read JSON Lines of objects with ``premise``, ``hypothesis`` and ``entailed``.
-
-    Raises:
-        InputError: The file cannot be read or has no pairs, or a line is not a pair; the message
-            names the line.
-    """
-    found: list[LabelledPair] = []
-    for number, line in numbered_lines(path):
-        try:
-            found.append(LabelledPair.model_validate_json(line))
-        except ValidationError as error:
-            where, reason = first_problem(error)
-            raise InputError(
-                f"{path}, line {number}: {where + ': ' if where else ''}{reason}; each line is an "
-                'object such as {"premise": "…", "hypothesis": "…", "entailed": true}.'
-            ) from None
-    if not found:
-        raise InputError(f"The file {path} has no pairs; write one JSON object on each line.")
-    return found
-
-
 async def check_attributor(
     attributor: Attributor, pairs: Sequence[LabelledPair], *, source: str
 ) -> AttributorCheck:
@@ -120,13 +97,16 @@ async def check_attributor(
 
     Args:
         attributor: What to check.
-        pairs: At least one.
+        pairs: The pairs.
         source: Where they come from.
 
     Raises:
         ModelUnavailableError: The attributor cannot be started.
         ModelError: It judged no pair.
+        InputError: There is no pair.
     """
+    if not pairs:
+        raise InputError(f"{source} has no pairs; write one JSON object on each line.")
     special()  # rather than when all is judged
     await attributor.start()
     verdicts = await attributor.judge([Pair(it.premise, it.hypothesis) for it in pairs])
