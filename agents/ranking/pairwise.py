@@ -265,16 +265,15 @@ class PairwiseRanker:
     Args:
         judge: Compares two items.
         options: How many comparisons run at the same time.
+
+    Attributes:
+        name: The model and the way, e.g. ``pairwise(local:smollm2-135m, sorting)``.
     """
 
     def __init__(self, judge: PairwiseJudge, options: RankerOptions) -> None:
         self.judge = judge
         self._slots = RequestLimits(options.concurrency)
-
-    @property
-    def name(self) -> str:
-        """The model and the way, e.g. ``pairwise(local:smollm2-135m, sorting)``."""
-        return f"pairwise({self.judge.model.name}, sorting)"
+        self.name = f"pairwise({judge.model.name}, sorting)"
 
     async def start(self) -> None:
         """Start the model.
