@@ -160,8 +160,8 @@ def identity_of(attributor: Attributor) -> str | None:
 
 def remember(check: AttributorCheck) -> None:
     """Keep a check in the data folder, replacing the last one of the same attributor."""
-    path = _folder() / f"{_hash(check.attributor)[:32]}-{check.identity[:16]}.json"
-    write_beside(path, check.model_dump_json(indent=2) + "\n")
+    name = f"{_hash(check.attributor)[:32]}-{check.identity[:16]}.json"
+    write_beside(data_dir() / "attributors" / name, check.model_dump_json(indent=2) + "\n")
 
 
 def unchecked_warning(attributor: Attributor) -> str | None:
@@ -171,7 +171,7 @@ def unchecked_warning(attributor: Attributor) -> str | None:
     checked attributor of the same name; of several checks, one that is not ``better`` counts.
     """
     name, identity = attributor.name, identity_of(attributor)
-    known = map(_read, _folder().glob(f"{_hash(name)[:32]}-*.json"))
+    known = map(_read, data_dir().glob(f"attributors/{_hash(name)[:32]}-*.json"))
     checks = [it for it in known if it and identity in (None, it.identity)]
     if not checks:
         return (
@@ -186,10 +186,6 @@ def unchecked_warning(attributor: Attributor) -> str | None:
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _folder() -> Path:
-    return data_dir() / "attributors"
 
 
 def _read(path: Path) -> AttributorCheck | None:
