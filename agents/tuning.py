@@ -16,7 +16,6 @@ import hashlib
 import inspect
 import json
 import math
-import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -321,9 +320,8 @@ def write_adapter(tuned: Any, folder: Path, base: str, about: Mapping[str, Any])
         base: The name of the base model, as after ``causal:``.
         about: The contents of the file :data:`ABOUT`.
     """
-    for left in folder.parent.glob(f".{folder.name}.*"):
-        shutil.rmtree(left)  # left by a killed process
-    beside = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
+    beside = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(beside, ignore_errors=True)  # left by a killed process
     tuned.peft_config["default"].base_model_name_or_path = base
     # Otherwise peft asks the hub whether the base's vocabulary has changed.
     tuned.save_pretrained(str(beside), save_embedding_layers=False)

@@ -127,7 +127,7 @@ def test_the_adapter_says_what_it_was_made_from_and_loads_with_peft(tmp_path: Pa
         train(tuned, BATCHES[:2], OPTIONS, tmp_path / "checkpoints", lambda *step: None)
         with torch.inference_mode():
             expected = tuned(given).logits
-        (tmp_path / ".adapter.killed").mkdir()
+        (tmp_path / ".adapter.part").mkdir()
         write_adapter(tuned, tmp_path / "adapter", "some-model", {"prompt": "pairwise=v1"})
     assert not list(tmp_path.glob(".adapter*"))
     folder = tmp_path / "adapter"
