@@ -75,12 +75,6 @@ class PairComparison:
     other_first: Preference
 
     @property
-    def winner(self) -> str | None:
-        """``one`` or ``other`` if it is preferred both times, or else None."""
-        one, other = self.preferred("one", "other")
-        return one if one == other and self.one_first.choice else None
-
-    @property
     def flips(self) -> bool:
         """Whether the same position is preferred both times."""
         both = self.one_first.choice, self.other_first.choice
@@ -307,7 +301,7 @@ class PairwiseRanker:
                 pair, left = (items[earlier], items[later]), rankers.seconds_until(until)
                 compared = await self.judge.compare(query, pair, group, left)
             asked.append(compared)
-            return compared.winner == "other"
+            return compared.preferred("earlier", "later") == ("later", "later")
 
         order = await _merge_sorted(is_better, list(range(len(items))))
         failures = [it.failure for it in asked if it.failure]
