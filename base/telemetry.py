@@ -53,10 +53,10 @@ class Recorder:
         failure: Why the file is incomplete; None if it is not.
     """
 
-    def __init__(self, stream: IO[str], content: bool) -> None:
+    def __init__(self, stream: IO[str], content: bool, replaces: bool) -> None:
         self.content = content
         self.failure: str | None = None
-        self._stream = stream
+        self._stream, self._replaces = stream, replaces
 
     def write(self, line: dict[str, Any]) -> None:
         """Write one line. If that fails, the run goes on and ``failure`` says why.
@@ -66,6 +66,10 @@ class Recorder:
         if self._stream.closed:
             return
         try:
+            if self._replaces:
+                with suppress(OSError):  # a pipe or a device cannot be truncated
+                    self._stream.truncate(0)
+            self._replaces = False
             self._stream.write(json.dumps(line, ensure_ascii=False) + "\n")
             self._stream.flush()
         except OSError as error:
@@ -77,7 +81,7 @@ def record_to(path: Path, *, content: bool = False, more: bool = False) -> Itera
     """Write the spans of everything that runs inside to a file of JSON lines.
 
     Args:
-        path: The file. An existing file is replaced.
+        path: The file. An existing file is replaced by the first line that is written.
         content: Record queries, keywords and replies too.
         more: Append to the file if it exists. An incomplete last line is removed.
 
@@ -87,17 +91,19 @@ def record_to(path: Path, *, content: bool = False, more: bool = False) -> Itera
     Raises:
         InputError: The file cannot be written.
     """
+    existed = path.exists()
     try:
-        if more and path.exists():
+        if more and existed:
             with path.open("r+b") as file:
                 file.truncate(file.read().rfind(b"\n") + 1)
-        # A model may send half a surrogate pair; backslashreplace writes it as JSON escapes it.
-        stream = path.open("a" if more else "w", encoding="utf-8", errors="backslashreplace")
+        # Open for appending: an input error must not destroy the record of an earlier run. A model
+        # may send half a surrogate pair; backslashreplace writes it as JSON escapes it.
+        stream = path.open("a", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise InputError(
             f"The trace {path} cannot be written: {error.strerror}. Name another file."
         ) from None
-    recorder = Recorder(stream, content)
+    recorder = Recorder(stream, content, replaces=not more)
     token = _recorder.set(recorder)
     try:
         yield recorder
@@ -105,7 +111,7 @@ def record_to(path: Path, *, content: bool = False, more: bool = False) -> Itera
         _recorder.reset(token)
         with suppress(OSError):  # ``failure`` already reports it
             stream.close()
-        if path.is_file() and not path.stat().st_size:  # nothing ran
+        if not existed and path.is_file() and not path.stat().st_size:
             path.unlink()
 
 

@@ -131,7 +131,9 @@ def test_each_span_is_on_disk_when_it_ends_without_content(file: Path) -> None:
     assert "private" not in file.read_text()
 
 
-def test_an_earlier_record_is_replaced_or_gone_on_with(file: Path, tmp_path: Path) -> None:
+def test_an_earlier_record_is_replaced_by_the_first_span_or_gone_on_with(
+    file: Path, tmp_path: Path
+) -> None:
     """A run that is resumed goes on after the last whole line."""
     with record_to(file):
         pass
@@ -140,8 +142,10 @@ def test_an_earlier_record_is_replaced_or_gone_on_with(file: Path, tmp_path: Pat
     with record_to(file, more=True), span("rest"):
         pass
     assert [found["name"] for found in read_spans(file)] == ["fairqr.begin", "rest"]
-    with record_to(file), span("run"):
-        pass
+    with record_to(file):
+        assert len(read_spans(file)) == 2
+        with span("run"):
+            pass
     assert [found["name"] for found in read_spans(file)] == ["run"]
     # A place that cannot be written is known before the run begins.
     with pytest.raises(InputError, match="cannot be written: Is a directory"), record_to(tmp_path):
