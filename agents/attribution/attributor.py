@@ -18,6 +18,9 @@ VerdictStatus = Literal[Status, "empty_answer", "empty_document", "answer_too_lo
 """``empty_answer`` and ``empty_document``: there is nothing to judge. ``answer_too_long``: the
 answer leaves no room for a document. For the others, see :data:`Status`."""
 
+RAW = "{answer}"
+"""The template whose hypothesis is the answer itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -25,7 +28,7 @@ class Pair:
 
     Attributes:
         premise: The document's text.
-        hypothesis: The answer on one line.
+        hypothesis: The answer, or a sentence made of it; see :func:`hypothesis_of`.
     """
 
     premise: str
@@ -103,6 +106,17 @@ class AttributorName(BaseModel, frozen=True, extra="forbid"):
     def __str__(self) -> str:
         named = f"{self.kind}:{self.model}" if self.model else self.kind
         return named if self.threshold is None else f"{named}?threshold={self.threshold:g}"
+
+
+def hypothesis_of(answer: str, template: str = RAW) -> str:
+    """Make an answer into a hypothesis; an empty answer stays empty.
+
+    Args:
+        answer: The generated text.
+        template: A text with ``{answer}`` once, e.g. ``The tag of this film is {answer}.``
+    """
+    text = " ".join(answer.split())
+    return template.replace("{answer}", text) if text else ""
 
 
 def without_words(pair: Pair) -> Entailment | None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairqr.agents.attribution.attributor import Attributor, Pair
+from fairqr.agents.attribution.attributor import Attributor, Pair, hypothesis_of
 from fairqr.agents.attribution.checking import unchecked_warning
 from fairqr.agents.attribution.opening import open_attributor
 from fairqr.agents.generators import GenerationRequest, Generator
@@ -279,7 +279,7 @@ class Answerer:
         """Return for each document of a ranking whether an answer used it."""
         if self.attributor is None:
             return ()
-        said = " ".join(answer.split())
+        said = hypothesis_of(answer)
         pairs = [Pair(self.query.pool[place].text, said) for place in ranking]
         verdicts = await self.attributor.judge(pairs)
         for verdict in verdicts:

@@ -178,6 +178,7 @@ class AnswerResult(Frozen):
         generator: The generator that answered.
         prompt: The prompt of the generator.
         attributor: The attributor that judged; None without one.
+        hypothesis: The template that turns answers into hypotheses.
         alpha, form: How rankings were sampled.
         pool: How many documents were sampled from: the length of the final ranking.
         documents: How many documents of a ranking the generator read; at most ``pool``.
@@ -204,6 +205,7 @@ class AnswerResult(Frozen):
     generator: str
     prompt: PromptReference
     attributor: str | None
+    hypothesis: str
     alpha: float
     form: Form
     pool: int
@@ -368,7 +370,7 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
     async def attribute(self, state: RankingTask, context: AnswerContext) -> steps.Update:
         """Judge which documents of a ranking its answer used."""
         answer, attributor = state["ranking"], cast("judging.Attributor", self.attributor)
-        hypothesis = " ".join(answer["text"].split())
+        hypothesis = judging.hypothesis_of(answer["text"], context.answer.hypothesis)
         # The whole text, even if the generator read only its beginning. The title comes first,
         # because it is often the subject of the text.
         texts = {
@@ -460,7 +462,7 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
             generator=generator.name,
             prompt=self._prompt(context).reference,
             attributor=self.attributor.name if self.attributor else None,
-            **settings.model_dump(include={"alpha", "form"}),
+            **settings.model_dump(include={"hypothesis", "alpha", "form"}),
             pool=len(pool),
             documents=k,
             seed=state["seed"],

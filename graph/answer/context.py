@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from fairqr.agents.attribution.attributor import RAW
 from fairqr.graph.search.context import Context, Frozen, Method
 from fairqr.retrieval.sampling.plackett_luce import LARGEST_ALPHA, Form
 
@@ -22,6 +23,8 @@ class AnswerSettings(Frozen):
         samples: How many rankings to sample; equal ones are answered only once.
         documents: How many documents of a ranking the model reads.
         temperature: The temperature of answers; by default the prompt's.
+        hypothesis: A sentence with {answer} in it once. Documents are checked against this sentence
+            instead of the bare answer.
         stream: Ask the model to stream its answer, and give each piece to LangGraph's stream
             ``messages``; only if there is one ranking to answer from.
     """
@@ -31,7 +34,15 @@ class AnswerSettings(Frozen):
     samples: int = Field(1, ge=1, le=10_000)
     documents: int = Field(5, ge=1, le=1_000)
     temperature: float | None = Field(None, ge=0, le=2)
+    hypothesis: str = RAW
     stream: bool = False
+
+    @field_validator("hypothesis")
+    @classmethod
+    def _has_the_answer_once(cls, value: str) -> str:
+        if value.count(RAW) != 1:
+            raise ValueError("write {answer} in it once, for the answer")
+        return value
 
 
 class AnswerContext(Context):

@@ -343,9 +343,10 @@ def _with_answers(
         caps: The caps of the service.
 
     Raises:
-        CapError: The answers may cost more than a cap allows.
+        CapError: The answers may cost more than a cap allows, or the hypothesis is too long.
     """
     asked, left = context.answer, {}
+    caps.check("query_characters", len(asked.hypothesis), "The length of the hypothesis")
     calls = 1 + asked.documents * is_judged
     for cap, each in (("model_calls", calls), ("tokens", tokens)):
         needed = asked.samples * each

@@ -75,6 +75,7 @@ def test_each_method_is_explained_in_one_line_without_an_index(
         (["search", "x", "-k", "many"], "'k' is wrong: Input should be a valid integer"),
         (["search", "x", "--nonsense"], "No such option: --nonsense"),
         (["answer", "x", "--samples", "0"], "'answer.samples' is wrong"),
+        (["answer", "x", "--set", "answer.hypothesis=It is."], "write {answer} in it once"),
         (["answer", "x", "--model", "feedback"], "'feedback' names no provider"),
         (["answer", "x", "--model", "seq2seq:x", "--method", "fairqr"], "with a chat model"),
         (["answer", "x", "--model", "openai:x", "--attributor", "y"], "no attributor 'y'"),

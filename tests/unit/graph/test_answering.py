@@ -193,11 +193,13 @@ async def test_the_prompt_gets_the_documents_numbered_and_the_hypothesis_the_ans
     answer: Any,
 ) -> None:
     generator, attributor = KnownGenerator(lambda _: "An  answer."), KnownAttributor()
-    result: AnswerResult = await answer(generator, attributor, alpha=100, temperature=0.5)
+    result: AnswerResult = await answer(
+        generator, attributor, alpha=100, hypothesis="It is said: {answer}", temperature=0.5
+    )
     (request,) = generator.asked
     assert (request.question, request.temperature, request.seed) == ("science", 0.5, 1)
     assert [source["number"] for source in request.sources] == ["1", "2", "3"]
-    assert {pair.hypothesis for pair in attributor.asked} == {"An answer."}
+    assert {pair.hypothesis for pair in attributor.asked} == {"It is said: An answer."}
     titles = {d.id: d.title for d in result.ranking}
     read = [titles[id_] for id_ in result.answers[0].ids]
     assert [pair.premise.split("\n")[0] for pair in attributor.asked] == read

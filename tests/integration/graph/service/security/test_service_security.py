@@ -185,6 +185,7 @@ class TestCosts:
         [
             ("answer", {"samples": 21, "documents": 1}),
             ("answer", {"samples": 2, "documents": 10, "attributor": "llm"}),
+            ("answer", {"hypothesis": "x" * 3000 + "{answer}"}),
             ("search", {"k": 50, "method": "pairwise"}),
             ("search", {"k": 50, "method": "listwise", "ranking": {"window": 2, "step": 1}}),
             ("probe", {"k": 50, "kinds": ["listwise"], "window": 2, "step": 1}),
