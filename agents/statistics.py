@@ -97,10 +97,8 @@ def mean_interval(values: ArrayLike, *, level: float = 0.95) -> Interval | None:
     return Interval(float(mean - half), float(mean + half), level)
 
 
-def sums_ratio_interval(
-    above: ArrayLike, below: ArrayLike, *, level: float = 0.95
-) -> Interval | None:
-    """Return the interval of a ratio of two positive sums over clusters, Σ above / Σ below.
+def sums_ratio_interval(above: ArrayLike, below: ArrayLike) -> Interval | None:
+    """Return the 95 % interval of a ratio of two positive sums over clusters, Σ above / Σ below.
 
     Clusters are, for instance, queries with several pairs each. It is Student's interval of the
     linearised logarithm of the ratio. In simulations it held the true ratio in 92 to 97 of 100
@@ -109,7 +107,6 @@ def sums_ratio_interval(
     Args:
         above: One for each cluster, at least 0, shape (n,).
         below: The same.
-        level: In (0, 1).
 
     Returns:
         The interval, or None if a sum is 0, or as :func:`mean_interval` returns None for the
@@ -122,25 +119,24 @@ def sums_ratio_interval(
         return None
     shifts = one.size * (one / one.sum() - other / other.sum())
     # Rounded, because clusters with the same ratio say nothing about its spread.
-    found = mean_interval(np.log(one.sum() / other.sum()) + shifts.round(12), level=level)
+    found = mean_interval(np.log(one.sum() / other.sum()) + shifts.round(12))
     return found and replace(found, low=np.exp(found.low), high=np.exp(found.high))
 
 
-def share_interval(counts: ArrayLike, totals: ArrayLike, *, level: float = 0.95) -> Interval | None:
-    """Return the interval of a share over clusters, Σ counts / Σ totals.
+def share_interval(counts: ArrayLike, totals: ArrayLike) -> Interval | None:
+    """Return the 95 % interval of a share over clusters, Σ counts / Σ totals.
 
     Its ends are those of :func:`sums_ratio_interval` for the odds.
 
     Args:
         counts: One for each cluster, shape (n,).
         totals: The same, each at least the count.
-        level: In (0, 1).
 
     Returns:
         The interval, or None as for the odds; so it is for a share of 0 or 1.
     """
     counted = np.asarray(counts)
-    odds = sums_ratio_interval(counted, np.asarray(totals) - counted, level=level)
+    odds = sums_ratio_interval(counted, np.asarray(totals) - counted)
     return odds and replace(odds, low=odds.low / (1 + odds.low), high=odds.high / (1 + odds.high))
 
 

@@ -16,7 +16,6 @@ import hashlib
 import inspect
 import json
 import math
-import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, Field, PositiveFloat
 
 from fairqr.agents.models.causal_weights import ABOUT
 from fairqr.agents.ranking.rankers import RankItem
@@ -34,7 +34,7 @@ from fairqr.base.files import write_beside
 from fairqr.base.neural import quiet
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-"""The names of the attention layers in Llama, SmolLM2, Mistral, Qwen2 and similar models."""
+"""How the names of the attention layers end in Llama, SmolLM2, Mistral, Qwen2 and their like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,31 +161,29 @@ def _order(winners: Sequence[bool], random: np.random.Generator) -> Iterator[tup
             yield left[side].pop(), side
 
 
-@dataclass(frozen=True, slots=True)
-class LoraOptions:
-    """How an adapter is trained.
+class LoraOptions(BaseModel, frozen=True):
+    """How an adapter is trained, by AdamW.
+
+    With a learning rate as large as .003, each step moves the model's preference for a position;
+    the linear schedule lets that settle.
 
     Attributes:
-        rank: The rank of the two matrices of each module.
-        alpha: The output of the adapter is scaled by alpha/rank.
-        dropout: The dropout of the adapter's input, in [0, 1).
-        modules: The last parts of the names of the layers that get an adapter.
-        learning_rate: The learning rate of AdamW in the first step.
-        schedule: Whether the learning rate falls linearly to 0 or stays constant. With a rate as
-            large as .003, each step moves the model's preference for a position; the linear
-            schedule lets that settle.
-        seed: The seed of the adapter's first weights and of dropout.
-        checkpoint_every: The number of steps between checkpoints.
+        rank: The rank of the adapter.
+        alpha: The adapter is scaled by alpha/rank.
+        dropout: Dropout on its input.
+        modules: The layers to adapt.
+        learning_rate: The learning rate of the first step.
+        schedule: How the rate goes on: to 0 in a line (linear), or constant.
+        seed: The seed of all random draws.
     """
 
-    rank: int = 1
-    alpha: float = 1.0
-    dropout: float = 0.0
+    rank: int = Field(1, ge=1, strict=True)
+    alpha: PositiveFloat = 1.0
+    dropout: float = Field(0.0, ge=0, lt=1)
     modules: tuple[str, ...] = ATTENTION
-    learning_rate: float = 0.003
+    learning_rate: PositiveFloat = 0.003
     schedule: Literal["linear", "constant"] = "linear"
-    seed: int = 0
-    checkpoint_every: int = 25
+    seed: int = Field(0, ge=0, strict=True)
 
 
 @contextmanager
@@ -236,6 +234,7 @@ def train(
     checkpoints: Path,
     watch: Callable[[int, float, float, float], None],
     begun: Callable[[int], None] = lambda step: None,
+    checkpoint_every: int = 25,
 ) -> None:
     """Train an adapter, from the last checkpoint on if there is one.
 
@@ -251,6 +250,7 @@ def train(
         watch: Called after each step with its number from 1, the mean loss in nats before it, its
             learning rate, and the norm of all gradients together before clipping.
         begun: Called before the first step with the number of steps already done.
+        checkpoint_every: The number of steps between checkpoints.
 
     Raises:
         InputError: The loss is not a number.
@@ -299,7 +299,7 @@ def train(
             seed=options.seed,
             logging_steps=1,
             logging_nan_inf_filter=False,
-            save_steps=options.checkpoint_every,
+            save_steps=checkpoint_every,
             save_total_limit=1,
             report_to="none",
             use_cpu=not torch.cuda.is_available(),
@@ -320,9 +320,8 @@ def write_adapter(tuned: Any, folder: Path, base: str, about: Mapping[str, Any])
         base: The name of the base model, as after ``causal:``.
         about: The contents of the file :data:`ABOUT`.
     """
-    for left in folder.parent.glob(f".{folder.name}.*"):
-        shutil.rmtree(left)  # left by a killed process
-    beside = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
+    beside = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(beside, ignore_errors=True)  # left by a killed process
     tuned.peft_config["default"].base_model_name_or_path = base
     # Otherwise peft asks the hub whether the base's vocabulary has changed.
     tuned.save_pretrained(str(beside), save_embedding_layers=False)

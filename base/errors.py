@@ -8,7 +8,8 @@ such as ``index-not-found`` for ``IndexNotFoundError``, unless the class states 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -229,15 +230,21 @@ def first_problem(error: ValidationError) -> tuple[str, str]:
     return where, first["msg"].removeprefix("Value error, ").rstrip(".")
 
 
-def parameter_error(error: ValidationError) -> FairqrError:
-    """Return the error about the first parameter that pydantic refused.
+@contextmanager
+def parameter_errors() -> Iterator[None]:
+    """Raise our error about the first parameter that pydantic refuses inside.
 
     Pydantic wraps every ``ValueError`` of a validator, so also our :class:`InputError`. If one of
-    ours is wrapped, it is returned as it is.
+    ours is wrapped, it is raised as it is.
     """
-    for problem in error.errors():
-        if isinstance(cause := problem.get("ctx", {}).get("error"), FairqrError):
-            return cause
-    where, reason = first_problem(error)
-    named = f"The parameter '{where}' is wrong" if where else "The parameters do not fit"
-    return InputError(f"{named}: {one_line(reason)}.")
+    from pydantic import ValidationError
+
+    try:
+        yield
+    except ValidationError as error:
+        for problem in error.errors():
+            if isinstance(cause := problem.get("ctx", {}).get("error"), FairqrError):
+                raise cause from None
+        where, reason = first_problem(error)
+        named = f"The parameter '{where}' is wrong" if where else "The parameters do not fit"
+        raise InputError(f"{named}: {one_line(reason)}.") from None

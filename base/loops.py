@@ -105,11 +105,7 @@ def _cancel(work: Coroutine[Any, Any, Any]) -> None:
             task.cancel()
 
 
-@functools.cache
-def _shared() -> BackgroundLoop:
-    return BackgroundLoop()
-
-
+_shared = functools.cache(BackgroundLoop)
 # Two threads that call a cached function for the first time would get a loop each.
 _sharing = threading.Lock()
 

@@ -44,13 +44,11 @@ class PretrainedModel:
     """A model in evaluation mode, with its tokenizer.
 
     Attributes:
-        name: A hub id, a folder or a file.
         model: A model of transformers, on ``device``.
         tokenizer: The model's tokenizer, of transformers.
         device: ``cuda`` if available, or else ``cpu``.
     """
 
-    name: str
     model: Any
     tokenizer: Any
     device: str
@@ -187,7 +185,7 @@ def _new(kind: str, name: str) -> PretrainedModel:
         problem = f"has no weights '{min(missing)}', which {kind} needs"
         raise ModelUnavailableError(f"The model {path} {problem}; choose another.")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return PretrainedModel(str(path), model.to(device).eval(), tokenizer, device)
+    return PretrainedModel(model.to(device).eval(), tokenizer, device)
 
 
 def _new_causal(name: str, adapter: str) -> PretrainedModel:
@@ -210,7 +208,7 @@ def _new_causal(name: str, adapter: str) -> PretrainedModel:
             f"The adapter {adapter} cannot be used with {name} ({one_line(error, 200)}); choose "
             "another."
         ) from None
-    return PretrainedModel(adapter, model.to(base.device).eval(), base.tokenizer, base.device)
+    return PretrainedModel(model.to(base.device).eval(), base.tokenizer, base.device)
 
 
 @contextmanager

@@ -179,13 +179,6 @@ class Span:
         self._otel.set_status(Status(StatusCode.ERROR, kind))
 
 
-def _is_heard() -> bool:
-    """Return whether an application has set up traces, or a recorder runs."""
-    is_proxy = type(_tracer).__name__.startswith("Proxy")
-    has_provider = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
-    return _recorder.get() is not None or has_provider or not is_proxy
-
-
 def current_span() -> Span:
     """Return the innermost open span, or one that nobody listens to."""
     return _current.get() or Span(trace.INVALID_SPAN, content=False)
@@ -227,10 +220,11 @@ def span(name: str, /, *, kind: Kind = "internal", **attributes: Any) -> Iterato
         kind: The kind of the span.
         attributes: What is known at the start; a sampler may use it.
     """
-    if not _is_heard():
+    parent, recorder = _current.get(), _recorder.get()
+    has_provider = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    if recorder is None and not has_provider:
         yield Span(trace.INVALID_SPAN, content=False)
         return
-    parent, recorder = _current.get(), _recorder.get()
     # The setting is looked up once for all spans of a run.
     inherits = parent is not None and parent.recorder is recorder
     content = parent.has_content if parent and inherits else content_is_wanted()

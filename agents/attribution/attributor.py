@@ -61,15 +61,12 @@ class Attributor(Protocol):
     @property
     def name(self) -> str:
         """The name for results, e.g. ``transformers:org/model``."""
-        ...
 
     async def start(self) -> None:
         """Prepare for work; raises ModelUnavailableError if something is missing."""
-        ...
 
     async def judge(self, pairs: Sequence[Pair]) -> list[Entailment]:
         """Return a verdict for each pair, in order; errors of a model never raise."""
-        ...
 
 
 class AttributorName(BaseModel, frozen=True, extra="forbid"):

@@ -15,11 +15,10 @@ from typing import Literal
 from pydantic import BaseModel, StrictBool, ValidationError
 
 from fairqr.agents.attribution.attributor import Attributor, Pair
-from fairqr.agents.statistics import binomial_interval, special
-from fairqr.base.errors import InputError, first_problem
+from fairqr.agents.statistics import exact_ends, special
+from fairqr.base.errors import InputError, ModelError
 from fairqr.base.files import write_beside
 from fairqr.base.settings import data_dir
-from fairqr.retrieval.sources.documents import numbered_lines
 
 LEAST_PAIRS = 30
 """With fewer pairs, or pairs of only one class, we conclude nothing."""
@@ -53,8 +52,7 @@ class AttributorCheck(BaseModel, frozen=True, extra="forbid"):
         pairs: How many pairs there were.
         judged: How many of them got a verdict; the figures below are about these.
         failures: How many got no verdict, by status.
-        message: Why the first of these failed; empty if none failed.
-        accuracy: The share of right verdicts, in [0, 1]; None if no pair was judged.
+        accuracy: The share of right verdicts, in [0, 1].
         low, high: The exact 95 % interval of the accuracy (Clopper and Pearson 1934).
         majority: The share of the commoner label, which is the accuracy of a constant verdict.
         confusion: How many pairs have each label (first word) and verdict (second word).
@@ -67,23 +65,16 @@ class AttributorCheck(BaseModel, frozen=True, extra="forbid"):
     pairs: int
     judged: int
     failures: dict[str, int]
-    message: str
-    accuracy: float | None
-    low: float | None
-    high: float | None
-    majority: float | None
+    accuracy: float
+    low: float
+    high: float
+    majority: float
     confusion: dict[str, int]
     finding: Finding
 
     @property
     def sentence(self) -> str:
         """A sentence that says what the check found."""
-        if self.accuracy is None:
-            why = self.message.rstrip(".") or ", ".join(sorted(self.failures))
-            return (
-                f"{self.attributor} judged none of {self.pairs:,} pairs ({why}), so nothing is "
-                "known about it."
-            )
         failed = self.pairs - self.judged
         without = f"; {failed:,} more got no verdict" if failed else ""
         right = (
@@ -99,28 +90,6 @@ class AttributorCheck(BaseModel, frozen=True, extra="forbid"):
         return f"{right}{conclusions[self.finding]}"
 
 
-def read_pairs(path: Path) -> list[LabelledPair]:
-    """Read JSON Lines of objects with ``premise``, ``hypothesis`` and ``entailed``.
-
-    Raises:
-        InputError: The file cannot be read or has no pairs, or a line is not a pair; the message
-            names the line.
-    """
-    found: list[LabelledPair] = []
-    for number, line in numbered_lines(path):
-        try:
-            found.append(LabelledPair.model_validate_json(line))
-        except ValidationError as error:
-            where, reason = first_problem(error)
-            raise InputError(
-                f"{path}, line {number}: {where + ': ' if where else ''}{reason}; each line is an "
-                'object such as {"premise": "…", "hypothesis": "…", "entailed": true}.'
-            ) from None
-    if not found:
-        raise InputError(f"The file {path} has no pairs; write one JSON object on each line.")
-    return found
-
-
 async def check_attributor(
     attributor: Attributor, pairs: Sequence[LabelledPair], *, source: str
 ) -> AttributorCheck:
@@ -128,37 +97,44 @@ async def check_attributor(
 
     Args:
         attributor: What to check.
-        pairs: At least one.
+        pairs: The pairs.
         source: Where they come from.
 
     Raises:
         ModelUnavailableError: The attributor cannot be started.
+        ModelError: It judged no pair.
+        InputError: There is no pair.
     """
+    if not pairs:
+        raise InputError(f"{source} has no pairs; write one JSON object on each line.")
     special()  # rather than when all is judged
     await attributor.start()
     verdicts = await attributor.judge([Pair(it.premise, it.hypothesis) for it in pairs])
-    both = [*zip([it.entailed for it in pairs], verdicts, strict=True)]
-    good = [(label, it) for label, it in both if it.status == "ok"]
     failed = [it for it in verdicts if it.status != "ok"]
-    cells = Counter((label, bool(it.attributed)) for label, it in good)
-    right, positive = cells[True, True] + cells[False, False], sum(label for label, _ in good)
-    commoner = max(positive, len(good) - positive)
+    judged = len(pairs) - len(failed)
+    if not judged:
+        why = failed[0].message.rstrip(".") or failed[0].status
+        none = f"{attributor.name} judged none of {len(pairs):,} pairs ({why})"
+        raise ModelError(failed[0].status, f"{none}, so nothing is known about it.")
+    both = zip(pairs, verdicts, strict=True)
+    cells = Counter((pair.entailed, it.attributed) for pair, it in both if it.status == "ok")
+    positive = cells[True, True] + cells[True, False]
+    right, majority = cells[True, True] + cells[False, False], max(positive, judged - positive)
     finding: Finding = "unclear"
-    interval = binomial_interval(right, len(good))
-    if len(good) >= LEAST_PAIRS and 0 < positive < len(good) and interval:
-        finding = "better" if interval.low > commoner / len(good) else "chance"
+    low, high = map(float, exact_ends(right, judged, level=0.95))
+    if judged >= LEAST_PAIRS and 0 < positive < judged:
+        finding = "better" if low > majority / judged else "chance"
     return AttributorCheck(
         attributor=attributor.name,
         identity=identity_of(attributor) or "",
         source=source,
         pairs=len(pairs),
-        judged=len(good),
+        judged=judged,
         failures=dict(Counter(it.status for it in failed)),
-        message=next((it.message for it in failed if it.message), ""),
-        accuracy=right / len(good) if good else None,
-        low=interval.low if interval else None,
-        high=interval.high if interval else None,
-        majority=commoner / len(good) if good else None,
+        accuracy=right / judged,
+        low=low,
+        high=high,
+        majority=majority / judged,
         confusion={
             "entailed_attributed": cells[True, True],
             "entailed_not": cells[True, False],
@@ -184,17 +160,8 @@ def identity_of(attributor: Attributor) -> str | None:
 
 def remember(check: AttributorCheck) -> None:
     """Keep a check in the data folder, replacing the last one of the same attributor."""
-    path = _folder() / f"{_hash(check.attributor)[:32]}-{check.identity[:16]}.json"
-    write_beside(path, check.model_dump_json(indent=2) + "\n")
-
-
-def known_checks() -> list[AttributorCheck]:
-    """Return the last check of every attributor, sorted by name.
-
-    A name occurs several times if its weights, its server or its prompts have changed.
-    """
-    found = [check for path in _folder().glob("*.json") if (check := _read(path))]
-    return sorted(found, key=lambda check: (check.attributor, check.identity))
+    name = f"{_hash(check.attributor)[:32]}-{check.identity[:16]}.json"
+    write_beside(data_dir() / "attributors" / name, check.model_dump_json(indent=2) + "\n")
 
 
 def unchecked_warning(attributor: Attributor) -> str | None:
@@ -204,8 +171,8 @@ def unchecked_warning(attributor: Attributor) -> str | None:
     checked attributor of the same name; of several checks, one that is not ``better`` counts.
     """
     name, identity = attributor.name, identity_of(attributor)
-    known = [it for it in known_checks() if it.attributor == name]
-    checks = [it for it in known if identity in (None, it.identity)]
+    known = map(_read, data_dir().glob(f"attributors/{_hash(name)[:32]}-*.json"))
+    checks = [it for it in known if it and identity in (None, it.identity)]
     if not checks:
         return (
             f"The attributor '{name}' was never checked as it is now, so its verdicts may be worth "
@@ -219,10 +186,6 @@ def unchecked_warning(attributor: Attributor) -> str | None:
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _folder() -> Path:
-    return data_dir() / "attributors"
 
 
 def _read(path: Path) -> AttributorCheck | None:

@@ -138,8 +138,7 @@ class Surroundings:
     answered: Callable[[], object] = lambda: None
 
 
-_NOTHING = Surroundings()
-_surroundings: ContextVar[Surroundings] = ContextVar("fairqr_replies", default=_NOTHING)
+_surroundings = ContextVar("fairqr_replies", default=Surroundings())  # noqa: B039 - frozen
 
 
 def surroundings() -> Surroundings:

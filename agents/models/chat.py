@@ -59,6 +59,9 @@ class ChatModel(LanguageModel):
             Its own settings count, so our requests state neither temperature nor length.
         model_options: More for ``init_chat_model``.
 
+    Attributes:
+        fingerprint: A hash of everything about the model that can change a reply.
+
     Raises:
         ModelUnavailableError: The name or the URL is malformed.
     """
@@ -85,6 +88,7 @@ class ChatModel(LanguageModel):
         self._left_out = set[str]()
         # An address or a header may contain a secret, so only show a hash of this.
         self._described = provider.described(name, self.base_url, model_options)
+        self.fingerprint = cache_key(**self._described)
         self._speaks_openai = self._provider in provider.SPEAK_OPENAI
         if client is not None:  # OpenAI's client has this attribute, whatever its server
             self._speaks_openai = hasattr(client, "openai_api_base")
@@ -109,11 +113,6 @@ class ChatModel(LanguageModel):
     def context_tokens(self) -> int | None:
         """How many tokens the embedded model reads and writes together."""
         return CONTEXT_TOKENS if self._provider == "local" else None
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of everything about the model that can change a reply."""
-        return cache_key(**self._described)
 
     @property
     def gives_probabilities(self) -> bool:
@@ -326,9 +325,8 @@ def _completion(message: AIMessage, exchange: Exchange) -> Completion:
     text = message.text if isinstance(message.text, str) else str(message.content)
     if reason:
         step.set("gen_ai.response.finish_reasons", [reason])
-    for name, said in (("model", metadata.get("model_name")), ("id", metadata.get("id"))):
-        if said and isinstance(said, str):
-            step.set(f"gen_ai.response.{name}", said[:200])
+    if isinstance(model := metadata.get("model_name"), str):
+        step.set("gen_ai.response.model", model[:200])
     answer = [{"role": "assistant", "content": text}]
     exchange.record("output", answer, finish_reason=reason or "unknown")
     declined = reason == "content_filter" or bool(message.additional_kwargs.get("refusal"))

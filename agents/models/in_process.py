@@ -13,6 +13,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,6 @@ SEQ2SEQ_INPUT_TOKENS = 512
 
 NEW_TOKENS = 128
 """The longest answer of such a model, as in the paper."""
-
-_drawing = threading.Lock()
-"""Held while a reply is drawn: torch has one generator, which the seed of a question sets."""
 
 
 class InProcessModel(LanguageModel):
@@ -87,6 +85,9 @@ class InProcessModel(LanguageModel):
         """Load the model; raises as :meth:`pretrained` does."""
         await self.pretrained()
 
+    def temperature_of(self, asked: float | None) -> None:
+        """Return None, since these models do not sample."""
+
     def _attributes(self, question: Question, relay: TokenRelay | None) -> dict[str, Any]:
         return {"gen_ai.provider.name": "transformers"}
 
@@ -134,10 +135,9 @@ def _generate(
 class CausalModel(InProcessModel):
     """A decoder-only model that answers questions, one at a time.
 
-    At temperature 0, texts are greedy. Otherwise they are drawn from the whole distribution with
-    the question's seed, which defaults to 0. A reply is cut at the end of the context. The
-    probability of a label is the sum over all tokens that read as the label, also in another case
-    or after a space, in the softmax over the whole vocabulary. It ignores the temperature.
+    Texts are greedy, whatever temperature is asked for. A reply is cut at the end of the context.
+    The probability of a label is the sum over all tokens that read as the label, also in another
+    case or after a space, in the softmax over the whole vocabulary.
 
     Args:
         name: A hub id, a folder, the folder of a peft adapter, a GGUF file, or the name of embedded
@@ -151,7 +151,6 @@ class CausalModel(InProcessModel):
     def __init__(self, name: str, *, cache: ReplyCache | None = None) -> None:
         super().__init__("causal", name, cache)
         self._source: tuple[str, str, str] | None = None
-        self._readings: dict[tuple[str, ...], dict[int, str]] = {}
 
     @property
     def context_tokens(self) -> int | None:
@@ -174,8 +173,6 @@ class CausalModel(InProcessModel):
     def _answer(
         self, pretrained: PretrainedModel, question: Question, stopped: threading.Event
     ) -> Completion:
-        import torch
-
         model, tokenizer = pretrained.model, pretrained.tokenizer
         tokens = encode(tokenizer, self._messages(question))
         room = stated_limit(model.config, tokenizer)
@@ -189,25 +186,20 @@ class CausalModel(InProcessModel):
         limit = 1 if is_choice else question.reply_tokens
         own = model.generation_config.eos_token_id
         ends = {*(own if isinstance(own, list) else [own]), tokenizer.eos_token_id} - {None}
-        temperature = question.used_temperature
-        # The sampling settings in the model's own files are ignored.
-        drawn = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
-        with _drawing, torch.random.fork_rng():
-            torch.manual_seed(question.seed or 0)
-            output = _generate(
-                pretrained,
-                tokens,
-                stopped,
-                max_new_tokens=limit if room is None else min(limit, room - len(tokens)),
-                do_sample=temperature > 0,
-                **drawn,
-                repetition_penalty=1.0,
-                eos_token_id=sorted(ends) or None,
-                pad_token_id=tokenizer.eos_token_id,
-                output_logits=is_choice,
-            )
+        output = _generate(
+            pretrained,
+            tokens,
+            stopped,
+            max_new_tokens=limit if room is None else min(limit, room - len(tokens)),
+            # The settings of sampling in the model's own files are ignored.
+            do_sample=False,
+            repetition_penalty=1.0,
+            eos_token_id=sorted(ends) or None,
+            pad_token_id=tokenizer.eos_token_id,
+            output_logits=is_choice,
+        )
         if is_choice:
-            known = self._read_as(tokenizer, question.labels)
+            known = _read_as(tokenizer, question.labels)
             shares = output.logits[0][0].double().softmax(-1)
             first_tokens = [(text, float(shares[token])) for token, text in known.items()]
             return Completion("", Usage(1, prompt_tokens=len(tokens)), first_tokens=first_tokens)
@@ -215,14 +207,13 @@ class CausalModel(InProcessModel):
         usage = Usage(1, prompt_tokens=len(tokens), completion_tokens=len(written))
         return Completion(tokenizer.decode(written, skip_special_tokens=True), usage)
 
-    def _read_as(self, tokenizer: Any, labels: tuple[str, ...]) -> dict[int, str]:
-        """Return the tokens that read as a label, also after a space or in another case."""
-        if labels not in self._readings:
-            words = {label.casefold() for label in labels}
-            texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
-            known = {at: text for at, text in enumerate(texts) if text.strip().casefold() in words}
-            self._readings[labels] = known
-        return self._readings[labels]
+
+@lru_cache(maxsize=4)
+def _read_as(tokenizer: Any, labels: tuple[str, ...]) -> dict[int, str]:
+    """Return the tokens that read as a label, also after a space or in another case."""
+    words = {label.casefold() for label in labels}
+    texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+    return {at: text for at, text in enumerate(texts) if text.strip().casefold() in words}
 
 
 class Seq2SeqModel(InProcessModel):
@@ -245,9 +236,6 @@ class Seq2SeqModel(InProcessModel):
 
     async def _load(self) -> PretrainedModel:
         return await load_pretrained("AutoModelForSeq2SeqLM", self._model)
-
-    def temperature_of(self, asked: float | None) -> None:
-        """Return None, since this model does not sample."""
 
     async def budget(self, prompt: PromptTemplate, room: int, question: int) -> PromptBudget:
         """Return the room of a prompt, in tokens of the model's own tokenizer."""

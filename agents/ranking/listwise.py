@@ -46,6 +46,9 @@ class ListwiseRanker:
         model: The language model.
         prompt: A version of the prompt ``listwise``.
         options: The windows, the context, and what is shown.
+
+    Attributes:
+        name: ``listwise(``, the model, and the window with its step.
     """
 
     def __init__(
@@ -54,11 +57,7 @@ class ListwiseRanker:
         self._model = model
         self._prompt = prompt
         self._options = options
-
-    @property
-    def name(self) -> str:
-        """``listwise(``, the model, and the window with its step."""
-        return f"listwise({self._model.name}, {self._options.window}/{self._options.step})"
+        self.name = f"listwise({model.name}, {options.window}/{options.step})"
 
     async def start(self) -> None:
         """Start the model.

@@ -9,9 +9,9 @@ import asyncio
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.replies import Question, Reply, Status, Usage
@@ -73,12 +73,6 @@ class PairComparison:
 
     one_first: Preference
     other_first: Preference
-
-    @property
-    def winner(self) -> str | None:
-        """``one`` or ``other`` if it is preferred both times, or else None."""
-        one, other = self.preferred("one", "other")
-        return one if one == other and self.one_first.choice else None
 
     @property
     def flips(self) -> bool:
@@ -265,16 +259,15 @@ class PairwiseRanker:
     Args:
         judge: Compares two items.
         options: How many comparisons run at the same time.
+
+    Attributes:
+        name: The model and the way, e.g. ``pairwise(local:smollm2-135m, sorting)``.
     """
 
     def __init__(self, judge: PairwiseJudge, options: RankerOptions) -> None:
         self.judge = judge
         self._slots = RequestLimits(options.concurrency)
-
-    @property
-    def name(self) -> str:
-        """The model and the way, e.g. ``pairwise(local:smollm2-135m, sorting)``."""
-        return f"pairwise({self.judge.model.name}, sorting)"
+        self.name = f"pairwise({judge.model.name}, sorting)"
 
     async def start(self) -> None:
         """Start the model.
@@ -301,21 +294,19 @@ class PairwiseRanker:
     ) -> ItemRanking:
         """Rank the items; see :class:`fairqr.agents.ranking.rankers.ItemRanker`."""
         until = rankers.moment_after(deadline)
-        asked: dict[tuple[int, int], PairComparison] = {}
+        asked = list[PairComparison]()
 
-        async def compare(one: int, other: int) -> int | None:
-            low, high = min(one, other), max(one, other)
-            if (low, high) not in asked:
-                async with self._slots:
-                    pair, left = (items[low], items[high]), rankers.seconds_until(until)
-                    asked[low, high] = await self.judge.compare(query, pair, group, left)
-            winner = asked[low, high].winner
-            return None if winner is None else low if winner == "one" else high
+        async def is_better(later: int, earlier: int) -> bool:
+            async with self._slots:
+                pair, left = (items[earlier], items[later]), rankers.seconds_until(until)
+                compared = await self.judge.compare(query, pair, group, left)
+            asked.append(compared)
+            return compared.preferred("earlier", "later") == ("later", "later")
 
-        order = await _merge_sorted(compare, list(range(len(items))))
-        failures = [it.failure for it in asked.values() if it.failure]
+        order = await _merge_sorted(is_better, list(range(len(items))))
+        failures = [it.failure for it in asked if it.failure]
         warnings = self.judge.warnings
-        flips = sum(it.flips for it in asked.values())
+        flips = sum(it.flips for it in asked)
         if 2 * flips > len(asked):
             warnings += (
                 f"{flips} of {len(asked)} comparisons changed with the order of the two documents; "
@@ -325,14 +316,14 @@ class PairwiseRanker:
             order=tuple(order),
             asked=len(asked),
             failures=Counter(it.status for it in failures),
-            usage=sum((it.usage for it in asked.values()), Usage()),
+            usage=sum((it.usage for it in asked), Usage()),
             warnings=warnings,
             message=failures[-1].message if failures else "",
         )
 
 
-Compare = Callable[[int, int], Coroutine[Any, Any, int | None]]
-"""Returns which of two places wins; None for neither."""
+IsBetter = Callable[[int, int], Awaitable[bool]]
+"""Returns whether the item at a later place wins against one at an earlier place."""
 
 
 def most_comparisons(items: int) -> int:
@@ -342,14 +333,17 @@ def most_comparisons(items: int) -> int:
     return sum(map(most_comparisons, (items // 2, items - items // 2))) + items - 1
 
 
-async def _merge_sorted(compare: Compare, places: list[int]) -> list[int]:
-    """Return places best first by a merge sort; both halves are sorted at the same time."""
+async def _merge_sorted(is_better: IsBetter, places: list[int]) -> list[int]:
+    """Return places best first by a merge sort; both halves are sorted at the same time.
+
+    No two places are compared twice.
+    """
     if len(places) < 2:
         return places
     parts = places[: len(places) // 2], places[len(places) // 2 :]
-    ahead, behind = await run_together(_merge_sorted(compare, part) for part in parts)
+    ahead, behind = await run_together(_merge_sorted(is_better, part) for part in parts)
     merged: list[int] = []
     while ahead and behind:
-        wins = await compare(ahead[0], behind[0]) == behind[0]
+        wins = await is_better(behind[0], ahead[0])
         merged.append((behind if wins else ahead).pop(0))
     return merged + ahead + behind

@@ -42,6 +42,9 @@ class PointwiseRanker:
     Args:
         kind: One of :data:`MODELS`.
         options: The weights, a hub id or a folder; and what is shown of an item.
+
+    Attributes:
+        name: The kind and the model, e.g. ``monot5(castorini/monot5-base-msmarco)``.
     """
 
     def __init__(self, kind: str, options: RankerOptions) -> None:
@@ -50,11 +53,7 @@ class PointwiseRanker:
         self._loader, weights = MODELS[kind]
         self._model = options.weights or weights
         self._loaded: PretrainedModel | None = None
-
-    @property
-    def name(self) -> str:
-        """The kind and the model, e.g. ``monot5(castorini/monot5-base-msmarco)``."""
-        return f"{self._kind}({self._model})"
+        self.name = f"{kind}({self._model})"
 
     async def start(self) -> None:
         """Load the model.

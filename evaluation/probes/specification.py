@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, PositiveFloat, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from fairqr.agents.ranking.rankers import Asker, Shown
+from fairqr.agents.tuning import LoraOptions
 from fairqr.base.errors import one_line
 from fairqr.evaluation.experiments.options import Count, Options, Seed
 from fairqr.graph.documented import Documented
@@ -162,7 +163,7 @@ class PairwiseExperiment(ProbeExperiment):
     asker: Asker = "neutral"
 
 
-class LoraExperiment(ProbeExperiment):
+class LoraExperiment(LoraOptions, ProbeExperiment):
     """Tuning a causal model by LoRA on balanced pairs, and probing it before and after.
 
     Attributes:
@@ -175,12 +176,6 @@ class LoraExperiment(ProbeExperiment):
         steps: Training steps; defaults to all epochs' steps.
         epochs: How often to train on each pair.
         batch: Examples per step; even, because both orders of a pair share a batch.
-        rank: The rank of the adapter.
-        alpha: The adapter is scaled by alpha/rank.
-        dropout: Dropout on its input.
-        modules: The layers to adapt.
-        learning_rate: The learning rate of the first step.
-        schedule: How the rate goes on: to 0 in a line (linear), or constant.
     """
 
     kind: Literal["lora"]
@@ -192,12 +187,6 @@ class LoraExperiment(ProbeExperiment):
     steps: Count | None = None
     epochs: Count = 1
     batch: Annotated[int, Field(ge=2, multiple_of=2, strict=True)] = 4
-    rank: Count = 1
-    alpha: PositiveFloat = 1.0
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
-    learning_rate: PositiveFloat = 0.003
-    schedule: Literal["linear", "constant"] = "linear"
 
     def probing(self, model: str) -> PairwiseExperiment:
         """Return the experiment that is run before tuning and after it, on this model."""

@@ -9,8 +9,7 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 from fairqr.agents import tuning as lora
 from fairqr.agents.models.causal_weights import ABOUT, base_sha256
@@ -138,8 +137,7 @@ async def tune(
     about |= manifest.experiment.model_dump(include={"shown", "length"})
     ((prompt, sha256),) = manifest.prompts.items()
     about |= {"prompt": prompt, "prompt_sha256": sha256}
-    experiment, names = manifest.experiment, {field.name for field in fields(lora.LoraOptions)}
-    options = lora.LoraOptions(**experiment.model_dump(include=names))
+    options = cast("LoraExperiment", manifest.experiment)
     if not folder.adapter.is_dir():
         model: Any = judge.model
         pretrained: PretrainedModel = await model.pretrained()

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, cast, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from fairqr.agents.ranking.rankers import RANKERS, RankerName, RankerOptions, Shown
-from fairqr.base.errors import InputError, TargetError, nearest_names, one_line, parameter_error
+from fairqr.base.errors import InputError, TargetError, nearest_names, one_line, parameter_errors
 from fairqr.graph.documented import Documented
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.fairness.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Direction
@@ -324,10 +324,8 @@ class Context(SearchParameters):
             for name in values:
                 if name not in type(self).model_fields:
                     raise unknown_parameter(name, type(self).model_fields)
-            try:
+            with parameter_errors():
                 super().__init__(**values)
-            except ValidationError as error:
-                raise parameter_error(error) from None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -10,10 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
 from fairqr.api import Named, check_source, open_engine
-from fairqr.base.errors import InputError, one_line, parameter_error
+from fairqr.base.errors import InputError, one_line, parameter_errors
 from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.finishing import LAYOUTS, Audit
 from fairqr.evaluation.audit.pairs import read_pairs
@@ -141,10 +139,8 @@ def audit_spec(options: Mapping[str, Any]) -> AuditSpec:
     """
     if isinstance(name := options.get("attributes"), str):  # one attribute, as a Context takes it
         options = {**options, "attributes": (name,)}
-    try:
+    with parameter_errors():
         return checked_context(AuditSpec, options)
-    except ValidationError as error:
-        raise parameter_error(error) from None
 
 
 def _rows(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from fairqr.base.weights import lookup, pull, verify
+from fairqr.base.weights import lookup, missing, pull
 
 MODEL = "smollm2-135m"
 ENCODER = "minilm"
@@ -29,7 +29,7 @@ def pulled(name: str) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FAIRQR_CACHE_DIR", str(HOME))
         path = pull(name)
-        assert verify(name), f"{path} is damaged: remove it"
+        assert not missing(name), f"{path} is damaged: remove it"
     return path
 
 

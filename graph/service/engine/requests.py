@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
-from fairqr.base.errors import InputError, one_line, parameter_error
+from fairqr.base.errors import InputError, one_line, parameter_errors
 from fairqr.graph.answer.context import AnswerSettings
 from fairqr.graph.documented import Documented
 from fairqr.graph.probe.context import ProbeSettings
@@ -298,7 +298,5 @@ def parsed(kind: Kind, body: Mapping[str, Any]) -> RunRequest:
     Raises:
         InputError: A parameter is wrong; the message names it.
     """
-    try:
+    with parameter_errors():
         return REQUESTS[kind].model_validate(body)
-    except ValidationError as error:
-        raise parameter_error(error) from None

@@ -136,10 +136,6 @@ class RunSettings(Searched, ModelSettings):
             return {}
         return {document.id: passage_of(document.text) for document in documents}
 
-    def run(self, work: Coroutine[Any, Any, T], what: str) -> T:
-        """Run asynchronous work to its end, and record it; see :func:`run`."""
-        return run(work, what, self.trace)
-
 
 def run(
     work: Coroutine[Any, Any, T],

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fairqr.base.errors import InputError, ModelError
+from fairqr.base.errors import InputError
 from fairqr.base.extras import library
 from fairqr.cli.common import NOTABLES, Searched, agree, run
 from fairqr.cli.options import Count, command, explain, read_parameters
@@ -201,16 +201,16 @@ def check(
         base_url: The URL of an OpenAI-compatible server.
         no_cache: Ask the model again what it was asked before.
     """
-    from fairqr.agents.attribution.checking import check_attributor, read_pairs, remember
+    from fairqr.agents.attribution.checking import LabelledPair, check_attributor, remember
     from fairqr.agents.attribution.opening import open_attributor
+    from fairqr.evaluation.collections.collection import read_lines
     from fairqr.retrieval.sources.corpus import BUILT_IN
 
     options: dict[str, Any] = {"base_url": base_url} if base_url else {}
     judge = open_attributor(attributor, cache=not no_cache, **options)
     file = BUILT_IN[NOTABLES] / "pairs.jsonl" if pairs == NOTABLES else Path(pairs)
-    outcome = run(check_attributor(judge, read_pairs(file), source=Path(pairs).name))
-    if not outcome.judged:
-        raise ModelError(next(iter(outcome.failures)), outcome.sentence)
+    labelled = [*read_lines(file, LabelledPair)]
+    outcome = run(check_attributor(judge, labelled, source=Path(pairs).name))
     remember(outcome)
     told = {"pairs": outcome.pairs, "of": outcome.source, "judged": outcome.judged}
     lines = [*fact_lines({**told, **outcome.failures, **outcome.confusion}), outcome.sentence]

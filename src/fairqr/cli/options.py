@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, 
 
 import typer
 
-from fairqr.base.errors import InputError, first_problem, one_line, parameter_error
+from fairqr.base.errors import InputError, first_problem, one_line, parameter_errors
 from fairqr.cli.output import Printed, show
 
 if TYPE_CHECKING:
@@ -338,12 +338,8 @@ def checked(model: type[M], values: Mapping[str, Any]) -> M:
     Raises:
         InputError: A value is wrong.
     """
-    from pydantic import ValidationError
-
-    try:
+    with parameter_errors():
         return model.model_validate(dict(values))
-    except ValidationError as error:
-        raise parameter_error(error) from None
 
 
 def explain(models: Iterable[type[BaseModel]]) -> None:

@@ -96,7 +96,7 @@ def query(
             result, _ = await follow(fair, query, context, model=probed.name, yes=settings.yes)
             return result
 
-    result = settings.run(work(), "probe")
+    result = run(work(), "probe", settings.trace)
     parts = [result.pairwise] if result.pairwise else []
     told = [it.status for it in (*parts, *(result.listwise.askers if result.listwise else ()))]
     error = None

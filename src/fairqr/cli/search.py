@@ -10,7 +10,7 @@ from pydantic import Field
 
 from fairqr.base.errors import InputError, ModelError
 from fairqr.base.settings import DEFAULT_POOL, default_model
-from fairqr.cli.common import RUN, RunSettings
+from fairqr.cli.common import RUN, RunSettings, run
 from fairqr.cli.options import Fields
 from fairqr.cli.output import Printed
 from fairqr.graph.answer.context import AnswerContext
@@ -53,7 +53,7 @@ def search(
     from fairqr.cli.render import result_lines
 
     work = searched(query, asked, settings, silent=as_json)
-    result, passages = settings.run(work, "search")
+    result, passages = run(work, "search", settings.trace)
     ranked = result.reranking
     failed = result.stop_reason == "model_failed" or (
         ranked is not None and 0 < ranked.asked <= sum(ranked.failures.values())
@@ -157,7 +157,7 @@ def answer(
 
     is_live = asked.answer.samples == 1 and not as_json and sys.stdout.isatty()
     work = _answered(question, asked, settings, live=is_live, silent=as_json)
-    result, passages, has_written = settings.run(work, "answer")
+    result, passages, has_written = run(work, "answer", settings.trace)
     lines = answer_lines(result, passages, written=has_written)
     return Printed(result, lines, warnings=result.warnings)
 

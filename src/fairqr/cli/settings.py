@@ -187,13 +187,13 @@ def pull(names: list[str] | None = None) -> None:
     Args:
         names: Names that 'fairqr models list' shows. [default: all]
     """
-    from fairqr.base.weights import WEIGHTS, lookup, verify, weights_path
+    from fairqr.base.weights import WEIGHTS, lookup, missing, weights_path
 
     wanted = [lookup(name.removeprefix("local:")) for name in names or WEIGHTS]
-    missing = [weights for weights in wanted if not verify(weights.name)]
-    fetch(missing)
+    fetched = [weights for weights in wanted if missing(weights.name)]
+    fetch(fetched)
     for weights in wanted:
-        told = "is ready" if weights in missing else "is already there"
+        told = "is ready" if weights in fetched else "is already there"
         typer.echo(f"{weights.full_name} {told}: {weights_path(weights.name)}")
 
 

@@ -43,7 +43,7 @@ def test_what_is_wrong_is_one_sentence(quick: Main, toy: Path) -> None:
     """On stderr, with exit code 2, and nothing is remembered."""
     good = toy.read_text().splitlines()[0]
     wrong = good.replace("true", "1")
-    for pairs, words in (("", "has no pairs"), (f"{good}\n\n{wrong}\n", "line 3: entailed: ")):
+    for pairs, words in (("", "has no pairs"), (f"{good}\n\n{wrong}\n", "line 3: its entailed: ")):
         toy.write_text(pairs)
         assert words in quick("attribution", "check", toy).complaint()
     assert "none.jsonl cannot be read" in quick("attribution", "check", "none.jsonl").complaint()

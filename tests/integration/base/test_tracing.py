@@ -80,6 +80,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[Exported]:
     """Gives fairqr a tracer of the SDK, and keeps what it exports in memory."""
     exporter, provider = Exported(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
     monkeypatch.setattr("fairqr.base.telemetry._tracer", provider.get_tracer("fairqr"))
     yield exporter
     provider.shutdown()

@@ -24,6 +24,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     monkeypatch.delenv("FAIRQR_TRACE_CONTENT", raising=False)
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
     monkeypatch.setattr("fairqr.base.telemetry._tracer", provider.get_tracer("fairqr"))
     yield exporter
     provider.shutdown()

@@ -173,7 +173,7 @@ def assert_pulled() -> None:
     assert weights_path("small").read_bytes() == CONTENT
     assert (folder() / "tokenizer.json").read_bytes() == WORDS
     assert sorted(file.name for file in folder().iterdir()) == FILES
-    assert module.verify("small")
+    assert not module.missing("small")
 
 
 def test_minilm_is_pinned_by_revision_and_hash() -> None:
@@ -195,7 +195,7 @@ def test_pull_brings_the_weights_and_nothing_else(shop: Shop) -> None:
     pull("small")
     assert shop.asked == [None]
     path.write_bytes(bytes(len(CONTENT)))
-    assert not module.verify("small")
+    assert module.missing("small")
     pull("small")
     assert_pulled()
 

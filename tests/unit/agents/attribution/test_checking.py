@@ -14,11 +14,11 @@ from fairqr.agents.attribution.checking import (
     LabelledPair,
     check_attributor,
     identity_of,
-    known_checks,
     remember,
     unchecked_warning,
 )
 from fairqr.agents.attribution.opening import open_attributor
+from fairqr.base.errors import ModelError
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -73,9 +73,8 @@ async def test_counts_are_over_what_was_judged() -> None:
     interval = 0.1466, 0.9473  # Clopper-Pearson
     assert (check.low, check.high) == pytest.approx(interval, abs=1e-4)
     assert check.finding == "unclear"
-    check = await checked(labelled("broken", True))
-    assert (check.judged, check.accuracy, check.low, check.finding) == (0, None, None, "unclear")
-    assert "saying judged none of 1 pairs (timeout), so nothing is known" in check.sentence
+    with pytest.raises(ModelError, match=r"saying judged none of 1 pairs \(timeout\), so nothing"):
+        await checked(labelled("broken", True))
 
 
 @pytest.mark.parametrize(
@@ -96,18 +95,17 @@ async def test_what_a_check_finds(pairs: list[LabelledPair], finding: str, said:
 
 
 async def test_a_check_is_remembered_by_the_full_name(clean_environment: Path) -> None:
-    """The last one counts; another name is another attributor."""
-    first, second = await checked(*RIGHT * 40), await checked(*WRONG * 40)
-    remember(first)
-    remember(second)
-    assert known_checks() == [second]
-    remember(first.model_copy(update={"attributor": "a/b: ../c"}))
-    assert [check.attributor for check in known_checks()] == ["a/b: ../c", "saying"]
+    """Another name is another attributor, and a file of another version is no check."""
+    other = Saying()
+    other.name = "a/b: ../c"
+    remember(await checked(*RIGHT * 40))
+    assert "was never checked" in (unchecked_warning(other) or "")
+    remember(await check_attributor(other, RIGHT * 40, source="here"))
+    assert unchecked_warning(other) is unchecked_warning(Saying()) is None
     assert {path.name for path in clean_environment.iterdir()} == {"data"}
-    # A file of another version is no check.
     for path in (clean_environment / "data" / "attributors").iterdir():
         path.write_text('{"attributor": "saying"}')
-    assert known_checks() == []
+    assert "was never checked" in (unchecked_warning(other) or "")
 
 
 async def test_what_to_warn_of() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -97,19 +96,6 @@ async def test_a_greedy_reply_is_what_the_model_generates(
         assert "".join(told).strip() == reply.text
         assert reply.usage == Usage(1, 0, len(tokens), len(written))
         assert capfd.readouterr() == ("", "")
-
-
-async def test_draws_depend_on_the_seed_and_nothing_else(tiny_causal: Path) -> None:
-    model, seeds = CausalModel(str(tiny_causal)), [0, 1, 2, None, 0]
-    asked = [question(temperature=1.0, seed=seed, max_tokens=12) for seed in seeds]
-    drawn = [(await model.write(one)).text for one in asked]
-    torch.manual_seed(11)
-    state = torch.get_rng_state()
-    again = await asyncio.gather(*map(model.write, asked))
-    assert [reply.text for reply in again] == drawn
-    assert torch.equal(torch.get_rng_state(), state), "the global state was touched"
-    assert drawn[0] == drawn[3] == drawn[4]
-    assert len(set(drawn)) == 3
 
 
 async def test_a_deadline_ends_a_long_reply(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ PROMPTS = [
 # The label follows the first token; prompts differ in length, and the last step is smaller.
 BATCHES = [[[*it, A if it[0] == 1 else B] for it in batch] for batch in PROMPTS] * 6
 BATCHES[-1] = BATCHES[-1][:2]
-OPTIONS = LoraOptions(rank=2, alpha=4, dropout=0.1, learning_rate=0.02, seed=3, checkpoint_every=4)
+OPTIONS = LoraOptions(rank=2, alpha=4, dropout=0.1, learning_rate=0.02, seed=3)
 
 Step = tuple[int, float, float, float]
 
@@ -51,7 +51,7 @@ def run(
 
     with adapted(model or tiny_llama(), options) as tuned:
         with contextlib.suppress(StopError):
-            train(tuned, BATCHES, options, folder, watch)
+            train(tuned, BATCHES, options, folder, watch, checkpoint_every=4)
         weights = {name: it for name, it in tuned.named_parameters() if it.requires_grad}
         return {name: it.detach().clone() for name, it in weights.items()}, steps
 
@@ -127,7 +127,7 @@ def test_the_adapter_says_what_it_was_made_from_and_loads_with_peft(tmp_path: Pa
         train(tuned, BATCHES[:2], OPTIONS, tmp_path / "checkpoints", lambda *step: None)
         with torch.inference_mode():
             expected = tuned(given).logits
-        (tmp_path / ".adapter.killed").mkdir()
+        (tmp_path / ".adapter.part").mkdir()
         write_adapter(tuned, tmp_path / "adapter", "some-model", {"prompt": "pairwise=v1"})
     assert not list(tmp_path.glob(".adapter*"))
     folder = tmp_path / "adapter"
