@@ -298,4 +298,4 @@ def test_they_agree_with_ir_measures(case: Case) -> None:
     theirs = list(ir_measures.iter_calc(MEASURES, qrels, run))
     assert len(theirs) == len(MEASURES) * len(qrels)
     for query, measure, value in theirs:
-        assert ours[str(measure)].values[query] == pytest.approx(value, abs=1e-9), measure
+        assert ours.results[str(measure)].values[query] == pytest.approx(value, abs=1e-9), measure
