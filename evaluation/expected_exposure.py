@@ -232,11 +232,7 @@ def _exposed(
     ranked: NDArray[np.integer], n: int, weights: FloatArray
 ) -> tuple[NDArray[np.intp], FloatArray, float, float]:
     """Return the items that were ranked, the exposure of each and of any other, and Σ_s ‖x_s‖²."""
-    count, listed = len(ranked), ranked >= 0
-    if ranked.shape[1] == weights.size and listed.all():
-        # The usual case: no ranking stops before the weights do.
-        own = count * float(weights @ weights)
-        return *_summed(ranked.ravel(), np.tile(weights, count), n, count), 0.0, own
+    listed = ranked >= 0
     length = listed.sum(axis=1)
     # What the items left out of a ranking get, each.
     left = weights.sum() - np.concatenate(([0.0], weights.cumsum()))[length]
@@ -244,18 +240,8 @@ def _exposed(
     share[length == weights.size] = 0.0
     gained = (weights[: ranked.shape[1]] - share[:, None])[listed]
     rest = float(share.mean())
-    items, values = _summed(ranked[listed], gained, n, count)
+    items, places = np.unique(ranked[listed], return_inverse=True)
+    values = np.bincount(places, gained, items.size) / len(ranked)
     squares = np.concatenate(([0.0], (weights**2).cumsum()))[length]
     own = float(squares.sum() + ((n - length) * share**2).sum())
     return items, values + rest, rest, own
-
-
-def _summed(
-    places: NDArray[np.integer], gained: FloatArray, n: int, count: int
-) -> tuple[NDArray[np.intp], FloatArray]:
-    """Return the items that were ranked, and what each gains on average over the rankings."""
-    if n <= places.size:
-        # Few items, each ranked often: counting them all is quicker than sorting.
-        return np.arange(n), np.bincount(places, gained, n) / count
-    items, inverse = np.unique(places, return_inverse=True)
-    return items, np.bincount(inverse, gained, items.size) / count
