@@ -176,13 +176,10 @@ class _Measurement:
         dimension: The groups.
         choices: What the audit measures by.
         reference: The group that ratios are to, if one was chosen.
-        relevance: What says what is relevant.
     """
 
-    def __init__(
-        self, dimension: Dimension, choices: Choices, reference: str | None, relevance: str
-    ) -> None:
-        self.dimension, self.choices, self._relevance = dimension, choices, relevance
+    def __init__(self, dimension: Dimension, choices: Choices, reference: str | None) -> None:
+        self.dimension, self.choices = dimension, choices
         self._weight = choices.weight_of_relevance(dimension)
         is_counted = dimension.confusion is not None and "corpus" in choices.target.parts
         has_known_target = not (is_counted or self._weight)
@@ -263,7 +260,7 @@ class _Measurement:
             _members(observation.groups, self.dimension),
             len(observation.ids),
             None if relevance is None else np.array(relevance),
-            self._relevance == "judged",
+            self.choices.relevance == "judged",
             # The searches for one of the attributes find all of a combination, too.
             min(observation.levels.get(it.name, 0.0) for it in self.dimension.factors),
         )
@@ -278,7 +275,7 @@ class _Measurement:
         :data:`ESTIMATE_ERROR`: both may be off alike. It is 0 if relevance was judged.
         """
         size = len(self.dimension.groups)
-        if self._relevance != "estimated":
+        if self.choices.relevance != "estimated":
             return [0.0] * size, 0
         ends = dict[str, FloatArray]()
         for name, held in self._differences.items():
@@ -328,10 +325,9 @@ def measure(
         for it in dimensions
         if all(factor.name in corpus_shares for factor in it.factors)
     }
-    choices = Choices(spec.k, spec.discount, spec.target, of_corpus, relevance != "unknown")
+    choices = Choices(spec.k, spec.discount, spec.target, of_corpus, relevance)
     measured = {
-        it.name: _Measurement(it, choices, spec.reference.get(it.name), relevance)
-        for it in dimensions
+        it.name: _Measurement(it, choices, spec.reference.get(it.name)) for it in dimensions
     }
     order = stream(spec.seed, "order").permutation(len(queries))
     places = dict(zip(sorted(queries), order.tolist(), strict=True))
