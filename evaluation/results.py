@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from fairqr.agents import statistics
 from fairqr.base.errors import InputError
-from fairqr.base.extras import library
 from fairqr.evaluation.measures.kinds import TARGET
 from fairqr.evaluation.measures.measure import Measure
-from fairqr.evaluation.reports.text import csv_of
+from fairqr.evaluation.reports.text import csv_of, frame
 from fairqr.evaluation.scores import Reason, Score
 
 if TYPE_CHECKING:
-    import pandas
+    from pandas import DataFrame
 
 ALPHA = 0.05
 """The level at which a difference between runs holds."""
@@ -85,7 +84,6 @@ class MeasureResult:
         """Return it as an object for JSON."""
         return {
             "measure": str(self.measure),
-            "settings": self.measure.settings(),
             "mean": self.mean,
             "count": self.count,
             "undefined": self.undefined(),
@@ -177,15 +175,13 @@ class Evaluation:
         name = f"the other {other.run}" if other.run == self.run else other.run
         return compare(replace(other, run=name), [self])
 
-    def to_frame(self) -> pandas.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return a data frame with a row for each query and measure.
 
         Raises:
             InputError: pandas is not installed.
         """
-        columns = ["run", "query_id", "measure", "value", "reason"]
-        found = library("pandas", "A data frame").DataFrame(self.rows(), columns=columns)
-        return cast("pandas.DataFrame", found)
+        return frame(self.rows(), ("run", "query_id", "measure", "value", "reason"))
 
     def rows(self) -> Iterator[tuple[str, str, str, float | None, str]]:
         """Yield run, query, measure, value, and the reason for a missing value."""
@@ -213,9 +209,8 @@ def values_csv(evaluations: Iterable[Evaluation]) -> bytes:
 
     Where ``value`` is empty, ``reason`` says why.
     """
-    rows = [row for evaluation in evaluations for row in evaluation.rows()]
-    columns = ["run", "query", "measure", "value", "reason"]
-    return csv_of(library("pandas", "A CSV file").DataFrame(rows, columns=columns))
+    rows = (row for evaluation in evaluations for row in evaluation.rows())
+    return csv_of(frame(rows, ("run", "query", "measure", "value", "reason")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +225,6 @@ class Comparison:
         count: The number of queries with a value in both.
         interval: Student's interval of the difference; None for too few queries.
         randomisation: The p value of the paired randomisation test.
-        exact: Whether the randomisation test counted all assignments.
         randomisation_corrected: It, corrected by Holm for all comparisons made.
     """
 
@@ -241,7 +235,6 @@ class Comparison:
     count: int
     interval: statistics.Interval | None
     randomisation: float | None
-    exact: bool
     randomisation_corrected: float | None = None
 
     @property
@@ -332,7 +325,6 @@ def compare(baseline: Evaluation, others: Sequence[Evaluation]) -> Comparisons:
                 count=differences.size,
                 interval=statistics.mean_interval(differences),
                 randomisation=statistics.paired_randomisation(differences, random),
-                exact=0 < differences.size <= statistics.EXACT_UP_TO,
             )
             rows.append(row)
     corrected = statistics.corrected_by_holm([row.randomisation for row in rows])

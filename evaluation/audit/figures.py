@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -154,10 +154,7 @@ class GroupFigures:
         return self.verdict in SURE
 
 
-ESTIMATES = (
-    *("exposure", "target", "supply", "lack", "lean", "excess", "ranking_gap", "supply_gap"),
-    *("exposure_ratio", "selection_rate", "impact_ratio", "absent", "precision", "ndcg"),
-)
+ESTIMATES = tuple(it.name for it in fields(GroupFigures) if it.type == "Estimate")
 """The figures of a group that have an interval."""
 
 

@@ -126,14 +126,11 @@ class Audit:
             InputError: pandas is not installed.
         """
         figures, pairs = self.figures, self.pairs
-        of_queries = [dict(zip(QUERY_COLUMNS, row, strict=True)) for row in _query_rows(self)]
         frames = {
-            "results": text.frame((), [_flat(it) for it in (*figures.groups, *figures.segments)]),
-            "queries": text.frame(QUERY_COLUMNS, of_queries),
+            "results": text.frame(map(_flat, (*figures.groups, *figures.segments))),
+            "queries": text.frame(_query_rows(self), QUERY_COLUMNS),
         }
-        return frames | (
-            {"pairs": text.frame((), [*map(_flat, pairs.comparisons)])} if pairs else {}
-        )
+        return frames | ({"pairs": text.frame(map(_flat, pairs.comparisons))} if pairs else {})
 
     def to_frame(self) -> DataFrame:
         """Return the figures as a DataFrame with one row for each attribute, group and segment."""

@@ -7,7 +7,7 @@ escaped, except for :class:`Markdown`, which the functions of this module make.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from fairqr.base.extras import library
@@ -146,14 +146,13 @@ FILTERS = (
 """What a template may write numbers by."""
 
 
-def frame(columns: Sequence[str], rows: Sequence[Mapping[str, Any]] = ()) -> DataFrame:
-    """Return a DataFrame of these rows; one without rows has these columns.
+def frame(rows: Iterable[Any], columns: Sequence[str] | None = None) -> DataFrame:
+    """Return a DataFrame of these rows, which have the columns as keys, or in their order.
 
     Raises:
         InputError: pandas is not installed.
     """
-    pandas = library("pandas", "A table")
-    return cast("DataFrame", pandas.DataFrame(rows or None, columns=None if rows else [*columns]))
+    return cast("DataFrame", library("pandas", "A table").DataFrame([*rows], columns=columns))
 
 
 def csv_of(table: DataFrame, digits: int | None = None) -> bytes:
