@@ -37,7 +37,6 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "unknown": ("group", "exclude"),
     "gains": ("graded", "binary"),
     "unit": ("nats", "bits"),
-    "direction": ("target_exposure", "exposure_target"),
     "normalization": ("bounds", "none"),
     "convention": ("trec2022",),
     "estimator": ("plain", "unbiased"),
@@ -273,11 +272,7 @@ def _awrf(at: View) -> FloatArray:
     f"{GROUPS} {TARGET}",
     best="0 is fair",
     range="0 to about ln(groups/smoothing), nats",
-    takes={
-        "discount": LOG2,
-        "smoothing": divergence.DEFAULT_SMOOTHING,
-        "direction": "target_exposure",
-    },
+    takes={"discount": LOG2, "smoothing": divergence.DEFAULT_SMOOTHING},
     higher_is_better=False,
 )
 def _kl(at: View) -> FloatArray:
@@ -285,8 +280,7 @@ def _kl(at: View) -> FloatArray:
 
     Without smoothing it can be infinite; the query then has no value.
     """
-    options = {name: at[name] for name in ("smoothing", "direction")}
-    return divergence.kullback_leibler(at.wanted, at.exposures, **options)
+    return divergence.kullback_leibler(at.wanted, at.exposures, smoothing=at["smoothing"])
 
 
 @kind(

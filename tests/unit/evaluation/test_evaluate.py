@@ -162,7 +162,6 @@ class TestBySecondWay:
             f"AWRF@{k}": 1 - js,
             f"AWRF@{k}(unit=bits)": 1 - js / math.log(2),
             f"KL@{k}": entropy(*smooth),
-            f"KL@{k}(direction=exposure_target)": entropy(*reversed(smooth)),
             f"KL@{k}(smoothing=0)": entropy(TARGET, found),
             "NDKL": float(np.average(each, weights=weights[first:])),
             f"Exposure@{k}(group=south)": found[1],
