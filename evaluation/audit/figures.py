@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
@@ -200,7 +200,7 @@ class QueryFigures:
             self._rows = []
         return self._stacked
 
-    def of(self, queries: frozenset[str]) -> QueryFigures:
+    def of(self, queries: Collection[str]) -> QueryFigures:
         """Return the figures of some of the queries."""
         part = QueryFigures(self.dimension, self._reference, self._has_known_target)
         for place in [place for place, it in enumerate(self.queries) if it in queries]:

@@ -475,7 +475,7 @@ def _points(amount: float, side: str = "") -> text.Markdown:
     """Write how many points, and whether it is less or more than is due."""
     if side and not amount > 0:
         return text.Markdown(text.NOTHING)
-    return text.Markdown(f"{text.points(amount).lstrip('+')} {side}".strip())
+    return text.Markdown(f"{text.percent(amount).rstrip('%')} {side}".strip())
 
 
 def _examples(audit: Audit) -> dict[tuple[str, str], list[Contribution]]:

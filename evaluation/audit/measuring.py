@@ -287,10 +287,11 @@ class _Measurement:
         return errors.tolist(), 0 if is_unknown.all() else len(self._differences["judged"])
 
     def figures(
-        self, seed: int, segment: str, queries: frozenset[str], tests: int
+        self, seed: int, segment: str, queries: Mapping[str, AuditQuery], tests: int
     ) -> list[GroupFigures]:
         """Return the figures of the queries of a segment, with some of so many tests."""
-        table = self.table.of(queries) if segment else self.table
+        own = {id_ for id_, query in queries.items() if query.segment == segment}
+        table = self.table.of(own) if segment else self.table
         random = stream(seed, f"tests {self.dimension.name} {segment}".rstrip())
         of_labels = self._errors_of_labels(segment, table.mix())
         every = zip(table.figures(random, segment, tests), self.errors[0], of_labels, strict=True)
@@ -353,18 +354,15 @@ def measure(
         for name, it in measured.items()
         if it.effects
     }
-    segments: dict[str, set[str]] = {"": set()}
-    for query in queries.values():
-        segments.setdefault(query.segment, set()).add(query.id)
     parts = [
-        (it, segment, frozenset(ids))
-        for segment, ids in sorted(segments.items())
+        (it, segment)
+        for segment in sorted({"", *(query.segment for query in queries.values())})
         for it in measured.values()
         if it.is_single or not segment
     ]
-    tests = sum(len(it.dimension.groups) for it, _, _ in parts)
+    tests = sum(len(it.dimension.groups) for it, _ in parts)
     figures = [
-        group for it, segment, ids in parts for group in it.figures(spec.seed, segment, ids, tests)
+        group for it, segment in parts for group in it.figures(spec.seed, segment, queries, tests)
     ]
     figures = [completed(it, costs.get(it.attribute), spec.failures) for it in corrected(figures)]
     if failed > spec.failures:

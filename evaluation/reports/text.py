@@ -88,11 +88,6 @@ def percent(ratio: float | None, *, signed: bool = False) -> Markdown:
     return _number(ratio, "+.1%" if signed else ".1%")
 
 
-def points(difference: float | None) -> Markdown:
-    """Write a difference of two shares in percentage points with one decimal and its sign."""
-    return Markdown(percent(difference, signed=True).rstrip("%"))
-
-
 def span(interval: Interval, form: str = ".3f") -> Markdown:
     """Write an interval, or its two ends; nothing if an end is missing, or if it is a point."""
     ends = interval if isinstance(interval, Sequence) else (interval.low, interval.high)
