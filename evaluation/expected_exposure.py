@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.scores import Reason, Score
@@ -180,8 +180,6 @@ def expected_exposure(
 ) -> ExpectedExposure:
     """Return EE-D, EE-R and EE-L of rankings of items; see the module for the formulas.
 
-    The work grows with the ranks that carry weight, not with the number of items.
-
     Args:
         samples: Shape (N, r): in each row the positions of distinct items, best first; −1 fills up
             rows that are shorter. Ranks beyond the cut-off may be left out.
@@ -199,20 +197,27 @@ def expected_exposure(
         raise InputError(f"Expected exposure needs rankings of items from 0 to {n - 1}.")
     weights = _weights(n, discount, k)
     ranked = ranked[:, : weights.size]
-    items, values, rest, own_squares = _exposed(ranked, n, weights)
-    wanted_useful, wanted_other = target_exposure(n, m, discount, k)
+    listed, count = ranked >= 0, len(ranked)
+    length = listed.sum(axis=1)
+    # What the items left out of a ranking get, each.
+    left = weights.sum() - np.concatenate(([0.0], weights.cumsum()))[length]
+    share = np.where(length < weights.size, left / np.maximum(n - length, 1), 0.0)
+    exposures = np.repeat(share[:, None], n, axis=1)
+    rows, ranks = np.nonzero(listed)
+    exposures[rows, ranked[listed]] = weights[ranks]
 
-    found, count = labels[items], len(ranked)
-    to_useful = float(values @ found) + (m - int(np.count_nonzero(found))) * rest
-    disparity = float(values @ values) + (n - items.size) * rest**2
-    useful_relevance = to_useful * wanted_useful
+    system = exposures.mean(axis=0)
+    wanted_useful, wanted_other = target_exposure(n, m, discount, k)
+    to_useful = float(system[labels].sum())
+    disparity = float(system @ system)
     unbiased = None
     if count > 1:
+        own_squares = float(np.vdot(exposures, exposures))
         unbiased = (count**2 * disparity - own_squares) / (count * (count - 1))
     return ExpectedExposure(
         disparity=disparity,
-        relevance=useful_relevance + (float(weights.sum()) - to_useful) * wanted_other,
-        useful_relevance=useful_relevance,
+        relevance=to_useful * wanted_useful + (float(weights.sum()) - to_useful) * wanted_other,
+        useful_relevance=to_useful * wanted_useful,
         unbiased_disparity=unbiased,
         bounds=exposure_bounds(n, m, discount, k),
         items=n,
@@ -226,22 +231,3 @@ def _weights(n: int, discount: Discount, k: int | None) -> FloatArray:
     if discount.kind == "top_k" and discount.parameter is not None:
         length = min(length, int(discount.parameter))
     return discount.weights(length)
-
-
-def _exposed(
-    ranked: NDArray[np.integer], n: int, weights: FloatArray
-) -> tuple[NDArray[np.intp], FloatArray, float, float]:
-    """Return the items that were ranked, the exposure of each and of any other, and Σ_s ‖x_s‖²."""
-    listed = ranked >= 0
-    length = listed.sum(axis=1)
-    # What the items left out of a ranking get, each.
-    left = weights.sum() - np.concatenate(([0.0], weights.cumsum()))[length]
-    share = np.where(length < n, left / np.maximum(n - length, 1), 0.0)
-    share[length == weights.size] = 0.0
-    gained = (weights[: ranked.shape[1]] - share[:, None])[listed]
-    rest = float(share.mean())
-    items, places = np.unique(ranked[listed], return_inverse=True)
-    values = np.bincount(places, gained, items.size) / len(ranked)
-    squares = np.concatenate(([0.0], (weights**2).cumsum()))[length]
-    own = float(squares.sum() + ((n - length) * share**2).sum())
-    return items, values + rest, rest, own
