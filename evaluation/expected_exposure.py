@@ -226,8 +226,5 @@ def expected_exposure(
 
 
 def _weights(n: int, discount: Discount, k: int | None) -> FloatArray:
-    """Return the weights of the ranks that carry any, at most n of them."""
-    length = n if k is None else min(n, k)
-    if discount.kind == "top_k" and discount.parameter is not None:
-        length = min(length, int(discount.parameter))
-    return discount.weights(length)
+    """Return the weights of the ranks up to the cut-off, at most n of them."""
+    return discount.weights(n if k is None else min(n, k))
