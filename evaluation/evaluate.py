@@ -197,11 +197,10 @@ def _bound(
     targeted = []
     for measure in bound:
         targeted += measure.targeted(groups)
-        needing = {QRELS: str(measure)}
-        needing |= {TARGET: f"The target of {measure}"} if by_judgements else {}
-        for need, what in needing.items():
-            if qrels is None and need in measure.needs:
-                raise InputError(f"{what} needs judgements; {QRELS_NEEDED}.")
+        if qrels is None and QRELS in measure.needs:
+            raise InputError(f"{measure} needs judgements; {QRELS_NEEDED}.")
+        if qrels is None and TARGET in measure.needs and by_judgements:
+            raise InputError(f"The target of {measure} needs judgements; {QRELS_NEEDED}.")
     query_targets.check_target(rule, targeted)
     return list(bound)
 

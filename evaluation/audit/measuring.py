@@ -372,12 +372,8 @@ def measure(
         counts=Counts(
             asked=len(queries),
             answered=tally["ok"],
-            empty=tally["empty"],
-            failed=tally["failed"],
-            with_relevance=tally["with_relevance"],
+            **{it: tally[it] for it in ("empty", "failed", "with_relevance", "absent", "hidden")},
             relevant=tally["relevant"] + tally["absent"] + tally["hidden"],
-            absent=tally["absent"],
-            hidden=tally["hidden"],
             error_from=max(it.errors[1] for it in measured.values()),
             failed_share=failed,
             empty_share=empty,
