@@ -93,10 +93,7 @@ class ExpectedExposure:
     def loss(self) -> float:
         """EE-L, at least 0; 0 is fair: exposure is exactly the target."""
         # Rounding can leave about −1e-16 where the target is met.
-        return max(0.0, self._loss(self.disparity))
-
-    def _loss(self, disparity: float) -> float:
-        return disparity - 2 * self.relevance + self.bounds.relevance[1]
+        return max(0.0, self.disparity - 2 * self.relevance + self.bounds.relevance[1])
 
     def score(
         self, what: What, normalization: Normalization = "bounds", *, unbiased: bool = False
@@ -116,10 +113,9 @@ class ExpectedExposure:
         """
         published, value = normalization == "fair-rag", getattr(self, what)
         if unbiased:
-            disparity = self.unbiased_disparity
-            if disparity is None:
+            if self.unbiased_disparity is None:
                 return Reason.ONE_RANKING
-            value = disparity if what == "disparity" else self._loss(disparity)
+            value += self.unbiased_disparity - self.disparity
         elif published and what == "relevance":
             value = self.useful_relevance
         if normalization == "none":
