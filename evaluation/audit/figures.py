@@ -577,7 +577,7 @@ def _detectable(by_chance: Estimate, whole: Estimate, tests: int) -> float:
 def widened(
     group: GroupFigures,
     errors: Mapping[str, float],
-    wider: estimates.Wider = estimates.wider_by_spread,
+    wider: Callable[[Estimate, float], Estimate] = estimates.wider_by_spread,
 ) -> GroupFigures:
     """Return figures with intervals that also hold errors that other queries do not even out."""
     changed: dict[str, Any] = {}

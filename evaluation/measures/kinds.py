@@ -297,19 +297,16 @@ def _ndkl(at: View) -> FloatArray:
     (1/Z) Σ_i KL(D_i‖ε*)/log2(i+1), definition 3.2. Prefixes in which no group is known yet are left
     out of both sums.
     """
-    lengths = np.minimum(at.batch.lengths, at.members.shape[1])
-    values = np.zeros(len(lengths))
-    for length in np.unique(lengths):  # rankings of one length are computed together
-        rows = lengths == length
-        counts = np.cumsum(at.members[rows, :length], axis=1)
-        known, wanted = counts.sum(axis=-1) > 0, at.wanted[rows][:, None]
-        found = divergence.kullback_leibler(
-            wanted, normalise(counts), smoothing=at["smoothing"], direction="exposure_target"
-        )
-        weights = LOG2.weights(length) * known
-        summed = (weights * np.where(known, found, 0.0)).sum(axis=-1)
-        values[rows] = divided(summed, weights.sum(axis=-1), otherwise=0.0)
-    return values
+    counts, wanted = np.cumsum(at.members, axis=1), at.wanted[:, None]
+    depth = counts.shape[1]
+    is_prefix = np.arange(depth) < at.batch.lengths[:, None]  # rankings are padded
+    known = is_prefix & (counts.sum(axis=-1) > 0)
+    found = divergence.kullback_leibler(
+        wanted, normalise(counts), smoothing=at["smoothing"], direction="exposure_target"
+    )
+    weights = LOG2.weights(depth) * known
+    summed = (weights * np.where(known, found, 0.0)).sum(axis=-1)
+    return divided(summed, weights.sum(axis=-1), otherwise=0.0)
 
 
 @kind(
