@@ -174,11 +174,6 @@ class Audit:
             for number, it in enumerate(self.queries.queries, start=1)
         }
 
-    def attributes(self) -> dict[str, list[GroupFigures]]:
-        """Return the figures of the groups of each attribute, and of each combination."""
-        by_attribute = groupby(self.figures.groups, lambda it: it.attribute)
-        return {name: list(groups) for name, groups in by_attribute}
-
 
 def audit_json(audit: Audit) -> bytes:
     """Return ``audit.json``; equal outcomes give equal bytes.
@@ -446,7 +441,7 @@ def values_of(audit: Audit, layout: Layout) -> dict[str, Any]:
         "audit": audit,
         "lists": figures_of_lists(audit.lists),
         "findings": findings_of(audit),
-        "attributes": {name: _first(groups) for name, groups in audit.attributes().items()},
+        "attributes": {name: _first(groups) for name, groups in audit.figures.by_attribute.items()},
         "examples": _examples(audit),
         "rankings": _rankings,
         "verdicts": VERDICTS,
@@ -514,7 +509,7 @@ def draw_exposure(audit: Audit) -> Figure:
         InputError: matplotlib is not installed.
     """
     panels, told = {}, []
-    attributes = audit.attributes()
+    attributes = audit.figures.by_attribute
     for attribute in [name for name in attributes if TIMES not in name] or attributes:
         groups, bars = attributes[attribute], []
         for it in _first(groups, MOST_BARS):

@@ -5,14 +5,13 @@ A condition is such as ``impact_ratio < 0.8``. No engine is needed.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import combinations, groupby
 from operator import attrgetter, ge, gt, le, lt
 
 import numpy as np
@@ -152,6 +151,11 @@ class AuditFigures:
     unanswered: dict[str, str]
     too_many_failed: bool
 
+    @property
+    def by_attribute(self) -> dict[str, list[GroupFigures]]:
+        """The figures of the groups of each attribute, and of each combination."""
+        return {name: [*of] for name, of in groupby(self.groups, attrgetter("attribute"))}
+
 
 def dimensions_to_measure(schema: Schema, spec: AuditSpec) -> list[Dimension]:
     """Return the attributes of an audit, and then the combinations of each two.
@@ -160,7 +164,7 @@ def dimensions_to_measure(schema: Schema, spec: AuditSpec) -> list[Dimension]:
         UnknownAttributeError: The schema lacks an attribute.
     """
     names = list(dict.fromkeys(spec.attributes)) or list(schema.attributes)
-    pairs = itertools.combinations(names, 2) if spec.intersections else ()
+    pairs = combinations(names, 2) if spec.intersections else ()
     every = [*names, *(TIMES.join(pair) for pair in pairs if not any(TIMES in it for it in pair))]
     return [Dimension.named(schema, name) for name in every]
 
@@ -573,14 +577,13 @@ def check(
     if conditions and (figures.too_many_failed or figures.counts.empty_share > 0.5):
         why = "too many queries failed" if figures.too_many_failed else "most queries found nothing"
         return [], [f"No condition was checked: {why}."]
-    attributes = [[*of] for _, of in groupby(figures.groups, attrgetter("attribute"))]
     for it in conditions:
         met = [one for one in figures.groups if it.holds(one, sure=sure)]
         if met := met + [one for one in figures.segments if it.holds(one, sure=True)]:
             broken.append(f"'{it}' holds for {_named(it.figure, met)}.")
             continue
         doubts = defaultdict[str, list[GroupFigures]](list)
-        for groups in attributes:
+        for groups in figures.by_attribute.values():
             reasons = [it.doubt(one, sure=sure) for one in groups]
             for why, one in zip(reasons, groups, strict=True) if sure or all(reasons) else ():
                 doubts[why].append(one)
