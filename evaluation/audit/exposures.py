@@ -287,8 +287,6 @@ def mending_of(effects: Sequence[Weighted], groups: Sequence[str]) -> Mending:
     """Return the effects over queries, as :func:`effect_of` returns them."""
     weights, held = (np.array(it) for it in zip(*effects, strict=True))
     (relevance,) = ratios(held[:, 1, :1], held[:, 0, :1], weights)
-    today, mended = (
-        dict(zip(groups, shares(it, np.ones_like(it), weights), strict=True))
-        for it in (held[:, 0, 1:], held[:, 1, 1:])
-    )
-    return Mending(relevance, today, mended)
+    one = np.ones((len(weights), len(groups)))
+    sides = (shares(held[:, side, 1:], one, weights) for side in (0, 1))
+    return Mending(relevance, *(dict(zip(groups, found, strict=True)) for found in sides))

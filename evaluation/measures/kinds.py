@@ -334,8 +334,7 @@ def _expected(what: What, name: str, best: str, higher_is_better: bool, summary:
         targets, undefined = at.targets
         if query in undefined:
             return undefined[query]
-        own = at.batch.of_query(query)
-        rows = slice(own.start, own.stop)
+        rows = at.batch.of_query(query)
         members = at.members[rows] * at.relevant[rows, :, None]
         system = exposure.group_exposure(members, at["discount"]).mean(axis=0)
         target = targets[query] * at["discount"].weights(cast("int", at.k)).sum()
