@@ -9,6 +9,7 @@ from typing import Any
 import ir_measures
 import numpy as np
 
+from fairqr.base.errors import InputError
 from fairqr.evaluation.evaluate import evaluate
 from fairqr.evaluation.measures.measure import Measure, parse_measures
 
@@ -54,7 +55,11 @@ class _FairMeasure(ir_measures.measures.Measure):
 
     def runtime_impl(self, qrels: Any, run: Any) -> Iterator[ir_measures.Metric]:
         found = evaluate(run, qrels, self._measure, groups=self._groups, **self._options)
-        for query, value in found[self._measure].defined().items():
+        if len(found.results) > 1:
+            choices = " or ".join(found.results)
+            raise InputError(f"{self._measure} is of several attributes; write {choices}.")
+        (result,) = found.results.values()
+        for query, value in result.defined().items():
             yield ir_measures.Metric(query, self, value)
 
 

@@ -56,9 +56,6 @@ POSSIBLE = 0.95
 Statistic = Callable[[FloatArray], FloatArray]
 """Takes totals, shape (…, T), and returns figures, shape (…, M); NaN where one has no value."""
 
-Wider = Callable[["Estimate", float], "Estimate"]
-"""Makes the interval of a figure hold another error, too."""
-
 Scale = Literal["own", "log", "logit"]
 _SCALES: Mapping[Scale, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "own": (np.asarray, np.asarray),
@@ -148,11 +145,13 @@ def _jackknifed(
     on, back = _SCALES[scale]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         whole = on(values)
-        half = _half_width(
-            on(statistic(totals - weighted)) - whole,
-            np.minimum(telling, effective) - 1,
-            1 - (1 - LEVEL) / comparisons,
-        )
+        changes = on(statistic(totals - weighted)) - whole
+        square, fourth = ((changes**power).sum(axis=0) for power in (2, 4))
+        freedom = 3 * divided(square**2, fourth, otherwise=np.inf)
+        freedom = np.minimum(np.minimum(telling, effective), freedom) - 1
+        enough = np.where(np.isfinite(square) & (freedom >= 1), freedom, np.nan)
+        level = 1 - (1 - LEVEL) / comparisons
+        half = np.sqrt(square) * special.stdtrit(enough, (1 + level) / 2)
         # What no query changes, but for rounding, says nothing of its spread.
         half = np.where(half <= ROUNDING * (1 + np.abs(whole)), np.nan, half)
         return np.array([values, back(whole - half), back(whole + half)])
@@ -162,20 +161,6 @@ def _listed(ends: FloatArray, queries: int) -> list[Estimate]:
     # Machines add in different orders, which shows in the last digits; nothing goes by these.
     figures = ends.round(10).T.tolist()
     return [Estimate(value, low, high, queries) for value, low, high in figures]
-
-
-def _half_width(changes: FloatArray, most_freedom: FloatArray, level: float) -> FloatArray:
-    """Return half the width of intervals, shape (M,); NaN with less than a degree of freedom.
-
-    Args:
-        changes: Of the figures without each query, shape (n, M).
-        most_freedom: How many degrees of freedom there are at most, shape (M,) or ().
-        level: Of the intervals.
-    """
-    square, fourth = ((changes**power).sum(axis=0) for power in (2, 4))
-    freedom = np.minimum(most_freedom, 3 * divided(square**2, fourth, otherwise=np.inf) - 1)
-    enough = np.where(np.isfinite(square) & (freedom >= 1), freedom, np.nan)
-    return np.asarray(np.sqrt(square) * special.stdtrit(enough, (1 + level) / 2))
 
 
 def means(values: FloatArray, weights: FloatArray) -> list[Estimate]:

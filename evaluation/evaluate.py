@@ -47,7 +47,6 @@ def evaluate(
     target: query_targets.TargetRule | str | Sequence[str] | None = None,
     attributes: str | Sequence[str] = (),
     missing: results.Missing = "zero",
-    level: float = 0.95,
     ties: Ties = "rank",
     name: str = "run",
 ) -> results.Evaluation:
@@ -73,7 +72,6 @@ def evaluate(
         missing: How a query that the run lacks counts in measures of relevance: ``zero``, as with
             ``trec_eval -c``, or ``undefined``, out of the means. It has no value in measures of
             groups.
-        level: The level of the intervals.
         ties: How to order equal scores: ``rank`` as a file ranks them, elsewhere by id; ``id``;
             ``trec_eval`` by id, descending; or ``error``.
         name: The name of a run that has none.
@@ -89,7 +87,6 @@ def evaluate(
     found = as_groups(groups, ids_of([ranked], judged) if is_read else ())
     if missing not in ("zero", "undefined"):
         raise InputError(f"Missing queries count as zero or undefined, not '{missing}'.")
-    results.check_level(level)
     known = {} if found is None else found.schema.attributes
     populated = all(attribute.population is not None for attribute in known.values())
     default = query_targets.DEFAULT_TARGET if populated else WITHOUT_POPULATION
@@ -123,7 +120,7 @@ def evaluate(
     return results.Evaluation(
         run=ranked.name,
         queries=queries,
-        results={str(m): results.MeasureResult.of(m, it, level) for m, it in values.items()},
+        results={str(m): results.MeasureResult.of(m, it) for m, it in values.items()},
         target=str(rule),
         unknown={name: attribute.unknown for name, attribute in known.items()},
         missing=missing,
@@ -200,11 +197,10 @@ def _bound(
     targeted = []
     for measure in bound:
         targeted += measure.targeted(groups)
-        needing = {QRELS: str(measure)}
-        needing |= {TARGET: f"The target of {measure}"} if by_judgements else {}
-        for need, what in needing.items():
-            if qrels is None and need in measure.needs:
-                raise InputError(f"{what} needs judgements; {QRELS_NEEDED}.")
+        if qrels is None and QRELS in measure.needs:
+            raise InputError(f"{measure} needs judgements; {QRELS_NEEDED}.")
+        if qrels is None and TARGET in measure.needs and by_judgements:
+            raise InputError(f"The target of {measure} needs judgements; {QRELS_NEEDED}.")
     query_targets.check_target(rule, targeted)
     return list(bound)
 

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.scores import Reason, Score
@@ -93,10 +93,7 @@ class ExpectedExposure:
     def loss(self) -> float:
         """EE-L, at least 0; 0 is fair: exposure is exactly the target."""
         # Rounding can leave about −1e-16 where the target is met.
-        return max(0.0, self._loss(self.disparity))
-
-    def _loss(self, disparity: float) -> float:
-        return disparity - 2 * self.relevance + self.bounds.relevance[1]
+        return max(0.0, self.disparity - 2 * self.relevance + self.bounds.relevance[1])
 
     def score(
         self, what: What, normalization: Normalization = "bounds", *, unbiased: bool = False
@@ -116,10 +113,9 @@ class ExpectedExposure:
         """
         published, value = normalization == "fair-rag", getattr(self, what)
         if unbiased:
-            disparity = self.unbiased_disparity
-            if disparity is None:
+            if self.unbiased_disparity is None:
                 return Reason.ONE_RANKING
-            value = disparity if what == "disparity" else self._loss(disparity)
+            value += self.unbiased_disparity - self.disparity
         elif published and what == "relevance":
             value = self.useful_relevance
         if normalization == "none":
@@ -180,8 +176,6 @@ def expected_exposure(
 ) -> ExpectedExposure:
     """Return EE-D, EE-R and EE-L of rankings of items; see the module for the formulas.
 
-    The work grows with the ranks that carry weight, not with the number of items.
-
     Args:
         samples: Shape (N, r): in each row the positions of distinct items, best first; −1 fills up
             rows that are shorter. Ranks beyond the cut-off may be left out.
@@ -199,20 +193,27 @@ def expected_exposure(
         raise InputError(f"Expected exposure needs rankings of items from 0 to {n - 1}.")
     weights = _weights(n, discount, k)
     ranked = ranked[:, : weights.size]
-    items, values, rest, own_squares = _exposed(ranked, n, weights)
-    wanted_useful, wanted_other = target_exposure(n, m, discount, k)
+    listed, count = ranked >= 0, len(ranked)
+    length = listed.sum(axis=1)
+    # What the items left out of a ranking get, each.
+    left = weights.sum() - np.concatenate(([0.0], weights.cumsum()))[length]
+    share = np.where(length < weights.size, left / np.maximum(n - length, 1), 0.0)
+    exposures = np.repeat(share[:, None], n, axis=1)
+    rows, ranks = np.nonzero(listed)
+    exposures[rows, ranked[listed]] = weights[ranks]
 
-    found, count = labels[items], len(ranked)
-    to_useful = float(values @ found) + (m - int(np.count_nonzero(found))) * rest
-    disparity = float(values @ values) + (n - items.size) * rest**2
-    useful_relevance = to_useful * wanted_useful
+    system = exposures.mean(axis=0)
+    wanted_useful, wanted_other = target_exposure(n, m, discount, k)
+    to_useful = float(system[labels].sum())
+    disparity = float(system @ system)
     unbiased = None
     if count > 1:
+        own_squares = float(np.vdot(exposures, exposures))
         unbiased = (count**2 * disparity - own_squares) / (count * (count - 1))
     return ExpectedExposure(
         disparity=disparity,
-        relevance=useful_relevance + (float(weights.sum()) - to_useful) * wanted_other,
-        useful_relevance=useful_relevance,
+        relevance=to_useful * wanted_useful + (float(weights.sum()) - to_useful) * wanted_other,
+        useful_relevance=to_useful * wanted_useful,
         unbiased_disparity=unbiased,
         bounds=exposure_bounds(n, m, discount, k),
         items=n,
@@ -221,41 +222,5 @@ def expected_exposure(
 
 
 def _weights(n: int, discount: Discount, k: int | None) -> FloatArray:
-    """Return the weights of the ranks that carry any, at most n of them."""
-    length = n if k is None else min(n, k)
-    if discount.kind == "top_k" and discount.parameter is not None:
-        length = min(length, int(discount.parameter))
-    return discount.weights(length)
-
-
-def _exposed(
-    ranked: NDArray[np.integer], n: int, weights: FloatArray
-) -> tuple[NDArray[np.intp], FloatArray, float, float]:
-    """Return the items that were ranked, the exposure of each and of any other, and Σ_s ‖x_s‖²."""
-    count, listed = len(ranked), ranked >= 0
-    if ranked.shape[1] == weights.size and listed.all():
-        # The usual case: no ranking stops before the weights do.
-        own = count * float(weights @ weights)
-        return *_summed(ranked.ravel(), np.tile(weights, count), n, count), 0.0, own
-    length = listed.sum(axis=1)
-    # What the items left out of a ranking get, each.
-    left = weights.sum() - np.concatenate(([0.0], weights.cumsum()))[length]
-    share = np.where(length < n, left / np.maximum(n - length, 1), 0.0)
-    share[length == weights.size] = 0.0
-    gained = (weights[: ranked.shape[1]] - share[:, None])[listed]
-    rest = float(share.mean())
-    items, values = _summed(ranked[listed], gained, n, count)
-    squares = np.concatenate(([0.0], (weights**2).cumsum()))[length]
-    own = float(squares.sum() + ((n - length) * share**2).sum())
-    return items, values + rest, rest, own
-
-
-def _summed(
-    places: NDArray[np.integer], gained: FloatArray, n: int, count: int
-) -> tuple[NDArray[np.intp], FloatArray]:
-    """Return the items that were ranked, and what each gains on average over the rankings."""
-    if n <= places.size:
-        # Few items, each ranked often: counting them all is quicker than sorting.
-        return np.arange(n), np.bincount(places, gained, n) / count
-    items, inverse = np.unique(places, return_inverse=True)
-    return items, np.bincount(inverse, gained, items.size) / count
+    """Return the weights of the ranks up to the cut-off, at most n of them."""
+    return discount.weights(n if k is None else min(n, k))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -138,11 +139,8 @@ def as_groups(groups: Any, ids: Collection[str]) -> Groups | None:
 async def _asked(source: str | Source, ids: Collection[str]) -> Groups:
     from fairqr.retrieval.sources.catalog import Catalog
 
-    engine = await Catalog().resolve(source)
-    try:
+    async with aclosing(await Catalog().resolve(source)) as engine:
         return await scan_engine(engine, ids)
-    finally:
-        await engine.aclose()
 
 
 def _ranking(query: str, documents: Any, ties: Ties) -> Ranking:

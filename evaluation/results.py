@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from fairqr.agents import statistics
-from fairqr.base.errors import InputError, one_line
-from fairqr.base.extras import library
+from fairqr.base.errors import InputError
 from fairqr.evaluation.measures.kinds import TARGET
-from fairqr.evaluation.measures.measure import Measure, parse_measures
-from fairqr.evaluation.reports.text import csv_of
+from fairqr.evaluation.measures.measure import Measure
+from fairqr.evaluation.reports.text import csv_of, frame
 from fairqr.evaluation.scores import Reason, Score
 
 if TYPE_CHECKING:
-    import pandas
+    from pandas import DataFrame
+
+ALPHA = 0.05
+"""The level at which a difference between runs holds."""
 
 Missing = Literal["zero", "undefined"]
 
@@ -55,11 +57,11 @@ class MeasureResult:
     interval: statistics.Interval | None
 
     @classmethod
-    def of(cls, measure: Measure, values: Mapping[str, Score], level: float) -> MeasureResult:
+    def of(cls, measure: Measure, values: Mapping[str, Score]) -> MeasureResult:
         """Return the values with their mean and its interval."""
         defined = np.array([v for v in values.values() if not isinstance(v, Reason)])
         mean = float(defined.mean()) if defined.size else None
-        return cls(measure, values, mean, statistics.mean_interval(defined, level=level))
+        return cls(measure, values, mean, statistics.mean_interval(defined))
 
     @property
     def count(self) -> int:
@@ -82,7 +84,6 @@ class MeasureResult:
         """Return it as an object for JSON."""
         return {
             "measure": str(self.measure),
-            "settings": self.measure.settings(),
             "mean": self.mean,
             "count": self.count,
             "undefined": self.undefined(),
@@ -154,17 +155,15 @@ class Evaluation:
         """By measure, the values of the queries that have one."""
         return {text: result.defined() for text, result in self.results.items()}
 
-    def compare(self, other: Evaluation, *, alpha: float = 0.05, seed: int = 0) -> Comparisons:
+    def compare(self, other: Evaluation) -> Comparisons:
         """Test how this run differs from another by all measures that both have.
 
         Args:
             other: The baseline, measured with the same judgements and the same target.
-            alpha: The level at which a difference holds.
-            seed: The seed of the randomisation test.
 
         Raises:
             InputError: The other has another target for a measure of both, or no measure of this
-                one; or the level or the seed is out of range.
+                one.
         """
         shared = [it.measure for text, it in self.results.items() if text in other.results]
         aimed = any(TARGET in measure.needs for measure in shared)
@@ -174,17 +173,15 @@ class Evaluation:
                 "measure both with one."
             )
         name = f"the other {other.run}" if other.run == self.run else other.run
-        return compare(replace(other, run=name), [self], alpha=alpha, seed=seed)
+        return compare(replace(other, run=name), [self])
 
-    def to_frame(self) -> pandas.DataFrame:
+    def to_frame(self) -> DataFrame:
         """Return a data frame with a row for each query and measure.
 
         Raises:
             InputError: pandas is not installed.
         """
-        columns = ["run", "query_id", "measure", "value", "reason"]
-        found = library("pandas", "A data frame").DataFrame(self.rows(), columns=columns)
-        return cast("pandas.DataFrame", found)
+        return frame(self.rows(), ("run", "query_id", "measure", "value", "reason"))
 
     def rows(self) -> Iterator[tuple[str, str, str, float | None, str]]:
         """Yield run, query, measure, value, and the reason for a missing value."""
@@ -192,25 +189,6 @@ class Evaluation:
             values, reasons = result.defined(), result.reasons()
             for query in result.values:
                 yield self.run, query, measure, values.get(query), reasons.get(query, "")
-
-    def __getitem__(self, measure: str | Measure) -> MeasureResult:
-        """Return the result of a measure, whose attribute may be left out if there is only one.
-
-        Raises:
-            InputError: It was not measured, or for several attributes.
-        """
-        if str(measure) in self.results:
-            return self.results[str(measure)]
-        wanted = parse_measures(measure)[0]
-        names = [wanted, *map(wanted.with_attribute, self.unknown)]
-        found = [text for text in dict.fromkeys(map(str, names)) if text in self.results]
-        if len(found) != 1:
-            raise InputError(
-                f"{measure} was measured for several attributes; write {' or '.join(found)}."
-                if found
-                else f"{measure} was not measured; the measures are {', '.join(self.results)}."
-            )
-        return self.results[found[0]]
 
     def as_json(self, *, by_query: bool = False) -> dict[str, Any]:
         """Return it as an object for JSON."""
@@ -231,9 +209,8 @@ def values_csv(evaluations: Iterable[Evaluation]) -> bytes:
 
     Where ``value`` is empty, ``reason`` says why.
     """
-    rows = [row for evaluation in evaluations for row in evaluation.rows()]
-    columns = ["run", "query", "measure", "value", "reason"]
-    return csv_of(library("pandas", "A CSV file").DataFrame(rows, columns=columns))
+    rows = (row for evaluation in evaluations for row in evaluation.rows())
+    return csv_of(frame(rows, ("run", "query", "measure", "value", "reason")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +225,6 @@ class Comparison:
         count: The number of queries with a value in both.
         interval: Student's interval of the difference; None for too few queries.
         randomisation: The p value of the paired randomisation test.
-        exact: Whether the randomisation test counted all assignments.
         randomisation_corrected: It, corrected by Holm for all comparisons made.
     """
 
@@ -259,12 +235,12 @@ class Comparison:
     count: int
     interval: statistics.Interval | None
     randomisation: float | None
-    exact: bool
     randomisation_corrected: float | None = None
 
-    def holds(self, alpha: float) -> bool:
-        """Return whether the difference holds: the corrected randomisation test rejects at α."""
-        return self.randomisation_corrected is not None and self.randomisation_corrected <= alpha
+    @property
+    def holds(self) -> bool:
+        """Whether the difference holds: the corrected randomisation test rejects."""
+        return self.randomisation_corrected is not None and self.randomisation_corrected <= ALPHA
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,19 +249,15 @@ class Comparisons:
 
     Attributes:
         rows: By run, and within it by measure.
-        alpha: The level at which a difference holds.
         tests: The number of p values in each correction.
     """
 
     rows: tuple[Comparison, ...]
-    alpha: float
     tests: int
 
     def too_few(self, row: Comparison) -> bool:
         """Return whether no difference over so few queries could hold among all these tests."""
-        return statistics.too_few(row.count, self.alpha / max(1, self.tests)) and not row.holds(
-            self.alpha
-        )
+        return statistics.too_few(row.count, ALPHA / max(1, self.tests)) and not row.holds
 
     def sentences(self) -> list[str]:
         """Say for each row whether the difference holds, over how many queries, by which tests."""
@@ -295,11 +267,11 @@ class Comparisons:
         """Return them as an object for JSON."""
         rows = [
             asdict(row)
-            | {"measure": str(row.measure), "holds": row.holds(self.alpha)}
+            | {"measure": str(row.measure), "holds": row.holds}
             | {"too_few": self.too_few(row), "sentence": self._sentence(row)}
             for row in self.rows
         ]
-        return {"alpha": self.alpha, "tests": self.tests, "rows": rows}
+        return {"alpha": ALPHA, "tests": self.tests, "rows": rows}
 
     def _sentence(self, row: Comparison) -> str:
         of = f"{row.measure}: {row.run}"
@@ -310,35 +282,17 @@ class Comparisons:
             return f"{of} and {row.baseline} have the same mean over {over}."
         up, above = row.measure.kind.higher_is_better, row.difference > 0
         better = "" if up is None else f" ({'better' if above == up else 'worse'})"
-        verdict = "the difference " + ("holds" if row.holds(self.alpha) else "does not hold")
+        verdict = "the difference " + ("holds" if row.holds else "does not hold")
         if self.too_few(row):
             verdict = "these are too few to show any difference"
         return (
             f"{of} is {abs(row.difference):.4f} {'above' if above else 'below'} "
-            f"{row.baseline}{better} over {over}; {verdict} at {self.alpha:g} (randomisation "
+            f"{row.baseline}{better} over {over}; {verdict} at {ALPHA} (randomisation "
             f"{_p(row.randomisation_corrected)}, Holm-corrected for {self.tests})."
         )
 
 
-def check_level(level: float, of: str = "an interval", usual: str = "0.95") -> None:
-    """Check that a level is a number between 0 and 1.
-
-    Raises:
-        InputError: It is not.
-    """
-    if not isinstance(level, int | float) or not 0 < level < 1:
-        raise InputError(
-            f"The level of {of} is between 0 and 1, such as {usual}, not {one_line(level, 60)}."
-        )
-
-
-def compare(
-    baseline: Evaluation,
-    others: Sequence[Evaluation],
-    *,
-    alpha: float = 0.05,
-    seed: int = 0,
-) -> Comparisons:
+def compare(baseline: Evaluation, others: Sequence[Evaluation]) -> Comparisons:
     """Compare runs with one, by all measures that were computed for both.
 
     A difference holds by the paired randomisation test, which is two-sided and assumes nothing
@@ -347,13 +301,10 @@ def compare(
     Args:
         baseline: The run that the others are compared with.
         others: Measured with the same judgements, groups and target.
-        alpha: The level, in (0, 1).
-        seed: The seed of the randomisation test.
 
     Raises:
-        InputError: The level is out of range.
+        InputError: No measure was computed for both.
     """
-    check_level(alpha, "a test", "0.05")
     rows = []
     for other in others:
         shared = [text for text in baseline.results if text in other.results]
@@ -365,23 +316,22 @@ def compare(
         for text in shared:
             ours, theirs = (it.results[text].defined() for it in (baseline, other))
             differences = np.array([theirs[it] - ours[it] for it in ours if it in theirs])
-            random = statistics.stream(seed, f"{baseline.run}\n{other.run}\n{text}")
+            random = statistics.stream(0, f"{baseline.run}\n{other.run}\n{text}")
             row = Comparison(
                 baseline.results[text].measure,
                 baseline.run,
                 other.run,
                 difference=float(differences.mean()) if differences.size else None,
                 count=differences.size,
-                interval=statistics.mean_interval(differences, level=1 - alpha),
+                interval=statistics.mean_interval(differences),
                 randomisation=statistics.paired_randomisation(differences, random),
-                exact=0 < differences.size <= statistics.EXACT_UP_TO,
             )
             rows.append(row)
     corrected = statistics.corrected_by_holm([row.randomisation for row in rows])
     found = (
         replace(row, randomisation_corrected=p) for row, p in zip(rows, corrected, strict=True)
     )
-    return Comparisons(tuple(found), alpha, tests=sum(p is not None for p in corrected))
+    return Comparisons(tuple(found), tests=sum(p is not None for p in corrected))
 
 
 def _p(value: float | None) -> str:

@@ -247,7 +247,6 @@ class AuditFolder(Folder[AuditManifest]):
         folder: It is made where it is missing.
 
     Attributes:
-        raw: What the engine answered. Nobody but the owner may read it.
         observations: What the engine answered.
         pairs: The scores of versions of documents.
     """
@@ -259,7 +258,6 @@ class AuditFolder(Folder[AuditManifest]):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.raw = folder / "raw"
         self.observations = Lines(folder / OBSERVATIONS, Observation, PRIVATE)
         self.pairs = Lines(folder / PAIRS, PairScores, PRIVATE)
 
@@ -273,7 +271,8 @@ class AuditFolder(Folder[AuditManifest]):
         """
         begun = super().begin(manifest).model_copy(update={"finished": "", "files": {}})
         write_beside(self._manifest, begun.text)
-        self.raw.mkdir(PRIVATE_FOLDER, exist_ok=True)
+        # Nobody but the owner may read what the engine answered.
+        (self.folder / "raw").mkdir(PRIVATE_FOLDER, exist_ok=True)
         return begun
 
     def is_pseudonymous(self, queries: Queries) -> bool:

@@ -41,15 +41,15 @@ class Choices:
         discount: The weight of each rank.
         target: ε*; its part ``relevance`` is the share of each group among the relevant documents.
         corpus_shares: For the target's part ``corpus``, by dimension.
-        by_relevance: Whether relevance is known of any query. Then one of which it is not known has
-            no candidates.
+        relevance: What says which documents are relevant. Unless it is ``unknown``, a query of
+            which that is not known has no candidates.
     """
 
     k: int = 20
     discount: Discount = LOG2
     target: Target = field(default_factory=lambda: Target(parts={"relevance": 1.0}))
     corpus_shares: dict[str, FloatArray] = field(default_factory=dict)
-    by_relevance: bool = False
+    relevance: str = "unknown"
 
     def weight_of_relevance(self, dimension: Dimension) -> float:
         """Return the weight of relevance in the target of a dimension, in [0, 1]."""
@@ -174,7 +174,9 @@ def measure_answer(answer: Answer, dimension: Dimension, choices: Choices) -> An
     if counted is not None:
         selected, candidates = counted[:shown] @ top, counted @ answer.members
         unlabelled = float(counted @ answer.unlabelled)
-    elif not choices.by_relevance and answer.relevance is None and answer.answered > choices.k:
+    elif (
+        choices.relevance == "unknown" and answer.relevance is None and answer.answered > choices.k
+    ):
         candidates = answer.members[: answer.answered].sum(axis=0)
         unlabelled = float(answer.unlabelled[: answer.answered].sum())
     target = _target(dimension, choices, share)
@@ -285,8 +287,6 @@ def mending_of(effects: Sequence[Weighted], groups: Sequence[str]) -> Mending:
     """Return the effects over queries, as :func:`effect_of` returns them."""
     weights, held = (np.array(it) for it in zip(*effects, strict=True))
     (relevance,) = ratios(held[:, 1, :1], held[:, 0, :1], weights)
-    today, mended = (
-        dict(zip(groups, shares(it, np.ones_like(it), weights), strict=True))
-        for it in (held[:, 0, 1:], held[:, 1, 1:])
-    )
-    return Mending(relevance, today, mended)
+    one = np.ones((len(weights), len(groups)))
+    sides = (shares(held[:, side, 1:], one, weights) for side in (0, 1))
+    return Mending(relevance, *(dict(zip(groups, found, strict=True)) for found in sides))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -154,10 +154,7 @@ class GroupFigures:
         return self.verdict in SURE
 
 
-ESTIMATES = (
-    *("exposure", "target", "supply", "lack", "lean", "excess", "ranking_gap", "supply_gap"),
-    *("exposure_ratio", "selection_rate", "impact_ratio", "absent", "precision", "ndcg"),
-)
+ESTIMATES = tuple(it.name for it in fields(GroupFigures) if it.type == "Estimate")
 """The figures of a group that have an interval."""
 
 
@@ -203,7 +200,7 @@ class QueryFigures:
             self._rows = []
         return self._stacked
 
-    def of(self, queries: frozenset[str]) -> QueryFigures:
+    def of(self, queries: Collection[str]) -> QueryFigures:
         """Return the figures of some of the queries."""
         part = QueryFigures(self.dimension, self._reference, self._has_known_target)
         for place in [place for place, it in enumerate(self.queries) if it in queries]:
@@ -580,7 +577,7 @@ def _detectable(by_chance: Estimate, whole: Estimate, tests: int) -> float:
 def widened(
     group: GroupFigures,
     errors: Mapping[str, float],
-    wider: estimates.Wider = estimates.wider_by_spread,
+    wider: Callable[[Estimate, float], Estimate] = estimates.wider_by_spread,
 ) -> GroupFigures:
     """Return figures with intervals that also hold errors that other queries do not even out."""
     changed: dict[str, Any] = {}

@@ -126,14 +126,11 @@ class Audit:
             InputError: pandas is not installed.
         """
         figures, pairs = self.figures, self.pairs
-        of_queries = [dict(zip(QUERY_COLUMNS, row, strict=True)) for row in _query_rows(self)]
         frames = {
-            "results": text.frame((), [_flat(it) for it in (*figures.groups, *figures.segments)]),
-            "queries": text.frame(QUERY_COLUMNS, of_queries),
+            "results": text.frame(map(_flat, (*figures.groups, *figures.segments))),
+            "queries": text.frame(_query_rows(self), QUERY_COLUMNS),
         }
-        return frames | (
-            {"pairs": text.frame((), [*map(_flat, pairs.comparisons)])} if pairs else {}
-        )
+        return frames | ({"pairs": text.frame(map(_flat, pairs.comparisons))} if pairs else {})
 
     def to_frame(self) -> DataFrame:
         """Return the figures as a DataFrame with one row for each attribute, group and segment."""
@@ -176,11 +173,6 @@ class Audit:
             }
             for number, it in enumerate(self.queries.queries, start=1)
         }
-
-    def attributes(self) -> dict[str, list[GroupFigures]]:
-        """Return the figures of the groups of each attribute, and of each combination."""
-        by_attribute = groupby(self.figures.groups, lambda it: it.attribute)
-        return {name: list(groups) for name, groups in by_attribute}
 
 
 def audit_json(audit: Audit) -> bytes:
@@ -449,7 +441,7 @@ def values_of(audit: Audit, layout: Layout) -> dict[str, Any]:
         "audit": audit,
         "lists": figures_of_lists(audit.lists),
         "findings": findings_of(audit),
-        "attributes": {name: _first(groups) for name, groups in audit.attributes().items()},
+        "attributes": {name: _first(groups) for name, groups in audit.figures.by_attribute.items()},
         "examples": _examples(audit),
         "rankings": _rankings,
         "verdicts": VERDICTS,
@@ -478,7 +470,7 @@ def _points(amount: float, side: str = "") -> text.Markdown:
     """Write how many points, and whether it is less or more than is due."""
     if side and not amount > 0:
         return text.Markdown(text.NOTHING)
-    return text.Markdown(f"{text.points(amount).lstrip('+')} {side}".strip())
+    return text.Markdown(f"{text.percent(amount).rstrip('%')} {side}".strip())
 
 
 def _examples(audit: Audit) -> dict[tuple[str, str], list[Contribution]]:
@@ -517,7 +509,7 @@ def draw_exposure(audit: Audit) -> Figure:
         InputError: matplotlib is not installed.
     """
     panels, told = {}, []
-    attributes = audit.attributes()
+    attributes = audit.figures.by_attribute
     for attribute in [name for name in attributes if TIMES not in name] or attributes:
         groups, bars = attributes[attribute], []
         for it in _first(groups, MOST_BARS):

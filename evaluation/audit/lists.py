@@ -51,20 +51,18 @@ def _compared(
     one, two = ([it for it in side if name in it.engine] for side in (first, second))
     if not (one and two):
         return
-    values = [
-        np.array([[it.engine[name]] for it in one]),
-        np.array([[it.fair[name]] for it in two]),
-    ]
-    weights = [np.array([it.weight for it in side]) for side in (one, two)]
-    means = [*map(shares, values, map(np.ones_like, values), weights)]
-    (engine,), (fair,) = means
+    before = np.array([[it.engine[name]] for it in one])
+    after = np.array([[it.fair[name]] for it in two])
+    weights, others = (np.array([it.weight for it in side]) for side in (one, two))
+    (engine,) = shares(before, np.ones_like(before), weights)
+    (fair,) = shares(after, np.ones_like(after), others)
     if first is second:
-        (change,) = differences(values[1], values[0], weights[0])
+        (change,) = differences(after, before, weights)
     else:  # the arms are independent of each other
         low = np.hypot(fair.value - fair.low, engine.high - engine.value)
         high = np.hypot(fair.high - fair.value, engine.value - engine.low)
         value = fair.value - engine.value
         change = replace(fair, value=value, low=value - float(low), high=value + float(high))
     due = [it.target.get(name, np.nan) for it in two]
-    target = float(np.average(due, weights=weights[1]))
+    target = float(np.average(due, weights=others))
     yield {"name": name, "engine": engine, "fair": fair, "change": change, "target": target}

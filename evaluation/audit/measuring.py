@@ -5,14 +5,13 @@ A condition is such as ``impact_ratio < 0.8``. No engine is needed.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import combinations, groupby
 from operator import attrgetter, ge, gt, le, lt
 
 import numpy as np
@@ -152,6 +151,11 @@ class AuditFigures:
     unanswered: dict[str, str]
     too_many_failed: bool
 
+    @property
+    def by_attribute(self) -> dict[str, list[GroupFigures]]:
+        """The figures of the groups of each attribute, and of each combination."""
+        return {name: [*of] for name, of in groupby(self.groups, attrgetter("attribute"))}
+
 
 def dimensions_to_measure(schema: Schema, spec: AuditSpec) -> list[Dimension]:
     """Return the attributes of an audit, and then the combinations of each two.
@@ -160,7 +164,7 @@ def dimensions_to_measure(schema: Schema, spec: AuditSpec) -> list[Dimension]:
         UnknownAttributeError: The schema lacks an attribute.
     """
     names = list(dict.fromkeys(spec.attributes)) or list(schema.attributes)
-    pairs = itertools.combinations(names, 2) if spec.intersections else ()
+    pairs = combinations(names, 2) if spec.intersections else ()
     every = [*names, *(TIMES.join(pair) for pair in pairs if not any(TIMES in it for it in pair))]
     return [Dimension.named(schema, name) for name in every]
 
@@ -176,13 +180,10 @@ class _Measurement:
         dimension: The groups.
         choices: What the audit measures by.
         reference: The group that ratios are to, if one was chosen.
-        relevance: What says what is relevant.
     """
 
-    def __init__(
-        self, dimension: Dimension, choices: Choices, reference: str | None, relevance: str
-    ) -> None:
-        self.dimension, self.choices, self._relevance = dimension, choices, relevance
+    def __init__(self, dimension: Dimension, choices: Choices, reference: str | None) -> None:
+        self.dimension, self.choices = dimension, choices
         self._weight = choices.weight_of_relevance(dimension)
         is_counted = dimension.confusion is not None and "corpus" in choices.target.parts
         has_known_target = not (is_counted or self._weight)
@@ -263,7 +264,7 @@ class _Measurement:
             _members(observation.groups, self.dimension),
             len(observation.ids),
             None if relevance is None else np.array(relevance),
-            self._relevance == "judged",
+            self.choices.relevance == "judged",
             # The searches for one of the attributes find all of a combination, too.
             min(observation.levels.get(it.name, 0.0) for it in self.dimension.factors),
         )
@@ -278,7 +279,7 @@ class _Measurement:
         :data:`ESTIMATE_ERROR`: both may be off alike. It is 0 if relevance was judged.
         """
         size = len(self.dimension.groups)
-        if self._relevance != "estimated":
+        if self.choices.relevance != "estimated":
             return [0.0] * size, 0
         ends = dict[str, FloatArray]()
         for name, held in self._differences.items():
@@ -290,10 +291,11 @@ class _Measurement:
         return errors.tolist(), 0 if is_unknown.all() else len(self._differences["judged"])
 
     def figures(
-        self, seed: int, segment: str, queries: frozenset[str], tests: int
+        self, seed: int, segment: str, queries: Mapping[str, AuditQuery], tests: int
     ) -> list[GroupFigures]:
         """Return the figures of the queries of a segment, with some of so many tests."""
-        table = self.table.of(queries) if segment else self.table
+        own = {id_ for id_, query in queries.items() if query.segment == segment}
+        table = self.table.of(own) if segment else self.table
         random = stream(seed, f"tests {self.dimension.name} {segment}".rstrip())
         of_labels = self._errors_of_labels(segment, table.mix())
         every = zip(table.figures(random, segment, tests), self.errors[0], of_labels, strict=True)
@@ -328,10 +330,9 @@ def measure(
         for it in dimensions
         if all(factor.name in corpus_shares for factor in it.factors)
     }
-    choices = Choices(spec.k, spec.discount, spec.target, of_corpus, relevance != "unknown")
+    choices = Choices(spec.k, spec.discount, spec.target, of_corpus, relevance)
     measured = {
-        it.name: _Measurement(it, choices, spec.reference.get(it.name), relevance)
-        for it in dimensions
+        it.name: _Measurement(it, choices, spec.reference.get(it.name)) for it in dimensions
     }
     order = stream(spec.seed, "order").permutation(len(queries))
     places = dict(zip(sorted(queries), order.tolist(), strict=True))
@@ -357,18 +358,15 @@ def measure(
         for name, it in measured.items()
         if it.effects
     }
-    segments: dict[str, set[str]] = {"": set()}
-    for query in queries.values():
-        segments.setdefault(query.segment, set()).add(query.id)
     parts = [
-        (it, segment, frozenset(ids))
-        for segment, ids in sorted(segments.items())
+        (it, segment)
+        for segment in sorted({"", *(query.segment for query in queries.values())})
         for it in measured.values()
         if it.is_single or not segment
     ]
-    tests = sum(len(it.dimension.groups) for it, _, _ in parts)
+    tests = sum(len(it.dimension.groups) for it, _ in parts)
     figures = [
-        group for it, segment, ids in parts for group in it.figures(spec.seed, segment, ids, tests)
+        group for it, segment in parts for group in it.figures(spec.seed, segment, queries, tests)
     ]
     figures = [completed(it, costs.get(it.attribute), spec.failures) for it in corrected(figures)]
     if failed > spec.failures:
@@ -378,12 +376,8 @@ def measure(
         counts=Counts(
             asked=len(queries),
             answered=tally["ok"],
-            empty=tally["empty"],
-            failed=tally["failed"],
-            with_relevance=tally["with_relevance"],
+            **{it: tally[it] for it in ("empty", "failed", "with_relevance", "absent", "hidden")},
             relevant=tally["relevant"] + tally["absent"] + tally["hidden"],
-            absent=tally["absent"],
-            hidden=tally["hidden"],
             error_from=max(it.errors[1] for it in measured.values()),
             failed_share=failed,
             empty_share=empty,
@@ -583,14 +577,13 @@ def check(
     if conditions and (figures.too_many_failed or figures.counts.empty_share > 0.5):
         why = "too many queries failed" if figures.too_many_failed else "most queries found nothing"
         return [], [f"No condition was checked: {why}."]
-    attributes = [[*of] for _, of in groupby(figures.groups, attrgetter("attribute"))]
     for it in conditions:
         met = [one for one in figures.groups if it.holds(one, sure=sure)]
         if met := met + [one for one in figures.segments if it.holds(one, sure=True)]:
             broken.append(f"'{it}' holds for {_named(it.figure, met)}.")
             continue
         doubts = defaultdict[str, list[GroupFigures]](list)
-        for groups in attributes:
+        for groups in figures.by_attribute.values():
             reasons = [it.doubt(one, sure=sure) for one in groups]
             for why, one in zip(reasons, groups, strict=True) if sure or all(reasons) else ():
                 doubts[why].append(one)

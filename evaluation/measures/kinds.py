@@ -37,7 +37,6 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "unknown": ("group", "exclude"),
     "gains": ("graded", "binary"),
     "unit": ("nats", "bits"),
-    "direction": ("target_exposure", "exposure_target"),
     "normalization": ("bounds", "none"),
     "convention": ("trec2022",),
     "estimator": ("plain", "unbiased"),
@@ -273,11 +272,7 @@ def _awrf(at: View) -> FloatArray:
     f"{GROUPS} {TARGET}",
     best="0 is fair",
     range="0 to about ln(groups/smoothing), nats",
-    takes={
-        "discount": LOG2,
-        "smoothing": divergence.DEFAULT_SMOOTHING,
-        "direction": "target_exposure",
-    },
+    takes={"discount": LOG2, "smoothing": divergence.DEFAULT_SMOOTHING},
     higher_is_better=False,
 )
 def _kl(at: View) -> FloatArray:
@@ -285,8 +280,7 @@ def _kl(at: View) -> FloatArray:
 
     Without smoothing it can be infinite; the query then has no value.
     """
-    options = {name: at[name] for name in ("smoothing", "direction")}
-    return divergence.kullback_leibler(at.wanted, at.exposures, **options)
+    return divergence.kullback_leibler(at.wanted, at.exposures, smoothing=at["smoothing"])
 
 
 @kind(
@@ -303,19 +297,16 @@ def _ndkl(at: View) -> FloatArray:
     (1/Z) Σ_i KL(D_i‖ε*)/log2(i+1), definition 3.2. Prefixes in which no group is known yet are left
     out of both sums.
     """
-    lengths = np.minimum(at.batch.lengths, at.members.shape[1])
-    values = np.zeros(len(lengths))
-    for length in np.unique(lengths):  # rankings of one length are computed together
-        rows = lengths == length
-        counts = np.cumsum(at.members[rows, :length], axis=1)
-        known, wanted = counts.sum(axis=-1) > 0, at.wanted[rows][:, None]
-        found = divergence.kullback_leibler(
-            wanted, normalise(counts), smoothing=at["smoothing"], direction="exposure_target"
-        )
-        weights = LOG2.weights(length) * known
-        summed = (weights * np.where(known, found, 0.0)).sum(axis=-1)
-        values[rows] = divided(summed, weights.sum(axis=-1), otherwise=0.0)
-    return values
+    counts, wanted = np.cumsum(at.members, axis=1), at.wanted[:, None]
+    depth = counts.shape[1]
+    is_prefix = np.arange(depth) < at.batch.lengths[:, None]  # rankings are padded
+    known = is_prefix & (counts.sum(axis=-1) > 0)
+    found = divergence.kullback_leibler(
+        wanted, normalise(counts), smoothing=at["smoothing"], direction="exposure_target"
+    )
+    weights = LOG2.weights(depth) * known
+    summed = (weights * np.where(known, found, 0.0)).sum(axis=-1)
+    return divided(summed, weights.sum(axis=-1), otherwise=0.0)
 
 
 @kind(
@@ -343,8 +334,7 @@ def _expected(what: What, name: str, best: str, higher_is_better: bool, summary:
         targets, undefined = at.targets
         if query in undefined:
             return undefined[query]
-        own = at.batch.of_query(query)
-        rows = slice(own.start, own.stop)
+        rows = at.batch.of_query(query)
         members = at.members[rows] * at.relevant[rows, :, None]
         system = exposure.group_exposure(members, at["discount"]).mean(axis=0)
         target = targets[query] * at["discount"].weights(cast("int", at.k)).sum()

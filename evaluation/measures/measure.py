@@ -224,13 +224,6 @@ class Measure:
                 scores[query] = Reason.NO_RELEVANT
         return scores
 
-    def settings(self) -> dict[str, str | int | None]:
-        """Return all parameters, defaults included; of a product its factors."""
-        if self.factors:
-            return {"factors": str(self)}
-        values = {"k": self.k} | self.values
-        return {n: it if it is None or isinstance(it, int) else str(it) for n, it in values.items()}
-
     def __str__(self) -> str:
         if self.factors:
             return TIMES.join(map(str, self.factors))

@@ -7,7 +7,7 @@ escaped, except for :class:`Markdown`, which the functions of this module make.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from fairqr.base.extras import library
@@ -88,11 +88,6 @@ def percent(ratio: float | None, *, signed: bool = False) -> Markdown:
     return _number(ratio, "+.1%" if signed else ".1%")
 
 
-def points(difference: float | None) -> Markdown:
-    """Write a difference of two shares in percentage points with one decimal and its sign."""
-    return Markdown(percent(difference, signed=True).rstrip("%"))
-
-
 def span(interval: Interval, form: str = ".3f") -> Markdown:
     """Write an interval, or its two ends; nothing if an end is missing, or if it is a point."""
     ends = interval if isinstance(interval, Sequence) else (interval.low, interval.high)
@@ -146,14 +141,13 @@ FILTERS = (
 """What a template may write numbers by."""
 
 
-def frame(columns: Sequence[str], rows: Sequence[Mapping[str, Any]] = ()) -> DataFrame:
-    """Return a DataFrame of these rows; one without rows has these columns.
+def frame(rows: Iterable[Any], columns: Sequence[str] | None = None) -> DataFrame:
+    """Return a DataFrame of these rows, which have the columns as keys, or in their order.
 
     Raises:
         InputError: pandas is not installed.
     """
-    pandas = library("pandas", "A table")
-    return cast("DataFrame", pandas.DataFrame(rows or None, columns=None if rows else [*columns]))
+    return cast("DataFrame", library("pandas", "A table").DataFrame([*rows], columns=columns))
 
 
 def csv_of(table: DataFrame, digits: int | None = None) -> bytes:

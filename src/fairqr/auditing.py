@@ -20,6 +20,7 @@ from fairqr.evaluation.audit.running import audit_engine
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.qrels import Qrels, read_qrels
+from fairqr.evaluation.reports.text import records_of
 from fairqr.graph.search.context import checked_context
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -152,9 +153,7 @@ def _rows(
     if isinstance(given, Path):
         yield from query_rows(given, columns)
         return
-    listed: Any = given
-    if hasattr(given, "to_dict"):  # None in place of all that pandas takes for missing
-        listed = listed.astype(object).where(listed.notna(), None).to_dict("records")
+    listed: Any = records_of(given) if hasattr(given, "to_dict") else given
     for number, one in enumerate(listed, start=1):
         row = {"text": one} if isinstance(one, str) else one
         if not isinstance(row, Mapping):

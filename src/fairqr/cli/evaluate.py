@@ -27,14 +27,11 @@ def evaluate(
     qrels: Path | None = None,
     measures: list[str] | None = None,
     corpus: str | None = None,
-    schema: Path | None = None,
     attribute: list[str] | None = None,
     target: list[str] | None = None,
     compare: list[Path] | None = None,
-    alpha: float = 0.05,
     ties: str = "rank",
     missing: str = "zero",
-    seed: int = 0,
     by_query: bool = False,
     csv: Path | None = None,
 ) -> Printed | None:
@@ -46,14 +43,11 @@ def evaluate(
         measures: Measures, such as nDCG@20,AWRF@20(attribute=gender); 'help' lists them.
         corpus: Where groups come from: a source, an index or a built-in corpus by name, or the path
             of a source file or of JSON Lines of documents.
-        schema: The schema of a corpus that is a path; by default the file beside it.
         attribute: The attribute of measures without one; gender×continent for a product.
         target: The target of fairness: relevance:0.5,population:0.5 (the default), or trec2022.
         compare: Another run to compare with RUN_FILE by paired tests. Repeatable.
-        alpha: The level of the tests; intervals have the level 1 - alpha.
         ties: How to order equal scores: rank (as in the file), id, trec_eval or error.
         missing: The relevance of queries that a run lacks: zero, or undefined to leave them out.
-        seed: The seed of the randomisation tests.
         by_query: Show the value of each query too.
         csv: Write the value of each query to this file.
     """
@@ -61,17 +55,13 @@ def evaluate(
         return Printed(None, _measure_lines())
     if run_file is None:
         raise InputError("An evaluation needs a run; name a run file in TREC's format.")
-    if schema is not None and corpus is None:
-        raise InputError("--schema needs --corpus; name the documents, too.")
     from fairqr.evaluation import evaluate as measuring
     from fairqr.evaluation import results
     from fairqr.evaluation.collections.query_targets import DEFAULT_TARGET
     from fairqr.evaluation.inputs import as_groups
     from fairqr.evaluation.measures.measure import parse_measures
     from fairqr.evaluation.qrels import read_qrels
-    from fairqr.retrieval.sources.corpus import find_corpus
 
-    results.check_level(alpha, "a test", "0.05")
     paths = [run_file, *(compare or [])]
     if len({*paths}) < len(paths):
         raise InputError("A run is named twice; name each once.")
@@ -79,8 +69,7 @@ def evaluate(
     asked = parse_measures(measures or usual)
     runs = _read_runs(paths, ties)
     judged = None if qrels is None else read_qrels(qrels)
-    source = find_corpus(Path(corpus), schema) if corpus and schema else corpus
-    groups = as_groups(source, measuring.ids_of(runs, judged))
+    groups = as_groups(corpus, measuring.ids_of(runs, judged))
     evaluations = [
         measuring.evaluate(
             found,
@@ -90,12 +79,11 @@ def evaluate(
             target=target or DEFAULT_TARGET,
             attributes=attribute or (),
             missing=missing,  # type: ignore[arg-type]
-            level=1 - alpha,
         )
         for found in runs
     ]
     first, *others = evaluations
-    found = results.compare(first, others, alpha=alpha, seed=seed) if others else None
+    found = results.compare(first, others) if others else None
     if csv is not None:
         from fairqr.base.files import write_beside
 
@@ -109,7 +97,7 @@ def evaluate(
     if found:
         lines.append("")
         for row, sentence in zip(found.rows, found.sentences(), strict=True):
-            lines.append(literal(sentence, "bold" if row.holds(found.alpha) else ""))
+            lines.append(literal(sentence, "bold" if row.holds else ""))
     return Printed(data, lines, warnings=dict.fromkeys(told))
 
 
@@ -130,7 +118,6 @@ def _lines(evaluation: Evaluation, *, by_query: bool) -> Iterator[RenderableType
     from fairqr.agents.statistics import too_few
 
     results = evaluation.results.values()
-    level = next((it.interval.level for it in results if it.interval), 0.95)
     yield f"{evaluation.run}  {counted(len(evaluation.queries), 'query', 'queries')}"
     rows = []
     for each in results:
@@ -138,7 +125,7 @@ def _lines(evaluation: Evaluation, *, by_query: bool) -> Iterator[RenderableType
         ends = interval(found.low, found.high, 4) if found else ""
         why = ", ".join(f"{n} {it.replace('_', ' ')}" for it, n in each.undefined().items())
         rows.append((str(each.measure), each.mean, ends, each.count, each.measure.kind.best, why))
-    heads = ("measure", "mean", number(f"{level:.0%} interval"), "over", "best", "no value")
+    heads = ("measure", "mean", number("95% interval"), "over", "best", "no value")
     yield table(heads, rows, digits=4)
     if evaluation.by_group:
         names = ("group", "share of exposure", "of the relevant", "ratio", number("95% interval"))

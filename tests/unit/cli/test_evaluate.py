@@ -122,7 +122,7 @@ def test_by_query_shows_values_and_reasons(evaluate: Fairqr) -> None:
 def test_groups_may_come_from_an_index(evaluate: Fairqr, fairqr: Fairqr) -> None:
     """Both ways to the groups give the same."""
     assert fairqr("index", "create", "people", "people.jsonl").code == 0
-    by_file = evaluate(*ASKED, "--measures", "AWRF@20", "--json", "--schema", "people.schema.yaml")
+    by_file = evaluate(*ASKED, "--measures", "AWRF@20", "--json")
     by_index = evaluate(
         "low.run", "--qrels", "qrels", "--corpus", "people", "--measures", "AWRF@20", "--json"
     )
@@ -137,9 +137,7 @@ def test_groups_may_come_from_an_index(evaluate: Fairqr, fairqr: Fairqr) -> None
         (("low.run", "--qrels", "qrels", "--measures", "nDGC@20"), "the measures are nDCG, P, R"),
         (("low.run", "--qrels", "qrels", "--measures", "AWRF@20"), "--corpus"),
         ((*ASKED, "--target", "retrieved:1"), "write relevance instead"),
-        (("low.run", "--qrels", "qrels", "--schema", "x"), "needs --corpus"),
         ((*ASKED, "--ties", "coin"), "cannot be ordered by 'coin'"),
-        ((*ASKED, "--alpha", "2"), "between 0 and 1"),
         ((*ASKED, "--corpus", "absent.jsonl"), "There is no corpus at absent.jsonl"),
         (("qrels", "--qrels", "qrels"), "qrels, line 1: it has 4 fields instead of the 6"),
         ((*ASKED, "--measures", "AP", "--csv", "people.jsonl/x.csv"), "check the path"),

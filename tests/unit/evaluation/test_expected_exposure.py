@@ -173,7 +173,6 @@ class TestThePaper:
 
 
 def test_many_items_are_counted_as_few_are() -> None:
-    """Both ways of counting give the same; which is taken depends on the number of items."""
     random = np.random.default_rng(5)
     samples = [random.permutation(40)[:5] for _ in range(30)]
     useful = np.arange(40) < 7

@@ -147,16 +147,6 @@ def test_a_data_frame_has_a_row_for_each_query_and_measure(monkeypatch: pytest.M
         found.to_frame()
 
 
-def test_a_measure_is_found_without_its_attribute() -> None:
-    """Unless it was measured for several."""
-    found = fairqr.evaluate(RUN, QRELS, "AWRF@2,RR×AWRF@2", groups=GROUPS)
-    assert found["AWRF@2"] is found["AWRF@2(attribute=group)"]
-    assert found["RR×AWRF@2"] is found["RR×AWRF@2(attribute=group)"]
-    found = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=TWO)
-    with pytest.raises(InputError, match=r"write AWRF@2\(attribute=gender\) or AWRF@2\(attr"):
-        found["AWRF@2"]
-
-
 NUMBER = "Each score for 'q' must be a finite number"
 GRADE = "'q' must be a whole number of at most"
 TWICE = [["q1", "f1", 4.0], ["q1", "f1", 4.0]]
@@ -186,7 +176,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"groups": {"d1": None}}, "an attribute needs at least two groups"),
     ({"groups": {"d1": {"a": -1}, "d2": "b"}}, "The groups of 'group' are wrong"),
     ({"groups": frame([["a", 1], ["a", 2]], "docno x")}, "'a' in several rows"),
-    ({"level": "high"}, "The level of an interval is between 0 and 1, such as 0.95, not high"),
     ({"missing": "none"}, "Missing queries count as zero or undefined"),
     ({"target": {"relevance": 1}}, "'relevance' is not a target"),
 ]

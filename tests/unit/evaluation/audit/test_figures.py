@@ -40,14 +40,14 @@ def shown(
     target: str = "relevance:1",
     groups: Dimension = TWO,
     answered: int = 100,
-    by_relevance: bool = False,
+    relevance_is: str = "unknown",
     **more: Any,
 ) -> AnswerFigures:
     """Measure an answer whose groups are letters, and whose documents may be alike relevant."""
     told = None if relevance is None else np.zeros(len(letters)) + relevance
     rows = members(letters, "".join(groups.groups))
     answer = Answer(rows, min(answered, len(letters)), told, **more)
-    choices = Choices(k=k, target=Target.parse(target), by_relevance=by_relevance)
+    choices = Choices(k=k, target=Target.parse(target), relevance=relevance_is)
     return measure_answer(answer, groups, choices)
 
 
@@ -179,7 +179,7 @@ def test_without_relevance_there_is_no_supply_and_the_further_answers_are_candid
     nothing_further = shown("ab", None, 2)
     assert np.isnan([nothing_further.target, nothing_further.candidates]).all()
     # Of the same audit, other queries have candidates by relevance.
-    assert np.isnan(shown("abbaab", None, 2, by_relevance=True).candidates).all()
+    assert np.isnan(shown("abbaab", None, 2, relevance_is="judged").candidates).all()
 
 
 @pytest.mark.parametrize(
