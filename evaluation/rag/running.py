@@ -26,7 +26,7 @@ from fairqr.evaluation.experiments.engine import Done, check_answered, refusal_o
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.workers import RunOptions, Tools
-from fairqr.evaluation.rag.collection import RagCollection, RagQuery, RagTask
+from fairqr.evaluation.rag.collection import RagCollection, RagQuery, Utility
 from fairqr.evaluation.rag.finding import find_rag_collection
 from fairqr.evaluation.rag.measures import MeasuredRag, measure_fair_rag, memberships_of, shares_of
 from fairqr.evaluation.rag.specification import LABELS, Draw, FairRagExperiment
@@ -57,7 +57,7 @@ class Part:
     experiment: FairRagExperiment
     collection: str
     generator: str
-    task: RagTask
+    utility: Utility
     prompt: PromptTemplate
     attributor: str
     groups: Attribute | None = None
@@ -271,7 +271,7 @@ class Answerer:
         reply = await self.generator.generate(request)
         self._usage += reply.usage
         self.checked.append(check_answered(reply.status, reply.message))
-        utility = self.part.task.utility(reply.text, self.query.golds) if reply.text else 0.0
+        utility = self.part.utility(reply.text, self.query.golds)
         worth = utility if reply.status in ("ok", "empty") else None
         return AnswerRecord(ranking=ranking, status=reply.status, text=reply.text, utility=worth)
 
@@ -332,14 +332,14 @@ def make_rag_plan(
     chosen = {name: prompts.get(name, version) for name, version in experiment.prompts.items()}
     asked, tasks, mind = {}, list[Task](), experiment.group_aware
     for name, collection in collections.items():
-        kind = collection.task.prompt
+        kind = collection.prompt
         asked[name] = chosen.get(kind) or prompts.get(kind)
         if mind and mind not in (collection.schema.attributes if collection.schema else ()):
             raise InputError(f"The documents of '{name}' have no attribute '{one_line(mind)}'.")
     for generator in experiment.generators:
         for name, collection in collections.items():
             groups = collection.schema.attributes[mind] if mind and collection.schema else None
-            how = (collection.task, asked[name], attributor, groups)
+            how = (collection.utility, asked[name], attributor, groups)
             part = Part(experiment, name, generator, *how)
             tasks += [(part, query) for query in collection.queries]
     manifest = RagManifest(
