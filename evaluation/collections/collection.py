@@ -289,11 +289,8 @@ def load_collection(folder: Path, name: str | None = None, split: str | None = N
         named = ", ".join(key for key in splits if key is not None) or "one set without a name"
         what = f"no judgements '{one_line(split)}'" if split else "several sets of judgements"
         raise CorpusError(f"The collection '{name}' has {what}; there are {named}: choose one.")
-    path = folder / f"topics-{split}.jsonl"
-    shared = split is None or not path.is_file()
-    if shared:
-        path = folder / "topics.jsonl"
-    topics = read_topics(path)
+    own = folder / f"topics-{split}.jsonl"
+    topics = read_topics(own if own.is_file() else folder / "topics.jsonl")
     judged = read_qrels(splits[split])
     ids = {topic.id for topic in topics}
     qrels = {topic: documents for topic, documents in judged.items() if topic in ids}
@@ -302,7 +299,7 @@ def load_collection(folder: Path, name: str | None = None, split: str | None = N
             f"{splits[split]} has no relevant document for any topic of the collection '{name}'; "
             "the topics' ids must be those of the topics file, and a grade above 0 is relevant."
         )
-    if shared and split is not None:
+    if split is not None and not own.is_file():
         topics = tuple(topic for topic in topics if topic.id in qrels)
     corpus, about = find_corpus(folder), read_about(folder)
     return Collection(name, folder, corpus, topics, qrels, about, split)

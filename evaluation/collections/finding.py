@@ -95,32 +95,25 @@ def import_collection(
             raise InputError(
                 f"There is a collection '{name}' already; choose another name, or --replace it."
             )
-        return target, _import(loader, paths, target, progress)
-
-
-def _import(
-    loader: str, paths: Sequence[Path], target: Path, progress: ProgressFunction | None
-) -> list[str]:
-    """Put a new collection in place of the old one, if any; hold the lock."""
-    prefix = f".{target.name}.build-"
-    for rest in target.parent.glob(f"{prefix}*"):
-        # A killed import left it.
-        shutil.rmtree(rest, ignore_errors=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as around:
-        work = Path(around)
-        folder = work / "new"
-        folder.mkdir()
-        parts = LOADERS[loader](paths, work)
-        source = parts.about.source or ", ".join(str(path.resolve()) for path in paths)
-        parts.about = parts.about.model_copy(update={"source": source, "loader": loader})
-        lines = write_collection(parts, folder, work, progress)
-        for split in standard.splits_of(folder):
-            # Only a collection that can be read back is put in place.
-            standard.load_collection(folder, target.name, split)
-        if target.exists():
-            target.rename(work / "old")
-        folder.rename(target)
-    return lines
+        prefix = f".{name}.build-"
+        for rest in target.parent.glob(f"{prefix}*"):
+            # A killed import left it.
+            shutil.rmtree(rest, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as around:
+            work = Path(around)
+            folder = work / "new"
+            folder.mkdir()
+            parts = LOADERS[loader](paths, work)
+            source = parts.about.source or ", ".join(str(path.resolve()) for path in paths)
+            parts.about = parts.about.model_copy(update={"source": source, "loader": loader})
+            lines = write_collection(parts, folder, work, progress)
+            for split in standard.splits_of(folder):
+                # Only a collection that can be read back is put in place.
+                standard.load_collection(folder, name, split)
+            if target.exists():
+                target.rename(work / "old")
+            folder.rename(target)
+    return target, lines
 
 
 def list_collections(data: Path | None = None) -> list[dict[str, Any]]:
