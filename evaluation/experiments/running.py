@@ -19,7 +19,7 @@ from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.measuring import measure as measure
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.training import folds_of, gather, train
-from fairqr.evaluation.experiments.workers import RunOptions, Tools
+from fairqr.evaluation.experiments.workers import RunOptions, Tools, make_ready
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import METHODS, Context
 from fairqr.graph.search.rankers import ASKED
@@ -191,11 +191,6 @@ async def open_graph(tools: Tools, cell: Cell) -> Any:
     return await tools.keep(f"graph {own} {name}", name, opened)
 
 
-async def prepare(tools: Tools, cell: Cell) -> None:
-    """Open what the searches of a cell use."""
-    await open_graph(tools, cell)
-
-
 async def search(
     tools: Tools, cell: Cell, topic: Topic, weights: TrainedModel | None
 ) -> Done[specs.SearchRecord]:
@@ -312,7 +307,7 @@ async def is_here(tools: Tools, cell: Cell, watcher: StageWatcher) -> bool:
     """Open what a cell uses; return whether its documents are here."""
     try:
         await open_engine(tools, cell, watcher)
-        await tools.do(prepare, cell)
+        await tools.do(make_ready, open_graph, cell)
     except (IndexNotFoundError, UnsupportedError) as error:
         if cell.system.corpus is None:
             raise
