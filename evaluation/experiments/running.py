@@ -79,8 +79,7 @@ def manifest_of(
     dimensions = [Dimension.named(schema, it) for it in attributes]
     options = [it.settings.get("options", {}) for it in experiment.systems]
     options += [it.train.options for it in experiment.systems if it.train]
-    groups = [experiment.protected, *(it.get("protected") for it in options)]
-    protected = [str(it) for it in groups if it not in (None, "all")]
+    protected = [str(it["protected"]) for it in options if it.get("protected") not in (None, "all")]
     targets = [experiment.target, *(it.settings.get("target") for it in experiment.systems)]
     if experiment.protected not in (None, "all") and not experiment.attributes:
         # The groups say which attribute is meant.
