@@ -170,7 +170,7 @@ class Measured(ABC):
         """What the template shows: the same of all kinds, and what the module adds."""
         spec, manifest = self.spec, self.manifest
         both = {"title": spec.title, "about": spec.about, "experiment": spec, "manifest": manifest}
-        return both | {"measured": self} | import_module(self.report).values_of(self)
+        return {**both, "measured": self, **import_module(self.report).values_of(self)}
 
     def write_report(self, folder: Path) -> list[Path]:
         """Write the report with its figures, and the table; equal results give equal files.
