@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from fairqr.agents.models.cache import ReplyCache, replies_file
 from fairqr.agents.models.causal_weights import lasting_name
@@ -214,8 +214,7 @@ async def do_task(tools: Tools, task: Task) -> engine.Done[Any]:
     return engine.Done((record,), found.warnings, refusal=refusal)
 
 
-@dataclass(frozen=True, slots=True)
-class ProbePlan:
+class ProbePlan(NamedTuple):
     """The work of a run.
 
     Attributes:
