@@ -57,6 +57,7 @@ TREC = {
 
 TEXTS = ("plain", "text", "html")
 """The fields that an article's text stands in, the first one being preferred."""
+_RENAMED = {"qual_cat": "quality", "pred_qual": "quality_score"}
 
 
 @dataclass(slots=True)
@@ -168,7 +169,8 @@ class _Metadata(BaseModel, extra="allow"):
         groups = [name if name in ("female", "male") else "non-binary" for name in plain]
         # The article has its own id, title, text and address.
         found = self.model_dump(exclude_unset=True, exclude={"page_id", *_Article.model_fields})
-        return found | {"gender": list(dict.fromkeys(groups)) or None}
+        fields = {_RENAMED.get(name, name): value for name, value in found.items()}
+        return fields | {"gender": list(dict.fromkeys(groups)) or None}
 
 
 def read_trec_fair(paths: Sequence[Path], work: Path, *, everything: bool = False) -> Parts:

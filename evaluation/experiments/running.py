@@ -58,10 +58,6 @@ class Cell:
         """Return the key of the record of a topic."""
         return self.attribute, self.form, self.system.name, self.seed, topic.id
 
-    def query(self, topic: Topic) -> str:
-        """Return the query of a topic in the cell's form: 10 keywords for ``title+10``."""
-        return topic.text(int(self.form.partition("+")[2] or 0))
-
     @property
     def model(self) -> str | None:
         """The name of the model that refines or re-ranks; None if nothing asks one."""
@@ -215,7 +211,8 @@ async def search(
         options = {**context.options, "weights": weights}
         context = context.model_copy(update={"options": options})
     try:
-        state = await graph.ainvoke({"query": cell.query(topic)}, context=context)
+        query = topic.text(specs.keywords_of(cell.form))
+        state = await graph.ainvoke({"query": query}, context=context)
     except QueryError as error:
         return Done((specs.SearchRecord(**facts, error=str(error)),))
     result, usage = SearchResult.model_validate(state["result"]), usage_of(state["result"])
@@ -324,7 +321,7 @@ async def weights_of(
     """Return the weights that rank each topic; those of a fold learn from the other folds."""
     if (training := cell.system.train) is None:
         return {}
-    queries = {it.id: cell.query(it) for it in topics}
+    queries = {it.id: it.text(specs.keywords_of(cell.form)) for it in topics}
     found = dict[str, TrainedModel]()
     folds = folds_of([*queries], min(training.folds, len(queries)))
     engine, progress = await open_engine(tools, cell), watcher.count(f"training {cell.system.name}")

@@ -27,6 +27,11 @@ MEASURES = ("nDCG@20", "AWRF@20(unit=bits)", "nDCG@20×AWRF@20(unit=bits)")
 OF_THE_EXPERIMENT = {"attributes", "method", "k", "seed", "intersect"}
 
 
+def keywords_of(form: str) -> int:
+    """Return how many keywords of a topic a form of query takes: 10 for ``title+10``."""
+    return int(form.partition("+")[2] or 0)
+
+
 class Training(BaseModel, frozen=True, extra="forbid"):
     """How a system that needs trained weights gets them: by cross-validation over the topics.
 

@@ -104,7 +104,7 @@ class Task:
         key: The key of its record.
         query: The text of the query.
         items: What may be known of the items; of a pair, the protected one comes first.
-        group: What stands before those who ask; nobody in particular asks about a pair.
+        group: What stands before those who ask.
     """
 
     asked: Entrant
@@ -153,12 +153,15 @@ def tasks_of(experiment: Untuned, asked: Entrant, collection: probes.ProbeCollec
             for asker, group in ((it, rankers.group_of(it, words)) for it in experiment.askers)
             for query, items in shown.items()
         ]
+    group = rankers.group_of(experiment.asker, words)
     drawn = (experiment.pairs, experiment.relevance_pairs, experiment.seed)
     tasks = []
     for query in collection.queries:
         for pair in probes.planned_pairs(query, *drawn):
-            key = (name, asked.name, query.id, *pair.key)
-            tasks.append(Task(asked, key, query.query, tuple(it.shown for it in pair.items), ""))
+            items = tuple(item.shown for item in pair.items)
+            tasks.append(
+                Task(asked, (name, asked.name, query.id, *pair.key), query.query, items, group)
+            )
     if not any(task.key[3] in probes.GROUP_KINDS for task in tasks):
         raise InputError(
             f"No query of {one_line(name)} that is asked about has a pair of both groups; take "

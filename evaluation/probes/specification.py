@@ -151,6 +151,7 @@ class PairwiseExperiment(ProbeExperiment):
         pairs: The most pairs of each kind per query.
         relevance_pairs: The most pairs per query of a relevant and an irrelevant item of one group,
             which show whether the model judges relevance at all.
+        asker: Who asks: neutral, unprotected or protected.
     """
 
     kind: Literal["llm_pairwise"]
@@ -158,6 +159,7 @@ class PairwiseExperiment(ProbeExperiment):
     by: Literal["probabilities", "reply"] = "probabilities"
     pairs: Count = 50
     relevance_pairs: CountOrZero = 0
+    asker: Asker = "neutral"
 
 
 class LoraExperiment(ProbeExperiment):

@@ -72,6 +72,7 @@ class Name(StrEnum):
     NOT_USEFUL = "exposure of not useful"
     EU = "EU"
     EU_MAX = "EU/u_max"
+    EU_MAX_RETRIEVER = "EU/u_max, retriever"
     EU_MAX_FAIR_RAG = "EU/u_max, fair-rag"
     EAR = "EAR"
     EE_D_K_ANSWERED = "EE-D/k, answered"
@@ -80,7 +81,7 @@ class Name(StrEnum):
     USED_NOT_USEFUL = "use of not useful"
 
 
-KINDS = OF_RANKINGS, OF_ANSWERS, OF_USE = [*Name][:9], [*Name][9:12], [*Name][12:]
+KINDS = OF_RANKINGS, OF_ANSWERS, OF_USE = [*Name][:9], [*Name][9:13], [*Name][13:]
 """The measures of rankings, of the worth of answers, and of the documents that answers used."""
 
 GRADED = Name.EE_R_GRADED, Name.EE_L_GRADED
@@ -312,11 +313,13 @@ def _ratio(part: float, whole: float, nothing: Reason = Reason.NO_ATTRIBUTION) -
 def _of_utility(record: PolicyRecord, expected: float, greatest: Greatest) -> dict[str, Score]:
     query = (record.collection, record.generator, record.query)
     best = max(greatest.get((*query, name), -1.0) for name in ("", record.retriever))
+    own = _ratio(expected, best, Reason.NO_ANSWER if best < 0 else Reason.NO_UTILITY)
     return {
         Name.EU: expected,
         Name.EU_MAX: _ratio(expected, greatest[query], Reason.NO_UTILITY),
+        Name.EU_MAX_RETRIEVER: own,
         # The paper's code calls an answer that is worth nothing perfect where none is worth more.
-        Name.EU_MAX_FAIR_RAG: 1.0 if best == 0 else _ratio(expected, best, Reason.NO_ANSWER),
+        Name.EU_MAX_FAIR_RAG: 1.0 if best == 0 else own,
     }
 
 
