@@ -106,7 +106,7 @@ def draw_rankings(
     Raises:
         InputError: The scores are no finite numbers.
     """
-    samples, k = part.experiment.samples, part.experiment.k
+    samples, k, form = part.experiment.samples, part.experiment.k, part.experiment.form
     names = (part.collection, query.id)
     if draw.policy == "oracle":
         stream = plackett_luce.stream_of(draw.seed, *names, draw.policy)
@@ -116,7 +116,7 @@ def draw_rankings(
         drawn = plackett_luce.deterministic(scores, k)[np.newaxis]
     else:
         stream = plackett_luce.stream_of(draw.seed, *names, draw.retriever, f"{draw.alpha:g}")
-        weights = plackett_luce.log_weights_of(scores, draw.alpha)
+        weights = plackett_luce.log_weights_of(scores, draw.alpha, form)
         if draw.policy == "group-aware" and part.groups is not None:
             members = memberships_of(part.groups, [it.groups for it in query.pool])[:, :-1]
             target = shares_of(part.groups, members)

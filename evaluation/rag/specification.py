@@ -60,6 +60,9 @@ class FairRagExperiment(Options):
     group_aware: str | None = Field(
         None, description="An attribute; one more policy at each α gives its groups their shares."
     )
+    form: Literal["logits", "worths"] = Field(
+        "logits", description="How scores become a Plackett–Luce distribution: logits or worths."
+    )
     samples: Count = Field(100, description="How many rankings to draw from each policy.")
     generated: Count | None = Field(
         None, description="How many samples get answers (default: all); exposure counts all."
