@@ -26,15 +26,11 @@ from fairqr.base.settings import cache_dir
 from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.qrels import Qrels, read_qrels
 from fairqr.retrieval.sources.corpus import BUILT_IN, SCHEMA, Corpus, find_corpus, holds_documents
-from fairqr.retrieval.sources.documents import (
-    ProgressFunction,
-    chunks,
-    numbered_lines,
-    wrong_line,
-)
+from fairqr.retrieval.sources.documents import ProgressFunction, numbered_lines, wrong_line
 from fairqr.retrieval.sources.schema import validated
 
 ABOUT = "collection.yaml"
+TELL_EVERY = 1000
 _QRELS = re.compile(r"qrels(?:-(.+))?\.txt")
 T = TypeVar("T")
 Words = Annotated[str, StringConstraints(strip_whitespace=True)]
@@ -111,6 +107,17 @@ def write_topics(path: Path, topics: Iterable[Topic]) -> None:
     """Write topics, whole or not at all."""
     lines = (json.dumps(asdict(topic), ensure_ascii=False) for topic in topics)
     write_beside(path, "".join(f"{line}\n" for line in lines))
+
+
+def watched(things: Iterable[T], progress: ProgressFunction | None) -> Iterator[T]:
+    """Yield things as they come, and tell how many came now and then, and at the end."""
+    count = 0
+    for count, thing in enumerate(things, start=1):
+        yield thing
+        if progress and not count % TELL_EVERY:
+            progress(count)
+    if progress:
+        progress(count)
 
 
 class About(BaseModel, frozen=True, extra="forbid"):
@@ -215,10 +222,7 @@ class Collection:
         path = cache_dir() / "parts" / sha256(told.encode()).hexdigest()[:16] / "documents.jsonl"
         if path.exists():
             return str(path)
-        ids = set[str]()
-        for some in chunks(self.corpus.documents(), 1000):
-            ids.update(document.id for document in some)
-            progress(len(ids))
+        ids = {document.id for document in watched(self.corpus.documents(), progress)}
         if len(ids) <= most:
             return self.corpus_name
         judged &= ids
@@ -289,11 +293,8 @@ def load_collection(folder: Path, name: str | None = None, split: str | None = N
         named = ", ".join(key for key in splits if key is not None) or "one set without a name"
         what = f"no judgements '{one_line(split)}'" if split else "several sets of judgements"
         raise CorpusError(f"The collection '{name}' has {what}; there are {named}: choose one.")
-    path = folder / f"topics-{split}.jsonl"
-    shared = split is None or not path.is_file()
-    if shared:
-        path = folder / "topics.jsonl"
-    topics = read_topics(path)
+    own = folder / f"topics-{split}.jsonl"
+    topics = read_topics(own if own.is_file() else folder / "topics.jsonl")
     judged = read_qrels(splits[split])
     ids = {topic.id for topic in topics}
     qrels = {topic: documents for topic, documents in judged.items() if topic in ids}
@@ -302,7 +303,7 @@ def load_collection(folder: Path, name: str | None = None, split: str | None = N
             f"{splits[split]} has no relevant document for any topic of the collection '{name}'; "
             "the topics' ids must be those of the topics file, and a grade above 0 is relevant."
         )
-    if shared and split is not None:
+    if split is not None and not own.is_file():
         topics = tuple(topic for topic in topics if topic.id in qrels)
     corpus, about = find_corpus(folder), read_about(folder)
     return Collection(name, folder, corpus, topics, qrels, about, split)

@@ -23,9 +23,7 @@ from fairqr.retrieval.sources.corpus import BUILT_IN
 from fairqr.retrieval.sources.documents import ProgressFunction
 
 
-def find_collection(
-    name: str | Path, split: str | None = None, *, data: Path | None = None
-) -> standard.Collection:
+def find_collection(name: str | Path, split: str | None = None) -> standard.Collection:
     """Find a collection, and read its topics and judgements.
 
     Args:
@@ -33,7 +31,6 @@ def find_collection(
             wins over a folder of the same name; write ``./name`` for that. A
             :class:`~pathlib.Path` is always a folder.
         split: The name of the judgements, such as ``train``, where there are several.
-        data: The folder of collections; defaults to the user's data folder.
 
     Raises:
         CorpusError: There is no such collection, or a file of it is missing or wrong.
@@ -41,11 +38,11 @@ def find_collection(
     """
     text = str(name)
     if isinstance(name, str) and NAME.fullmatch(name):
-        named = BUILT_IN.get(text, _root(data) / text)
+        named = BUILT_IN.get(text, _root() / text)
         if named.is_dir():
             return standard.load_collection(named, text, split)
     if not text or not os.path.isdir(text):
-        known = ", ".join(listed["name"] for listed in list_collections(data))
+        known = ", ".join(listed["name"] for listed in list_collections())
         raise CorpusError(
             f"There is no collection '{one_line(text)}'; there are {known}. A collection is a "
             "folder, and 'fairqr dataset import' makes one of files."
@@ -59,7 +56,6 @@ def import_collection(
     name: str,
     *,
     replace: bool = False,
-    data: Path | None = None,
     progress: ProgressFunction | None = None,
 ) -> tuple[Path, list[str]]:
     """Import files as a collection; it is there whole or not at all.
@@ -69,7 +65,6 @@ def import_collection(
         paths: Files or folders.
         name: The new name: lower-case letters, digits, dots, dashes and underscores.
         replace: Whether to replace a collection of that name.
-        data: The folder of collections; defaults to the user's data folder.
         progress: Called now and then with the number of documents written.
 
     Returns:
@@ -88,42 +83,35 @@ def import_collection(
             f"'{one_line(name)}' cannot be the name of a collection; use lower-case letters, "
             "digits, dots, dashes and underscores, and not the name of a built-in collection."
         )
-    target = _root(data) / name
+    target = _root() / name
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(target.parent / f".{name}.lock"):
         if target.exists() and not replace:
             raise InputError(
                 f"There is a collection '{name}' already; choose another name, or --replace it."
             )
-        return target, _import(loader, paths, target, progress)
+        prefix = f".{name}.build-"
+        for rest in target.parent.glob(f"{prefix}*"):
+            # A killed import left it.
+            shutil.rmtree(rest, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as around:
+            work = Path(around)
+            folder = work / "new"
+            folder.mkdir()
+            parts = LOADERS[loader](paths, work)
+            source = parts.about.source or ", ".join(str(path.resolve()) for path in paths)
+            parts.about = parts.about.model_copy(update={"source": source, "loader": loader})
+            lines = write_collection(parts, folder, work, progress)
+            for split in standard.splits_of(folder):
+                # Only a collection that can be read back is put in place.
+                standard.load_collection(folder, name, split)
+            if target.exists():
+                target.rename(work / "old")
+            folder.rename(target)
+    return target, lines
 
 
-def _import(
-    loader: str, paths: Sequence[Path], target: Path, progress: ProgressFunction | None
-) -> list[str]:
-    """Put a new collection in place of the old one, if any; hold the lock."""
-    prefix = f".{target.name}.build-"
-    for rest in target.parent.glob(f"{prefix}*"):
-        # A killed import left it.
-        shutil.rmtree(rest, ignore_errors=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as around:
-        work = Path(around)
-        folder = work / "new"
-        folder.mkdir()
-        parts = LOADERS[loader](paths, work)
-        source = parts.about.source or ", ".join(str(path.resolve()) for path in paths)
-        parts.about = parts.about.model_copy(update={"source": source, "loader": loader})
-        lines = write_collection(parts, folder, work, progress)
-        for split in standard.splits_of(folder):
-            # Only a collection that can be read back is put in place.
-            standard.load_collection(folder, target.name, split)
-        if target.exists():
-            target.rename(work / "old")
-        folder.rename(target)
-    return lines
-
-
-def list_collections(data: Path | None = None) -> list[dict[str, Any]]:
+def list_collections() -> list[dict[str, Any]]:
     """Return the built-in and the imported collections, without reading their documents.
 
     Returns:
@@ -131,7 +119,7 @@ def list_collections(data: Path | None = None) -> list[dict[str, Any]]:
         ``title``, ``documents`` (how many, if counted); the ``splits`` of its judgements, if they
         have names; and as ``problem`` why it cannot be read, if so.
     """
-    root, listed = _root(data), []
+    root, listed = _root(), []
     found = sorted(root.iterdir()) if root.is_dir() else []
     imported = {path.name: path for path in found if path.is_dir() and NAME.fullmatch(path.name)}
     for name, folder in {**BUILT_IN, **imported}.items():
@@ -148,5 +136,5 @@ def list_collections(data: Path | None = None) -> list[dict[str, Any]]:
     return listed
 
 
-def _root(data: Path | None) -> Path:
-    return Path(os.path.abspath(data or data_dir())) / "collections"
+def _root() -> Path:
+    return Path(os.path.abspath(data_dir())) / "collections"

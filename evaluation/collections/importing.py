@@ -38,7 +38,6 @@ from fairqr.retrieval.sources.schema import UNKNOWN, load_schema
 Qrel = dict[str, int]
 SCHEMAS = Path(__file__).parent / "schemas"
 SUBSET = "trec2022-subset"
-TELL_EVERY = 1000
 COMPRESSION = 1
 """Fast rather than small: at higher levels, compression takes longer than the rest of an import."""
 
@@ -359,7 +358,7 @@ def _write_documents(
         open_beside(folder / "documents.jsonl.gz") as file,
         gzip.GzipFile("", "wb", COMPRESSION, file, mtime=0) as stream,
     ):
-        for document in parts.documents:
+        for document in standard.watched(parts.documents, progress):
             if not put(ids, document.id, ""):
                 twice += 1
                 continue
@@ -368,10 +367,6 @@ def _write_documents(
             line = json.dumps({**head, **document.fields, **head}, ensure_ascii=False)
             stream.write(line.encode("utf-8", "replace") + b"\n")
             written += 1
-            if progress and not written % TELL_EVERY:
-                progress(written)
     if not written:
         raise CorpusError("The documents are empty; there must be one at least.")
-    if progress:
-        progress(written)
     return written, twice

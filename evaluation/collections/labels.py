@@ -7,8 +7,8 @@ documents asked for in memory.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Collection as Ids
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,16 +16,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fairqr.base.errors import TargetError
+from fairqr.evaluation.collections.collection import watched
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, intersection
 from fairqr.retrieval.sources.corpus import Corpus
-from fairqr.retrieval.sources.documents import chunks
+from fairqr.retrieval.sources.documents import ProgressFunction, chunks
 from fairqr.retrieval.sources.schema import UNKNOWN, Schema
 
 UnknownPolicy = Literal["group", "exclude"]
 AT_ONCE = 10_000
-"""How many documents we request from an engine, or read between two calls of progress."""
+"""How many documents we request from an engine."""
 
 
 def with_unknown(memberships: ArrayLike) -> FloatArray:
@@ -140,7 +141,7 @@ def scan_corpus(
     corpus: Corpus,
     ids: Ids[str],
     *,
-    progress: Callable[[int], None] | None = None,
+    progress: ProgressFunction | None = None,
 ) -> Groups:
     """Read a corpus once, document by document, and keep the labels of the documents asked for.
 
@@ -158,17 +159,14 @@ def scan_corpus(
     found: list[list[tuple[float, ...]]] = []
     totals = [np.zeros(len(attribute.universe)) for attribute in attributes]
     count = 0
-    for count, document in enumerate(corpus.documents(), start=1):
+    for document in watched(corpus.documents(), progress):
+        count += 1
         members = [document.membership(attribute) for attribute in attributes]
         for total, membership in zip(totals, members, strict=True):
             total += membership
         if document.id in wanted and document.id not in rows:
             rows[document.id] = len(rows)
             found.append(members)
-        if progress and not count % AT_ONCE:
-            progress(count)
-    if progress:
-        progress(count)
     arrays, shares = {}, {}
     for place, (attribute, total) in enumerate(zip(attributes, totals, strict=True)):
         listed = np.array([members[place] for members in found], dtype=np.float64)

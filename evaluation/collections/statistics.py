@@ -11,6 +11,7 @@ from fairqr.base.errors import TargetError
 from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.labels import scan_corpus
 from fairqr.evaluation.collections.query_targets import query_targets
+from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sources.documents import ProgressFunction
 from fairqr.retrieval.sources.schema import UNKNOWN
 
@@ -38,29 +39,26 @@ def describe_collection(
     judged = {id_ for documents in collection.qrels.values() for id_ in documents}
     scan = scan_corpus(collection.corpus, judged, progress=progress)
     relevant = scan.known(collection.relevant_documents())
-    each = [len(collection.relevant(topic.id)) for topic in collection.topics]
+    each = {topic.id: len(collection.relevant(topic.id)) for topic in collection.topics}
     attributes = {}
     for name, attribute in collection.corpus.schema.attributes.items():
         groups = (*attribute.groups, UNKNOWN)
         members = scan.memberships(name, relevant, "group")
         shares = members.sum(axis=0) / max(1, len(members))
-        target, count, problem = None, 0, "no relevant document has a known group"
+        targets, problem = list[FloatArray](), "no relevant document has a known group"
         try:
-            found = query_targets(collection, scan, name)
-            if count := len(found.targets):
-                mean = np.mean(list(found.targets.values()), axis=0)
-                target = dict(zip(found.dimension.groups, mean.tolist(), strict=True))
-                problem = ""
+            targets += query_targets(collection, scan, name).targets.values()
         except TargetError as error:
             problem = str(error)
+        mean = np.mean(targets, axis=0).tolist() if targets else None
         attributes[name] = {
             "corpus": dict(zip(groups, scan.shares[name].tolist(), strict=True)),
             "relevant": dict(zip(groups, shares.tolist(), strict=True)),
             "labelled": int(np.sum(members[:, -1] < 1)),
             "population": attribute.population,
-            "target": target,
-            "target_topics": count,
-            "no_target": problem,
+            "target": mean and dict(zip(groups, mean, strict=False)),
+            "target_topics": len(targets),
+            "no_target": "" if targets else problem,
         }
     return {
         "name": collection.name,
@@ -68,11 +66,9 @@ def describe_collection(
         "split": collection.split,
         "documents": scan.documents,
         "topics": len(collection.topics),
-        "topics_without_relevant": [
-            topic.id for topic, count in zip(collection.topics, each, strict=True) if not count
-        ],
+        "topics_without_relevant": [topic for topic, count in each.items() if not count],
         "judgements": sum(map(len, collection.qrels.values())),
-        "relevant": (min(each), statistics.median(each), max(each)),
+        "relevant": (min(each.values()), statistics.median(each.values()), max(each.values())),
         "relevant_documents": len(relevant),
         "missing_documents": len(judged) - len(scan.rows),
         "target": collection.about.target,

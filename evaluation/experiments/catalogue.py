@@ -121,7 +121,7 @@ class Measured(ABC):
     Attributes:
         frame_names: The names of the attributes that are DataFrames.
         template: The name of the report's template.
-        report: The module with ``values_of``, what the template shows, and ``figures_of``.
+        report: The module with ``values_of``, what its template alone shows, and ``figures_of``.
         manifest: What it was run with.
     """
 
@@ -165,6 +165,13 @@ class Measured(ABC):
         """
         return {figure.name: figure for figure in import_module(self.report).figures_of(self)}
 
+    @property
+    def shown(self) -> dict[str, Any]:
+        """What the template shows: the same of all kinds, and what the module adds."""
+        spec, manifest = self.spec, self.manifest
+        both = {"title": spec.title, "about": spec.about, "experiment": spec, "manifest": manifest}
+        return {**both, "measured": self, **import_module(self.report).values_of(self)}
+
     def write_report(self, folder: Path) -> list[Path]:
         """Write the report with its figures, and the table; equal results give equal files.
 
@@ -177,8 +184,7 @@ class Measured(ABC):
         from fairqr.evaluation.reports.writer import write_report
 
         values = self.write(folder)
-        shown = import_module(self.report).values_of(self)
-        return [*write_report(folder, self.template, shown, [*self.plots.values()]), values]
+        return [*write_report(folder, self.template, self.shown, [*self.plots.values()]), values]
 
 
 def load_experiment(folder: str | Path) -> Measured:

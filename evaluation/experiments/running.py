@@ -19,7 +19,7 @@ from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.measuring import measure as measure
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.training import folds_of, gather, train
-from fairqr.evaluation.experiments.workers import RunOptions, Tools
+from fairqr.evaluation.experiments.workers import RunOptions, Tools, make_ready
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import METHODS, Context
 from fairqr.graph.search.rankers import ASKED
@@ -79,8 +79,7 @@ def manifest_of(
     dimensions = [Dimension.named(schema, it) for it in attributes]
     options = [it.settings.get("options", {}) for it in experiment.systems]
     options += [it.train.options for it in experiment.systems if it.train]
-    groups = [experiment.protected, *(it.get("protected") for it in options)]
-    protected = [str(it) for it in groups if it not in (None, "all")]
+    protected = [str(it["protected"]) for it in options if it.get("protected") not in (None, "all")]
     targets = [experiment.target, *(it.settings.get("target") for it in experiment.systems)]
     if experiment.protected not in (None, "all") and not experiment.attributes:
         # The groups say which attribute is meant.
@@ -189,11 +188,6 @@ async def open_graph(tools: Tools, cell: Cell) -> Any:
         return build_search_graph(engine, model, prompts=tools.prompts)
 
     return await tools.keep(f"graph {own} {name}", name, opened)
-
-
-async def prepare(tools: Tools, cell: Cell) -> None:
-    """Open what the searches of a cell use."""
-    await open_graph(tools, cell)
 
 
 async def search(
@@ -312,7 +306,7 @@ async def is_here(tools: Tools, cell: Cell, watcher: StageWatcher) -> bool:
     """Open what a cell uses; return whether its documents are here."""
     try:
         await open_engine(tools, cell, watcher)
-        await tools.do(prepare, cell)
+        await tools.do(make_ready, open_graph, cell)
     except (IndexNotFoundError, UnsupportedError) as error:
         if cell.system.corpus is None:
             raise

@@ -26,16 +26,13 @@ def values_of(measured: MeasuredSearches) -> dict[str, Any]:
     """Return what the template shows; its tables are DataFrames of texts."""
     import pandas as pd
 
-    experiment, searches = measured.manifest.experiment, measured.searches
+    searches = measured.searches
     told = pd.concat([searches.warnings.explode().dropna(), searches.error[searches.error != ""]])
     return {
-        "title": experiment.title,
-        "about": experiment.about,
-        "measured": measured,
         "parts": [_part(measured, place) for place in _places(measured)],
         "ended": _ended(searches),
         "warnings": told.str.replace(_NUMBERS, "#", regex=True).value_counts()[:MOST_WARNINGS],
-        "target": experiment.target or DEFAULT_TARGET,
+        "target": measured.spec.target or DEFAULT_TARGET,
         "methods": METHODS,
     }
 

@@ -113,6 +113,13 @@ class Tools:
             await opened.aclose()
 
 
+async def make_ready(
+    tools: Tools, opened: Callable[..., Awaitable[object]], *arguments: Any
+) -> None:
+    """Open what later jobs use, as a job of its own: it stays with the tools that opened it."""
+    await opened(tools, *arguments)
+
+
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """How an experiment runs; none of it changes the results.

@@ -21,7 +21,7 @@ from fairqr.base.errors import CorpusError, InputError, first_problem, one_line
 from fairqr.base.extras import library
 from fairqr.base.files import sha256_of
 from fairqr.evaluation.lamp.tasks import LampTask, lamp_task
-from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask
+from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery
 from fairqr.retrieval.sources.documents import open_text
 
 QUESTIONS, OUTPUTS = re.compile("questions|inputs"), "outputs"
@@ -183,7 +183,8 @@ def load_lamp(
         name=name,
         title=f"{name}: {kind.about}",
         note=" ".join(notes),
-        task=RagTask(name, f"lamp{kind.number}", kind.utility),
+        prompt=f"lamp{kind.number}",
+        utility=kind.utility,
         queries=tuple(queries),
         fingerprint=hashlib.sha256(hashes.encode()).hexdigest(),
         left_out=dict(left_out),

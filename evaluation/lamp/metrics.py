@@ -1,10 +1,9 @@
 """How good one answer is: the utilities of LaMP's tasks, and naming a right person.
 
-Each is a :class:`fairqr.evaluation.rag.collection.Utility`: more is better, an empty answer is
-worth 0, and of several golds the best one counts. Where LaMP's own evaluation takes a label or a
-rating only if the answer is nothing but that, these read it out of a sentence too, in the ways that
-are stated. For an answer that is a bare label of the task both agree; a number off the scale of
-ratings counts here as none.
+Each is a :class:`fairqr.evaluation.rag.collection.Utility`, and of several golds the best one
+counts. Where LaMP's own evaluation takes a label or a rating only if the answer is nothing but
+that, these read it out of a sentence too, in the ways that are stated. For an answer that is a bare
+label of the task both agree; a number off the scale of ratings counts here as none.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from fairqr.base.extras import library
+from fairqr.evaluation.rag.collection import Utility
 from fairqr.retrieval.texts.words import words_in
 
 LOWEST_RATING, HIGHEST_RATING = 1.0, 5.0
@@ -62,103 +61,60 @@ def rating_of(answer: str) -> float | None:
     return rating if LOWEST_RATING <= rating <= HIGHEST_RATING else None
 
 
-@dataclass(frozen=True, slots=True)
-class Accuracy:
-    """1 if the answer names a gold label and no other, else 0.
+def accuracy(answer: str, golds: Sequence[str], label_of: Callable[[str], str | None]) -> float:
+    """Return 1 if the answer names the label of a gold and no other, else 0.
 
-    Attributes:
-        labels: What there is to choose from; where empty it is ``[1]`` and ``[2]``, which are read
-            by :func:`citation_label`, and else by :func:`tag_label`.
+    Args:
+        answer: As it was generated.
+        golds: What counts as right.
+        label_of: Returns the label that a text names.
     """
-
-    labels: tuple[str, ...] = ()
-
-    name: ClassVar = "accuracy"
-    greatest: ClassVar = 1.0
-
-    def label(self, text: str) -> str | None:
-        """Return the label that a text names."""
-        return tag_label(text, self.labels) if self.labels else citation_label(text)
-
-    def __call__(self, answer: str, golds: Sequence[str]) -> float:
-        """Return 0 or 1."""
-        label = self.label(answer)
-        return float(label is not None and label in {self.label(gold) for gold in golds})
+    label = label_of(answer)
+    return float(label is not None and label in map(label_of, golds))
 
 
-@dataclass(frozen=True, slots=True)
-class FourMinusError:
-    """4 − |rating − gold|, in [0, 4]: the absolute error of LaMP-3, turned so that more is better.
+def four_minus_error(answer: str, golds: Sequence[str]) -> float:
+    """Return 4 − |rating − gold|: the absolute error of LaMP-3, turned so that more is better.
 
-    An answer without a rating counts as the worse of 1 and 5, as in LaMP's evaluation; an empty one
-    is worth 0, as in every task.
+    An answer without a rating counts as the worse of 1 and 5, as in LaMP's evaluation.
     """
-
-    name: ClassVar = "4 − |error|"
-    greatest: ClassVar = 4.0
-
-    def __call__(self, answer: str, golds: Sequence[str]) -> float:
-        """Return the utility; the golds are ratings in [1, 5]."""
-        if not answer.strip():
-            return 0.0
-        rating = rating_of(answer)
-        answered = (LOWEST_RATING, HIGHEST_RATING) if rating is None else (rating,)
-        return 4.0 - min(max(abs(it - float(gold)) for it in answered) for gold in golds)
+    rating = rating_of(answer)
+    answered = (LOWEST_RATING, HIGHEST_RATING) if rating is None else (rating,)
+    return 4.0 - min(max(abs(it - float(gold)) for it in answered) for gold in golds)
 
 
-@dataclass(frozen=True, slots=True)
-class Rouge:
-    """The F-measure of ROUGE-1 or ROUGE-L (Lin 2004), in [0, 1], by the library ``rouge_score``.
+def rouge(answer: str, golds: Sequence[str], kind: str) -> float:
+    """Return the F-measure of ROUGE (Lin 2004), by the library ``rouge_score``.
 
     Without stemming, as in LaMP's evaluation. The library knows the letters a to z and digits
     alone: an answer in another script scores 0.
 
-    Attributes:
+    Args:
+        answer: As it was generated.
+        golds: What counts as right.
         kind: ``rougeL``, the longest common subsequence of words, or ``rouge1``, common words.
+
+    Raises:
+        InputError: The library is not installed.
     """
-
-    kind: Literal["rouge1", "rougeL"] = "rougeL"
-
-    @property
-    def name(self) -> str:
-        """``ROUGE-L`` or ``ROUGE-1``."""
-        return f"ROUGE-{self.kind.removeprefix('rouge')}"
-
-    greatest: ClassVar = 1.0
-
-    def __call__(self, answer: str, golds: Sequence[str]) -> float:
-        """Return the F-measure against the best gold.
-
-        Raises:
-            InputError: The library is not installed.
-        """
-        if not answer.strip():
-            return 0.0
-        scorer = _scorer(self.kind)
-        return max(float(scorer.score(gold, answer)[self.kind].fmeasure) for gold in golds)
+    scorer = _scorer(kind)
+    return max(float(scorer.score(gold, answer)[kind].fmeasure) for gold in golds)
 
 
 @functools.cache
 def _scorer(kind: str) -> Any:
-    rouge = library("rouge_score.rouge_scorer", "The measure ROUGE", "lamp")
-    return rouge.RougeScorer([kind], use_stemmer=False)
+    module = library("rouge_score.rouge_scorer", "The measure ROUGE", "lamp")
+    return module.RougeScorer([kind], use_stemmer=False)
 
 
-@dataclass(frozen=True, slots=True)
-class NamesRelevant:
-    """1 if the answer has the full name of a gold as whole words, else 0.
+def names_relevant(answer: str, golds: Sequence[str]) -> float:
+    """Return 1 if the answer has the full name of a gold as whole words, else 0.
 
     Case, accents, white space and punctuation do not matter. A name that is part of a longer name
     counts as named, which matters only where people of one collection are called so.
     """
-
-    name: ClassVar = "names a right one"
-    greatest: ClassVar = 1.0
-
-    def __call__(self, answer: str, golds: Sequence[str]) -> float:
-        """Return 0 or 1."""
-        text = _words(answer)
-        return float(any(len(name) > 2 and name in text for name in map(_words, golds)))
+    text = _words(answer)
+    return float(any(len(name) > 2 and name in text for name in map(_words, golds)))
 
 
 @functools.lru_cache(maxsize=65536)
@@ -167,3 +123,9 @@ def _words(text: str) -> str:
     whole = unicodedata.normalize("NFKD", text.casefold())
     plain = "".join(character for character in whole if not unicodedata.combining(character))
     return f" {' '.join(words_in(plain))} "
+
+
+FOUR_MINUS_ERROR = Utility("4 − |error|", four_minus_error, 4.0)
+ROUGE_L = Utility("ROUGE-L", functools.partial(rouge, kind="rougeL"))
+ROUGE_1 = Utility("ROUGE-1", functools.partial(rouge, kind="rouge1"))
+NAMES_RELEVANT = Utility("names a right one", names_relevant)

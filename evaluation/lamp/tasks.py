@@ -7,7 +7,8 @@ about, and a ``profile``: the documents that its user wrote or labelled.
 from __future__ import annotations
 
 import re
-from functools import cached_property
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +16,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.yaml_file import load_yaml
-from fairqr.evaluation.lamp.metrics import Accuracy, FourMinusError, Rouge
+from fairqr.evaluation.lamp import metrics
 from fairqr.evaluation.rag.collection import Utility
 
 
@@ -30,7 +31,8 @@ class LampTask(BaseModel, frozen=True, extra="forbid"):
         marker: The text behind it in an input is the query.
         pattern: Its groups are the query, instead of the text behind the marker.
         judged: By which utility answers are judged.
-        labels: What there is to choose from, if answers are judged by label.
+        labels: What there is to choose from, if answers are judged by label; ``[1]`` and ``[2]``
+            if it is empty.
     """
 
     number: int
@@ -39,7 +41,7 @@ class LampTask(BaseModel, frozen=True, extra="forbid"):
     text: tuple[str, ...]
     marker: str = ":"
     pattern: re.Pattern[str] | None = None
-    judged: Literal["citation", "label", "rating", "words"] = "words"
+    judged: Literal["label", "rating", "words"] = "words"
     labels: tuple[str, ...] = ()
 
     @property
@@ -47,12 +49,19 @@ class LampTask(BaseModel, frozen=True, extra="forbid"):
         """LaMP's name for it, such as ``LaMP-5``."""
         return f"LaMP-{self.number}"
 
-    @cached_property
+    @property
+    def label_of(self) -> Callable[[str], str | None]:
+        """What returns the label that a text names."""
+        if not self.labels:
+            return metrics.citation_label
+        return partial(metrics.tag_label, labels=self.labels)
+
+    @property
     def utility(self) -> Utility:
         """How good an answer is."""
-        if self.judged == "rating":
-            return FourMinusError()
-        return Rouge() if self.judged == "words" else Accuracy(self.labels)
+        if self.judged == "label":
+            return Utility("accuracy", partial(metrics.accuracy, label_of=self.label_of))
+        return metrics.ROUGE_L if self.judged == "words" else metrics.FOUR_MINUS_ERROR
 
     def query(self, input_: str) -> str:
         """Return the query for retrievers in an input; empty if there is none."""
@@ -64,8 +73,8 @@ class LampTask(BaseModel, frozen=True, extra="forbid"):
 
     def is_gold(self, output: str) -> bool:
         """Return whether an output can be right for any answer."""
-        if isinstance(self.utility, Accuracy):
-            return self.utility.label(output) is not None
+        if self.judged == "label":
+            return self.label_of(output) is not None
         if self.judged == "rating":
             return re.fullmatch(r"[1-5](\.0)?", output.strip()) is not None
         return bool(output.strip())

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from fairqr.agents.ranking.rankers import RankItem
 from fairqr.agents.statistics import stream
 from fairqr.base.errors import InputError, one_line
-from fairqr.evaluation.collections.collection import Collection
+from fairqr.evaluation.collections.collection import Collection, watched
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.probes.specification import ProbeExperiment
@@ -249,10 +249,8 @@ def draw_collection(
         for topic in collection.topics
         for cell in CELLS
     }
-    seen, count = Counter[int](), 0
-    for count, document in enumerate(collection.corpus.documents(), start=1):
-        if not count % 10_000:
-            progress(count)
+    seen = Counter[int]()
+    for document in watched(collection.corpus.documents(), progress):
         # Taken out, so that a document that occurs twice in the corpus is offered once.
         relevant_for = wanted.pop(document.id, None)
         if relevant_for is None:
@@ -266,7 +264,6 @@ def draw_collection(
         for topic in collection.topics if side >= 0 else ():
             item = items[topic.id in relevant_for]
             cells[topic.id, item.cell].offer(item)
-    progress(count)
     for side, groups in enumerate((sides.unprotected, sides.protected)):
         if not seen[side]:
             raise InputError(

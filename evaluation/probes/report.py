@@ -32,11 +32,6 @@ def values_of(measured: Found) -> dict[str, Any]:
     """Return the values that the template shows."""
     part: Any = _lists if isinstance(measured, measures.MeasuredListwise) else _pairs
     return {
-        "title": measured.spec.title,
-        "about": measured.spec.about,
-        "measured": measured,
-        "manifest": measured.manifest,
-        "experiment": measured.spec,
         "parts": [part(measured, entry) for entry in measured.manifest.collections],
         "cells": CELLS,
         "kinds": KINDS,

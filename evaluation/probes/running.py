@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from fairqr.agents.models.cache import ReplyCache, replies_file
 from fairqr.agents.models.causal_weights import lasting_name
@@ -22,15 +22,13 @@ from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.experiments import engine
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.progress import StageWatcher
-from fairqr.evaluation.experiments.workers import RunOptions, Tools
+from fairqr.evaluation.experiments.workers import RunOptions, Tools, make_ready
 from fairqr.evaluation.probes import collection as probes
 from fairqr.evaluation.probes import specification as specs
 from fairqr.evaluation.probes import store as kept
 from fairqr.evaluation.probes import tuning
-from fairqr.evaluation.probes.measures import measure
+from fairqr.evaluation.probes.measures import measure as measure
 from fairqr.prompts.library import PromptLibrary
-
-__all__ = ["measure", "run"]
 
 Untuned = specs.ListwiseExperiment | specs.PairwiseExperiment
 
@@ -184,11 +182,6 @@ async def opened(tools: Tools, asked: Entrant) -> Any:
     return await tools.started("ranker", asked, lambda: asked.open(*how))
 
 
-async def start_asked(tools: Tools, asked: Entrant) -> None:
-    """Open and start a ranker or judge, where it is not open yet."""
-    await opened(tools, asked)
-
-
 async def do_task(tools: Tools, task: Task) -> engine.Done[Any]:
     """Rank a list, or compare the items of a pair in both orders.
 
@@ -224,26 +217,29 @@ async def do_task(tools: Tools, task: Task) -> engine.Done[Any]:
     return engine.Done((record,), found.warnings, refusal=refusal)
 
 
-@dataclass(frozen=True, slots=True)
-class ProbePlan:
+class ProbePlan(NamedTuple):
     """The work of a run.
 
     Attributes:
         collections: In the order of the manifest.
         tasks: What is asked, one ranker or model after the other.
+        costs: What each task costs at most, by its key.
         batches: The examples of each training step of a tuning.
     """
 
     manifest: kept.ProbeRunManifest
     collections: Sequence[probes.ProbeCollection]
     tasks: Sequence[Task]
-    batches: tuning.Batches = ()
+    costs: Mapping[tuple[str, ...], rankers.Cost]
+    batches: tuning.Batches
 
 
 async def make_probe_plan(
     experiment: kept.AnyProbe, prompts: PromptLibrary, watcher: StageWatcher, **options: Any
 ) -> ProbePlan:
-    """Build the probe collections of an experiment, and draw all pairs; no model is loaded.
+    """Build the probe collections of an experiment, draw all pairs and estimate what they cost.
+
+    No model is loaded.
 
     Args:
         experiment: What is asked.
@@ -253,8 +249,8 @@ async def make_probe_plan(
             server, which defaults to the provider's own.
 
     Raises:
-        FairqrError: A collection, a group or a prompt that it names is not there, two collections
-            have one name, or no pair is left to train on or to probe with.
+        FairqrError: A collection, a group, a prompt or a model that it names is not there, two
+            collections have one name, or no pair is left to train on or to probe with.
     """
     base, probed = "", cast("Untuned", experiment)
     if isinstance(experiment, specs.LoraExperiment):
@@ -280,25 +276,12 @@ async def make_probe_plan(
         base_url=options.get("base_url"),
         tuning=entry,
     )
-    return ProbePlan(manifest, collections, tasks, batches)
+    made: dict[Any, Any] = {it.place: it.open(prompts, it.language_model()) for it in asked}
+    costs = {it.key: made[it.asked.place].cost(it.query, it.items, it.group) for it in tasks}
+    return ProbePlan(manifest, collections, tasks, costs, batches)
 
 
-def costs_of(plan: ProbePlan, prompts: PromptLibrary) -> dict[tuple[str, ...], rankers.Cost]:
-    """Estimate what each task will cost, at most, by its key.
-
-    Raises:
-        FairqrError: A model or ranker is not named rightly.
-    """
-    asked = {task.asked.place: task.asked for task in plan.tasks}
-    opened: dict[Any, Any] = {
-        place: it.open(prompts, it.language_model()) for place, it in asked.items()
-    }
-    return {it.key: opened[it.asked.place].cost(it.query, it.items, it.group) for it in plan.tasks}
-
-
-def remaining_cost(
-    plan: ProbePlan, costs: Mapping[tuple[str, ...], rankers.Cost], store: kept.ProbeStore
-) -> rankers.Cost:
+def remaining_cost(plan: ProbePlan, store: kept.ProbeStore) -> rankers.Cost:
     """Return what a run will still cost, at most; what the folder holds does not count.
 
     Raises:
@@ -308,27 +291,21 @@ def remaining_cost(
     total = rankers.Cost()
     for stage in kept.STAGES[plan.manifest.experiment.kind]:
         done = store.lines(stage).done()
-        total = sum((cost for key, cost in costs.items() if key not in done), total)
+        total = sum((cost for key, cost in plan.costs.items() if key not in done), total)
     if plan.batches and not store.adapter.exists():
         examples = tuning.AS_QUESTIONS * sum(map(len, plan.batches))
-        each = max(cost.tokens // cost.calls for cost in costs.values())
+        each = max(cost.tokens // cost.calls for cost in plan.costs.values())
         total += rankers.Cost(examples, examples * each)
     return total
 
 
 async def run_probe(
-    plan: ProbePlan,
-    costs: Mapping[tuple[str, ...], rankers.Cost],
-    store: kept.ProbeStore,
-    tools: Tools,
-    *,
-    watcher: StageWatcher,
+    plan: ProbePlan, store: kept.ProbeStore, tools: Tools, watcher: StageWatcher
 ) -> None:
     """Do all tasks of a probe that have no record yet, one ranker or model after the other.
 
     Args:
         plan: What to do.
-        costs: What each task costs, for the progress.
         store: Where results go; locked while this runs.
         tools: Do the jobs.
         watcher: Receives each list or pair.
@@ -339,20 +316,21 @@ async def run_probe(
     """
 
     async def start(asked: Entrant) -> None:
-        await tools.do(start_asked, asked)
+        await tools.do(make_ready, opened, asked)
         # Nothing is written before the model is there.
         store.start(plan.manifest, plan.collections)
 
+    tasks = plan.tasks
     with store.locked():
         store.check(plan.manifest)
         for stage, title in kept.STAGES[plan.manifest.experiment.kind].items():
             if stage == "after":
-                judge = await opened(tools, plan.tasks[0].asked)
+                judge = await opened(tools, tasks[0].asked)
                 await tuning.tune(store, plan.manifest, plan.batches, judge, watcher)
-                tuned = replace(plan.tasks[0].asked, model=f"{CAUSAL}:{store.adapter}")
-                plan = replace(plan, tasks=[replace(task, asked=tuned) for task in plan.tasks])
+                tuned = replace(tasks[0].asked, model=f"{CAUSAL}:{store.adapter}")
+                tasks = [replace(task, asked=tuned) for task in tasks]
             await engine.run_tasks(
-                plan.tasks,
+                tasks,
                 lambda task: tools.do(do_task, task),
                 store.lines(stage),
                 title=title,
@@ -360,7 +338,7 @@ async def run_probe(
                 place=lambda task: task.asked,
                 start=start,
                 model=lambda asked: asked.name,
-                questions=lambda task: max(1, costs[task.key].calls),
+                questions=lambda task: max(1, plan.costs[task.key].calls),
                 watcher=watcher,
                 at_once=tools.at_once,
             )
@@ -389,11 +367,10 @@ async def run(
     same = plan.manifest.model_dump_json(include=set(plan.manifest.identity()))
     own = hashlib.sha256(same.encode()).hexdigest()[:24]
     store = kept.ProbeStore(options.folder / own if shared else options.folder)
-    costs = costs_of(plan, options.prompts)
-    cost = remaining_cost(plan, costs, store)
+    cost = remaining_cost(plan, store)
     options.agree(cost.calls, cost.tokens)
     most = f"at most {cost.calls:,} questions to language models, about {cost.tokens:,} tokens"
     options.watcher.note(most if cost.calls else "no question to a language model is left")
     async with options.tools(replies_file() if shared else store.replies) as tools:
-        await run_probe(plan, costs, store, tools, watcher=options.watcher)
+        await run_probe(plan, store, tools, options.watcher)
     return store

@@ -131,12 +131,9 @@ async def tune(
         InputError: The model cannot be tuned so, or the folder has another adapter.
         ModelUnavailableError: An extra is missing.
     """
-    about = manifest.model_dump(mode="json", include={"experiment", "versions"})
+    about = manifest.model_dump(mode="json", include={"experiment", "versions", "prompts"})
     entry: Any = manifest.tuning
     about |= entry.model_dump(exclude={"train", "held_out"})
-    about |= manifest.experiment.model_dump(include={"shown", "length"})
-    ((prompt, sha256),) = manifest.prompts.items()
-    about |= {"prompt": prompt, "prompt_sha256": sha256}
     options = cast("LoraExperiment", manifest.experiment)
     if not folder.adapter.is_dir():
         model: Any = judge.model

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from fairqr.retrieval.sources.schema import Schema
 
 
-class Utility(Protocol):
-    """How good an answer is; more is better, and 0 is the least."""
+@dataclass(frozen=True, slots=True)
+class Utility:
+    """How good an answer is; more is better, and 0 is the least.
 
-    @property
-    def name(self) -> str:
-        """Its name in tables, such as ``ROUGE-L``, ``accuracy`` or ``4 − |error|``."""
-        ...
+    Attributes:
+        name: Its name in tables, such as ``ROUGE-L``, ``accuracy`` or ``4 − |error|``.
+        worth: Returns the utility of an answer that is not empty, from it and what counts as right.
+        greatest: The greatest value.
+    """
 
-    @property
-    def greatest(self) -> float:
-        """The greatest value."""
-        ...
+    name: str
+    worth: Callable[[str, Sequence[str]], float]
+    greatest: float = 1.0
 
     def __call__(self, answer: str, golds: Sequence[str]) -> float:
         """Return the utility of an answer, in [0, ``greatest``]; 0 for an empty one.
@@ -29,7 +29,7 @@ class Utility(Protocol):
             answer: As it was generated.
             golds: What counts as right; at least one.
         """
-        ...
+        return self.worth(answer, golds) if answer.strip() else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,28 +70,14 @@ class RagQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class RagTask:
-    """What is asked in a collection, and how answers are judged.
-
-    Attributes:
-        name: Such as ``LaMP-5``.
-        prompt: The id of the prompt, such as ``lamp5``.
-        utility: How good an answer is.
-    """
-
-    name: str
-    prompt: str
-    utility: Utility
-
-
-@dataclass(frozen=True, slots=True)
 class RagCollection:
     """Queries of one task.
 
     Attributes:
         name: As it stands in results.
         title: For people.
-        task: What is asked.
+        prompt: The id of the prompt, such as ``lamp5``.
+        utility: How good an answer is.
         queries: In the order of the files.
         fingerprint: A hash of what it was read from; labels of utility name it.
         note: Advice for a reader of its numbers; may be empty.
@@ -101,7 +87,8 @@ class RagCollection:
 
     name: str
     title: str
-    task: RagTask
+    prompt: str
+    utility: Utility
     queries: tuple[RagQuery, ...]
     fingerprint: str
     note: str = ""

@@ -30,8 +30,8 @@ from fairqr.base.files import sha256_of
 from fairqr.evaluation.collections.collection import bad_line
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.lamp.loading import is_lamp, load_lamp
-from fairqr.evaluation.lamp.metrics import NamesRelevant, Rouge
-from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask, Utility
+from fairqr.evaluation.lamp.metrics import NAMES_RELEVANT, ROUGE_1, ROUGE_L
+from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, Utility
 from fairqr.retrieval.pools.retrievers import MemoryIndex
 from fairqr.retrieval.sources.documents import Document, numbered_lines, parse_document
 from fairqr.retrieval.sources.schema import Schema, load_schema
@@ -42,11 +42,7 @@ POOL = 25
 FOUND = 300
 """So many of the first documents that BM25 finds are looked at."""
 
-METRICS: dict[str, Utility] = {
-    "rouge-l": Rouge("rougeL"),
-    "rouge-1": Rouge("rouge1"),
-    "names": NamesRelevant(),
-}
+METRICS: dict[str, Utility] = {"rouge-l": ROUGE_L, "rouge-1": ROUGE_1, "names": NAMES_RELEVANT}
 """What answers can be judged by: text like a gold, or a gold's full name in the answer."""
 
 NO_SCHEMA = Schema.model_construct(attributes={})
@@ -88,7 +84,8 @@ def load_topics(name: str | Path, limit: int = 1000, pool: int | None = None) ->
             f"{size - size // 2} documents that are relevant and the first {size // 2} that are "
             "not, in its order; how good retrieval is in it cannot be compared with search."
         ),
-        task=RagTask(collection.name, "names", NamesRelevant()),
+        prompt="names",
+        utility=NAMES_RELEVANT,
         queries=tuple(queries),
         fingerprint=_digest(*collection.fingerprints().values()),
         schema=schema,
@@ -157,7 +154,8 @@ def load_jsonl(
     return RagCollection(
         name=stem,
         title=stem,
-        task=RagTask(stem, "answer", METRICS[metric]),
+        prompt="answer",
+        utility=METRICS[metric],
         queries=tuple(queries.values()),
         fingerprint=_digest(*map(sha256_of, [path, *schemas]), metric),
         schema=schema,

@@ -31,14 +31,9 @@ AGAINST = {
 
 def values_of(measured: MeasuredRag) -> dict[str, Any]:
     """Return the values that the template shows."""
-    manifest, values = measured.manifest, measured.values
+    values = measured.values
     drawn = values[values.drawn > 0].groupby("collection", observed=False)
     return {
-        "title": manifest.experiment.title,
-        "about": manifest.experiment.about,
-        "manifest": manifest,
-        "experiment": manifest.experiment,
-        "collections": measured.collections,
         "axes": AGAINST,
         "asked": drawn["query"].nunique(),
         "parts": [_part(measured, name) for name in values.collection.unique()],
@@ -48,7 +43,6 @@ def values_of(measured: MeasuredRag) -> dict[str, Any]:
         },
         "edges": list(itertools.pairwise(measures.EDGES)),
         "has_use": bool(values[Name.EAR].notna().any()),
-        "labels": measured.labels,
         "unfinished": _unfinished(measured),
         "failures": Counter(filter(None, values.failure)).most_common(),
         "costs": measures.counts_of(values, [*PART, "policy"]),

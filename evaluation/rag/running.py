@@ -25,8 +25,8 @@ from fairqr.base.files import sha256_of
 from fairqr.evaluation.experiments.engine import Done, check_answered, refusal_of, run_tasks
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.progress import StageWatcher
-from fairqr.evaluation.experiments.workers import RunOptions, Tools
-from fairqr.evaluation.rag.collection import RagCollection, RagQuery, RagTask
+from fairqr.evaluation.experiments.workers import RunOptions, Tools, make_ready
+from fairqr.evaluation.rag.collection import RagCollection, RagQuery, Utility
 from fairqr.evaluation.rag.finding import find_rag_collection
 from fairqr.evaluation.rag.measures import MeasuredRag, measure_fair_rag, memberships_of, shares_of
 from fairqr.evaluation.rag.specification import LABELS, Draw, FairRagExperiment
@@ -57,7 +57,7 @@ class Part:
     experiment: FairRagExperiment
     collection: str
     generator: str
-    task: RagTask
+    utility: Utility
     prompt: PromptTemplate
     attributor: str
     groups: Attribute | None = None
@@ -141,18 +141,14 @@ def record_of(part: Part, draw: Draw, query: RagQuery, **values: Any) -> PolicyR
     return PolicyRecord.model_validate(facts | values)
 
 
-async def open_part(tools: Tools, part: Part) -> None:
-    """Start the generator, the attributor and the retrievers.
+async def open_part(
+    tools: Tools, part: Part
+) -> tuple[Generator, Attributor | None, dict[str, PoolRetriever]]:
+    """Return the generator, the attributor and the retrievers, which are started.
 
     Raises:
         ModelUnavailableError: One of them is not there.
     """
-    await _opened(tools, part)
-
-
-async def _opened(
-    tools: Tools, part: Part
-) -> tuple[Generator, Attributor | None, dict[str, PoolRetriever]]:
     kept, name = tools.replies, part.attributor
     retrievers = {
         it: await tools.started(f"retriever {it}", it, partial(open_pool_retriever, it))
@@ -177,7 +173,7 @@ async def answer_query(
         query: The question and its pool.
         before: The records that are there.
     """
-    generator, attributor, retrievers = await _opened(tools, part)
+    generator, attributor, retrievers = await open_part(tools, part)
     known = {it.ranking: it for own in before if own.policy != "labels" for it in own.answers}
     answerer = Answerer(part, query, generator, attributor, known)
     made, done = list[PolicyRecord](), {record.key: record for record in before}
@@ -271,7 +267,7 @@ class Answerer:
         reply = await self.generator.generate(request)
         self._usage += reply.usage
         self.checked.append(check_answered(reply.status, reply.message))
-        utility = self.part.task.utility(reply.text, self.query.golds) if reply.text else 0.0
+        utility = self.part.utility(reply.text, self.query.golds)
         worth = utility if reply.status in ("ok", "empty") else None
         return AnswerRecord(ranking=ranking, status=reply.status, text=reply.text, utility=worth)
 
@@ -314,6 +310,7 @@ def make_rag_plan(
     prompts: PromptLibrary,
     attributor: str = "",
     notes: Iterable[str] = (),
+    labels: Sequence[Path] = (),
 ) -> RagPlan:
     """Hold an experiment against its collections.
 
@@ -323,23 +320,25 @@ def make_rag_plan(
         prompts: Where prompts come from.
         attributor: As it names itself; empty where nothing judges.
         notes: Sentences for the report.
+        labels: Tables for :func:`read_labels`.
 
     Raises:
-        InputError: Documents of a collection do not have the groups to mind.
+        InputError: Documents of a collection do not have the groups to mind, or labels are of
+            something else.
         PromptError: A prompt does not exist, or there is no such version of it.
     """
     # Also those that these collections do not ask with: a name may be misspelt.
     chosen = {name: prompts.get(name, version) for name, version in experiment.prompts.items()}
     asked, tasks, mind = {}, list[Task](), experiment.group_aware
     for name, collection in collections.items():
-        kind = collection.task.prompt
+        kind = collection.prompt
         asked[name] = chosen.get(kind) or prompts.get(kind)
         if mind and mind not in (collection.schema.attributes if collection.schema else ()):
             raise InputError(f"The documents of '{name}' have no attribute '{one_line(mind)}'.")
     for generator in experiment.generators:
         for name, collection in collections.items():
             groups = collection.schema.attributes[mind] if mind and collection.schema else None
-            how = (collection.task, asked[name], attributor, groups)
+            how = (collection.utility, asked[name], attributor, groups)
             part = Part(experiment, name, generator, *how)
             tasks += [(part, query) for query in collection.queries]
     manifest = RagManifest(
@@ -347,26 +346,27 @@ def make_rag_plan(
         collections={name: it.fingerprint for name, it in collections.items()},
         prompts={f"{it.id}={it.version}": it.sha256 for it in asked.values()},
         attributor=attributor,
+        labels=tuple(map(sha256_of, labels)),
         notes=tuple(notes),
     )
-    return RagPlan(manifest, tasks)
+    return RagPlan(manifest, tasks, [it for path in labels for it in read_labels(path, tasks)])
 
 
-def read_labels(path: Path, plan: RagPlan) -> list[PolicyRecord]:
+def read_labels(path: Path, tasks: Sequence[Task]) -> list[PolicyRecord]:
     """Read which documents are useful, as somebody else found it.
 
     Args:
         path: A table as the authors of "Towards Fair RAG" released it: tab-separated, with the
             columns ``qid``, ``pid`` and ``relevance_label``, 1 or 0. They left out queries with
             fewer than two useful documents, so a query that is not in it has none.
-        plan: What needs labels; of one generator and one collection.
+        tasks: What needs labels; of one generator and one collection.
 
     Raises:
-        InputError: There is nothing of this plan.
+        InputError: There is nothing of these.
     """
     import pandas as pd
 
-    if len({part for part, _ in plan.tasks}) > 1:
+    if len({part for part, _ in tasks}) > 1:
         raise InputError(f"{path} is of one generator and one collection; name one of each.")
     kinds = {"qid": str, "pid": str, "relevance_label": float}
     try:
@@ -374,10 +374,10 @@ def read_labels(path: Path, plan: RagPlan) -> list[PolicyRecord]:
     except (OSError, ValueError) as error:
         raise InputError(f"{path} holds no labels: {one_line(error)}.") from None
     useful = {name: own.to_dict() for name, own in table.groupby("qid").relevance_label}
-    if not any(query.id in useful for _, query in plan.tasks):
+    if not any(query.id in useful for _, query in tasks):
         raise InputError(f"The labels in {path} are of another collection.")
     labels = []
-    for part, query in plan.tasks:
+    for part, query in tasks:
         known, unknown = useful.get(query.id, {}), None if query.id in useful else 0.0
         worth = [0.0, *(known.get(it.id, unknown) for it in query.pool)]
         answers = [
@@ -415,16 +415,15 @@ def cost_of(plan: RagPlan, store: RagStore) -> Counter[str]:
 
 
 def answers_of(
-    query: RagQuery, experiment: FairRagExperiment, left: Sequence[Draw] | None = None
+    query: RagQuery, experiment: FairRagExperiment, left: Sequence[Draw]
 ) -> tuple[int, int]:
     """Return how many answers a query takes, at most: for its labels, and from rankings.
 
     Args:
         query: It has a pool.
         experiment: How many rankings are answered, and how long they are.
-        left: Labels and policies that have no record yet; all by default.
+        left: Labels and policies that have no record yet.
     """
-    left = (LABELS, *experiment.draws) if left is None else left
     drawn = [
         1 if it.policy == "deterministic" else experiment.answered for it in left if it != LABELS
     ]
@@ -448,7 +447,7 @@ async def run_fair_rag(plan: RagPlan, store: RagStore, tools: Tools, watcher: St
     """
 
     async def start(part: Part) -> None:
-        await tools.do(open_part, part)
+        await tools.do(make_ready, open_part, part)
         store.begin(plan.manifest)
 
     async def do(task: Task) -> Done[PolicyRecord]:
@@ -457,6 +456,8 @@ async def run_fair_rag(plan: RagPlan, store: RagStore, tools: Tools, watcher: St
         given = [record for record in before if record.key not in kept]
         return replace(done, records=[*given, *done.records])
 
+    experiment = plan.manifest.experiment
+    every = (LABELS, *experiment.draws)
     with store.locked():
         store.check(plan.manifest)
         there, kept = plan.there(store), store.lines.done()
@@ -469,7 +470,7 @@ async def run_fair_rag(plan: RagPlan, store: RagStore, tools: Tools, watcher: St
             place=lambda task: task[0],
             start=start,
             model=lambda part: part.generator,
-            questions=lambda task: sum(answers_of(task[1], plan.manifest.experiment)),
+            questions=lambda task: sum(answers_of(task[1], experiment, every)),
             watcher=watcher,
             at_once=tools.at_once,
         )
@@ -488,10 +489,9 @@ async def run(experiment: FairRagExperiment, options: RunOptions) -> None:
         judge = open_attributor(experiment.attributor, cache=False, prompts=options.prompts)
         attributor, notes = judge.name, [*filter(None, [unchecked_warning(judge)])]
     notes += [f"Which documents are useful is imported from {it.name}." for it in options.labels]
-    plan = make_rag_plan(experiment, collections, options.prompts, attributor, notes)
-    known = [it for path in options.labels for it in read_labels(path, plan)]
-    from_files = {"labels": tuple(map(sha256_of, options.labels))}
-    plan = plan._replace(labels=known, manifest=plan.manifest.model_copy(update=from_files))
+    plan = make_rag_plan(
+        experiment, collections, options.prompts, attributor, notes, options.labels
+    )
     store = RagStore(options.folder)
     store.check(plan.manifest)
     cost = cost_of(plan, store)

@@ -26,6 +26,11 @@ from tests.patience import PATIENCE
 from tests.unit.evaluation.collections.official import lines, write_2022
 
 
+@pytest.fixture(autouse=True)
+def _own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A collection of three documents and two topics."""
@@ -128,7 +133,7 @@ def test_a_bad_file_is_one_sentence(
 @pytest.mark.parametrize("name", ["nowhere", "", "a\0b", "x" * 5000])
 def test_an_unknown_name_says_what_there_is(tmp_path: Path, name: str) -> None:
     with pytest.raises(FairqrError, match=r"There is no collection '.*'; there are notables\."):
-        find_collection(name, data=tmp_path)
+        find_collection(name)
 
 
 def test_a_path_is_a_folder_also_where_a_collection_has_its_name(
@@ -152,8 +157,8 @@ def test_the_official_files_are_read_as_recorded(tmp_path: Path) -> None:
 
     All other genders are one group, and trans women are women.
     """
-    folder, told = import_collection(TREC, [write_2022(tmp_path / "raw")], "fair", data=tmp_path)
-    read = {split: find_collection("fair", split, data=tmp_path) for split in ("train", "eval")}
+    folder, told = import_collection(TREC, [write_2022(tmp_path / "raw")], "fair")
+    read = {split: find_collection("fair", split) for split in ("train", "eval")}
     assert read["train"].about.target == "trec2022"
     with gzip.open(folder / "documents.jsonl.gz", "rt") as stream:
         documents = {document["id"]: document for document in map(json.loads, stream)}
@@ -190,7 +195,7 @@ def test_a_bad_file_is_one_sentence_and_nothing_is_left(
     data = content.encode()
     (raw / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     with pytest.raises(FairqrError) as caught:
-        import_collection(loader, [raw], "x", data=tmp_path)
+        import_collection(loader, [raw], "x")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
     assert sorted(path.name for path in (tmp_path / "collections").iterdir()) == [".x.lock"]
@@ -202,15 +207,15 @@ def test_topics_without_judgements_are_no_collection(tmp_path: Path) -> None:
         topics.unlink()
     lines(raw / "eval-topics.jsonl", [{"id": 1, "title": "x", "keywords": []}])
     with pytest.raises(CorpusError, match="add the file with rel_docs"):
-        import_collection(TREC, [raw], "x", data=tmp_path)
+        import_collection(TREC, [raw], "x")
 
 
 def test_a_name_that_is_taken_is_replaced_only_if_asked(folder: Path, tmp_path: Path) -> None:
     """And where the new files are wrong, the old collection stays."""
 
     def title(**options: bool) -> str:
-        import_collection("jsonl", [folder], "mine", data=tmp_path, **options)
-        return find_collection("mine", data=tmp_path).topics[0].title
+        import_collection("jsonl", [folder], "mine", **options)
+        return find_collection("mine").topics[0].title
 
     assert title() == "mathematician"
     with pytest.raises(InputError, match="There is a collection 'mine' already"):
@@ -220,7 +225,7 @@ def test_a_name_that_is_taken_is_replaced_only_if_asked(folder: Path, tmp_path: 
     (folder / "qrels.txt").write_text("broken")
     with pytest.raises(CorpusError):
         title(replace=True)
-    assert find_collection("mine", data=tmp_path).topics[0].title == "logician"
+    assert find_collection("mine").topics[0].title == "logician"
     assert sorted(p.name for p in (tmp_path / "collections").iterdir()) == [".mine.lock", "mine"]
 
 
@@ -233,8 +238,7 @@ def wait(count):
     print("at work", flush=True)
     sys.stdin.read()
 
-paths, data = [Path(sys.argv[1])], Path(sys.argv[2])
-import_collection("trec-fair-2022", paths, "x", data=data, progress=wait)
+import_collection("trec-fair-2022", [Path(sys.argv[1])], "x", progress=wait)
 """
 
 
@@ -242,14 +246,14 @@ def test_an_import_that_is_ended_leaves_no_collection(tmp_path: Path) -> None:
     """Not even killed; the next import of the name finds the place free."""
     raw = write_2022(tmp_path / "raw")
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    child = subprocess.Popen([sys.executable, "-c", STUCK, raw, tmp_path], text=True, **pipes)  # type: ignore[call-overload]
+    child = subprocess.Popen([sys.executable, "-c", STUCK, raw], text=True, **pipes)  # type: ignore[call-overload]
     assert child.stdout.readline() == "at work\n"
     child.kill()
     child.communicate(timeout=PATIENCE)
     found = sorted(path.name for path in (tmp_path / "collections").iterdir())
     assert [name[:8] for name in found] == [".x.build", ".x.lock"]
-    assert [listed["name"] for listed in list_collections(tmp_path)] == ["notables"]
-    import_collection(TREC, [raw], "x", data=tmp_path)
+    assert [listed["name"] for listed in list_collections()] == ["notables"]
+    import_collection(TREC, [raw], "x")
     assert sorted(p.name for p in (tmp_path / "collections").iterdir()) == [".x.lock", "x"]
 
 
@@ -260,7 +264,7 @@ def test_memory_does_not_grow_with_the_documents(tmp_path: Path) -> None:
     lines(tmp_path / "articles.json", ({"page_id": it, "gender": []} for it in pages))
     lines(tmp_path / "train_topics.json", [{"id": 1, "title": "x", "rel_docs": [1]}])
     tracemalloc.start()
-    _, told = import_collection(TREC, [tmp_path], "x", data=tmp_path)
+    _, told = import_collection(TREC, [tmp_path], "x")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert told[0] == "4,000 documents"

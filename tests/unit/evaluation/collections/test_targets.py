@@ -23,8 +23,10 @@ from tests.unit.evaluation.collections.official import write_2022
 def fair22(tmp_path_factory: pytest.TempPathFactory) -> Collection:
     """With all dimensions of the track."""
     folder = tmp_path_factory.mktemp("fair22")
-    import_collection("trec-fair-2022-all", [write_2022(folder / "raw")], "x", data=folder)
-    return find_collection("x", "train", data=folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAIRQR_DATA_DIR", str(folder))
+        import_collection("trec-fair-2022-all", [write_2022(folder / "raw")], "x")
+        return find_collection("x", "train")
 
 
 @pytest.fixture(scope="module")

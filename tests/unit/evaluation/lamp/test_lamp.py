@@ -67,7 +67,7 @@ def test_each_task_is_read_as_it_is_defined(tmp_path: Path, number: int) -> None
     found = (query.id, query.question, query.query, query.golds, document.text)
     assert found == ("01", entry["input"], known["query"], (known["gold"],), known["text"])
     assert document.fields == {k: v for k, v in entry["profile"][0].items() if k != "id"}
-    assert (collection.name, collection.task.prompt) == (f"LaMP-{number}", f"lamp{number}")
+    assert (collection.name, collection.prompt) == (f"LaMP-{number}", f"lamp{number}")
     assert task.utility(known["gold"], query.golds) == task.utility.greatest
     assert (collection.left_out, collection.note) == ({}, "")
 
@@ -81,8 +81,8 @@ def test_a_set_has_a_task_and_may_have_a_name_of_its_own(tmp_path: Path) -> None
             lamp_task(wrong)
     for name, task in (("LaMP_5_like", None), ("papers", "LaMP-5"), (None, "lamp5")):
         found = _load(tmp_path, [_five("1")], golds_of(name, {"1": "T"}), task=task)
-        assert found.name == found.task.name == (name or "LaMP-5")
-        assert found.task.prompt == "lamp5"
+        assert found.name == (name or "LaMP-5")
+        assert found.prompt == "lamp5"
         assert ("shape of LaMP-5, which it is not" in found.note) == (name is not None)
 
 
@@ -155,11 +155,10 @@ def test_malformed_files_are_one_sentence(tmp_path: Path) -> None:
 
 
 LABELS = TASKS[1].labels
-UTILITIES: list[Utility] = [*dict.fromkeys(it.utility for it in TASKS), metrics.Rouge("rouge1")]
-UTILITIES.append(metrics.NamesRelevant())
+UTILITIES: list[Utility] = [*(it.utility for it in TASKS), metrics.ROUGE_1, metrics.NAMES_RELEVANT]
 GOLDS = {"accuracy": "[1]", "4 − |error|": "3"}
 PEOPLE = ["Leó Szilárd", "Marie Curie", "Jean-Paul Sartre", "…"]
-named = partial(metrics.NamesRelevant(), golds=PEOPLE)
+named = partial(metrics.names_relevant, golds=PEOPLE)
 tag = partial(metrics.tag_label, labels=LABELS)
 READ: list[tuple[Callable[[str], object], object, list[str]]] = [
     (metrics.citation_label, "[1]", ["[1]", "(1)"]),
@@ -186,8 +185,8 @@ def test_an_answer_is_read_as_stated(
 @pytest.mark.parametrize(("gold", "utility"), [("1", 0), ("2", 1), ("3", 2), ("4", 1), ("5", 0)])
 def test_what_is_no_rating_counts_as_the_worse_end(gold: str, utility: float) -> None:
     """|5 − 1|, |5 − 2|, |5 − 3| = |1 − 3|, |1 − 4|, |1 − 5|, each taken from 4."""
-    assert metrics.FourMinusError()("good", [gold]) == utility
-    assert utility == min(metrics.FourMinusError()(str(it), [gold]) for it in range(1, 6))
+    assert metrics.four_minus_error("good", [gold]) == utility
+    assert utility == min(metrics.four_minus_error(str(it), [gold]) for it in range(1, 6))
 
 
 @pytest.mark.parametrize("utility", UTILITIES, ids=lambda utility: utility.name)

@@ -11,7 +11,7 @@ from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.progress import StageWatcher
-from fairqr.evaluation.probes.running import ProbePlan, costs_of, make_probe_plan, remaining_cost
+from fairqr.evaluation.probes.running import ProbePlan, make_probe_plan, remaining_cost
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.probes.made import listwise, lora, pairwise, people, write_collection
@@ -35,7 +35,7 @@ async def test_windows_and_comparisons_of_a_list_cost(folk: dict[str, Any], tmp_
     rankers = ["initial", "openai:a", "pairwise:openai:b", "monot5"]
     named = {"rankers": rankers, "windows": ["4/2", "8/4"], "askers": ["neutral"]}
     plan = await plan_of(listwise(**folk, **named))
-    cost = remaining_cost(plan, costs_of(plan, PROMPTS), ProbeStore(tmp_path / "lists"))
+    cost = remaining_cost(plan, ProbeStore(tmp_path / "lists"))
     assert cost.calls == 3 * (3 + 1 + 2 * 17)
     assert [it.partition("=")[0] for it in plan.manifest.prompts] == ["listwise", "pairwise"]
     usage = Usage(1, 2, prompt_tokens=10, completion_tokens=5, cached_tokens=30)
@@ -51,7 +51,7 @@ async def test_a_folder_keeps_what_it_was_begun_with(folk: dict[str, Any], tmp_p
         assert store.collections() == plan.collections
     elsewhere = await plan_of(pairwise(**folk), base_url="http://127.0.0.1:1/v1")
     with pytest.raises(InputError, match="another base_url"):
-        remaining_cost(elsewhere, {}, store)
+        remaining_cost(elsewhere, store)
     path = store.folder / "collections.jsonl"
     whole = path.read_text()
     for changed in (whole.replace("Title af0", "Title"), whole[:-9], "", whole + whole):
@@ -61,11 +61,7 @@ async def test_a_folder_keeps_what_it_was_begun_with(folk: dict[str, Any], tmp_p
     titles = tmp_path / "people" / "documents.jsonl"
     titles.write_text(titles.read_text().replace("Title", "Name"))
     with pytest.raises(InputError, match="another collections"):
-        remaining_cost(
-            await plan_of(pairwise(**folk)),
-            costs_of(await plan_of(pairwise(**folk)), PROMPTS),
-            store,
-        )
+        remaining_cost(await plan_of(pairwise(**folk)), store)
 
 
 async def test_too_few_pairs_are_said_before_a_model_is_loaded(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from fairqr.agents.models.in_process import CausalModel
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.evaluation.experiments.workers import RunOptions
 from fairqr.evaluation.probes import running
-from fairqr.evaluation.probes.running import costs_of, make_probe_plan, remaining_cost, run
+from fairqr.evaluation.probes.running import make_probe_plan, remaining_cost, run
 from fairqr.evaluation.probes.specification import LoraExperiment
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.evaluation.probes.tuning import encoder_of
@@ -145,7 +145,7 @@ async def test_no_held_out_item_or_query_is_trained_on(
     assert len(tuned.train) == len(tuned.held_out) == QUERIES / 2
     assert {task.key[2] for task in plan.tasks} == {*tuned.held_out}
     # Both orders before and after; to learn counts three times.
-    cost = remaining_cost(plan, costs_of(plan, prompts), ProbeStore(tmp_path))
+    cost = remaining_cost(plan, ProbeStore(tmp_path))
     assert cost.calls == 4 * len(plan.tasks) + 3 * 200 * 8
     model = CausalModel(str(leaning))
     pretrained, judge = await model.pretrained(), plan.tasks[0].asked.open(prompts, model)

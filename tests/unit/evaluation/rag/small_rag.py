@@ -15,7 +15,7 @@ from fairqr.agents.generators import GenerationRequest
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.replies import Reply, Usage
 from fairqr.evaluation.experiments.workers import Tools
-from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, RagTask
+from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, Utility
 from fairqr.evaluation.rag.measures import MeasuredRag, measure_fair_rag
 from fairqr.evaluation.rag.running import RagPlan, answer_query, make_rag_plan
 from fairqr.evaluation.rag.specification import FairRagExperiment
@@ -30,14 +30,9 @@ GROUPS = {"a": "female", "b": "male", "c": "male", "d": "female", "e": "male"}
 """Who the documents with these letters are about; of others nothing is known."""
 
 
-class _Names:
+def _begins_rightly(answer: str, golds: Sequence[str]) -> float:
     """1 for an answer that begins with a gold."""
-
-    name = "begins rightly"
-    greatest = 1.0
-
-    def __call__(self, answer: str, golds: Sequence[str]) -> float:
-        return float(answer.split(" ")[0] in golds)
+    return float(answer.split(" ")[0] in golds)
 
 
 class Namer:
@@ -138,9 +133,9 @@ def query_of(name: str, size: int = 5, useful: int = 2) -> RagQuery:
 
 def collection_of(*queries: RagQuery, **changes: Any) -> RagCollection:
     """A collection of these queries."""
-    task = RagTask("letters", "answer", _Names())
-    values = {"name": "letters", "title": "Letters", "task": task, "fingerprint": "f0"}
-    return RagCollection(**{"queries": queries, **values, **changes})
+    values = {"name": "letters", "title": "Letters", "prompt": "answer", "fingerprint": "f0"}
+    utility = Utility("begins rightly", _begins_rightly)
+    return RagCollection(**{"queries": queries, "utility": utility, **values, **changes})
 
 
 def experiment_of(**changes: Any) -> FairRagExperiment:

@@ -45,7 +45,7 @@ def test_notables_are_asked_by_topic(notables: RagCollection) -> None:
         relevant = set(collection.relevant(query.id))
         assert len(query.golds) == len(relevant)
         for document in query.pool:
-            named = notables.task.utility(f"It is {document.fields['title']}.", query.golds)
+            named = notables.utility(f"It is {document.fields['title']}.", query.golds)
             assert named >= (document.id in relevant)
             assert sum(document.groups["gender"].values()) == pytest.approx(1)
             assert sum(document.groups["continent"].values()) in (0, 1)
@@ -63,7 +63,7 @@ def test_any_collection_with_topics_is_asked_by_them(tmp_path: Path) -> None:
     made = write_collection(tmp_path / "crew")
     found = find_rag_collection(tmp_path / "crew", pool=6)
     assert [query.question for query in found.queries] == [topic.title for topic in made.topics]
-    assert found.name == found.task.name == "crew"
+    assert found.name == "crew"
     for query in found.queries:
         relevant = [document.id in made.relevant(query.id) for document in query.pool]
         assert 0 < sum(relevant) <= len(relevant) <= 6
@@ -73,7 +73,7 @@ def test_questions_of_ones_own(tmp_path: Path) -> None:
     path = _write(tmp_path, LINE, {**LINE, "id": "2", "query": "counted", "pool": POOL[:1]})
     found = find_rag_collection(path)
     first, second = found.queries
-    assert (found.name, found.task.prompt, found.task.utility.name) == ("own", "answer", "ROUGE-L")
+    assert (found.name, found.prompt, found.utility.name) == ("own", "answer", "ROUGE-L")
     assert (first.id, first.query, first.golds) == ("1", "Who counted?", ("Ada",))
     assert second.query == "counted"
     texts = ["Ada\nShe counted.", "He counted too.", "Nobody did."]
@@ -85,7 +85,7 @@ def test_questions_of_ones_own(tmp_path: Path) -> None:
     assert [len(query.pool) for query in small.queries] == [2]
     assert small.fingerprint == found.fingerprint
     by_name = find_rag_collection(path, task="names")
-    assert by_name.task.utility("I think Ada.", ["ada"]) == 1
+    assert by_name.utility("I think Ada.", ["ada"]) == 1
     assert by_name.fingerprint != found.fingerprint
     with pytest.raises(InputError, match="no metric 'bleu'; name rouge-l"):
         find_rag_collection(path, task="bleu")

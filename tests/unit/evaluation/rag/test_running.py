@@ -228,7 +228,7 @@ async def test_the_authors_labels_are_taken(tmp_path: Path) -> None:
     table = tmp_path / "5_relevance_mapping.tsv"
     table.write_text(HEADER + "".join(f"q0\tq0-{it}\t{int(it in 'bd')}\n" for it in "abcdx"))
     plan = plan_of(query_of("q0"), query_of("q1"))
-    running = Running(tmp_path, plan._replace(labels=rag.read_labels(table, plan)))
+    running = Running(tmp_path, plan._replace(labels=rag.read_labels(table, plan.tasks)))
     assert not rag.cost_of(running.plan, running.store)["labels"]
     namer = Namer()
     records = await running.run(namer)
@@ -253,7 +253,7 @@ def test_labels_of_something_else_are_refused(tmp_path: Path) -> None:
     ):
         table.write_text(HEADER + rows)
         with pytest.raises(InputError, match=what):
-            rag.read_labels(table, plan_of(query_of("q0"), generators=generators))
+            rag.read_labels(table, plan_of(query_of("q0"), generators=generators).tasks)
 
 
 def test_the_plan_names_what_was_asked_with() -> None:

@@ -23,7 +23,7 @@ from fairqr.evaluation.experiments.measuring import SPENT
 from fairqr.evaluation.experiments.specification import SearchRecord
 from fairqr.evaluation.probes.running import Task, measure
 from fairqr.evaluation.rag.measures import KEYS, POLICY, Name, curves_of
-from fairqr.evaluation.rag.report import figures_of, values_of
+from fairqr.evaluation.rag.report import figures_of
 from fairqr.evaluation.rag.store import AnswerRecord
 from fairqr.evaluation.reports import text, writer
 from tests.golden.reports import check_report
@@ -323,7 +323,7 @@ def test_an_experiment_without_relevance_still_has_a_report(tmp_path: Path) -> N
 
 def answers_of(run: small_rag.Made) -> str:
     """The report without its figures, which take long to draw."""
-    return writer.render("fair_rag", values_of(run.measured()), [])
+    return writer.render("fair_rag", run.measured().shown, [])
 
 
 def test_means_of_answers_are_those_of_the_values_that_were_written(tmp_path: Path) -> None:
