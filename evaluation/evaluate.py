@@ -74,8 +74,8 @@ def evaluate(
             ``trec_eval -c``, or ``undefined``, out of the means. It has no value in measures of
             groups.
         level: The level of the intervals.
-        ties: How to order equal scores: ``rank`` as a file ranks them, elsewhere by id; ``id``;
-            ``trec_eval`` by id, descending; or ``error``.
+        ties: How to order equal scores: ``rank`` as a file ranks them, elsewhere by id; ``id``; or
+            ``trec_eval`` by id, descending.
         name: The name of a run that has none.
 
     Returns:

@@ -51,7 +51,7 @@ def evaluate(
         target: The target of fairness: relevance:0.5,population:0.5 (the default), or trec2022.
         compare: Another run to compare with RUN_FILE by paired tests. Repeatable.
         alpha: The level of the tests; intervals have the level 1 - alpha.
-        ties: How to order equal scores: rank (as in the file), id, trec_eval or error.
+        ties: How to order equal scores: rank (as in the file), id or trec_eval.
         missing: The relevance of queries that a run lacks: zero, or undefined to leave them out.
         seed: The seed of the randomisation tests.
         by_query: Show the value of each query too.

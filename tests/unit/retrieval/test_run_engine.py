@@ -222,9 +222,5 @@ def test_ties_are_decided_or_refused_as_asked(tmp_path: Path) -> None:
     for ties, order in (("rank", "zbca"), ("id", "zabc"), ("trec_eval", "zcba")):
         run = read_run(path, ties=ties)
         assert (run.rankings["1"][0].ids, run.tied) == (list(order), 2)
-    for ties, said in (
-        ("error", "the query '1' has 2 documents with the same score"),
-        ("coin", "cannot be ordered by 'coin'; choose rank, id"),
-    ):
-        with pytest.raises(InputError, match=said):
-            read_run(path, ties=ties)
+    with pytest.raises(InputError, match="cannot be ordered by 'coin'; choose rank, id"):
+        read_run(path, ties="coin")
