@@ -82,9 +82,7 @@ class Credentials(
 class NamedCredentials(Credentials):
     """An entry of the settings file, with the addresses it may be sent to."""
 
-    urls: tuple[str, ...] = Field(
-        min_length=1, description="Addresses of servers, or ids of Elastic Cloud deployments."
-    )
+    urls: tuple[str, ...] = Field(min_length=1, description="Addresses of servers.")
 
 
 def credentials_for(name: str | None, url: str) -> Credentials:
@@ -95,7 +93,7 @@ def credentials_for(name: str | None, url: str) -> Credentials:
 
     Args:
         name: An entry ``[credentials.NAME]`` of the settings file.
-        url: The address of the server, or an Elastic Cloud id.
+        url: The address of the server.
 
     Raises:
         ConfigError: The entry does not exist, is malformed, or may not be sent to this server.
@@ -163,7 +161,7 @@ def _of_elasticsearch(url: str) -> Credentials:
 
 
 def _server(url: str) -> tuple[str, str | None, int]:
-    """Return scheme, host and port of an address; an Elastic Cloud id is returned as it is."""
+    """Return scheme, host and port of an address; another text is returned as it is."""
     if not is_web_address(url.strip()):
         return url, None, 0
     parts = urlsplit(url.strip())
