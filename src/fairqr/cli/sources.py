@@ -322,17 +322,15 @@ def check(path: Path, *, schema: Path | None = None) -> Printed:
         "path": str(found.path),
         "documents": report.documents,
         "shares": shares,
-        "problem_count": report.problem_count,
         "problems": [{"line": line, "problem": what} for line, what in report.problems],
     }
     error = None
-    if report.problem_count:
-        wrong = out.counted(report.problem_count, "line")
+    if report.problems:
+        wrong = out.counted(len(report.problems), "line")
         error = CorpusError(f"{wrong} of {found.path} must be fixed before it can be indexed.")
     elif not report.documents:
         error = CorpusError(f"The corpus {found.path} is empty; it needs a document.")
-    more = report.problem_count - len(lines) or None
-    lines += out.fact_lines({"more wrong lines": more, "documents": report.documents, **told})
+    lines += out.fact_lines({"documents": report.documents, **told})
     return Printed(data, lines, error=error)
 
 

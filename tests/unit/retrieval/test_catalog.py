@@ -95,7 +95,7 @@ class Slow(Corpus):
 
 def slowly(path, schema=None):
     found = find_corpus(pathlib.Path(path))
-    return Slow(found.path, found.schema)
+    return Slow(found.path, found.schema, found.labels_folder)
 
 catalog.find_corpus = slowly
 folder, path, *name = sys.argv[1:]
@@ -157,7 +157,8 @@ async def test_a_build_that_nobody_waits_for_any_longer_stops(
                 loop.call_soon_threadsafe(reached.set)
                 yield Document(f"n{number}", "", "text")
 
-    building = asyncio.create_task(catalog.create("endless", Endless(found.path, found.schema)))
+    endless = Endless(found.path, found.schema, found.labels_folder)
+    building = asyncio.create_task(catalog.create("endless", endless))
     await reached.wait()
     building.cancel()
     with pytest.raises(asyncio.CancelledError):
