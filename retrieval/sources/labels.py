@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from filelock import FileLock
@@ -63,11 +62,14 @@ def read_labels(path: Path, attribute: str) -> Iterator[LabelRow]:
     name = path.name.lower()
     if not name.removesuffix(".gz").endswith((".csv", ".jsonl", ".ndjson")):
         raise SourceError(f"The labels {path} must be a .csv or .jsonl file (either may be .gz).")
-    group, weighted = None, None
+    weighted = None
     for line, row in named_rows(path, "labels"):
         try:
-            if group is None or group not in row:
-                group = _group_column(row, attribute.casefold())
+            group = "group" if "group" in row else attribute.casefold()
+            if "id" not in row or group not in row:
+                raise ValueError(
+                    f"it needs an 'id' and a 'group' (or '{group}'); 'weight' is optional"
+                )
             weighted = "weight" in row if weighted is None else weighted
             if weighted != ("weight" in row):
                 raise ValueError("it needs a 'weight' like the other lines, or no line has one")
@@ -75,16 +77,6 @@ def read_labels(path: Path, attribute: str) -> Iterator[LabelRow]:
             yield line, identifier(row.get("id")), row[group], weight
         except ValueError as error:
             raise wrong_line(path, line, error, "labels") from None
-
-
-def _group_column(row: dict[str, Any], attribute: str) -> str:
-    """Return the column of the groups: ``group``, the attribute, or the only one that is left."""
-    # A column without a name is that of the numbers of rows, as pandas writes it.
-    others = [name for name in row if name not in ("", "id", "weight")]
-    named = [name for name in ("group", attribute) if name in others] or others
-    if "id" not in row or not named or (named is others and len(named) > 1):
-        raise ValueError(f"it needs an 'id' and a 'group' (or '{attribute}'); 'weight' is optional")
-    return named[0]
 
 
 class _NobodyWaitsError(Exception):
