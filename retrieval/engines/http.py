@@ -25,6 +25,7 @@ from fairqr.base.errors import (
     SourceError,
     one_line,
 )
+from fairqr.base.extras import library
 from fairqr.base.loops import PerLoop
 from fairqr.base.retries import with_retries
 from fairqr.retrieval.engines.engine import EngineInfo, Query
@@ -38,7 +39,6 @@ from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.source import HttpSource
 from fairqr.retrieval.texts.words import sendable
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SAMPLES = ("the", "new", "information")
 SAMPLE_HITS = 100
 
@@ -183,12 +183,7 @@ class HttpEngine(SearchOnlyEngine):
     def _finder(
         self, name: str, expression: str, convert: Callable[[Any], Any] | None = None
     ) -> Find:
-        try:
-            import jmespath
-        except ImportError:
-            raise SourceError(
-                f"The source '{self.name}' needs jmespath; run pip install 'fairqr[http]'."
-            ) from None
+        jmespath = library("jmespath", f"The source '{self.name}'", "http", SourceError)
         try:
             compiled = jmespath.compile(expression)
         except ValueError as error:
@@ -246,9 +241,6 @@ async def check(engine: HttpEngine) -> SourceReport:
     ]
     if not documents:
         remarks = ["No sample query found anything; set 'sample' to a query that finds something."]
-    address = urlsplit(source.url)
-    if source.credentials and address.scheme == "http" and address.hostname not in LOOPBACK:
-        remarks.append("The credentials are sent unencrypted; use an address with https.")
     attributes = engine.labels.reports(engine.labels.in_fields(documents), hits.ids)
     return await report_on(engine, attributes, sample, hits, remarks)
 

@@ -59,7 +59,7 @@ class LangChainEngine(SearchOnlyEngine):
         wrapped: BaseRetriever | VectorStore,
         labels: LabelReader,
         name: str,
-        fields: Mapping[str, str],
+        fields: Mapping[str, str | None],
     ) -> None:
         from langchain_core.vectorstores import VectorStore
 
@@ -96,7 +96,7 @@ class LangChainEngine(SearchOnlyEngine):
         return ScoredDocuments([*documents.values()], _never_increasing(scores), [*warnings])
 
     def _value(self, option: str, passage: Passage) -> Any:
-        field = self._fields.get(option)
+        field = self._fields[option]
         return value_at(passage.metadata, field) if field else None
 
     async def _found(self, text: str, n: int) -> Sequence[tuple[Passage, float | None]]:
@@ -176,9 +176,7 @@ def from_langchain(
         read = validated(Schema, schema, "The schema", SchemaError)
         folder = Path.cwd()
     labels = run_blocking(LabelReader.open(read.attributes, folder))
-    fields = {"id": id, "title": title}
-    named = {option: field for option, field in fields.items() if field}
-    return LangChainEngine(engine, labels, name, named)
+    return LangChainEngine(engine, labels, name, {"id": id, "title": title})
 
 
 def _sized(retriever: Any, n: int) -> Any:

@@ -63,8 +63,6 @@ async def open_source(
             index_of_source(source), corpus, str(corpus.path), progress, shown=source.name
         )
         return await with_retriever(engine, asked, progress)
-    if asked.encoder and (asked.kind == "dense" or isinstance(source, RunSource)):
-        raise _ranks_in_its_own_way(source.name)
     told = announced(progress, f"labels of {source.name}")
     labels = await LabelReader.open(
         source.attributes, source.folder, store=store / "labels", progress=told
@@ -132,7 +130,9 @@ async def with_retriever(
     keeps_order = not isinstance(engine, TantivyEngine)
     try:
         if keeps_order and (asked.kind == "dense" or "new_queries" not in engine.capabilities):
-            raise _ranks_in_its_own_way(engine.name)
+            raise UnsupportedError(
+                f"The source '{engine.name}' only ranks in its own way; leave the retriever out."
+            )
         if isinstance(engine, TantivyEngine):
             told = announced(progress, f"vectors of {engine.name}")
             if asked.kind == "dense":
@@ -144,12 +144,6 @@ async def with_retriever(
     except BaseException:
         await engine.aclose()
         raise
-
-
-def _ranks_in_its_own_way(name: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"The source '{name}' only ranks in its own way; leave the retriever out."
-    )
 
 
 def index_of_source(source: TantivySource) -> str:

@@ -324,7 +324,9 @@ class Catalog:
 
     def _refuse_taken(self, name: str, corpus: Corpus) -> None:
         """Refuse a new index's name that is not valid, or belongs to something else."""
-        check_name(name)
+        if not NAME.fullmatch(name):
+            allowed = "lower-case letters, digits, dots, dashes and underscores"
+            raise InputError(f"'{name}' cannot be the name of an index; use only {allowed}.")
         own = find_corpus(BUILT_IN[name]) if name in BUILT_IN else corpus
         is_own = (own.path.resolve(), own.schema) == (corpus.path.resolve(), corpus.schema)
         if name in self.sources() or not is_own:
@@ -333,17 +335,6 @@ class Catalog:
 
     async def _count(self, name: str) -> int:
         return (await info_of(await self.open(name))).documents or 0
-
-
-def check_name(name: str) -> None:
-    """Refuse a name that cannot be a folder.
-
-    Raises:
-        InputError: The name is not valid.
-    """
-    if not NAME.fullmatch(name):
-        allowed = "lower-case letters, digits, dots, dashes and underscores"
-        raise InputError(f"'{name}' cannot be the name of an index; use only {allowed}.")
 
 
 async def info_of(engine: SearchEngine) -> EngineInfo:

@@ -316,7 +316,6 @@ def attribute_report(
         documents=documents,
         labelled=labelled,
         values=values,
-        more_values=len(order) > MAX_VALUES,
     )
 
 

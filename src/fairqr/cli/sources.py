@@ -164,7 +164,7 @@ def report_lines(report: SourceReport) -> Iterator[RenderableType]:
             for it in found.values[:VALUES]
         )
         yield out.table(("", "", ""), rows)
-        if found.more_values or len(found.values) > VALUES:
+        if len(found.values) > VALUES:
             yield "  and more values"
     if report.sample_query:
         yield f"sample query '{report.sample_query}': {len(report.sample)} hits"
