@@ -60,7 +60,7 @@ async def open_source(
             source.path(source.documents), Schema(attributes=source.attributes), source.folder
         )
         engine: Any = await EmbeddedIndexes(store / "indexes").up_to_date(
-            index_of_source(source), corpus, str(corpus.path), progress, shown=source.name
+            name_of_index(source.name, corpus.path), corpus, str(corpus.path), progress, source.name
         )
         return await with_retriever(engine, asked, progress)
     told = announced(progress, f"labels of {source.name}")
@@ -144,11 +144,6 @@ async def with_retriever(
     except BaseException:
         await engine.aclose()
         raise
-
-
-def index_of_source(source: TantivySource) -> str:
-    """Return the name of the embedded index of a source."""
-    return name_of_index(source.name, source.path(source.documents))
 
 
 def name_of_index(stem: str, path: Path) -> str:

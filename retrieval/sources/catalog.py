@@ -228,7 +228,7 @@ class Catalog:
                 kind = source.engine
                 if not isinstance(source, TantivySource):
                     return await info_of(await self.resolve(source))
-                index = opening.index_of_source(source)
+                index = opening.name_of_index(source.name, source.path(source.documents))
                 if index not in self._indexes.names():
                     return EngineInfo(name, kind, None, str(path), str(path), source.fingerprint)
             return await info_of(await self._indexes.open(index, name))

@@ -207,20 +207,16 @@ class LabelField:
         return None
 
     @property
-    def _are_ranges(self) -> bool:
-        """Whether all groups are ranges."""
-        values = self.attribute.values.values()
-        return bool(values) and all(isinstance(it, Range) for it in values)
-
-    @property
     def _counts_ranges(self) -> bool:
         """Whether the server counts ranges, of which a field may have millions of values."""
-        return self._are_ranges and all(self.query(it) for it in self.attribute.groups)
+        values = self.attribute.values
+        are_ranges = bool(values) and all(isinstance(it, Range) for it in values.values())
+        return are_ranges and all(map(self.query, values))
 
     @property
     def countable(self) -> bool:
         """Whether the server can count the labels: it joins dates in another form than hits."""
-        return self.mapped.by_column and (self._are_ranges or self.mapped.type not in DATES)
+        return self.mapped.by_column and (self._counts_ranges or self.mapped.type not in DATES)
 
     def counted(self) -> Body:
         """Return the aggregation that counts the documents with each label, values joined."""
