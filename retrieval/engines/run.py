@@ -44,12 +44,11 @@ class RunEngine(LimitedEngine):
         info = EngineInfo(source.name, "run", len(self._ids), *about)
         super().__init__(info, labels, f"run:{'+'.join(tags)}")
         whole = read_documents(source.path(source.documents)) if source.documents else ()
-        self._documents, seen = dict[str, Document](), set[str]()
+        self._documents: dict[str, Document] = {}
         for it in whole:
-            if it.id in seen:
+            if it.id in self._documents:
                 told = f"{source.documents} has the document '{one_line(it.id)}' twice; keep one."
                 raise SourceError(f"The documents of the runs, {told}")
-            seen.add(it.id)
             if it.id in self._ids:
                 self._documents[it.id] = it
 

@@ -80,10 +80,8 @@ class FairTopK(Reranker):
         # This takes a while for many groups or a long ranking.
         table = await asyncio.to_thread(fair_table, length, proportions, self.alpha)
         positions, failed = await asyncio.to_thread(fair_top_k, kinds, table)
-        if not failed:
-            return candidates.taken(positions)
         warning = f"The first {failed} results fail FA*IR's test; no order of candidates passes it."
-        return candidates.taken(positions, (warning,))
+        return candidates.taken(positions, (warning,) if failed else ())
 
 
 def fair_top_k(groups: IntArray, minimum: IntArray) -> tuple[IntArray, int]:

@@ -219,8 +219,8 @@ def add(name: str, path: Path) -> None:
         path: A JSON Lines file of documents.
     """
     with Progress() as progress:
-        written, total = run(_catalog().upsert(name, path, progress=progress.prepare(name)))
-    typer.echo(f"{name}: {written} documents written, {total} in all")
+        written = run(_catalog().upsert(name, path, progress=progress.prepare(name)))
+    typer.echo(f"{name}: {written} documents written")
 
 
 @command(index)
@@ -231,8 +231,8 @@ def remove(name: str, ids: list[str]) -> None:
         name: The name of the index.
         ids: The ids of the documents.
     """
-    removed, left = run(_catalog().remove(name, ids))
-    typer.echo(f"{name}: {removed} of {len(ids)} documents removed, {left} left")
+    removed = run(_catalog().remove(name, ids))
+    typer.echo(f"{name}: {removed} of {len(ids)} documents removed")
 
 
 @command(index, "list")

@@ -279,12 +279,12 @@ async def test_documents_are_added_and_removed_by_name(catalog: Catalog, tmp_pat
     more = tmp_path / "more.jsonl"
     more.write_text('{"id": "1", "text": "new", "g": "m"}\n{"id": "x", "text": "new"}\n')
     counts: list[int] = []
-    assert await catalog.upsert("p", more, progress=counts.append) == (2, 3)
+    assert await catalog.upsert("p", more, progress=counts.append) == 2
     assert counts == [2]
     engine = await catalog.open("p")
     hits = await hits_of(engine, "new", 9)
     assert (hits.ids, hits.memberships["gender"].tolist()) == (["1", "x"], [[0, 1], [0, 0]])
-    assert await catalog.remove("p", ["0", "nobody"]) == (1, 2)
+    assert await catalog.remove("p", ["0", "nobody"]) == 1
     more.write_text('{"id": "y", "text": "late"}\n{"id": "z"}\n')
     with pytest.raises(CorpusError, match="line 2"):
         await catalog.upsert("p", more)
