@@ -39,7 +39,6 @@ from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.source import HttpSource
 from fairqr.retrieval.texts.words import sendable
 
-SAMPLES = ("the", "new", "information")
 SAMPLE_HITS = 100
 
 
@@ -222,16 +221,13 @@ async def open_http(source: HttpSource, labels: LabelReader) -> HttpEngine:
 
 
 async def check(engine: HttpEngine) -> SourceReport:
-    """Send sample queries, and report what they find and its labels.
+    """Send a sample query, and report what it finds and its labels.
 
     Raises:
         SourceError: None of ten or more hits has a label in a group.
     """
     source = engine.source
-    for sample in (source.sample,) if source.sample else SAMPLES:
-        (hits,) = await engine.search([Query(sample, SAMPLE_HITS)])
-        if hits.ids:
-            break
+    (hits,) = await engine.search([Query(source.sample, SAMPLE_HITS)])
     documents = await engine.documents(hits.ids)
     remarks = [
         f"'{name}: {expression}' finds nothing in the hits; correct it."
@@ -240,9 +236,9 @@ async def check(engine: HttpEngine) -> SourceReport:
         and not any(getattr(it, name, it.fields.get(expression)) for it in documents)
     ]
     if not documents:
-        remarks = ["No sample query found anything; set 'sample' to a query that finds something."]
+        remarks = ["The sample query found nothing; set 'sample' to a query that finds something."]
     attributes = engine.labels.reports(engine.labels.in_fields(documents), hits.ids)
-    return await report_on(engine, attributes, sample, hits, remarks)
+    return await report_on(engine, attributes, source.sample, hits, remarks)
 
 
 def _without_parameters(url: str) -> str:
