@@ -47,6 +47,9 @@ DOCUMENTS_AT_ONCE = 256
 CANDIDATES = 1000
 """How many documents words find for hybrid retrieval: what a TREC run has for each topic."""
 
+PROBE_TOLERANCE = 2e-3
+"""How far what one encoder makes of one text may differ, from machine to machine."""
+
 Float16Array = NDArray[np.float16]
 
 
@@ -75,11 +78,12 @@ class VectorFile(NamedTuple):
                 probe, vectors = np.load(stream), np.load(stream)
         except (OSError, ValueError, EOFError):
             return np.zeros((0, self.mark.dimensions), dtype=np.float16)
-        made_by = EncoderMark(self.mark.name, vectors.shape[1], tuple(probe.tolist()))
-        if not self.mark.fits(made_by):
+        width = vectors.shape[1]
+        is_ours = width == self.mark.dimensions
+        if not is_ours or not np.allclose(probe, self.mark.probe, rtol=0, atol=PROBE_TOLERANCE):
             raise InputError(
                 f"The vectors '{self.mark.name}' in {self.path.parent} were made by another model "
-                f"of that name, with {made_by.dimensions} dimensions; give your encoder another "
+                f"of that name, with {width} dimensions; give your encoder another "
                 "name, or delete that folder."
             )
         return np.asarray(vectors)
