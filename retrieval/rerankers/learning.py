@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, FiniteFloat, ValidationError
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError, model_validator
 
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.base.extras import library
@@ -193,6 +193,12 @@ class LinearModel(BaseModel, frozen=True, extra="forbid"):
     means: tuple[FiniteFloat, ...]
     scales: tuple[Annotated[FiniteFloat, Field(gt=0)], ...]
     weights: tuple[FiniteFloat, ...]
+
+    @model_validator(mode="after")
+    def _columns_fit(self) -> Self:
+        if not len(self.means) == len(self.scales) == len(self.weights) == len(self.features):
+            raise ValueError("the columns of the weights do not fit each other")
+        return self
 
     def scores(self, features: FloatArray) -> FloatArray:
         """Return the score of each document, shape (n,), from its features, shape (n, F)."""
