@@ -61,8 +61,6 @@ class LangChainEngine(SearchOnlyEngine):
         name: str,
         fields: Mapping[str, str | None],
     ) -> None:
-        from langchain_core.vectorstores import VectorStore
-
         kind = type(wrapped)
         described = f"{kind.__qualname__} {fields} {labels.schema.model_dump_json()}"
         fingerprint = hashlib.sha256(described.encode()).hexdigest()
@@ -70,7 +68,7 @@ class LangChainEngine(SearchOnlyEngine):
         info = EngineInfo(name, "langchain", None, location, "Python", fingerprint)
         super().__init__(info, labels, f"langchain:{kind.__name__}")
         self._wrapped: Any = wrapped
-        self._is_store, self._fields = isinstance(wrapped, VectorStore), fields
+        self._is_store, self._fields = hasattr(wrapped, "asimilarity_search"), fields
         self._limits = RequestLimits(CONCURRENCY)
         self._shown = f"The retriever '{name}' ({kind.__name__})"
 

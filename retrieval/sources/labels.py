@@ -79,10 +79,6 @@ def read_labels(path: Path, attribute: str) -> Iterator[LabelRow]:
             raise wrong_line(path, line, error, "labels") from None
 
 
-class _NobodyWaitsError(Exception):
-    """Nobody is waiting for the labels any more."""
-
-
 class LabelStore:
     """The memberships of the documents in a label file.
 
@@ -121,8 +117,8 @@ def open_label_store(
     path: Path,
     attribute: Attribute,
     store: Path,
-    progress: Callable[[int], None] | None = None,
-    stop: threading.Event | None = None,
+    progress: Callable[[int], None] | None,
+    stop: threading.Event,
 ) -> LabelStore:
     """Open the labels of a file, building them first if the file or the attribute is new.
 
@@ -136,17 +132,21 @@ def open_label_store(
     Raises:
         SourceError: The file cannot be read, or its labels do not fit the attribute.
     """
-    stop = stop or threading.Event()
 
     def tell(count: int) -> None:
         if stop.is_set():
-            raise _NobodyWaitsError
+            raise asyncio.CancelledError
         if progress:
             progress(count)
 
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise SourceError(f"The labels {path} cannot be read: {error.strerror}.") from None
     place = f"{_hash_of(repr((path.absolute(), attribute.name))):016x}"
     # The population does not affect what we keep.
-    made_from = FORMAT, _state(path), attribute.model_dump_json(exclude={"population"})
+    kept = attribute.model_dump_json(exclude={"population"})
+    made_from = FORMAT, (status.st_size, status.st_mtime_ns), kept
     folder = store / f"{place}-{_hash_of(repr(made_from)):016x}"
     store.mkdir(parents=True, exist_ok=True)
     with FileLock(store / f"{place}.lock").acquire(cancel_check=stop.is_set):
@@ -158,15 +158,6 @@ def open_label_store(
             shutil.rmtree(old, ignore_errors=True)
         _build(path, attribute, folder, tell)
         return LabelStore(folder, path, attribute)
-
-
-def _state(path: Path) -> tuple[int, int]:
-    """Return something that changes when the file changes."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise SourceError(f"The labels {path} cannot be read: {error.strerror}.") from None
-    return status.st_size, status.st_mtime_ns
 
 
 def _hash_of(text: str) -> int:

@@ -55,7 +55,8 @@ def rows(labels: LabelReader, ids: Sequence[str]) -> list[list[float]]:
 
 def built(folder: Path, name: str, attribute: Attribute, ids: Sequence[str]) -> np.ndarray:
     os.utime(folder / name, ns=(1, next(TIMES)))
-    return open_label_store(folder / name, attribute, folder / "kept").memberships(ids)
+    store = open_label_store(folder / name, attribute, folder / "kept", None, threading.Event())
+    return store.memberships(ids)
 
 
 @SHARED_FOLDER
