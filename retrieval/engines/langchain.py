@@ -94,7 +94,7 @@ class LangChainEngine(SearchOnlyEngine):
         return ScoredDocuments([*documents.values()], _never_increasing(scores), [*warnings])
 
     def _value(self, option: str, passage: Passage) -> Any:
-        field = self._fields[option]
+        field = self._fields.get(option)
         return value_at(passage.metadata, field) if field else None
 
     async def _found(self, text: str, n: int) -> Sequence[tuple[Passage, float | None]]:
