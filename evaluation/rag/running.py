@@ -102,6 +102,9 @@ def draw_rankings(
         draw: The policy.
         scores: The retriever's, shape (n,); the oracle needs their number alone.
         useful: The positions of the useful documents, for the oracle.
+
+    Raises:
+        InputError: The scores are no finite numbers.
     """
     samples, k, form = part.experiment.samples, part.experiment.k, part.experiment.form
     names = (part.collection, query.id)

@@ -30,6 +30,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fairqr.base.errors import InputError
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.rerankers.base import min_max
 
@@ -78,7 +79,7 @@ def sample_plackett_luce(
     """Draw independent rankings, cut at k; exact except for floating point rounding.
 
     Args:
-        scores: Shape (n,), n at least 1, finite; their scale and sign do not matter.
+        scores: Shape (n,), n at least 1; their scale and sign do not matter.
         alpha: From 0, uniform, to 1000; see the module's docstring.
         samples: N, at least 1.
         k: The cut-off, at least 1.
@@ -87,6 +88,9 @@ def sample_plackett_luce(
 
     Returns:
         The positions of distinct items in each row, best first, shape (N, min(k, n)).
+
+    Raises:
+        InputError: A score is not finite.
     """
     weights = log_weights_of(scores, alpha, form)
     return race(weights, samples, min(k, weights.size), stream)
@@ -94,7 +98,7 @@ def sample_plackett_luce(
 
 def log_weights_of(scores: ArrayLike, alpha: float, form: Form = "logits") -> FloatArray:
     """Return ln w of each document, shape (n,); see :func:`sample_plackett_luce`."""
-    weights = min_max(np.asarray(scores, dtype=np.float64))
+    weights = min_max(_finite(scores))
     weights += 1
     if form == "logits":
         return np.power(weights, alpha, out=weights)
@@ -126,8 +130,18 @@ def deterministic(scores: ArrayLike, k: int) -> IntArray:
     """Return the one ranking by score: the positions of the min(k, n) best, best first.
 
     Ties go to the first position.
+
+    Raises:
+        InputError: A score is not finite.
     """
-    return np.argsort(-np.asarray(scores, dtype=np.float64), kind="stable")[:k]
+    return np.argsort(-_finite(scores), kind="stable")[:k]
+
+
+def _finite(scores: ArrayLike) -> FloatArray:
+    values = np.asarray(scores, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise InputError("A score is not a finite number; correct it, or leave the document out.")
+    return values
 
 
 def close_gaps(log_weights: FloatArray) -> FloatArray:

@@ -6,6 +6,7 @@ Where groups have a target, their expected exposure is that.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, chisquare
 
+from fairqr.base.errors import InputError
 from fairqr.evaluation.expected_exposure import expected_exposure
 from fairqr.retrieval.fairness.exposure import Discount
 from fairqr.retrieval.sampling import plackett_luce
@@ -165,11 +167,16 @@ def test_a_large_alpha_ranks_by_score_and_ties_at_random(alpha: float, n: int) -
     assert np.abs(first_of_two.mean(axis=0) - 0.5).max() < 5 * 0.5 / np.sqrt(4000)
 
 
-def test_extreme_scores_are_ranked() -> None:
+def test_extreme_scores_are_ranked_and_those_that_are_no_numbers_refused() -> None:
     """A cut beyond the pool gives whole orders."""
     assert sample_plackett_luce([-7.0], 4, 3, 5, stream_of(0)).tolist() == [[0], [0], [0]]
     extreme = [1.7e308, -1.7e308, 0.0]
     assert sample_plackett_luce(extreme, 1000, 5, 3, stream_of(0)).tolist() == [[0, 2, 1]] * 5
+    for bad in (math.nan, math.inf, -math.inf):
+        with pytest.raises(InputError, match="not a finite number; correct it"):
+            sample_plackett_luce([1.0, bad], 1, 1, 1, stream_of(0))
+        with pytest.raises(InputError, match="not a finite number"):
+            deterministic([1.0, bad], 1)
 
 
 @given(
