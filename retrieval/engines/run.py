@@ -116,8 +116,6 @@ class RunEngine(LimitedEngine):
         elif missing := len(self._ids) - len(self._documents):
             path = self.source.path(self.source.documents)
             yield f"Documents that are not in {path}: {missing:,}."
-        if self.texts and (unnamed := sum(id_ not in self.texts for id_ in self.rankings)):
-            yield f"Queries that have no text in {self.source.topics}: {unnamed:,}."
 
 
 async def open_run(source: RunSource, labels: LabelReader) -> RunEngine:

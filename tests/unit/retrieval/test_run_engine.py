@@ -174,7 +174,6 @@ async def test_the_check_counts_labels_and_shows_a_query(tmp_path: Path) -> None
     assert report.remarks[:-1] == [
         "Queries that have a ranking: 2.",
         f"Documents that are not in {tmp_path / 'documents.jsonl'}: 1.",
-        "Queries that have no text in topics.tsv: 1.",
     ]
 
 
