@@ -104,13 +104,19 @@ class VectorField(BaseModel, frozen=True, extra="forbid"):
     """A vector field, and the encoder that filled it."""
 
     field: str = Field(min_length=1, description="The field, a dense_vector or a knn_vector.")
-    embeddings: str = Field(description="The encoder that made it and encodes queries.")
+    embeddings: str | None = Field(
+        None, description="The encoder that made it and encodes queries."
+    )
 
 
 class QueryFields(BaseModel, frozen=True, extra="forbid"):
     """How the engine matches words, if the source has no request of its own."""
 
     fields: tuple[str, ...] = Field((), description="Fields with boosts, such as `headline^3`.")
+    operator: Literal["or", "and"] = Field("or", description="Match any word, or all words.")
+    type: Literal["best_fields", "most_fields", "cross_fields", "phrase"] = Field(
+        "best_fields", description="How the scores of several fields are combined."
+    )
 
 
 class ElasticsearchSource(Source):

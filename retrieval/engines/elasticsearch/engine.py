@@ -41,7 +41,7 @@ from fairqr.retrieval.engines.request_template import fill_template
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.labels import LabelReader
-from fairqr.retrieval.sources.source import ElasticsearchSource
+from fairqr.retrieval.sources.source import ElasticsearchSource, QueryFields
 from fairqr.retrieval.texts.words import sendable
 
 Search = tuple[Query, Body]
@@ -234,13 +234,14 @@ class ElasticsearchEngine:
         return {"bool": {"must": [words], "should": raised}}
 
     def _words(self, text: str, *, every: bool = False) -> Body:
+        how = self.source.query or QueryFields()
         words: Body = {"query": text, "fields": self.source.searched_fields}
-        if every:
+        if every and how.type != "phrase":
             # The words may be in different fields, each with its own analyzer.
             return {
                 "simple_query_string": {**words, "default_operator": "and", "flags": "WHITESPACE"}
             }
-        return {"multi_match": words}
+        return {"multi_match": {**words, "type": how.type, "operator": how.operator}}
 
     def pieces(self, ids: Iterable[str]) -> list[list[str]]:
         """Return distinct ids in pieces that the server returns in one search."""

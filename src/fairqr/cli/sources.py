@@ -203,11 +203,15 @@ def create(
 
     found = find_corpus(BUILT_IN.get(str(path), path), schema)
     encoder = open_encoder(vectors) if vectors else None
-    with Progress() as progress:
-        bar = progress.prepare(name)
-        engine = run(_catalog().create(name, found, encoder=encoder, progress=bar))
-    info = run(info_of(engine))
-    typer.echo(f"{name}: {info.documents} documents in {info.location}")
+
+    async def work() -> None:
+        with Progress() as progress:
+            bar = progress.prepare(name)
+            engine = await _catalog().create(name, found, encoder=encoder, progress=bar)
+        info = await info_of(engine)
+        typer.echo(f"{name}: {info.documents} documents in {info.location}")
+
+    run(work())
 
 
 @command(index)
@@ -360,7 +364,9 @@ def describe(name: str, *, split: str | None = None) -> Printed:
     told = {name: value for name, value in data.items() if name not in parts}
     low, middle, high = found["relevant"]
     told["relevant of a topic"] = f"{low:,} to {high:,}, {middle:,g} in the median"
-    told["topics without a relevant document"] = found["topics_without_relevant"] or None
+    without = found["topics_without_relevant"]
+    told["topics without a relevant document"] = without[:10] or None
+    told["more of these topics"] = len(without[10:]) or None
     lines: list[Any] = [f"{found['name']}: {found['title']}", *out.fact_lines(told)]
     for name, it in found["attributes"].items():
         columns = {

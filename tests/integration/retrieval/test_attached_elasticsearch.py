@@ -360,7 +360,7 @@ async def test_a_source_that_does_not_fit_is_one_sentence(server: Server) -> Non
         ({"query": {"fields": ["nothing^2"]}}, "no field 'nothing' for a field to search"),
         ({"query": {"fields": ["jobs.field"]}}, "'jobs.field' of type keyword in nested .* field"),
         ({"filter": {"trem": {"published": True}}}, r"does not do this .*\[trem\]"),
-        ({"vectors": {"field": "bio", "embeddings": "x"}}, "'bio' of type text cannot be the fie"),
+        ({"vectors": {"field": "bio"}}, "'bio' of type text cannot be the field of vectors"),
         ({"id": "place"}, r"has 2 values in its id field 'place'"),
         ({"id": "empty"}, r"has no values in its id field 'empty'"),
         ({"index": "nothing-*"}, r"There is no index 'nothing-\*' at http"),

@@ -325,6 +325,7 @@ async def test_the_field_says_which_encoder_searches_it(
             await retriever("dense")
         texts = "hybrid-pool:minilm"
         assert await retriever("hybrid:minilm", vectors=None) == texts
+        assert await retriever("hybrid:minilm", vectors={"field": "vector"}) == texts
         other = {**named, "embeddings": "openai:text-embedding-3-small"}
         assert await retriever("hybrid:minilm", vectors=other) == texts
         forbid = "search.allow_expensive_queries"
