@@ -82,7 +82,9 @@ class Credentials(
 class NamedCredentials(Credentials):
     """An entry of the settings file, with the addresses it may be sent to."""
 
-    urls: tuple[str, ...] = Field(min_length=1, description="Addresses of servers.")
+    urls: tuple[str, ...] = Field(
+        min_length=1, description="Addresses of servers, or ids of Elastic Cloud deployments."
+    )
 
 
 def credentials_for(name: str | None, url: str) -> Credentials:
@@ -93,7 +95,7 @@ def credentials_for(name: str | None, url: str) -> Credentials:
 
     Args:
         name: An entry ``[credentials.NAME]`` of the settings file.
-        url: The address of the server.
+        url: The address of the server, or an Elastic Cloud id.
 
     Raises:
         ConfigError: The entry does not exist, is malformed, or may not be sent to this server.
@@ -161,7 +163,7 @@ def _of_elasticsearch(url: str) -> Credentials:
 
 
 def _server(url: str) -> tuple[str, str | None, int]:
-    """Return scheme, host and port of an address; another text is returned as it is."""
+    """Return scheme, host and port of an address; an Elastic Cloud id is returned as it is."""
     if not is_web_address(url.strip()):
         return url, None, 0
     parts = urlsplit(url.strip())

@@ -128,6 +128,7 @@ class ElasticsearchSource(Source):
     url: Address | tuple[Address, ...] | None = Field(
         None, description="The address of each node; FAIRQR_ELASTICSEARCH_URL by default."
     )
+    cloud_id: str | None = Field(None, description="The id of an Elastic Cloud deployment.")
     credentials: str | None = Field(None, description="[credentials.NAME] of the settings file.")
     client: Any = Field(None, exclude=True, repr=False, description="A client of yours (Python).")
     index: str = Field(min_length=1, description="An index, an alias, or a pattern.")
@@ -149,6 +150,8 @@ class ElasticsearchSource(Source):
 
     @model_validator(mode="after")
     def _fits_together(self) -> ElasticsearchSource:
+        if self.url and self.cloud_id:
+            raise ValueError("give url or cloud_id, not both")
         kinds = {base.__name__.lower() for base in type(self.client).__mro__}
         if self.client is not None and f"async{self.engine}" not in kinds:
             raise ValueError(f"client is not an asynchronous client of {self.engine}")

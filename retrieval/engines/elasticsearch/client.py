@@ -105,11 +105,11 @@ class SearchServer:
         self.url, self.credentials = "the address of the given client", Credentials()
         if source.client:
             return
-        named = source.url or default_url()
+        named = source.cloud_id or source.url or default_url()
         if named is None:
             raise SourceError("No server is named; give its url, or set FAIRQR_ELASTICSEARCH_URL.")
         self._places = [named] if isinstance(named, str) else [*named]
-        self.url = self._places[0]
+        self.url = named.partition(":")[0] if named == source.cloud_id else self._places[0]
         allowed = [credentials_for(source.credentials, place) for place in self._places]
         # The nodes share one client, so we send only credentials that may go to all of them.
         if all(one == allowed[0] for one in allowed):
@@ -181,14 +181,19 @@ class SearchServer:
     def _new_client(self) -> Any:
         timeout = self._source.timeout
         options: dict[str, Any] = {"headers": self.credentials.request_headers()}
-        options["hosts"] = list(map(_with_port, self._places))
-        is_secure = all(place.startswith("https:") for place in self._places)
-        if is_secure and (trusted := self.credentials.trusted()):
+        where = "cloud_id" if self._source.cloud_id else "hosts"
+        options[where] = self._source.cloud_id or list(map(_with_port, self._places))
+        if not self.url.startswith("http:") and (trusted := self.credentials.trusted()):
             options["ssl_context"] = trusted
-        if self.product == "OpenSearch":
-            return _opensearch_client(timeout=timeout, **options)
-        options |= {"node_class": _Node, "retry_on_status": NODE_FAILED}
-        return AsyncElasticsearch(request_timeout=timeout, **options)
+        try:
+            if self.product == "OpenSearch":
+                return _opensearch_client(timeout=timeout, **options)
+            options |= {"node_class": _Node, "retry_on_status": NODE_FAILED}
+            return AsyncElasticsearch(request_timeout=timeout, **options)
+        except ValueError as error:
+            why = one_line(error, 100)
+            said = f"The server {self.url} cannot be used ({why}); correct url or cloud_id."
+            raise SourceError(said) from None
 
     def another_product(self) -> FairqrError:
         """Return the error for a server that is not the product named in the source."""

@@ -163,6 +163,8 @@ async def test_what_no_client_can_be_made_of(
     )
     for name in ("no.pem", "missing.pem"):
         await refused(url, FairqrError, said, engine, credentials=entry(url, ca_certs=name))
+    said = r"^The server people cannot be used .* cloud_id"
+    await refused(None, SourceError, said, "elasticsearch", cloud_id="people:nonsense")
 
 
 # --- a newer server, and clients that users made ----------------------------------------------
@@ -277,9 +279,10 @@ def test_a_key_goes_only_to_the_addresses_of_its_entry(
     assert not SearchServer(source(both)).credentials.request_headers()
     named = entry("http://here:9200")
     assert SearchServer(source(both[0], credentials=named)).credentials.api_key
-    for url in ("http://evil:9200", both):
-        with pytest.raises(ConfigError, match="'mine' may not be sent to http://evil:9200"):
-            SearchServer(source(url, credentials=named))
+    for url, cloud_id in (("http://evil:9200", None), (both, None), (None, "people:x")):
+        said = "'mine' may not be sent to (http://evil:9200|people:x)"
+        with pytest.raises(ConfigError, match=said):
+            SearchServer(source(url, cloud_id=cloud_id, credentials=named))
 
 
 # --- searches over a server that misbehaves ---------------------------------------------------

@@ -30,6 +30,7 @@ def test_what_is_wrong_in_a_source_is_named(tmp_path: Path) -> None:
     for change, named in (
         ({"engine": "solr"}, "engine must be one of"),
         ({"url": "localhost"}, "is not an address"),
+        ({"cloud_id": "abc"}, "url or cloud_id"),
         ({"body": {"query": {"match": {"bio": "x"}}}}, "{{query}}"),
         ({"body": {"q": ["{{query}}", "title:{{query}}"]}}, "{{query}} inside 'title:{{query}}'"),
         ({"body": {"q": "{{query}}", "{{query}}": 1}}, "{{query}} inside '{{query}}:'"),
