@@ -72,8 +72,8 @@ def evaluate(
         missing: How a query that the run lacks counts in measures of relevance: ``zero``, as with
             ``trec_eval -c``, or ``undefined``, out of the means. It has no value in measures of
             groups.
-        ties: How to order equal scores: ``rank`` as a file ranks them, elsewhere by id; ``id``;
-            ``trec_eval`` by id, descending; or ``error``.
+        ties: How to order equal scores: ``rank`` as a file ranks them, elsewhere by id; ``id``; or
+            ``trec_eval`` by id, descending.
         name: The name of a run that has none.
 
     Returns:

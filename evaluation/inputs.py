@@ -23,7 +23,7 @@ from fairqr.evaluation.qrels import HIGHEST_GRADE, Qrels, read_qrels
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking, best_positions
 from fairqr.retrieval.sources.corpus import BUILT_IN, Corpus, find_corpus
-from fairqr.retrieval.sources.runs import TIES, SystemRun, Ties, check_ties, read_run, refuse_ties
+from fairqr.retrieval.sources.runs import TIES, SystemRun, Ties, check_ties, read_run
 from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Schema, as_text
 from fairqr.retrieval.sources.source import Source
 
@@ -46,8 +46,7 @@ def as_run(run: Any, name: str = "run", *, ties: Ties = "rank") -> SystemRun:
             file has ranks, so elsewhere ``rank`` orders them by id.
 
     Raises:
-        InputError: It has another form, a score is not a finite number, or scores are tied and ties
-            are refused.
+        InputError: It has another form, or a score is not a finite number.
     """
     if isinstance(run, SystemRun):
         return run
@@ -59,10 +58,7 @@ def as_run(run: Any, name: str = "run", *, ties: Ties = "rank") -> SystemRun:
     tied = 0
     for query, documents in _by_query(run, "score", "run").items():
         ranking = _ranking(query, documents, ties)
-        equal = int((np.diff(ranking.scores) == 0).sum())
-        if equal and ties == "error":
-            refuse_ties("The run", query, equal)
-        tied += equal
+        tied += int((np.diff(ranking.scores) == 0).sum())
         rankings[query] = [ranking]
     return SystemRun(name, rankings, tied, TIES[ties])
 

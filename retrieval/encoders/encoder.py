@@ -26,7 +26,7 @@ from fairqr.retrieval.texts.words import sendable
 Float32Array = NDArray[np.float32]
 
 PROBE = "Who discovered this, and when was it made known?"
-PROBE_VALUES, PROBE_TOLERANCE = 6, 2e-3
+PROBE_VALUES = 6
 LONGEST_KEY = 40
 
 MAX_BYTES = 1 << 30
@@ -80,11 +80,6 @@ class EncoderMark:
         """
         (vector,) = await encode_documents(encoder, [PROBE])
         return cls(encoder.name, len(vector), tuple(vector[:PROBE_VALUES].tolist()))
-
-    def fits(self, other: EncoderMark) -> bool:
-        """Return whether the encoder of another mark, of the same name, makes the same vectors."""
-        same = self.dimensions == other.dimensions
-        return same and np.allclose(self.probe, other.probe, rtol=0, atol=PROBE_TOLERANCE)
 
 
 class KeptVectors:

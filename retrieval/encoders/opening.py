@@ -149,7 +149,7 @@ class Retriever(NamedTuple):
         encoder: Makes the vectors, for ``dense`` and ``hybrid``.
     """
 
-    kind: Literal["bm25", "dense", "hybrid"]
+    kind: str
     encoder: Encoder | None = None
 
     @classmethod
@@ -175,11 +175,8 @@ class Retriever(NamedTuple):
         kind, _, detail = name.partition(":")
         if name == "bm25":
             return cls("bm25")
-        usual = encoder or MiniLmEncoder.name
-        if kind == "dense":
-            return cls("dense", open_encoder(detail.strip() or usual))
-        if kind == "hybrid":
-            return cls("hybrid", open_encoder(detail.strip() or usual))
+        if kind in ("dense", "hybrid"):
+            return cls(kind, open_encoder(detail.strip() or encoder or MiniLmEncoder.name))
         raise InputError(
             f"There is no retriever '{one_line(given)}'; choose {', '.join(RETRIEVERS)}, or one of "
             "the last two with an encoder, such as hybrid:openai:text-embedding-3-small."

@@ -25,6 +25,7 @@ from fairqr.base.errors import (
     SourceError,
     one_line,
 )
+from fairqr.base.extras import library
 from fairqr.base.loops import PerLoop
 from fairqr.base.retries import with_retries
 from fairqr.retrieval.engines.engine import EngineInfo, Query
@@ -38,8 +39,6 @@ from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.source import HttpSource
 from fairqr.retrieval.texts.words import sendable
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
-SAMPLES = ("the", "new", "information")
 SAMPLE_HITS = 100
 
 
@@ -183,12 +182,7 @@ class HttpEngine(SearchOnlyEngine):
     def _finder(
         self, name: str, expression: str, convert: Callable[[Any], Any] | None = None
     ) -> Find:
-        try:
-            import jmespath
-        except ImportError:
-            raise SourceError(
-                f"The source '{self.name}' needs jmespath; run pip install 'fairqr[http]'."
-            ) from None
+        jmespath = library("jmespath", f"The source '{self.name}'", "http", SourceError)
         try:
             compiled = jmespath.compile(expression)
         except ValueError as error:
@@ -227,16 +221,13 @@ async def open_http(source: HttpSource, labels: LabelReader) -> HttpEngine:
 
 
 async def check(engine: HttpEngine) -> SourceReport:
-    """Send sample queries, and report what they find and its labels.
+    """Send a sample query, and report what it finds and its labels.
 
     Raises:
         SourceError: None of ten or more hits has a label in a group.
     """
     source = engine.source
-    for sample in (source.sample,) if source.sample else SAMPLES:
-        (hits,) = await engine.search([Query(sample, SAMPLE_HITS)])
-        if hits.ids:
-            break
+    (hits,) = await engine.search([Query(source.sample, SAMPLE_HITS)])
     documents = await engine.documents(hits.ids)
     remarks = [
         f"'{name}: {expression}' finds nothing in the hits; correct it."
@@ -245,12 +236,9 @@ async def check(engine: HttpEngine) -> SourceReport:
         and not any(getattr(it, name, it.fields.get(expression)) for it in documents)
     ]
     if not documents:
-        remarks = ["No sample query found anything; set 'sample' to a query that finds something."]
-    address = urlsplit(source.url)
-    if source.credentials and address.scheme == "http" and address.hostname not in LOOPBACK:
-        remarks.append("The credentials are sent unencrypted; use an address with https.")
+        remarks = ["The sample query found nothing; set 'sample' to a query that finds something."]
     attributes = engine.labels.reports(engine.labels.in_fields(documents), hits.ids)
-    return await report_on(engine, attributes, sample, hits, remarks)
+    return await report_on(engine, attributes, source.sample, hits, remarks)
 
 
 def _without_parameters(url: str) -> str:

@@ -59,10 +59,8 @@ class LangChainEngine(SearchOnlyEngine):
         wrapped: BaseRetriever | VectorStore,
         labels: LabelReader,
         name: str,
-        fields: Mapping[str, str],
+        fields: Mapping[str, str | None],
     ) -> None:
-        from langchain_core.vectorstores import VectorStore
-
         kind = type(wrapped)
         described = f"{kind.__qualname__} {fields} {labels.schema.model_dump_json()}"
         fingerprint = hashlib.sha256(described.encode()).hexdigest()
@@ -70,7 +68,7 @@ class LangChainEngine(SearchOnlyEngine):
         info = EngineInfo(name, "langchain", None, location, "Python", fingerprint)
         super().__init__(info, labels, f"langchain:{kind.__name__}")
         self._wrapped: Any = wrapped
-        self._is_store, self._fields = isinstance(wrapped, VectorStore), fields
+        self._is_store, self._fields = hasattr(wrapped, "asimilarity_search"), fields
         self._limits = RequestLimits(CONCURRENCY)
         self._shown = f"The retriever '{name}' ({kind.__name__})"
 
@@ -176,9 +174,7 @@ def from_langchain(
         read = validated(Schema, schema, "The schema", SchemaError)
         folder = Path.cwd()
     labels = run_blocking(LabelReader.open(read.attributes, folder))
-    fields = {"id": id, "title": title}
-    named = {option: field for option, field in fields.items() if field}
-    return LangChainEngine(engine, labels, name, named)
+    return LangChainEngine(engine, labels, name, {"id": id, "title": title})
 
 
 def _sized(retriever: Any, n: int) -> Any:

@@ -60,11 +60,9 @@ async def open_source(
             source.path(source.documents), Schema(attributes=source.attributes), source.folder
         )
         engine: Any = await EmbeddedIndexes(store / "indexes").up_to_date(
-            index_of_source(source), corpus, str(corpus.path), progress, shown=source.name
+            name_of_index(source.name, corpus.path), corpus, str(corpus.path), progress, source.name
         )
         return await with_retriever(engine, asked, progress)
-    if asked.encoder and (asked.kind == "dense" or isinstance(source, RunSource)):
-        raise _ranks_in_its_own_way(source.name)
     told = announced(progress, f"labels of {source.name}")
     labels = await LabelReader.open(
         source.attributes, source.folder, store=store / "labels", progress=told
@@ -132,7 +130,9 @@ async def with_retriever(
     keeps_order = not isinstance(engine, TantivyEngine)
     try:
         if keeps_order and (asked.kind == "dense" or "new_queries" not in engine.capabilities):
-            raise _ranks_in_its_own_way(engine.name)
+            raise UnsupportedError(
+                f"The source '{engine.name}' only ranks in its own way; leave the retriever out."
+            )
         if isinstance(engine, TantivyEngine):
             told = announced(progress, f"vectors of {engine.name}")
             if asked.kind == "dense":
@@ -144,17 +144,6 @@ async def with_retriever(
     except BaseException:
         await engine.aclose()
         raise
-
-
-def _ranks_in_its_own_way(name: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"The source '{name}' only ranks in its own way; leave the retriever out."
-    )
-
-
-def index_of_source(source: TantivySource) -> str:
-    """Return the name of the embedded index of a source."""
-    return name_of_index(source.name, source.path(source.documents))
 
 
 def name_of_index(stem: str, path: Path) -> str:

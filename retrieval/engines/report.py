@@ -37,8 +37,7 @@ class AttributeReport(BaseModel, frozen=True):
         origin: The field or the file that the labels come from.
         documents: How many documents were checked.
         labelled: How many of them have a label in a group.
-        values: The values of the field, most frequent first.
-        more_values: Whether there are more values than these.
+        values: The values of the field, most frequent first; 1,000 at the most.
     """
 
     name: str
@@ -46,7 +45,6 @@ class AttributeReport(BaseModel, frozen=True):
     documents: int
     labelled: int
     values: list[ValueCount]
-    more_values: bool = False
 
     @property
     def without_group(self) -> list[ValueCount]:

@@ -44,12 +44,11 @@ class RunEngine(LimitedEngine):
         info = EngineInfo(source.name, "run", len(self._ids), *about)
         super().__init__(info, labels, f"run:{'+'.join(tags)}")
         whole = read_documents(source.path(source.documents)) if source.documents else ()
-        self._documents, seen = dict[str, Document](), set[str]()
+        self._documents: dict[str, Document] = {}
         for it in whole:
-            if it.id in seen:
+            if it.id in self._documents:
                 told = f"{source.documents} has the document '{one_line(it.id)}' twice; keep one."
                 raise SourceError(f"The documents of the runs, {told}")
-            seen.add(it.id)
             if it.id in self._ids:
                 self._documents[it.id] = it
 
@@ -117,8 +116,6 @@ class RunEngine(LimitedEngine):
         elif missing := len(self._ids) - len(self._documents):
             path = self.source.path(self.source.documents)
             yield f"Documents that are not in {path}: {missing:,}."
-        if self.texts and (unnamed := sum(id_ not in self.texts for id_ in self.rankings)):
-            yield f"Queries that have no text in {self.source.topics}: {unnamed:,}."
 
 
 async def open_run(source: RunSource, labels: LabelReader) -> RunEngine:

@@ -7,7 +7,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairqr.base.errors import InputError
 from fairqr.retrieval.fairness.exposure import FloatArray
 
 DEFAULT_SMOOTHING = 1e-3
@@ -25,8 +24,6 @@ def smooth(distribution: ArrayLike, smoothing: float = DEFAULT_SMOOTHING) -> Flo
         distribution: Shape (…, G), sums to 1.
         smoothing: λ, in [0, 1).
     """
-    if not 0 <= smoothing < 1:
-        raise InputError(f"The smoothing must be at least 0 and below 1, not {smoothing}.")
     values = np.asarray(distribution, dtype=np.float64)
     return np.asarray((1 - smoothing) * values + smoothing / values.shape[-1])
 

@@ -80,10 +80,8 @@ class FairTopK(Reranker):
         # This takes a while for many groups or a long ranking.
         table = await asyncio.to_thread(fair_table, length, proportions, self.alpha)
         positions, failed = await asyncio.to_thread(fair_top_k, kinds, table)
-        if not failed:
-            return candidates.taken(positions)
         warning = f"The first {failed} results fail FA*IR's test; no order of candidates passes it."
-        return candidates.taken(positions, (warning,))
+        return candidates.taken(positions, (warning,) if failed else ())
 
 
 def fair_top_k(groups: IntArray, minimum: IntArray) -> tuple[IntArray, int]:
@@ -153,7 +151,7 @@ def fair_table(k: int, proportions: tuple[float, ...], alpha: float) -> IntArray
     @functools.cache
     def is_allowed(columns: tuple[tuple[int, ...], ...]) -> bool:
         pairs = zip(columns, shares, strict=True)
-        return sum(failure_probability(*pair, limit=alpha) for pair in pairs) <= alpha
+        return sum(failure_probability(*pair) for pair in pairs) <= alpha
 
     allowed, refused = alpha / k / len(shares), alpha
     if is_allowed(table(alpha)):
@@ -183,7 +181,7 @@ def least_counts(distribution: FloatArray, significance: float) -> IntArray:
     return np.asarray((distribution <= significance * (1 + ROUNDING)).sum(axis=1))
 
 
-def failure_probability(least: ArrayLike, proportion: float, limit: float = 1.0) -> float:
+def failure_probability(least: ArrayLike, proportion: float) -> float:
     """Return the probability that k random draws fail a table at any prefix.
 
     We carry the distribution of the number of protected draws from prefix to prefix; the part below
@@ -192,7 +190,6 @@ def failure_probability(least: ArrayLike, proportion: float, limit: float = 1.0)
     Args:
         least: The minimum of each prefix, shape (k,).
         proportion: p, the probability that a draw is protected.
-        limit: The sum may stop once it is above this.
     """
     needed = np.asarray(least, dtype=np.intp)
     # A count that has reached the largest minimum can no longer fail, so we need not follow it.
@@ -206,6 +203,4 @@ def failure_probability(least: ArrayLike, proportion: float, limit: float = 1.0)
         if count:
             failed += float(alive[:count].sum())
             alive[:count] = 0.0
-        if failed > limit:
-            break
     return failed

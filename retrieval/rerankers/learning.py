@@ -516,22 +516,6 @@ class DlfModel(TrainedModel):
     fairness: LinearModel
     training: TrainingOptions
 
-    def scores(self, features: FloatArray, target_features: FloatArray, alpha: float) -> FloatArray:
-        """Return α·relevance + (1−α)·fairness of each document, shape (n,).
-
-        Args:
-            features: The features, shape (n, F).
-            target_features: The target feature of each attribute, shape (n, A).
-            alpha: The weight of the relevance model, in [0, 1].
-        """
-        relevance = self.relevance.scores(features)
-        deviation = float(relevance.std())
-        # Equal scores may deviate by rounding.
-        varies = deviation > 1e-9 * (1 + float(np.abs(relevance).max(initial=0.0)))
-        relevance = (relevance - relevance.mean()) / (deviation if varies else 1.0)
-        fairness = self.fairness.scores(np.column_stack([features, target_features]))
-        return np.asarray(alpha * relevance + (1 - alpha) * fairness)
-
 
 class Dlf(TrainedReranker):
     """DLF, a linear reconstruction from its paper's abstract (Chen & Fang 2023).
@@ -564,11 +548,17 @@ class Dlf(TrainedReranker):
     )
 
     def scores(self, columns: FloatArray, candidates: Candidates) -> FloatArray:
-        """See :meth:`fairqr.retrieval.rerankers.learning.TrainedReranker.scores`."""
+        """Return α·relevance + (1−α)·fairness of each candidate, shape (n,)."""
         model: DlfModel = self._model
         places = [trained_dimension("dlf", candidates, *it) for it in model.dimensions.items()]
         told = [target_feature(candidates, place) for place in places]
-        return model.scores(columns, np.column_stack(told), self.alpha)
+        fairness = model.fairness.scores(np.column_stack([columns, *told]))
+        relevance = model.relevance.scores(columns)
+        deviation = float(relevance.std())
+        # Equal scores may deviate by rounding.
+        varies = deviation > 1e-9 * (1 + float(np.abs(relevance).max(initial=0.0)))
+        relevance = (relevance - relevance.mean()) / (deviation if varies else 1.0)
+        return np.asarray(self.alpha * relevance + (1 - self.alpha) * fairness)
 
 
 def target_feature(candidates: Candidates, dimension: int) -> FloatArray:

@@ -182,21 +182,11 @@ def race(log_weights: FloatArray, samples: int, k: int, stream: np.random.Genera
     drawn = np.empty((samples, k), dtype=np.intp)
     for start in range(0, samples, at_once):
         part = drawn[start : start + at_once]
-        times = _log_exponentials(stream, (len(part), n))
+        times = stream.standard_exponential((len(part), n))
+        with np.errstate(divide="ignore"):  # The logarithm of a 0 is −∞, which comes first.
+            np.log(times, out=times)
         times -= log_weights
-        part[:] = _earliest(times, k)
+        earliest = np.argpartition(times, k - 1, axis=1)[:, :k]
+        order = np.take_along_axis(times, earliest, axis=1).argsort(axis=1)
+        part[:] = np.take_along_axis(earliest, order, axis=1)
     return drawn
-
-
-def _log_exponentials(stream: np.random.Generator, shape: tuple[int, int]) -> FloatArray:
-    """Return logarithms of exponential variates; −∞ for a 0, which comes first."""
-    drawn = stream.standard_exponential(shape)
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log(drawn, out=drawn))
-
-
-def _earliest(times: FloatArray, k: int) -> IntArray:
-    """Return the positions of the k earliest in each row, in order."""
-    places = np.argpartition(times, k - 1, axis=1)[:, :k]
-    order = np.take_along_axis(times, places, axis=1).argsort(axis=1)
-    return np.take_along_axis(places, order, axis=1)

@@ -30,7 +30,7 @@ from fairqr.retrieval.engines import opening
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
 from fairqr.retrieval.engines.tantivy.store import Announce, EmbeddedIndexes
 from fairqr.retrieval.sources.corpus import BUILT_IN, Corpus, find_corpus, holds_documents
-from fairqr.retrieval.sources.documents import ProgressFunction, read_documents
+from fairqr.retrieval.sources.documents import ProgressFunction
 from fairqr.retrieval.sources.source import Source, TantivySource, is_source_file, load_source
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
@@ -159,13 +159,13 @@ class Catalog:
 
     async def upsert(
         self, name: str, path: Path, *, progress: ProgressFunction | None = None
-    ) -> tuple[int, int]:
+    ) -> int:
         """Add the documents of a file to an index, replacing those with the same ids.
 
         The next search by vectors encodes them.
 
         Returns:
-            How many were written, and how many the index has now.
+            How many were written.
 
         Raises:
             IndexNotFoundError: There is no such index.
@@ -174,16 +174,13 @@ class Catalog:
             BuildInProgressError: Another process is writing to the index.
         """
         self._refuse_attached(name)
-        engine = await self._indexes.open(name)
-        documents = read_documents(path, engine.schema)
-        written = await self._indexes.upsert(name, documents, progress)
-        return written, await self._count(name)
+        return await self._indexes.upsert(name, path, progress)
 
-    async def remove(self, name: str, ids: Sequence[str]) -> tuple[int, int]:
+    async def remove(self, name: str, ids: Sequence[str]) -> int:
         """Remove documents from an index.
 
         Returns:
-            How many were removed, and how many documents are left.
+            How many were removed.
 
         Raises:
             IndexNotFoundError: There is no such index.
@@ -191,8 +188,7 @@ class Catalog:
             BuildInProgressError: Another process is writing to the index.
         """
         self._refuse_attached(name)
-        removed = await self._indexes.remove(name, ids)
-        return removed, await self._count(name)
+        return await self._indexes.remove(name, ids)
 
     async def delete(self, name: str) -> None:
         """Delete an embedded index.
@@ -228,7 +224,7 @@ class Catalog:
                 kind = source.engine
                 if not isinstance(source, TantivySource):
                     return await info_of(await self.resolve(source))
-                index = opening.index_of_source(source)
+                index = opening.name_of_index(source.name, source.path(source.documents))
                 if index not in self._indexes.names():
                     return EngineInfo(name, kind, None, str(path), str(path), source.fingerprint)
             return await info_of(await self._indexes.open(index, name))
@@ -324,26 +320,14 @@ class Catalog:
 
     def _refuse_taken(self, name: str, corpus: Corpus) -> None:
         """Refuse a new index's name that is not valid, or belongs to something else."""
-        check_name(name)
+        if not NAME.fullmatch(name):
+            allowed = "lower-case letters, digits, dots, dashes and underscores"
+            raise InputError(f"'{name}' cannot be the name of an index; use only {allowed}.")
         own = find_corpus(BUILT_IN[name]) if name in BUILT_IN else corpus
         is_own = (own.path.resolve(), own.schema) == (corpus.path.resolve(), corpus.schema)
         if name in self.sources() or not is_own:
             what = "an attached source" if is_own else "a built-in corpus"
             raise InputError(f"'{name}' is the name of {what}; choose another one for this index.")
-
-    async def _count(self, name: str) -> int:
-        return (await info_of(await self.open(name))).documents or 0
-
-
-def check_name(name: str) -> None:
-    """Refuse a name that cannot be a folder.
-
-    Raises:
-        InputError: The name is not valid.
-    """
-    if not NAME.fullmatch(name):
-        allowed = "lower-case letters, digits, dots, dashes and underscores"
-        raise InputError(f"'{name}' cannot be the name of an index; use only {allowed}.")
 
 
 async def info_of(engine: SearchEngine) -> EngineInfo:

@@ -30,7 +30,6 @@ BUILT_IN = {"notables": Path(__file__).parents[1] / "corpora" / "notables"}
 
 DOCUMENTS = ("documents.jsonl", "documents.jsonl.gz")
 SCHEMA = "schema.yaml"
-MAX_PROBLEMS = 100
 DOCUMENTS_AT_ONCE = 500
 SECONDS_OF_DOUBT = 1.0
 
@@ -42,17 +41,12 @@ class Corpus:
     Attributes:
         path: The file. We unpack it while reading if its name ends in ``.gz``.
         schema: The attributes.
-        folder: Paths of label files are relative to this; the folder of the file by default.
+        labels_folder: Paths of label files are relative to this.
     """
 
     path: Path
     schema: Schema
-    folder: Path | None = None
-
-    @property
-    def labels_folder(self) -> Path:
-        """The folder to which paths of label files are relative."""
-        return self.folder or self.path.parent
+    labels_folder: Path
 
     def documents(self) -> Iterator[Document]:
         """Yield the documents, one at a time; see :func:`read_documents`."""
@@ -135,22 +129,14 @@ class CorpusReport:
     Attributes:
         schema: The attributes, with the groups that label files name.
         documents: How many lines are documents.
-        problems: The first 100 problems: the line number, and what is wrong there.
-        problem_count: How many problems there are in all.
+        problems: The number of each wrong line, and what is wrong there.
         shares: For each attribute the mean membership over the documents, shape (G,).
     """
 
     schema: Schema
     documents: int = 0
     problems: list[tuple[int, str]] = field(default_factory=list)
-    problem_count: int = 0
     shares: dict[str, FloatArray] = field(default_factory=dict)
-
-    def problem(self, line: int, what: str) -> None:
-        """Add a problem."""
-        self.problem_count += 1
-        if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append((line, what))
 
 
 async def check_corpus(corpus: Corpus) -> CorpusReport:
@@ -184,9 +170,10 @@ def _valid_documents(corpus: Corpus, report: CorpusReport) -> Iterator[Document]
         try:
             document = parse_document(line, corpus.schema)
         except ValueError as error:
-            report.problem(number, str(error))
+            report.problems.append((number, str(error)))
             continue
         if (first := first_line.setdefault(document.id, number)) != number:
-            report.problem(number, f"the id '{document.id}' is already used in line {first}")
+            repeated = f"the id '{document.id}' is already used in line {first}"
+            report.problems.append((number, repeated))
         else:
             yield document

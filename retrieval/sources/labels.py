@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from filelock import FileLock
@@ -63,11 +62,14 @@ def read_labels(path: Path, attribute: str) -> Iterator[LabelRow]:
     name = path.name.lower()
     if not name.removesuffix(".gz").endswith((".csv", ".jsonl", ".ndjson")):
         raise SourceError(f"The labels {path} must be a .csv or .jsonl file (either may be .gz).")
-    group, weighted = None, None
+    weighted = None
     for line, row in named_rows(path, "labels"):
         try:
-            if group is None or group not in row:
-                group = _group_column(row, attribute.casefold())
+            group = "group" if "group" in row else attribute.casefold()
+            if "id" not in row or group not in row:
+                raise ValueError(
+                    f"it needs an 'id' and a 'group' (or '{group}'); 'weight' is optional"
+                )
             weighted = "weight" in row if weighted is None else weighted
             if weighted != ("weight" in row):
                 raise ValueError("it needs a 'weight' like the other lines, or no line has one")
@@ -75,20 +77,6 @@ def read_labels(path: Path, attribute: str) -> Iterator[LabelRow]:
             yield line, identifier(row.get("id")), row[group], weight
         except ValueError as error:
             raise wrong_line(path, line, error, "labels") from None
-
-
-def _group_column(row: dict[str, Any], attribute: str) -> str:
-    """Return the column of the groups: ``group``, the attribute, or the only one that is left."""
-    # A column without a name is that of the numbers of rows, as pandas writes it.
-    others = [name for name in row if name not in ("", "id", "weight")]
-    named = [name for name in ("group", attribute) if name in others] or others
-    if "id" not in row or not named or (named is others and len(named) > 1):
-        raise ValueError(f"it needs an 'id' and a 'group' (or '{attribute}'); 'weight' is optional")
-    return named[0]
-
-
-class _NobodyWaitsError(Exception):
-    """Nobody is waiting for the labels any more."""
 
 
 class LabelStore:
@@ -129,8 +117,8 @@ def open_label_store(
     path: Path,
     attribute: Attribute,
     store: Path,
-    progress: Callable[[int], None] | None = None,
-    stop: threading.Event | None = None,
+    progress: Callable[[int], None] | None,
+    stop: threading.Event,
 ) -> LabelStore:
     """Open the labels of a file, building them first if the file or the attribute is new.
 
@@ -144,17 +132,21 @@ def open_label_store(
     Raises:
         SourceError: The file cannot be read, or its labels do not fit the attribute.
     """
-    stop = stop or threading.Event()
 
     def tell(count: int) -> None:
         if stop.is_set():
-            raise _NobodyWaitsError
+            raise asyncio.CancelledError
         if progress:
             progress(count)
 
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise SourceError(f"The labels {path} cannot be read: {error.strerror}.") from None
     place = f"{_hash_of(repr((path.absolute(), attribute.name))):016x}"
     # The population does not affect what we keep.
-    made_from = FORMAT, _state(path), attribute.model_dump_json(exclude={"population"})
+    kept = attribute.model_dump_json(exclude={"population"})
+    made_from = FORMAT, (status.st_size, status.st_mtime_ns), kept
     folder = store / f"{place}-{_hash_of(repr(made_from)):016x}"
     store.mkdir(parents=True, exist_ok=True)
     with FileLock(store / f"{place}.lock").acquire(cancel_check=stop.is_set):
@@ -166,15 +158,6 @@ def open_label_store(
             shutil.rmtree(old, ignore_errors=True)
         _build(path, attribute, folder, tell)
         return LabelStore(folder, path, attribute)
-
-
-def _state(path: Path) -> tuple[int, int]:
-    """Return something that changes when the file changes."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise SourceError(f"The labels {path} cannot be read: {error.strerror}.") from None
-    return status.st_size, status.st_mtime_ns
 
 
 def _hash_of(text: str) -> int:
@@ -324,7 +307,6 @@ def attribute_report(
         documents=documents,
         labelled=labelled,
         values=values,
-        more_values=len(order) > MAX_VALUES,
     )
 
 

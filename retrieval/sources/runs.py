@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Literal
 
 import numpy as np
 
@@ -18,13 +18,8 @@ from fairqr.base.errors import CorpusError, InputError, one_line
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.sources.documents import numbered_lines, wrong_line
 
-Ties = Literal["rank", "id", "trec_eval", "error"]
-TIES = {
-    "rank": "the rank in the file",
-    "id": "id",
-    "trec_eval": "id, descending",
-    "error": "nothing",
-}
+Ties = Literal["rank", "id", "trec_eval"]
+TIES = {"rank": "the rank in the file", "id": "id", "trec_eval": "id, descending"}
 """What decides the order of equal scores, in words for users."""
 _SAMPLE = re.compile(r"#[0-9]+$")
 
@@ -59,12 +54,12 @@ def read_run(path: Path, *, ties: Ties = "rank") -> SystemRun:
         path: The file; unpacked while reading if its name ends in ``.gz``.
         ties: What decides between equal scores. ``rank``: the rank in the file, then the id.
             ``id``: the id, ascending, as in fairqr's own rankings. ``trec_eval``: the id,
-            descending, as in trec_eval. ``error``: nothing; a tie is an error.
+            descending, as in trec_eval.
 
     Raises:
         CorpusError: A line does not belong in a run, a document occurs twice in a ranking, or the
             file has several runs; the error names the line.
-        InputError: Scores are tied and ties are an error, or ``ties`` has an unknown value.
+        InputError: ``ties`` has an unknown value.
     """
     check_ties(ties)
     found: dict[str, dict[str, Places]] = {}
@@ -97,10 +92,7 @@ def read_run(path: Path, *, ties: Ties = "rank") -> SystemRun:
     for query, tags in found.items():
         ranked = [_ranked(places, ties) for places in tags.values()]
         rankings[query] = [ranking for ranking, _ in ranked]
-        equal = sum(count for _, count in ranked)
-        if equal and ties == "error":
-            refuse_ties(str(path), query, equal)
-        tied += equal
+        tied += sum(count for _, count in ranked)
     return SystemRun(name, rankings, tied, TIES[ties])
 
 
@@ -112,23 +104,6 @@ def check_ties(ties: str) -> None:
     """
     if ties not in TIES:
         raise InputError(f"Equal scores cannot be ordered by '{ties}'; choose {', '.join(TIES)}.")
-
-
-def refuse_ties(run: str, query: str, equal: int) -> NoReturn:
-    """Raise the error about equal scores.
-
-    Args:
-        run: The run, for the message.
-        query: The query.
-        equal: How many of its documents share their score with another.
-
-    Raises:
-        InputError: Always.
-    """
-    raise InputError(
-        f"{run}: the query '{one_line(query)}' has {equal} documents with the same score "
-        f"as another; choose {', '.join(list(TIES)[:-1])} to decide between them."
-    )
 
 
 def _ranked(places: Places, ties: Ties) -> tuple[Ranking, int]:

@@ -145,9 +145,7 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
     @model_validator(mode="before")
     @classmethod
     def _mapped_groups_become_values(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping):
-            return data
-        groups = data.get("groups")
+        groups = data.get("groups") if isinstance(data, Mapping) else None
         if not isinstance(groups, Mapping):
             return data
         values = {as_text(group): its for group, its in groups.items()}
@@ -306,9 +304,8 @@ class DescribedModel(BaseModel, frozen=True, extra="forbid"):
     @classmethod
     def _attributes_know_their_names(cls, data: Any) -> Any:
         """Copy each attribute's key to its name, so that a file states it once."""
-        if not isinstance(data, Mapping):
-            return data
-        attributes = data.get("attributes") or {}  # A draft may have an empty key.
+        # A draft may have an empty key.
+        attributes = (data.get("attributes") or {}) if isinstance(data, Mapping) else None
         if not isinstance(attributes, Mapping):
             return data
         named = {

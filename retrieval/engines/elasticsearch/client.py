@@ -25,6 +25,7 @@ from fairqr.base.errors import (
     UnsupportedError,
     one_line,
 )
+from fairqr.base.extras import library
 from fairqr.base.loops import PerLoop
 from fairqr.base.retries import status_of, with_retries
 from fairqr.retrieval.engines.limits import RequestLimits
@@ -258,12 +259,7 @@ def _refuse_redirects(session: aiohttp.ClientSession | None) -> None:
 
 
 def _opensearch() -> Any:
-    try:
-        import opensearchpy
-    except ModuleNotFoundError:
-        said = "OpenSearch needs its own client; run pip install 'fairqr[opensearch]'."
-        raise UnsupportedError(said) from None
-    return opensearchpy
+    return library("opensearchpy", "OpenSearch", "opensearch", UnsupportedError)
 
 
 def _opensearch_client(**options: Any) -> Any:

@@ -45,7 +45,6 @@ NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d*[1-9])?")
 MOST_LABELS = 60_000
 """How many distinct labels we count; by default a server returns up to 65,535 buckets."""
 
-SIZE = "doc.containsKey(params.field) ? doc[params.field].size() : 0"
 JOINED = (
     "String all = ''; if (doc.containsKey(params.field)) { for (value in doc[params.field]) "
     "{ all += value + params.end; } } return all;"
@@ -208,28 +207,24 @@ class LabelField:
         return None
 
     @property
-    def _are_ranges(self) -> bool:
-        """Whether all groups are ranges."""
-        values = self.attribute.values.values()
-        return bool(values) and all(isinstance(it, Range) for it in values)
-
-    @property
     def _counts_ranges(self) -> bool:
         """Whether the server counts ranges, of which a field may have millions of values."""
-        return self._are_ranges and all(self.query(it) for it in self.attribute.groups)
+        values = self.attribute.values
+        are_ranges = bool(values) and all(isinstance(it, Range) for it in values.values())
+        return are_ranges and all(map(self.query, values))
 
     @property
     def countable(self) -> bool:
         """Whether the server can count the labels: it joins dates in another form than hits."""
-        return self.mapped.by_column and (self._are_ranges or self.mapped.type not in DATES)
+        return self.mapped.by_column and (self._counts_ranges or self.mapped.type not in DATES)
 
     def counted(self) -> Body:
         """Return the aggregation that counts the documents with each label, values joined."""
         if self._counts_ranges:
-            script = {"source": SIZE, "params": {"field": self.name}}
-            groups = {"filters": {"filters": [*map(self.query, self.attribute.groups)]}}
             return {
-                "labels": {"terms": {"script": script, "size": 100}, "aggs": {"groups": groups}}
+                "groups": {"filters": {"filters": [*map(self.query, self.attribute.groups)]}},
+                "labelled": {"filter": {"exists": {"field": self.name}}},
+                "values": {"value_count": {"field": self.name}},
             }
         script = {"source": JOINED, "params": {"field": self.name, "end": "\0"}}
         return {"labels": {"terms": {"script": script, "size": MOST_LABELS}}}
@@ -239,11 +234,12 @@ class LabelField:
 
         None if the server could not count the labels, or not all of them.
         """
-        found = answer.get("aggregations", {}).get("labels", {})
+        counted = answer.get("aggregations", {})
+        if "groups" in counted:
+            return self._shares_of_ranges(counted, answer["hits"]["total"]["value"])
+        found = counted.get("labels", {})
         if found.get("sum_other_doc_count", 1):
             return None
-        if self._counts_ranges:
-            return self._shares_of_ranges(found["buckets"])
         read = json.loads if self.mapped.type in NUMBERS else str
         labels = [[*map(read, it["key"].split("\0")[:-1])] for it in found["buckets"]]
         rows = [self.attribute.membership(label, strict=False) for label in labels]
@@ -251,18 +247,14 @@ class LabelField:
         table = np.array(rows).reshape(len(rows), len(self.attribute.universe))
         return np.asarray(counts @ table / max(1, counts.sum()))
 
-    def _shares_of_ranges(self, buckets: Sequence[Mapping[str, Any]]) -> FloatArray | None:
-        """Return the same of documents by their number of values; None if some have several."""
-        if any(int(it["key"]) > 1 for it in buckets):
+    def _shares_of_ranges(self, counted: Mapping[str, Any], total: int) -> FloatArray | None:
+        """Return the same of counts by range; None if some documents have several values."""
+        if counted["values"]["value"] > counted["labelled"]["doc_count"]:
             return None
-        table = np.array([[own["doc_count"] for own in it["groups"]["buckets"]] for it in buckets])
-        counts = np.zeros(len(self.attribute.universe))
-        if buckets:
-            counts[: table.shape[1]] = table.sum(axis=0)
-        total = sum(it["doc_count"] for it in buckets)
+        counts = [bucket["doc_count"] for bucket in counted["groups"]["buckets"]]
         if self.attribute.universe[-1] == UNKNOWN:
-            counts[-1] = total - counts[:-1].sum()
-        return np.asarray(counts / max(1, total))
+            counts.append(total - sum(counts))
+        return np.array(counts) / max(1, total)
 
 
 class HitReader:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 from filelock import AsyncFileLock
@@ -47,48 +47,45 @@ DOCUMENTS_AT_ONCE = 256
 CANDIDATES = 1000
 """How many documents words find for hybrid retrieval: what a TREC run has for each topic."""
 
+PROBE_TOLERANCE = 2e-3
+"""How far what one encoder makes of one text may differ, from machine to machine."""
+
 Float16Array = NDArray[np.float16]
 
 
-class VectorFile(NamedTuple):
-    """The vectors that one encoder made for an index, in half precision.
+def read_vectors(path: Path, mark: EncoderMark) -> Float16Array:
+    """Return the vectors that one encoder made for an index, in half precision, shape (N, d).
 
     The row of a document is its number. A row is zeros if its document has no words, or was deleted
     before it was encoded.
 
-    Attributes:
-        path: The file; it exists once all documents are encoded.
+    Args:
+        path: The file, which exists once all documents are encoded; a damaged one has no vectors.
         mark: Identifies the encoder.
+
+    Raises:
+        InputError: Another encoder of the same name made them.
     """
+    try:
+        with path.open("rb") as stream:
+            probe, vectors = np.load(stream), np.load(stream)
+    except (OSError, ValueError, EOFError):
+        return np.zeros((0, mark.dimensions), dtype=np.float16)
+    width = vectors.shape[1]
+    is_as_wide = width == mark.dimensions
+    if not is_as_wide or not np.allclose(probe, mark.probe, rtol=0, atol=PROBE_TOLERANCE):
+        raise InputError(
+            f"The vectors '{mark.name}' in {path.parent} were made by another model of that name, "
+            f"with {width} dimensions; give your encoder another name, or delete that folder."
+        )
+    return np.asarray(vectors)
 
-    path: Path
-    mark: EncoderMark
 
-    def read(self) -> Float16Array:
-        """Return the vectors, shape (N, d); a missing or damaged file has none.
-
-        Raises:
-            InputError: Another encoder of the same name made them.
-        """
-        try:
-            with self.path.open("rb") as stream:
-                probe, vectors = np.load(stream), np.load(stream)
-        except (OSError, ValueError, EOFError):
-            return np.zeros((0, self.mark.dimensions), dtype=np.float16)
-        made_by = EncoderMark(self.mark.name, vectors.shape[1], tuple(probe.tolist()))
-        if not self.mark.fits(made_by):
-            raise InputError(
-                f"The vectors '{self.mark.name}' in {self.path.parent} were made by another model "
-                f"of that name, with {made_by.dimensions} dimensions; give your encoder another "
-                "name, or delete that folder."
-            )
-        return np.asarray(vectors)
-
-    def write(self, vectors: Float16Array) -> None:
-        """Replace the vectors."""
-        with open_beside(self.path) as stream:
-            np.save(stream, np.array(self.mark.probe))
-            np.save(stream, vectors)
+def write_vectors(path: Path, mark: EncoderMark, vectors: Float16Array) -> None:
+    """Replace the vectors."""
+    with open_beside(path) as stream:
+        np.save(stream, np.array(mark.probe))
+        np.save(stream, vectors)
 
 
 def vectors_path(index: Path, encoder: str) -> Path:
@@ -149,7 +146,7 @@ class VectorEngine(EngineOverWords):
         super().__init__(lexical)
         self.retriever, self._texts = f"{self.kind}:{texts.mark.name}", texts
         self._encoded: Snapshot | None = None
-        self._file = VectorFile(vectors_path(lexical.folder, texts.mark.name), texts.mark)
+        self._path = vectors_path(lexical.folder, texts.mark.name)
         self._vectors = np.zeros((0, texts.dimensions), dtype=np.float32)
 
     @classmethod
@@ -198,19 +195,19 @@ class VectorEngine(EngineOverWords):
         Waits if another process is doing so.
         """
         try:
-            stored = await asyncio.to_thread(self._file.read)
+            stored = await asyncio.to_thread(read_vectors, self._path, self._texts.mark)
             # With nothing to encode we need neither the lock nor the right to write.
             if len(stored) < await asyncio.to_thread(lambda: len(now.live)):
                 if not self.lexical.folder.exists():
                     refuse_damaged(self.lexical.folder, "it is gone")  # It must stay deleted.
                 # Not in a thread: many may be waiting, and there are few threads.
-                async with AsyncFileLock(self._file.path.parent / "lock", run_in_executor=False):
+                async with AsyncFileLock(self._path.parent / "lock", run_in_executor=False):
                     stored = await self._encode_missing(now, progress)
             loaded = await asyncio.to_thread(unit_vectors, stored)
         except OSError as error:
             raise IndexUnavailableError(
                 f"The vectors of the index '{self.name}' cannot be saved in "
-                f"{self._file.path.parent} ({error.strerror or error}); fix that, or use the "
+                f"{self._path.parent} ({error.strerror or error}); fix that, or use the "
                 "retriever bm25."
             ) from None
         # Another search may have loaded more of them meanwhile.
@@ -223,7 +220,7 @@ class VectorEngine(EngineOverWords):
 
         If this is interrupted, what was encoded is in the user's cache.
         """
-        stored = await asyncio.to_thread(self._file.read)
+        stored = await asyncio.to_thread(read_vectors, self._path, self._texts.mark)
         total, done = int(now.live[len(stored) :].sum()), 0
         documents = now.numbered_documents(len(stored) - 1)
         rows = np.zeros((max(len(now.live), len(stored)), stored.shape[1]), dtype=np.float16)
@@ -234,7 +231,7 @@ class VectorEngine(EngineOverWords):
             done += len(some)
             if progress:
                 progress(done, total)
-        await asyncio.to_thread(self._file.write, rows)
+        await asyncio.to_thread(write_vectors, self._path, self._texts.mark, rows)
         return rows
 
     # The methods below block and run in threads.

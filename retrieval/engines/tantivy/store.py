@@ -38,7 +38,7 @@ from fairqr.retrieval.engines.tantivy.engine import (
     with_ids,
 )
 from fairqr.retrieval.sources.corpus import Corpus
-from fairqr.retrieval.sources.documents import Document, ProgressFunction, chunks
+from fairqr.retrieval.sources.documents import Document, ProgressFunction, chunks, read_documents
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import Schema
 from fairqr.retrieval.texts.words import ANALYZER_NAME, composed, english_analyzer
@@ -136,17 +136,17 @@ class EmbeddedIndexes:
         engine.name = shown
         return engine
 
-    async def upsert(
-        self, name: str, documents: Iterable[Document], progress: ProgressFunction | None = None
-    ) -> int:
-        """Add documents, replacing those with the same ids, and return how many were written.
+    async def upsert(self, name: str, path: Path, progress: ProgressFunction | None = None) -> int:
+        """Add a file's documents, replacing those with the same ids; return how many were written.
 
         Raises:
             IndexNotFoundError: There is no such index.
             BuildInProgressError: Another process is writing to it.
-            CorpusError: A document is wrong; the index stays unchanged.
+            CorpusError: The file or a document is wrong; the index stays unchanged.
         """
-        labels = await self._labels((await self.open(name)).manifest)
+        manifest = (await self.open(name)).manifest
+        labels = await self._labels(manifest)
+        documents = read_documents(path, manifest.corpus_schema)
         return await self._locked(
             name, lambda: upsert_documents(self._current(name), documents, labels, progress)
         )

@@ -46,7 +46,7 @@ def evaluate(
         attribute: The attribute of measures without one; gender×continent for a product.
         target: The target of fairness: relevance:0.5,population:0.5 (the default), or trec2022.
         compare: Another run to compare with RUN_FILE by paired tests. Repeatable.
-        ties: How to order equal scores: rank (as in the file), id, trec_eval or error.
+        ties: How to order equal scores: rank (as in the file), id or trec_eval.
         missing: The relevance of queries that a run lacks: zero, or undefined to leave them out.
         by_query: Show the value of each query too.
         csv: Write the value of each query to this file.

@@ -164,7 +164,7 @@ def report_lines(report: SourceReport) -> Iterator[RenderableType]:
             for it in found.values[:VALUES]
         )
         yield out.table(("", "", ""), rows)
-        if found.more_values or len(found.values) > VALUES:
+        if len(found.values) > VALUES:
             yield "  and more values"
     if report.sample_query:
         yield f"sample query '{report.sample_query}': {len(report.sample)} hits"
@@ -223,8 +223,8 @@ def add(name: str, path: Path) -> None:
         path: A JSON Lines file of documents.
     """
     with Progress() as progress:
-        written, total = run(_catalog().upsert(name, path, progress=progress.prepare(name)))
-    typer.echo(f"{name}: {written} documents written, {total} in all")
+        written = run(_catalog().upsert(name, path, progress=progress.prepare(name)))
+    typer.echo(f"{name}: {written} documents written")
 
 
 @command(index)
@@ -235,8 +235,8 @@ def remove(name: str, ids: list[str]) -> None:
         name: The name of the index.
         ids: The ids of the documents.
     """
-    removed, left = run(_catalog().remove(name, ids))
-    typer.echo(f"{name}: {removed} of {len(ids)} documents removed, {left} left")
+    removed = run(_catalog().remove(name, ids))
+    typer.echo(f"{name}: {removed} of {len(ids)} documents removed")
 
 
 @command(index, "list")
@@ -322,17 +322,15 @@ def check(path: Path, *, schema: Path | None = None) -> Printed:
         "path": str(found.path),
         "documents": report.documents,
         "shares": shares,
-        "problem_count": report.problem_count,
         "problems": [{"line": line, "problem": what} for line, what in report.problems],
     }
     error = None
-    if report.problem_count:
-        wrong = out.counted(report.problem_count, "line")
+    if report.problems:
+        wrong = out.counted(len(report.problems), "line")
         error = CorpusError(f"{wrong} of {found.path} must be fixed before it can be indexed.")
     elif not report.documents:
         error = CorpusError(f"The corpus {found.path} is empty; it needs a document.")
-    more = report.problem_count - len(lines) or None
-    lines += out.fact_lines({"more wrong lines": more, "documents": report.documents, **told})
+    lines += out.fact_lines({"documents": report.documents, **told})
     return Printed(data, lines, error=error)
 
 

@@ -177,7 +177,7 @@ def test_the_command_makes_vectors_and_keeps_them_up_to_date(
     assert rows(tmp_path / "data") == 40
     new = {"title": "A sailor", "text": "Crossed the Atlantic alone."}
     more.write_text("".join(json.dumps({**new, "id": it}) + "\n" for it in ("d3", "d99")))
-    assert "2 documents written, 41 in all" in quick("index", "add", "people", more).stdout
+    assert "2 documents written" in quick("index", "add", "people", more).stdout
 
     def found() -> list[str]:
         ask = ("search", "yacht on the ocean", "--corpus", "people", "--attribute", "gender")
@@ -189,7 +189,7 @@ def test_the_command_makes_vectors_and_keeps_them_up_to_date(
     assert found()[:2] == ["d3", "d99"]
     assert rows(tmp_path / "data") >= 42, "encoded by the search"
     removed = quick("index", "remove", "people", "d99").stdout
-    assert "1 of 1 documents removed, 40 left" in removed
+    assert "1 of 1 documents removed" in removed
     assert found()[0] == "d3"
     assert "d99" not in found()
     assert quick("index", "delete", "people").stdout == "people: deleted\n"

@@ -252,7 +252,7 @@ def test_an_engine_knows_what_the_file_does(
     Documents without a label are told from those that the engine lacks.
     """
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
-    corpus = Corpus(people.path, schema_with_unknown(people.schema, policy))
+    corpus = Corpus(people.path, schema_with_unknown(people.schema, policy), tmp_path)
     data = {"name": "people", "engine": "tantivy", "documents": str(people.path)}
     data |= corpus.schema.model_dump(mode="json")
     path = tmp_path / "people.source.yaml"

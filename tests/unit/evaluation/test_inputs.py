@@ -158,7 +158,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"run": {"q": ["a", "a"]}}, "The ranking for 'q' has a document twice"),
     *(({"run": {"q": {"a": odd, "b": 1.0}}}, NUMBER) for odd in ("1_0", float("nan"), None, [1])),
     ({"run": {1: ["a"], "1": ["b"]}}, "The id '1' is there as a number and as text"),
-    ({"run": {"q": {"a": 1, "b": 1}}, "ties": "error"}, "'q' has 1 documents with the same"),
     ({"run": {"q": {1.5: 1.0}}}, "An id must be text or a whole number"),
     ({"run": frame(TWICE, "docno docno score")}, "needs the column query_id, once; it has docno,"),
     ({"run": frame(TWICE, "qid docno score")}, "The run has the document 'f1' twice for 'q1'"),

@@ -95,7 +95,7 @@ class Slow(Corpus):
 
 def slowly(path, schema=None):
     found = find_corpus(pathlib.Path(path))
-    return Slow(found.path, found.schema)
+    return Slow(found.path, found.schema, found.labels_folder)
 
 catalog.find_corpus = slowly
 folder, path, *name = sys.argv[1:]
@@ -157,7 +157,8 @@ async def test_a_build_that_nobody_waits_for_any_longer_stops(
                 loop.call_soon_threadsafe(reached.set)
                 yield Document(f"n{number}", "", "text")
 
-    building = asyncio.create_task(catalog.create("endless", Endless(found.path, found.schema)))
+    endless = Endless(found.path, found.schema, found.labels_folder)
+    building = asyncio.create_task(catalog.create("endless", endless))
     await reached.wait()
     building.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -278,12 +279,12 @@ async def test_documents_are_added_and_removed_by_name(catalog: Catalog, tmp_pat
     more = tmp_path / "more.jsonl"
     more.write_text('{"id": "1", "text": "new", "g": "m"}\n{"id": "x", "text": "new"}\n')
     counts: list[int] = []
-    assert await catalog.upsert("p", more, progress=counts.append) == (2, 3)
+    assert await catalog.upsert("p", more, progress=counts.append) == 2
     assert counts == [2]
     engine = await catalog.open("p")
     hits = await hits_of(engine, "new", 9)
     assert (hits.ids, hits.memberships["gender"].tolist()) == (["1", "x"], [[0, 1], [0, 0]])
-    assert await catalog.remove("p", ["0", "nobody"]) == (1, 2)
+    assert await catalog.remove("p", ["0", "nobody"]) == 1
     more.write_text('{"id": "y", "text": "late"}\n{"id": "z"}\n')
     with pytest.raises(CorpusError, match="line 2"):
         await catalog.upsert("p", more)

@@ -55,7 +55,8 @@ def rows(labels: LabelReader, ids: Sequence[str]) -> list[list[float]]:
 
 def built(folder: Path, name: str, attribute: Attribute, ids: Sequence[str]) -> np.ndarray:
     os.utime(folder / name, ns=(1, next(TIMES)))
-    return open_label_store(folder / name, attribute, folder / "kept").memberships(ids)
+    store = open_label_store(folder / name, attribute, folder / "kept", None, threading.Event())
+    return store.memberships(ids)
 
 
 @SHARED_FOLDER
@@ -104,7 +105,7 @@ async def test_groups_that_only_the_file_names_are_sorted_and_become_the_schema(
 async def test_values_of_the_file_are_mapped_to_groups(tmp_path: Path) -> None:
     ranges = {"young": {"gte": 1980}, "old": {"lt": 1980}}
     attribute = Attribute.model_validate({"name": "origin", "labels": "o.csv", "groups": ranges})
-    labels = await opened(tmp_path, attribute, "id,born\n1,1990\n2, 1950-01-02\n3,never\n")
+    labels = await opened(tmp_path, attribute, "id,group\n1,1990\n2, 1950-01-02\n3,never\n")
     assert rows(labels, "123") == [[1, 0], [0, 1], [0, 0]]
     (report,) = labels.reports({}, ["1", "2", "3", "not there"])
     assert (report.documents, report.labelled, report.origin) == (4, 2, "o.csv")

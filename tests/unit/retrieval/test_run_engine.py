@@ -174,7 +174,6 @@ async def test_the_check_counts_labels_and_shows_a_query(tmp_path: Path) -> None
     assert report.remarks[:-1] == [
         "Queries that have a ranking: 2.",
         f"Documents that are not in {tmp_path / 'documents.jsonl'}: 1.",
-        "Queries that have no text in topics.tsv: 1.",
     ]
 
 
@@ -222,9 +221,5 @@ def test_ties_are_decided_or_refused_as_asked(tmp_path: Path) -> None:
     for ties, order in (("rank", "zbca"), ("id", "zabc"), ("trec_eval", "zcba")):
         run = read_run(path, ties=ties)
         assert (run.rankings["1"][0].ids, run.tied) == (list(order), 2)
-    for ties, said in (
-        ("error", "the query '1' has 2 documents with the same score"),
-        ("coin", "cannot be ordered by 'coin'; choose rank, id"),
-    ):
-        with pytest.raises(InputError, match=said):
-            read_run(path, ties=ties)
+    with pytest.raises(InputError, match="cannot be ordered by 'coin'; choose rank, id"):
+        read_run(path, ties="coin")

@@ -29,9 +29,10 @@ from fairqr.retrieval.engines.hybrid import texts as pool_module
 from fairqr.retrieval.engines.hybrid.embedded import (
     HybridEngine,
     VectorEngine,
-    VectorFile,
+    read_vectors,
     unit_vectors,
     vectors_path,
+    write_vectors,
 )
 from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
 from fairqr.retrieval.engines.opening import with_retriever
@@ -339,10 +340,10 @@ async def test_what_is_up_to_date_needs_no_lock_and_what_is_new_waits_for_it(
 def test_half_precision_changes_a_cosine_by_less_than_a_thousandth(tmp_path: Path) -> None:
     """And zeros stay zeros."""
     rows = unit_rows(np.random.default_rng(4).standard_normal((500, 384)))
-    file = VectorFile(tmp_path / "vectors", EncoderMark("wide", 384, (0.1,)))
-    assert file.read().shape == (0, 384)
-    file.write(np.concatenate([rows, 0 * rows[:2]]).astype(np.float16))
-    found = unit_vectors(file.read())
+    kept = tmp_path / "vectors", EncoderMark("wide", 384, (0.1,))
+    assert read_vectors(*kept).shape == (0, 384)
+    write_vectors(*kept, np.concatenate([rows, 0 * rows[:2]]).astype(np.float16))
+    found = unit_vectors(read_vectors(*kept))
     assert np.linalg.norm(found[:500].astype(float), axis=1) == pytest.approx(1, abs=1e-6)
     assert np.abs(found[:500] @ rows[7] - rows @ rows[7]).max() < 3e-4
     assert not found[500:].any()
