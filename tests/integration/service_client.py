@@ -19,7 +19,6 @@ from fairqr.graph.service.engine.engine import Engine
 from fairqr.graph.service.http.app import Agents, create_app
 from fairqr.graph.service.http.parts import Metrics, Parts
 from fairqr.graph.service.records import Scope
-from fairqr.graph.service.runs.doing import Observer
 from fairqr.graph.service.runs.manager import EphemeralRuns
 from fairqr.graph.service.store import Store
 from fairqr.retrieval.sources.catalog import Catalog
@@ -179,7 +178,7 @@ async def in_process(store: Any = None, **given: Any) -> AsyncIterator[httpx.Asy
     """Open a client of the whole application in this process, which does no durable runs."""
     settings = ServiceSettings(limits=Limits(rate=""), **given)
     engine = Engine(settings, default_model="feedback")
-    runs: Any = EphemeralRuns(settings, Observer())
+    runs: Any = EphemeralRuns(settings, lambda _: None)
     nothing: Any = None
     parts = Parts(settings, store, engine, runs, Metrics(), nothing)
     app = create_app(parts)

@@ -19,7 +19,6 @@ from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.engine.engine import Auditor, Engine
 from fairqr.graph.service.http.access import require_a_key
 from fairqr.graph.service.records import LIVE, Run, Status
-from fairqr.graph.service.runs.doing import Observer
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.retrieval.sources.documents import ProgressFunction
@@ -70,8 +69,6 @@ _METRICS: dict[str, tuple[Any, str, str]] = {
     "http_requests": (Counter, "method route status", "Requests answered, by route and status."),
     "http_request_seconds": (_TIMES, "method route", "Time to answer; of a stream, to its end."),
     "http_problems": (Counter, "type", "Problem documents sent, by the last part of their type."),
-    "runs_accepted": (Counter, "kind", "Runs accepted."),
-    "runs_begun": (Counter, "kind", "Runs started, or resumed after a worker stopped."),
     "runs_finished": (Counter, "kind status", "Runs that ended, by how they ended."),
     "run_seconds": (_TIMES, "kind", "Time from accepting a run to its end."),
     "model_calls": (Counter, "", "Requests to language models."),
@@ -83,7 +80,7 @@ _METRICS: dict[str, tuple[Any, str, str]] = {
 }
 
 
-class Metrics(Observer):
+class Metrics:
     """The metrics of this process; queued runs are counted in the database."""
 
     def __init__(self) -> None:
@@ -112,14 +109,6 @@ class Metrics(Observer):
         self._of["http_request_seconds"].labels(method, route).observe(seconds)
         if problem:
             self._of["http_problems"].labels(problem).inc()
-
-    def accepted(self, run: Run) -> None:
-        """Count an accepted run."""
-        self._of["runs_accepted"].labels(run.kind).inc()
-
-    def begun(self, run: Run) -> None:
-        """Count a run that was started or resumed."""
-        self._of["runs_begun"].labels(run.kind).inc()
 
     def finished(self, run: Run) -> None:
         """Count a run that ended."""
@@ -197,7 +186,8 @@ class Parts:
             engine = Engine(settings, default_model=model, auditor=auditor)
             stack.push_async_callback(engine.close)
             await engine.start(progress)
-            runs = Runs(store, engine.execute_stored if settings.work else None, settings, metrics)
+            execute = engine.execute_stored if settings.work else None
+            runs = Runs(store, execute, settings, metrics.finished)
             stack.push_async_callback(runs.drain, 0)
             await runs.start()
             checks = {"index": engine.check_index, "model": engine.check_model}

@@ -116,8 +116,9 @@ async def begin(request: Request, kind: Kind, asked: RunRequest, *, steps: bool 
 
 async def submit(request: Request, kind: Kind, body: dict[str, Any], query: str) -> Run:
     """Accept a durable run of a checked request."""
-    key, carrier = caller_of(request.scope).id, carrier_of(request)
-    return await parts_of(request).runs.submit(kind, body, key=key, query=query, carrier=carrier)
+    asked: dict[str, Any] = {"kind": kind, "request": body, "query": query}
+    asked["carrier"] = carrier_of(request)
+    return await parts_of(request).runs.submit(caller_of(request.scope).id, **asked)
 
 
 def _place(run: Run) -> dict[str, str]:

@@ -46,19 +46,6 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-class Observer:
-    """Hears what happens to runs; its methods must not raise. This one ignores everything."""
-
-    def accepted(self, run: Run) -> None:
-        """A run was accepted."""
-
-    def begun(self, run: Run) -> None:
-        """A worker starts or resumes a run."""
-
-    def finished(self, run: Run) -> None:
-        """A run is over; the end of a durable one is stored."""
-
-
 @dataclass(eq=False)
 class LiveRun(ABC):
     """A run that this process does, within its time limit and to one end.
@@ -68,7 +55,7 @@ class LiveRun(ABC):
         path: What its problems are about.
         seconds: The time limit.
         carrier: The headers of the caller's trace.
-        observer: Hears what happens to the run.
+        finished: Hears of the end of the run, which is stored by then; it must not raise.
         over: Whether this process is done with the run.
         stopped: Why the run is to end, if somebody has stopped it.
         task: Does the run; None before and after it can be stopped.
@@ -79,7 +66,7 @@ class LiveRun(ABC):
     path: str
     seconds: float
     carrier: Mapping[str, str]
-    observer: Observer
+    finished: Callable[[Run], None]
     over: bool = field(default=False, init=False)
     stopped: Exception | None = field(default=None, init=False)
     task: asyncio.Task[Any] | None = field(default=None, init=False)
@@ -212,7 +199,6 @@ class EphemeralRun(LiveRun):
 
     async def do(self, happenings: AsyncGenerator[RunEvent, None]) -> None:
         """Do the run to its end."""
-        self.observer.begun(self.run)
         self.tell(self.first_event())
         self.conclude(await self.outcome(happenings))
 
@@ -228,7 +214,7 @@ class EphemeralRun(LiveRun):
             self.run = final.model_copy(update={"finished": time.time()})
             self.tell(last_event(self.run, self.last + 1))
             self.leave()
-            self.observer.finished(self.run)
+            self.finished(self.run)
 
 
 @dataclass(eq=False)
@@ -304,7 +290,6 @@ class DurableRun(LiveRun, RunJournal):
         if self.run.attempts > 1:
             config: Any = {"configurable": {"thread_id": self.run.id, "checkpoint_ns": ""}}
             self.resumed = await self.saver.aget_tuple(config) is not None
-        self.observer.begun(self.run)
         self._note(self.first_event())
         async with contextlib.aclosing(execute(self.run, self)) as happenings:
             async for event in happenings:
@@ -412,7 +397,7 @@ class DurableRun(LiveRun, RunJournal):
             if over := await self._lasting(lambda: self.store.finish(*given)):
                 self.tell(*self._events, last_event(over, self.last + 1))
                 self._events, self._replies, self._writes = [], {}, []
-                self.observer.finished(over)
+                self.finished(over)
 
     async def _hand_over(self) -> None:
         with contextlib.suppress(Exception, asyncio.CancelledError):  # the next attempt does more

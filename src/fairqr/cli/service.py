@@ -205,7 +205,6 @@ async def _converse(settings: ServiceSettings, corpora: list[str], model: str | 
 
     from fairqr.graph.service.engine.engine import Engine
     from fairqr.graph.service.mcp.tools import make_server
-    from fairqr.graph.service.runs.doing import Observer
     from fairqr.graph.service.runs.manager import EphemeralRuns
 
     async with contextlib.AsyncExitStack() as stack:
@@ -215,7 +214,7 @@ async def _converse(settings: ServiceSettings, corpora: list[str], model: str | 
             engine = Engine(settings, default_model=model, auditor=auditor)
             stack.push_async_callback(engine.close)
             await engine.start(progress.prepare)
-        runs = EphemeralRuns(settings, Observer())
+        runs = EphemeralRuns(settings, lambda _: None)
         stack.push_async_callback(runs.drain, 0)
         server = make_server(engine, runs)
         # The MCP library closes the stdout that it is given.
