@@ -117,11 +117,8 @@ def a_key(variables: dict[str, str], name: str, *scopes: Scope) -> tuple[str, di
 
     async def work() -> tuple[str, dict[str, str]]:
         file = f"sqlite:///{variables['FAIRQR_DATA_DIR']}/service/runs.sqlite"
-        store = await Store.open(variables.get("FAIRQR_SERVICE_DATABASE", file))
-        try:
+        async with Store.opened(variables.get("FAIRQR_SERVICE_DATABASE", file)) as store:
             key, secret = await store.create_key(name, scopes or ("run",))
-        finally:
-            await store.close()
         return key.id, {"Authorization": f"Bearer {secret}"}
 
     return now(work())

@@ -29,9 +29,8 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 async def store(store_url: str) -> AsyncIterator[Store]:
     """A store with nothing in it."""
-    opened = await Store.open(store_url)
-    yield opened
-    await opened.close()
+    async with Store.opened(store_url) as opened:
+        yield opened
 
 
 async def begun(store: Store, id_: str) -> Run:

@@ -179,14 +179,14 @@ class Parts:
             FairqrError: Something is missing or cannot be reached; the message says what to do.
         """
         async with AsyncExitStack() as stack:
-            store, metrics = await Store.open(settings.database), Metrics()
-            stack.push_async_callback(store.close)
+            store = await stack.enter_async_context(Store.opened(settings.database))
             if listens:
                 await require_a_key(settings, store)
             engine = Engine(settings, default_model=model, auditor=auditor)
             stack.push_async_callback(engine.close)
             await engine.start(progress)
             execute = engine.execute_stored if settings.work else None
+            metrics = Metrics()
             runs = Runs(store, execute, settings, metrics.finished)
             stack.push_async_callback(runs.drain, 0)
             await runs.start()

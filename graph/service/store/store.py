@@ -10,8 +10,8 @@ import os
 import re
 import secrets
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -94,8 +94,9 @@ class Store:
         self._checkpoints = [table.c.thread_id for table in tables]
 
     @classmethod
-    async def open(cls, url: str = "") -> Store:
-        """Open a database; create or upgrade it if necessary.
+    @contextlib.asynccontextmanager
+    async def opened(cls, url: str = "") -> AsyncIterator[Self]:
+        """Open a database, and close it in the end; create it if necessary.
 
         Args:
             url: As :class:`Database` takes it.
@@ -106,14 +107,9 @@ class Store:
         database = Database(url)
         try:
             await database.prepare()
-        except BaseException:
+            yield cls(database)
+        finally:
             await database.close()
-            raise
-        return cls(database)
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self.database.close()
 
     async def check(self) -> None:
         """Check that something can be written now."""

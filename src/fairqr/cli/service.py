@@ -331,11 +331,8 @@ def _with_store(database: str | None, ask: Callable[[Store], Awaitable[T]]) -> T
     from fairqr.graph.service.store import Store
 
     async def work() -> T:
-        store = await Store.open(settings.database)
-        try:
+        async with Store.opened(settings.database) as store:
             return await ask(store)
-        finally:
-            await store.close()
 
     return run(work())
 

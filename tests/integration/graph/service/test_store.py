@@ -82,12 +82,9 @@ async def test_more_is_refused_by_whose_limit_it_is(store: Store) -> None:
 
 
 async def test_limits_hold_among_requests_that_come_at_once(store: Store, store_url: str) -> None:
-    other = await Store.open(store_url)
-    try:
+    async with Store.opened(store_url) as other:
         asked = [accepted(where, queue=50, live=7) for where in (store, other) for _ in range(10)]
         told = await asyncio.gather(*asked, return_exceptions=True)
-    finally:
-        await other.close()
     assert sum(isinstance(answer, errors.BusyError) for answer in told) == 13
     assert await store.counts() == {"queued": 7}
 
@@ -197,27 +194,28 @@ async def rows(store: Store) -> list[int]:
     return [await scalar(store, f"SELECT count(*) FROM {name}") for name in names]
 
 
-async def test_a_database_of_another_version_is_refused(store_url: str) -> None:
-    store = await Store.open(store_url)
+async def opened(url: str, key: str = "k") -> None:
+    """Open a store, and accept a run in it."""
+    async with Store.opened(url) as store:
+        await accepted(store, key)
+
+
+async def test_a_database_of_another_version_is_refused(store: Store, store_url: str) -> None:
     async with store.database.begin() as connection:
         await connection.execute(LAYOUT.update().values(version=99))
     with pytest.raises(errors.StoreUnavailableError, match=r"version 99.*name another database"):
-        await Store.open(store_url)
+        await opened(store_url)
     async with store.database.begin() as connection:
         await connection.execute(sa.text("CREATE TABLE migrations (version INTEGER)"))
-    await store.close()
     with pytest.raises(errors.StoreUnavailableError, match=r"1\.0; name another database"):
-        await Store.open(store_url)
+        await opened(store_url)
 
 
 async def test_processes_that_start_at_once_make_the_tables_once(store_url: str) -> None:
-    stores = await asyncio.gather(*(Store.open(store_url) for _ in range(6)))
-    for number, store in enumerate(stores):
-        await accepted(store, key=str(number))
-    assert await stores[0].counts() == {"queued": 6}
-    assert await scalar(stores[0], "SELECT count(*) FROM layout") == 1
-    for store in stores:
-        await store.close()
+    await asyncio.gather(*(opened(store_url, key=str(number)) for number in range(6)))
+    async with Store.opened(store_url) as store:
+        assert await store.counts() == {"queued": 6}
+        assert await scalar(store, "SELECT count(*) FROM layout") == 1
 
 
 async def one_run(store: Store, number: int = 1) -> None:
@@ -258,18 +256,17 @@ async def test_a_server_that_refuses_is_named_without_the_password(postgres_url:
         with pytest.raises(
             errors.StoreUnavailableError, match=r"127\.0\.0\.1:\d+/fairqr_"
         ) as refused:
-            await Store.open(url)
+            await opened(url)
         assert "s3cret" not in str(refused.value)
 
 
 async def test_the_file_is_nobody_elses(tmp_path: Path) -> None:
     file = tmp_path / "new folder" / "runs ?#%41.sqlite"
-    store = await Store.open(f"sqlite:///{file}")
-    await accepted(store)
-    rights = {path.name: stat.S_IMODE(os.stat(path).st_mode) for path in file.parent.iterdir()}
-    assert len(rights) == 3  # the log of what was written, and its index, stand beside it
-    assert set(rights.values()) == {0o600}
-    await store.close()
+    async with Store.opened(f"sqlite:///{file}") as store:
+        await accepted(store)
+        rights = {path.name: stat.S_IMODE(os.stat(path).st_mode) for path in file.parent.iterdir()}
+        assert len(rights) == 3  # the log of what was written, and its index, stand beside it
+        assert set(rights.values()) == {0o600}
 
 
 async def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
@@ -278,7 +275,7 @@ async def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         errors.StoreUnavailableError, match=r"notes\.txt cannot be used: file is not a"
     ):
-        await Store.open(f"sqlite:///{text}")
+        await opened(f"sqlite:///{text}")
     assert text.read_text() == "no database " * 100
     with pytest.raises(errors.ConfigError, match="cannot be kept in"):
-        await Store.open(f"sqlite:///{text}/runs.sqlite")
+        await opened(f"sqlite:///{text}/runs.sqlite")
