@@ -274,26 +274,22 @@ async def _offering(
 
 
 @command(keys)
-def create(
-    name: str, *, scope: list[str] | None = None, database: str | None = None, quiet: bool = False
-) -> Printed:
-    """Make an access key and print it. It cannot be shown again.
+def create(name: str, *, scope: list[str] | None = None, database: str | None = None) -> Printed:
+    """Make an access key and print it, alone on stdout. It cannot be shown again.
 
     Args:
         name: Who or what will use the key.
         scope: What the key may do: read, run (includes read) or admin (includes both). Repeatable.
             [default: run]
         database: The service's database. [default: the configured one]
-        quiet: Print only the key.
     """
     scopes: Any = scope or ["run"]
     key, secret = _with_store(database, lambda store: store.create_key(name, scopes))
-    if not quiet:
-        typer.echo(
-            f"The key {key.id} of {key.name} may {', '.join(key.scopes)}. Save it now: it is not "
-            "shown again. Send it as 'Authorization: Bearer KEY'.",
-            err=True,
-        )
+    typer.echo(
+        f"The key {key.id} of {key.name} may {', '.join(key.scopes)}. Save it now: it is not "
+        "shown again. Send it as 'Authorization: Bearer KEY'.",
+        err=True,
+    )
     return Printed({**key.model_dump(exclude={"sha256"}), "key": secret}, [secret])
 
 
