@@ -162,7 +162,7 @@ class Agents:
         await self._asked.wait()
         try:
             agents = await asyncio.to_thread(import_module, "fairqr.graph.service.http.agents")
-            async with agents.McpDoor.opened(self._parts.engine, self._parts.runs) as door:
+            async with agents.mcp_door(self._parts.engine, self._parts.runs) as door:
                 self._door.set_result(door)
                 await asyncio.Event().wait()  # until it is closed
         except Exception as error:
