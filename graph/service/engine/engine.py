@@ -85,7 +85,6 @@ class Auditor(Protocol):
         Raises:
             FairqrError: A value is wrong.
         """
-        ...
 
     async def __call__(
         self, engine: SearchEngine, asked: AuditRequest, folder: Path | None, tell: Tell
@@ -102,7 +101,6 @@ class Auditor(Protocol):
         Raises:
             FairqrError: The audit cannot be done.
         """
-        ...
 
 
 class Engine:
