@@ -132,17 +132,6 @@ class LiveRun(ABC):
         Raises:
             asyncio.CancelledError: The task was cancelled, and nobody has stopped the run.
         """
-        try:
-            return done(self.run, await self._result(happenings))
-        except asyncio.CancelledError:
-            if self.stopped is None or self.task is None:
-                raise
-            self.task.uncancel()
-            return failed(self.run, self.stopped, self.path)
-        except Exception as error:
-            return failed(self.run, error, self.path)
-
-    async def _result(self, happenings: AsyncGenerator[RunEvent, None]) -> dict[str, Any]:
         kind = self.run.kind
         name = "result" if kind == "search" else kind  # in the update of the last step
         result: dict[str, Any] | None = None
@@ -157,16 +146,22 @@ class LiveRun(ABC):
                         elif isinstance(event, AIMessageChunk):
                             data = {"text": str(event.text)}
                             self.hear_piece(Event(number=0, name="token", data=data))
-        except TimeoutError:
-            if not limit.expired():
+            if result is None:
+                raise LookupError(name)
+            return done(self.run, result)
+        except asyncio.CancelledError:
+            if self.stopped is None or self.task is None:
                 raise
-            raise RunTimeoutError(
-                f"The run took longer than {self.seconds:g} seconds; ask for less, or for more "
-                "time, which the caps 'seconds' and 'audit_seconds' limit."
-            ) from None
-        if result is None:
-            raise LookupError(name)
-        return result
+            self.task.uncancel()
+            why = self.stopped
+        except Exception as error:
+            why = error
+            if isinstance(error, TimeoutError) and limit.expired():
+                why = RunTimeoutError(
+                    f"The run took longer than {self.seconds:g} seconds; ask for less, or for more "
+                    "time, which the caps 'seconds' and 'audit_seconds' limit."
+                )
+        return failed(self.run, why, self.path)
 
     @abstractmethod
     def hear(self, step: Step) -> None:
