@@ -86,11 +86,9 @@ class Store:
     def __init__(self, database: Database) -> None:
         self.database = database
         self._checkpointing = asyncio.Semaphore(CONNECTIONS - 2)
-        names = ["checkpoints", "writes"]
-        if not database.file:
-            names = ["checkpoints", "checkpoint_blobs", "checkpoint_writes"]
+        names = ("writes",) if database.file else ("checkpoint_blobs", "checkpoint_writes")
         # LangGraph's tables, by the column with the id of the run.
-        tables = [sa.table(name, sa.column("thread_id")) for name in names]
+        tables = [sa.table(name, sa.column("thread_id")) for name in ("checkpoints", *names)]
         self._checkpoints = [table.c.thread_id for table in tables]
 
     @classmethod
