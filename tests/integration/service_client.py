@@ -174,7 +174,7 @@ def service_of_a_module(*arguments: str, **how: Any) -> Any:
 async def in_process(store: Any = None, **given: Any) -> AsyncIterator[httpx.AsyncClient]:
     """Open a client of the whole application in this process, which does no durable runs."""
     settings = ServiceSettings(limits=Limits(rate=""), **given)
-    engine = Engine(settings, default_model="feedback")
+    engine = Engine(settings, model="feedback")
     runs: Any = EphemeralRuns(settings, lambda _: None)
     nothing: Any = None
     parts = Parts(settings, store, engine, runs, Metrics(), nothing)

@@ -138,8 +138,7 @@ def openai_error(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _slug_of(document: Mapping[str, Any]) -> str:
-    slug: str = document["type"].rpartition(":")[2]
-    return slug
+    return str(document["type"]).rpartition(":")[2]
 
 
 async def answer_error(request: Request, error: Any) -> Json:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -182,7 +182,7 @@ class Parts:
             store = await stack.enter_async_context(Store.opened(settings.database))
             if listens:
                 await require_a_key(settings, store)
-            engine = Engine(settings, default_model=model, auditor=auditor)
+            engine = Engine(settings, model=model, auditor=auditor)
             stack.push_async_callback(engine.close)
             await engine.start(progress)
             execute = engine.execute_stored if settings.work else None
@@ -197,5 +197,4 @@ class Parts:
 
 def parts_of(request: Request) -> Parts:
     """Return the parts of the service that answers a request."""
-    parts: Parts = request.app.state.parts
-    return parts
+    return cast(Parts, request.app.state.parts)

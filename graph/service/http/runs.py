@@ -65,7 +65,7 @@ _Before = Annotated[  # every JSON parser reads numbers up to 2**53 exactly
     float | None, Query(ge=0, le=2**53, allow_inf_nan=False, description=_BEFORE)
 ]
 _KNOWN = "The id of the last event that is known; those after it are told."
-_Known = Annotated[str | None, Header(alias="Last-Event-ID", description=_KNOWN, examples=["3"])]
+_Known = Annotated[int, Header(alias="Last-Event-ID", ge=0, lt=2**31, description=_KNOWN)]
 
 
 class RunList(BaseModel):
@@ -255,12 +255,9 @@ async def get_run(request: Request, id: _Id) -> Response:
     return Json(await _run(request, id))
 
 
-async def _followed(request: Request, id: _Id, known: _Known = None) -> AsyncIterator[Events]:
-    after = known or "0"
-    if not (after.isascii() and after.isdecimal() and len(after) <= 15):
-        raise InputError("Last-Event-ID must be the number of an event, such as 3.")
+async def _followed(request: Request, id: _Id, known: _Known = 0) -> AsyncIterator[Events]:
     run, key = await _run(request, id), caller_of(request.scope).id
-    async with aclosing(parts_of(request).runs.events(run, key, int(after))) as events:
+    async with aclosing(parts_of(request).runs.events(run, key, known)) as events:
         yield events
 
 

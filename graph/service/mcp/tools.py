@@ -96,7 +96,7 @@ def make_server(
 
     async def follow(
         asked: Request, context: Context, total: int | None = None, seconds: float | None = None
-    ) -> dict[str, Any]:
+    ) -> Any:
         """Run a checked request, report each step to the client, and return the result."""
         caller, steps = origin(), 0
         whose: dict[str, Any] = {"key": caller.key, "carrier": caller.carrier}
@@ -110,8 +110,7 @@ def make_server(
                     await context.report_progress(steps, total, event.data["step"])
         if event.name == "error":
             raise ToolError(_detail(event.data))
-        result: dict[str, Any] = event.data["result"]
-        return result
+        return event.data["result"]
 
     async def passages(corpus: str, places: Sequence[Place]) -> list[str]:
         """Return what is shown of documents, numbered, and without markup."""

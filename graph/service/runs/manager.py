@@ -273,20 +273,16 @@ class Runs(EphemeralRuns):
             pause = min(FOLLOW, 1.5 * pause)
             run = await lasting(partial(self._store.run, run.id, key))
 
-    async def cancel(self, id_: str, key: str) -> Run:
-        """Cancel a run; a run that is over stays unchanged.
-
-        Returns:
-            The run as it is now. A run under way ends a little later.
+    async def cancel(self, id_: str, key: str) -> None:
+        """Cancel a run; one under way ends a little later, and one that is over stays unchanged.
 
         Raises:
             RunNotFoundError: The key has no such run.
             StoreUnavailableError: The database cannot be used.
         """
-        run = await self._store.cancel(id_, key)
+        await self._store.cancel(id_, key)
         if here := self.doing.get(id_):
             here.stop()
-        return run
 
     async def _do(self, execute: doing.Execute, saver: Checkpoints, id_: str) -> None:
         """Do a run when there is a slot."""

@@ -435,18 +435,17 @@ class Store:
         query = sa.select(KEYS).order_by(KEYS.c.created, KEYS.c.id)
         return [AccessKey(**row) for row in await self._all(query)]
 
-    async def revoke_key(self, id: str) -> AccessKey:
+    async def revoke_key(self, id_: str) -> AccessKey:
         """Revoke an access key for good, and cancel its runs.
 
         A key that was revoked before stays unchanged.
 
         Args:
-            id: The id of the key, with or without ``fqr_``.
+            id_: The id of the key.
 
         Raises:
             InputError: The key does not exist.
         """
-        id_ = id.removeprefix(KEY_START)
         if re.fullmatch(r"[0-9a-f]{12}", id_, re.ASCII):  # PostgreSQL refuses some other texts
             async with self.database.begin() as connection:
                 revoked = KEYS.update().where(KEYS.c.id == id_, KEYS.c.revoked.is_(None))

@@ -211,7 +211,7 @@ async def _converse(settings: ServiceSettings, corpora: list[str], model: str | 
         with Progress() as progress:
             settings = await _offering(settings, corpora, progress)
             auditor = ServiceAuditor.if_installed()
-            engine = Engine(settings, default_model=model, auditor=auditor)
+            engine = Engine(settings, model=model, auditor=auditor)
             stack.push_async_callback(engine.close)
             await engine.start(progress.prepare)
         runs = EphemeralRuns(settings, lambda _: None)
