@@ -54,6 +54,11 @@ async def accepted(store: Store, key: str = "k", kind: Kind = "search", **limits
     return (await accept(store, key, kind, limits=PLENTY.model_copy(update=limits))).id
 
 
+def done(run: Run, result: dict[str, Any]) -> Run:
+    """Return a run that has just come to its result."""
+    return run.model_copy(update={"status": "done", "result": result})
+
+
 async def over(runs: Runs, store: Store, run: Run, key: str = "k") -> Run:
     """Follow a run to its end, and return it; it may go on elsewhere."""
     async for _ in runs.events(run, key, STEPLESS):

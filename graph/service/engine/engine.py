@@ -251,7 +251,7 @@ class Engine:
         """Return what yields the events of a request."""
         kind, asked, context = request.kind, request.body, request.context
         if kind == "audit":
-            folder = self.settings.audits_folder / id_ if durable else None
+            folder = self.settings.audits / id_ if durable else None
             return audited(cast(Auditor, self.auditor), engine, context, folder)
         judge = asked.get("attributor", checking.NOTHING)
         graph = self._graph(kind, engine, asked["model"], judge)

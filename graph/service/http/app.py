@@ -59,7 +59,7 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
     "x-frame-options": "DENY",
     "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",  # of no concern to those of cors_origins
     # The page may load its own files, and nothing else.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data:; connect-src 'self'; frame-src 'self'; base-uri 'none'; "
@@ -113,7 +113,7 @@ def create_app(parts: Parts) -> FastAPI:
             allow_headers=[*asked, *of_mcp],
             expose_headers=["Location", "Mcp-Session-Id", "Retry-After"],
         )
-    app.add_middleware(Edge, metrics=parts.metrics, open_to_others=bool(settings.cors_origins))
+    app.add_middleware(Edge, metrics=parts.metrics)
     return app
 
 
@@ -205,15 +205,11 @@ class Edge:
     Args:
         app: The application inside.
         metrics: Counts the responses.
-        open_to_others: Whether pages of other origins may read the responses.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, open_to_others: bool) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
-        self._headers = {**_HEADERS}
-        if open_to_others:
-            self._headers["cross-origin-resource-policy"] = "cross-origin"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -226,7 +222,7 @@ class Edge:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
-                for name, value in self._headers.items():
+                for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
             async with asyncio.timeout(READ_WITHIN):
                 await send(message)

@@ -188,8 +188,8 @@ class Parts:
             execute = engine.execute_stored if settings.work else None
             metrics = Metrics()
             runs = Runs(store, execute, settings, metrics.finished)
-            stack.push_async_callback(runs.drain, 0)
             await runs.start()
+            stack.push_async_callback(runs.drain, 0)
             checks = {"index": engine.check_index, "model": engine.check_model}
             readiness = Readiness({**checks, "store": store.check})
             yield cls(settings, store, engine, runs, metrics, readiness)

@@ -277,7 +277,7 @@ async def delete_run(request: Request, id: _Id) -> Response:
     if (await _run(request, id)).live:
         await parts.runs.cancel(id, key)
     elif (run := await parts.store.delete(id, key)).kind == "audit":
-        folder = parts.settings.audits_folder / run.id
+        folder = parts.settings.audits / run.id
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     return Response(status_code=204)
 
@@ -349,7 +349,7 @@ async def _folder(request: Request, id: str) -> Path:
             f"The audit {id} is {run.status}, and only a finished audit has files; follow it at "
             f"/v1/runs/{id}/events."
         )
-    folder = parts_of(request).settings.audits_folder / run.id
+    folder = parts_of(request).settings.audits / run.id
     if not await asyncio.to_thread((folder / "report.html").is_file):
         raise RunNotFoundError(
             "The files of this audit are not on this machine; ask the worker that made it, or give "

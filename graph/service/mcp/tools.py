@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -262,13 +261,13 @@ class _Edge(Middleware):
         attributes = sorted({name for it in sources for name in it["attributes"]})
         found = []
         for tool in await call_next(context):
-            parameters = copy.deepcopy(tool.parameters)
-            arguments = parameters["properties"]
+            copied = tool.model_copy(deep=True)
+            arguments = copied.parameters["properties"]
             if names and "source" in arguments:
                 arguments["source"] |= {"enum": names, "default": names[0]}
                 if attributes:
                     arguments["attributes"]["items"]["enum"] = attributes
-            found.append(tool.model_copy(update={"parameters": parameters}))
+            found.append(copied)
         return found
 
     async def on_call_tool(

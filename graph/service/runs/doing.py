@@ -148,7 +148,7 @@ class LiveRun(ABC):
                             self.hear_piece(Event(number=0, name="token", data=data))
             if result is None:
                 raise LookupError(name)
-            return done(self.run, result)
+            return self.run.model_copy(update={"status": "done", "result": result})
         except asyncio.CancelledError:
             if self.stopped is None or self.task is None:
                 raise
@@ -428,11 +428,6 @@ def last_event(run: Run, number: int) -> Event:
     if run.status == "done":
         return Event(number=number, name="end", data={"run": run.id, "result": run.result})
     return Event(number=number, name="error", data=run.problem or {})
-
-
-def done(run: Run, result: dict[str, Any]) -> Run:
-    """Return a run that has just come to its result."""
-    return run.model_copy(update={"status": "done", "result": result})
 
 
 def failed(run: Run, error: Exception, path: str) -> Run:

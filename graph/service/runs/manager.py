@@ -178,7 +178,6 @@ class Runs(EphemeralRuns):
         self._store = store
         self._execute = execute
         self._queue = (LocalQueue if store.database.file else SharedQueue)(store, settings)
-        self._ticking: asyncio.Task[None] | None = None
         self._clean_at = 0.0
         self._away = -settings.lease
         """When the database was away last: after that, all workers look as if they were silent."""
@@ -202,8 +201,7 @@ class Runs(EphemeralRuns):
 
         Durable ones that are stopped go on in another process, or at the next start.
         """
-        if self._ticking is not None:
-            self._ticking.cancel()
+        self._ticking.cancel()
         try:
             await asyncio.gather(
                 super().drain(grace),
@@ -328,7 +326,7 @@ class Runs(EphemeralRuns):
         """Remove old runs, and old traces and audits but those of live runs."""
         await self._store.forget(retention)
         live = {id_ for id_, _ in await self._store.unfinished()}
-        for folder in (self._settings.traces, self._settings.audits_folder):
+        for folder in (self._settings.traces, self._settings.audits):
             if folder is not None:
                 await asyncio.to_thread(_remove_old, folder, time.time() - retention, live)
 

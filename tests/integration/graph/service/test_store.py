@@ -15,10 +15,9 @@ import sqlalchemy as sa
 
 from fairqr.base import errors
 from fairqr.graph.service.records import Event, Run
-from fairqr.graph.service.runs.doing import done
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.tables import LAYOUT
-from tests.integration.stores import accept, accepted, begun
+from tests.integration.stores import accept, accepted, begun, done
 from tests.patience import PATIENCE
 
 HOSTILE = "'; DROP TABLE runs; -- \0 \ud800 \ufdd0 \N{SNOWMAN} %s :id \\u0000"

@@ -17,11 +17,11 @@ from langchain_core.messages import AIMessageChunk
 from fairqr.base import errors
 from fairqr.graph.service.configuration import Caps, Limits, ServiceSettings
 from fairqr.graph.service.records import Event, Run
-from fairqr.graph.service.runs.doing import DurableRun, EphemeralRun, done
+from fairqr.graph.service.runs.doing import DurableRun, EphemeralRun
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import RunEvent, Step
-from tests.integration.stores import begun, over
+from tests.integration.stores import begun, done, over
 from tests.patience import PATIENCE
 
 KEY = "k"
