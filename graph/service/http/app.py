@@ -241,7 +241,6 @@ class Edge:
         except Exception as error:
             # The text of an exception may quote a user; its class does not.
             log.error("A request failed because of a bug in fairqr: %s", told_in_log(error))
-            log.debug("The request failed", exc_info=error)
             if status:
                 raise ConnectionAbortedError from None  # the response has started already
             await refusal(scope, problem_of(error))(scope, receive, sending)

@@ -19,6 +19,7 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.loops.auto import auto_loop_factory
 from uvicorn.server import HANDLED_SIGNALS as SIGNALS
 
 from fairqr.base.errors import ConfigError
@@ -27,6 +28,9 @@ KEPT_ALIVE = 30  # seconds that a connection may be idle after a request
 LONGEST_HEADERS = 64 * 1024  # bytes of the headers of a request
 AGAIN = 1.0  # seconds until a killed worker is replaced
 LAST_ANSWERS = 2  # seconds to send the last responses after all runs have ended
+
+new_loop = auto_loop_factory()
+"""Returns an event loop: uvloop's, which takes a quarter less of a search, but on Windows."""
 
 log = logging.getLogger(__name__)
 
@@ -98,15 +102,6 @@ class Server(uvicorn.Server):
             await self._drain()
         finally:
             self.should_exit = True  # only now: MCP's streams end with it
-
-
-def new_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop: uvloop's, which takes a quarter less of a search, but on Windows."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 def let_open_files_be_many() -> None:

@@ -437,6 +437,5 @@ def failed(run: Run, error: Exception, path: str) -> Run:
     """
     if not isinstance(error, FairqrError):
         _log.error("Run %s failed because of a bug in fairqr: %s", run.id, told_in_log(error))
-        _log.debug("Run %s", run.id, exc_info=error)
     status: Status = "cancelled" if isinstance(error, RunCancelledError) else "failed"
     return run.model_copy(update={"status": status, "problem": problem_of(error, path)})

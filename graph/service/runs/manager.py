@@ -320,7 +320,6 @@ class Runs(EphemeralRuns):
                 _log.warning("Runs wait: %s", error)
             except Exception as error:
                 _log.error("Runs wait because of a bug in fairqr: %s", told_in_log(error))
-                _log.debug("What went wrong", exc_info=error)
 
     async def _clean(self, retention: float) -> None:
         """Remove old runs, and old traces and audits but those of live runs."""
