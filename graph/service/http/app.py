@@ -104,13 +104,11 @@ def create_app(parts: Parts) -> FastAPI:
     # From the inside to the outside: each sees only what those after it let through.
     app.add_middleware(Guard, settings=settings, store=parts.store)
     if settings.cors_origins:
-        asked = ("Authorization", "Content-Type", "Last-Event-ID")
-        of_mcp = ("Mcp-Protocol-Version", "Mcp-Session-Id")
         app.add_middleware(
             CORSMiddleware,
             allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=[*asked, *of_mcp],
+            allow_headers=["*"],
             expose_headers=["Location", "Mcp-Session-Id", "Retry-After"],
         )
     app.add_middleware(Edge, metrics=parts.metrics)

@@ -19,7 +19,6 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from fairqr.base.errors import FairqrError, first_problem
 from fairqr.graph.answer.builder import AnswerResult
-from fairqr.graph.documented import documented
 from fairqr.graph.search.final_ranking import exposure_lines, passage_lines
 from fairqr.graph.search.result import Place, SearchResult
 from fairqr.graph.service.engine.checking import Request
@@ -235,14 +234,8 @@ def make_server(
         tools.append(audit)
     hints = ToolAnnotations(readOnlyHint=True, idempotentHint=True, openWorldHint=False)
     for function in tools:
-        about, told = documented(function.__doc__)
         # A schema of the results would cost a model more than it tells.
-        tool = Tool.from_function(
-            function, description=about, annotations=hints, output_schema=None
-        )
-        for name, argument in tool.parameters["properties"].items():
-            argument["description"] = told[name]
-        server.add_tool(tool)
+        server.add_tool(Tool.from_function(function, annotations=hints, output_schema=None))
     return server
 
 
