@@ -211,8 +211,6 @@ class Edge:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
         begun, status = time.perf_counter(), 0
 
         async def sending(message: Message) -> None:

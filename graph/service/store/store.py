@@ -395,9 +395,7 @@ class Store:
 
     # --- access keys, of which we only keep the SHA-256 -------------------------------------------
 
-    async def create_key(
-        self, name: str, scopes: Sequence[Scope] = ("run",)
-    ) -> tuple[AccessKey, str]:
+    async def create_key(self, name: str, scopes: Sequence[Scope]) -> tuple[AccessKey, str]:
         """Make an access key.
 
         Args:

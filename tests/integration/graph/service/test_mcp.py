@@ -236,7 +236,8 @@ async def test_a_session_is_of_no_use_to_another_key_or_page(
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path))
     async with Store.opened(f"sqlite:///{tmp_path}/runs.sqlite") as store:
         runs, others = [
-            {"Authorization": f"Bearer {(await store.create_key('x'))[1]}"} for _ in range(2)
+            {"Authorization": f"Bearer {(await store.create_key('x', ['run']))[1]}"}
+            for _ in range(2)
         ]
         origins = ("https://a.example",)
         async with in_process(store, require_keys=True, cors_origins=origins) as client:

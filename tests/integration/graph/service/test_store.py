@@ -150,7 +150,7 @@ async def test_runs_are_listed_from_the_newest_and_belong_to_their_key(store: St
 
 async def test_access_keys(store: Store) -> None:
     """The secret opens until the key is revoked, and nothing like it does."""
-    key, secret = await store.create_key("the newsroom \N{SNOWMAN}")
+    key, secret = await store.create_key("the newsroom \N{SNOWMAN}", ["run"])
     other, others = await store.create_key("operations", ["admin"])
     assert key.scopes == ("read", "run")
     assert other.scopes == ("read", "run", "admin")
@@ -170,8 +170,8 @@ async def test_access_keys(store: Store) -> None:
 
 
 async def test_the_runs_of_a_key_end_with_it(store: Store) -> None:
-    key, _ = await store.create_key("the newsroom")
-    other, _ = await store.create_key("operations")
+    key, _ = await store.create_key("the newsroom", ["run"])
+    other, _ = await store.create_key("operations", ["run"])
     under_way, waiting, others = [await accepted(store, key=it.id) for it in (key, key, other)]
     await begun(store, under_way)
     assert await store.revoked({key.id, other.id}) == set()
