@@ -4,8 +4,8 @@
 import asyncio
 import shutil
 import zipfile
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -20,13 +20,13 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from fairqr.base import telemetry
-from fairqr.base.errors import InputError, RunInterruptedError, RunNotFoundError
+from fairqr.base.errors import FairqrError, InputError, RunInterruptedError, RunNotFoundError
 from fairqr.graph.answer.builder import AnswerResult
 from fairqr.graph.probe.builder import ProbeResult
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.service.engine.requests import REQUESTS, AuditRequest, BackgroundRun, RunRequest
 from fairqr.graph.service.http.access import caller_of
-from fairqr.graph.service.http.answers import Events, Json, sent
+from fairqr.graph.service.http.answers import Json, compact
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.records import Event, Kind, Run, RunSummary, Status, path_of
 from fairqr.graph.service.runs.manager import STEPLESS
@@ -39,6 +39,7 @@ REPORT_POLICY = (
     "form-action 'none'; frame-ancestors 'self'"
 )
 
+Events = AsyncGenerator[Event, None]
 T = TypeVar("T")
 
 router = APIRouter(prefix="/v1")
@@ -186,11 +187,17 @@ def carrier_of(request: Request) -> dict[str, str]:
 
 
 def _streaming(followed: Callable[..., AsyncIterator[Events]]) -> Callable[..., Any]:
-    """Return a route that streams events; what they depend on may fail before the stream begins."""
+    """Return a route that streams events; what they depend on may fail before the stream begins.
+
+    If the database is away, the stream ends, and the run still goes on. A client that misses the
+    last event knows that it should reconnect.
+    """
 
     async def stream(events: Annotated[Any, Depends(followed)]) -> AsyncIterator[ServerSentEvent]:
-        async for event in sent(events):
-            yield event
+        with suppress(FairqrError):
+            async for event in events:
+                number = str(event.number) if event.number else None
+                yield ServerSentEvent(raw_data=compact(event.data), event=event.name, id=number)
 
     return stream
 
