@@ -99,21 +99,42 @@ LAYOUT = sa.Table(
 
 VERSION = 5
 
+VERSION_OF_1_0 = 4
+
+FROM_1_0 = (
+    "DELETE FROM runs WHERE status IN ('queued', 'running')",
+    *(f"ALTER TABLE runs DROP COLUMN {name}" for name in ("worker", "lease", "ticket", "losses")),
+    "ALTER TABLE runs ADD COLUMN handed_over INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE runs ADD COLUMN version TEXT",
+    "ALTER TABLE events DROP COLUMN private",
+    "ALTER TABLE events ADD COLUMN step TEXT",
+    "DROP TABLE migrations",
+)
+"""What makes the tables of fairqr 1.0 these, with its keys and its finished runs."""
+
 
 def make_tables(connection: sa.Connection) -> None:
-    """Make the tables.
+    """Make the tables, or those of fairqr 1.0 over.
 
     Raises:
-        OSError: Another version of fairqr has used the database.
+        OSError: A newer fairqr has used the database, or one before 1.0.
     """
-    if sa.inspect(connection).has_table("migrations"):
-        raise OSError("it is of fairqr 1.0; name another database")
+    old = sa.inspect(connection).has_table("migrations")
+    if old:
+        _require(connection.scalar(sa.text("SELECT max(version) FROM migrations")), VERSION_OF_1_0)
+        for statement in FROM_1_0:
+            connection.execute(sa.text(statement))
     METADATA.create_all(connection)
     version = connection.scalar(sa.select(LAYOUT.c.version))
     if version is None:
         connection.execute(LAYOUT.insert().values(version=VERSION))
-    elif version != VERSION:
+    else:
+        _require(version, VERSION)
+
+
+def _require(found: int, known: int) -> None:
+    if found != known:
         raise OSError(
-            f"it has version {version}, and this fairqr knows only {VERSION}; use the fairqr that "
-            "wrote it, or name another database"
+            f"it has version {found}, and this fairqr knows only {VERSION} and {VERSION_OF_1_0}; "
+            "use the fairqr that wrote it, or name another database"
         )

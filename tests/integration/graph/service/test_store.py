@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from fairqr.base import errors
 from fairqr.graph.service.records import Event, Run
 from fairqr.graph.service.store import Store
+from fairqr.graph.service.store.database import Database
 from fairqr.graph.service.store.tables import LAYOUT
 from tests.integration.stores import accept, accepted, begun, done
 from tests.patience import PATIENCE
@@ -182,6 +183,49 @@ async def test_the_runs_of_a_key_end_with_it(store: Store) -> None:
     assert (await store.run(others, other.id)).status == "queued"
 
 
+OLD = (
+    "CREATE TABLE migrations (version INTEGER PRIMARY KEY)",
+    "CREATE TABLE runs (id TEXT PRIMARY KEY, key_id TEXT NOT NULL, kind TEXT NOT NULL, "
+    "status TEXT NOT NULL, query TEXT NOT NULL, created DOUBLE PRECISION NOT NULL, "
+    "started DOUBLE PRECISION, finished DOUBLE PRECISION, attempts INTEGER NOT NULL, "
+    "request TEXT NOT NULL, result TEXT, problem TEXT, carrier TEXT NOT NULL, worker TEXT, "
+    "lease DOUBLE PRECISION, ticket TEXT, losses INTEGER NOT NULL, cancel BOOLEAN NOT NULL)",
+    "CREATE TABLE events (run_id TEXT NOT NULL REFERENCES runs (id) ON DELETE CASCADE, "
+    "number INTEGER NOT NULL, name TEXT NOT NULL, data TEXT NOT NULL, private TEXT, "
+    "PRIMARY KEY (run_id, number))",
+    "CREATE TABLE replies (run_id TEXT NOT NULL REFERENCES runs (id) ON DELETE CASCADE, "
+    "id TEXT NOT NULL, reply TEXT NOT NULL, PRIMARY KEY (run_id, id))",
+    "CREATE TABLE access_keys (id TEXT PRIMARY KEY, name TEXT NOT NULL, scopes TEXT NOT NULL, "
+    "created DOUBLE PRECISION NOT NULL, revoked DOUBLE PRECISION, sha256 TEXT NOT NULL)",
+    "CREATE INDEX runs_by_status ON runs (status, created)",
+    "INSERT INTO migrations VALUES (4)",
+    *(
+        f"INSERT INTO runs VALUES ('{number:032}', 'k', 'search', '{status}', '\"q\"', 1, 2, 3, 1, "
+        "'{}', '{\"a\": 1}', NULL, '{}', NULL, NULL, NULL, 0, FALSE)"
+        for number, status in enumerate(("done", "running"))
+    ),
+    *(f"INSERT INTO events VALUES ('{number:032}', 1, 'run', '{{}}', NULL)" for number in (0, 1)),
+    "INSERT INTO access_keys VALUES ('abc', '\"n\"', '[\"run\"]', 1, NULL, 'x')",
+)
+"""A database of fairqr 1.0 with a finished run, one that is not over, and a key."""
+
+
+async def test_keys_and_finished_runs_of_1_0_are_taken_over(store_url: str) -> None:
+    database = Database(store_url)
+    async with database.begin() as connection:
+        for statement in OLD if database.file else ("CREATE SCHEMA fairqr", *OLD):
+            await connection.execute(sa.text(statement))
+    await database.close()
+    for _ in range(2):  # the second time there is nothing to do
+        async with Store.opened(store_url) as store:
+            assert [run.id for run in await store.runs("k")] == [f"{0:032x}"]
+            run: Run = await store.run(f"{0:032x}", "k")
+            assert (run.status, run.result) == ("done", {"a": 1})
+            assert [event.name for event in await store.events(run.id)] == ["run"]
+            assert [key.id for key in await store.keys()] == ["abc"]
+            assert await store.unfinished() == []
+
+
 async def scalar(store: Store, statement: str) -> Any:
     async with store.database.begin() as connection:
         return await connection.scalar(sa.text(statement))
@@ -203,10 +247,6 @@ async def test_a_database_of_another_version_is_refused(store: Store, store_url:
     async with store.database.begin() as connection:
         await connection.execute(LAYOUT.update().values(version=99))
     with pytest.raises(errors.StoreUnavailableError, match=r"version 99.*name another database"):
-        await opened(store_url)
-    async with store.database.begin() as connection:
-        await connection.execute(sa.text("CREATE TABLE migrations (version INTEGER)"))
-    with pytest.raises(errors.StoreUnavailableError, match=r"1\.0; name another database"):
         await opened(store_url)
 
 
