@@ -57,8 +57,6 @@ def _held() -> tuple[dict[str, Any], Path]:
     values = {**held}
     if "sources" in held:
         values["sources"] = _split(held["sources"])
-    if isinstance(named := held.get("models"), str):
-        values["models"] = {name: {} for name in _split(named)}
     return {name: beside(it) if name in _PATHS else it for name, it in values.items()}, file
 
 
@@ -233,7 +231,7 @@ class ServiceSettings(_Section, BaseSettings):
     retention: _Seconds = 7 * 86_400.0
     replies: Path | None = None
     traces: Path | None = None
-    audits: Path | None = None
+    audits: Path = Field(default_factory=lambda: general.data_dir() / "service" / "audits")
 
     @classmethod
     def settings_customise_sources(
@@ -261,11 +259,6 @@ class ServiceSettings(_Section, BaseSettings):
             # Each keeps its place, since the first one may be the default.
             held["models"] = {name: given.get(name, it) for name, it in models.items()}
         return init_settings, env_settings, InitSettingsSource(settings_cls, held)
-
-    @property
-    def audits_folder(self) -> Path:
-        """The folder of audits."""
-        return self.audits or general.data_dir() / "service" / "audits"
 
 
 def service_settings(**given: Any) -> ServiceSettings:

@@ -26,12 +26,10 @@ KEY_START = "fqr_"
 NOBODY = ""
 """The id in place of a key's if no key is required."""
 
-_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
-
 
 def is_id(text: str) -> bool:
     """Return whether a text may be the id of a run. The database refuses some other texts."""
-    return _ID.fullmatch(text) is not None
+    return re.fullmatch(r"[0-9a-f]{32}", text) is not None
 
 
 def path_of(id_: str) -> str:

@@ -19,7 +19,6 @@ from fairqr.graph.service.engine.engine import Engine
 from fairqr.graph.service.http.app import Agents, create_app
 from fairqr.graph.service.http.parts import Metrics, Parts
 from fairqr.graph.service.records import Scope
-from fairqr.graph.service.runs.doing import Observer
 from fairqr.graph.service.runs.manager import EphemeralRuns
 from fairqr.graph.service.store import Store
 from fairqr.retrieval.sources.catalog import Catalog
@@ -118,11 +117,8 @@ def a_key(variables: dict[str, str], name: str, *scopes: Scope) -> tuple[str, di
 
     async def work() -> tuple[str, dict[str, str]]:
         file = f"sqlite:///{variables['FAIRQR_DATA_DIR']}/service/runs.sqlite"
-        store = await Store.open(variables.get("FAIRQR_SERVICE_DATABASE", file))
-        try:
+        async with Store.opened(variables.get("FAIRQR_SERVICE_DATABASE", file)) as store:
             key, secret = await store.create_key(name, scopes or ("run",))
-        finally:
-            await store.close()
         return key.id, {"Authorization": f"Bearer {secret}"}
 
     return now(work())
@@ -178,8 +174,8 @@ def service_of_a_module(*arguments: str, **how: Any) -> Any:
 async def in_process(store: Any = None, **given: Any) -> AsyncIterator[httpx.AsyncClient]:
     """Open a client of the whole application in this process, which does no durable runs."""
     settings = ServiceSettings(limits=Limits(rate=""), **given)
-    engine = Engine(settings, default_model="feedback")
-    runs: Any = EphemeralRuns(settings, Observer())
+    engine = Engine(settings, model="feedback")
+    runs: Any = EphemeralRuns(settings, lambda _: None)
     nothing: Any = None
     parts = Parts(settings, store, engine, runs, Metrics(), nothing)
     app = create_app(parts)

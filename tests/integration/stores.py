@@ -29,9 +29,8 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 async def store(store_url: str) -> AsyncIterator[Store]:
     """A store with nothing in it."""
-    opened = await Store.open(store_url)
-    yield opened
-    await opened.close()
+    async with Store.opened(store_url) as opened:
+        yield opened
 
 
 async def begun(store: Store, id_: str) -> Run:
@@ -53,6 +52,11 @@ async def accept(store: Store, key: str, kind: Kind, **given: Any) -> Run:
 async def accepted(store: Store, key: str = "k", kind: Kind = "search", **limits: int) -> str:
     """Accept a run, and return its id."""
     return (await accept(store, key, kind, limits=PLENTY.model_copy(update=limits))).id
+
+
+def done(run: Run, result: dict[str, Any]) -> Run:
+    """Return a run that has just come to its result."""
+    return run.model_copy(update={"status": "done", "result": result})
 
 
 async def over(runs: Runs, store: Store, run: Run, key: str = "k") -> Run:

@@ -85,7 +85,6 @@ class Auditor(Protocol):
         Raises:
             FairqrError: A value is wrong.
         """
-        ...
 
     async def __call__(
         self, engine: SearchEngine, asked: AuditRequest, folder: Path | None, tell: Tell
@@ -102,7 +101,6 @@ class Auditor(Protocol):
         Raises:
             FairqrError: The audit cannot be done.
         """
-        ...
 
 
 class Engine:
@@ -110,8 +108,7 @@ class Engine:
 
     Args:
         settings: The settings of the service.
-        catalog: What can be searched; defaults to the user's data folder.
-        default_model: The model for requests that name none; defaults to the configured one.
+        model: The model for requests that name none; defaults to the configured one.
         auditor: Runs audits; without it, the service offers none.
 
     Attributes:
@@ -119,15 +116,10 @@ class Engine:
     """
 
     def __init__(
-        self,
-        settings: ServiceSettings,
-        *,
-        catalog: Catalog | None = None,
-        default_model: str | None = None,
-        auditor: Auditor | None = None,
+        self, settings: ServiceSettings, *, model: str | None = None, auditor: Auditor | None = None
     ) -> None:
-        self.settings, self.auditor, catalog = settings, auditor, catalog or Catalog()
-        self.offers = checking.Offers(settings, catalog, default_model)
+        self.settings, self.auditor, catalog = settings, auditor, Catalog()
+        self.offers = checking.Offers(settings, catalog, model)
         self._engines = Engines(catalog, self.offers.sources)
         # No model is asked the same twice, or opened twice.
         self._replies = ReplyCache(settings.replies)
@@ -259,7 +251,7 @@ class Engine:
         """Return what yields the events of a request."""
         kind, asked, context = request.kind, request.body, request.context
         if kind == "audit":
-            folder = self.settings.audits_folder / id_ if durable else None
+            folder = self.settings.audits / id_ if durable else None
             return audited(cast(Auditor, self.auditor), engine, context, folder)
         judge = asked.get("attributor", checking.NOTHING)
         graph = self._graph(kind, engine, asked["model"], judge)

@@ -112,8 +112,6 @@ class Guard:
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Serve a request, or refuse it."""
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
         request, messages = Request(scope, receive), list[Message]()
 
         async def replay() -> Message:
@@ -167,8 +165,8 @@ class Guard:
             )
         else:
             caller = ANYBODY
-        if all(SCOPES.index(own) < SCOPES.index(wanted) for own in caller.scopes):
-            own = ", ".join(caller.scopes) or "no scope"
+        if wanted not in caller.scopes:  # which name those, too, that the highest includes
+            own = ", ".join(caller.scopes)
             raise errors.ScopeError(
                 f"This needs an access key with the scope '{wanted}'; yours has {own}."
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from fastmcp.server.dependencies import get_http_request
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -23,33 +23,20 @@ from fairqr.graph.service.runs.manager import EphemeralRuns
 SESSIONS = 1000
 
 
-class McpDoor:
-    """Passes requests to the tools, with their caller and a signal when the client disconnects.
+@asynccontextmanager
+async def mcp_door(engine: Engine, runs: EphemeralRuns) -> AsyncIterator[ASGIApp]:
+    """Open the endpoint; close all its sessions in the end.
 
     Args:
-        app: The application that speaks MCP over HTTP.
+        engine: The engine of the service.
+        runs: The ephemeral runs of this process.
+
+    Yields:
+        What passes requests to the tools, with their caller and a signal when the client leaves.
     """
+    app = make_server(engine, runs, _origin).http_app(MCP_PATH)
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    @classmethod
-    @asynccontextmanager
-    async def opened(cls, engine: Engine, runs: EphemeralRuns) -> AsyncIterator[Self]:
-        """Open the endpoint; close all its sessions in the end.
-
-        Args:
-            engine: The engine of the service.
-            runs: The ephemeral runs of this process.
-        """
-        app = make_server(engine, runs, _origin).http_app(MCP_PATH)
-        async with app.lifespan(app):
-            speaker: Any = cast(Route, app.routes[0]).endpoint
-            speaker.session_manager.max_sessions = SESSIONS
-            yield cls(app)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request."""
+    async def door(scope: Scope, receive: Receive, send: Send) -> None:
         caller, gone = caller_of(scope), asyncio.get_running_loop().create_future()
         # A session only answers the key that opened it.
         token = AccessToken(token="", client_id=caller.id, scopes=[*caller.scopes])
@@ -62,7 +49,12 @@ class McpDoor:
                 gone.set_result(None)
             return message
 
-        await self._app(scope, receiving, send)
+        await app(scope, receiving, send)
+
+    async with app.lifespan(app):
+        speaker: Any = cast(Route, app.routes[0]).endpoint
+        speaker.session_manager.max_sessions = SESSIONS
+        yield door
 
 
 def _origin() -> Origin:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.sse import ServerSentEvent
 from openai.types import ErrorObject
 from pydantic import BaseModel
 from pydantic_core import to_json, to_jsonable_python
@@ -21,9 +20,7 @@ from starlette.types import Scope
 from fairqr.base.errors import FairqrError, one_line
 from fairqr.graph.documented import Documented
 from fairqr.graph.service.problems import MEDIA_TYPE, problem, problem_of
-from fairqr.graph.service.records import Event
 
-Events = AsyncGenerator[Event, None]
 Responses = dict[int | str, dict[str, Any]]
 
 MANY_ERRORS = 10
@@ -138,8 +135,7 @@ def openai_error(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _slug_of(document: Mapping[str, Any]) -> str:
-    slug: str = document["type"].rpartition(":")[2]
-    return slug
+    return str(document["type"]).rpartition(":")[2]
 
 
 async def answer_error(request: Request, error: Any) -> Json:
@@ -189,15 +185,3 @@ def compact(data: Mapping[str, Any]) -> str:
     We escape Unicode's line breaks, since some clients split lines there.
     """
     return bytes(Json(data).body).decode().translate(_LINE_BREAKS)
-
-
-async def sent(events: AsyncIterator[Event]) -> AsyncGenerator[ServerSentEvent, None]:
-    """Yield events in the form of the stream.
-
-    If the database is away, the stream ends, and the run still goes on. A client that misses the
-    last event knows that it should reconnect.
-    """
-    with contextlib.suppress(FairqrError):
-        async for event in events:
-            number = str(event.number) if event.number else None
-            yield ServerSentEvent(raw_data=compact(event.data), event=event.name, id=number)

@@ -59,7 +59,7 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
     "x-frame-options": "DENY",
     "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",  # of no concern to those of cors_origins
     # The page may load its own files, and nothing else.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data:; connect-src 'self'; frame-src 'self'; base-uri 'none'; "
@@ -104,16 +104,14 @@ def create_app(parts: Parts) -> FastAPI:
     # From the inside to the outside: each sees only what those after it let through.
     app.add_middleware(Guard, settings=settings, store=parts.store)
     if settings.cors_origins:
-        asked = ("Authorization", "Content-Type", "Last-Event-ID")
-        of_mcp = ("Mcp-Protocol-Version", "Mcp-Session-Id")
         app.add_middleware(
             CORSMiddleware,
             allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=[*asked, *of_mcp],
+            allow_headers=["*"],
             expose_headers=["Location", "Mcp-Session-Id", "Retry-After"],
         )
-    app.add_middleware(Edge, metrics=parts.metrics, open_to_others=bool(settings.cors_origins))
+    app.add_middleware(Edge, metrics=parts.metrics)
     return app
 
 
@@ -162,7 +160,7 @@ class Agents:
         await self._asked.wait()
         try:
             agents = await asyncio.to_thread(import_module, "fairqr.graph.service.http.agents")
-            async with agents.McpDoor.opened(self._parts.engine, self._parts.runs) as door:
+            async with agents.mcp_door(self._parts.engine, self._parts.runs) as door:
                 self._door.set_result(door)
                 await asyncio.Event().wait()  # until it is closed
         except Exception as error:
@@ -205,20 +203,14 @@ class Edge:
     Args:
         app: The application inside.
         metrics: Counts the responses.
-        open_to_others: Whether pages of other origins may read the responses.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, open_to_others: bool) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
-        self._headers = {**_HEADERS}
-        if open_to_others:
-            self._headers["cross-origin-resource-policy"] = "cross-origin"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
         begun, status = time.perf_counter(), 0
 
         async def sending(message: Message) -> None:
@@ -226,7 +218,7 @@ class Edge:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
-                for name, value in self._headers.items():
+                for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
             async with asyncio.timeout(READ_WITHIN):
                 await send(message)
@@ -245,7 +237,6 @@ class Edge:
         except Exception as error:
             # The text of an exception may quote a user; its class does not.
             log.error("A request failed because of a bug in fairqr: %s", told_in_log(error))
-            log.debug("The request failed", exc_info=error)
             if status:
                 raise ConnectionAbortedError from None  # the response has started already
             await refusal(scope, problem_of(error))(scope, receive, sending)

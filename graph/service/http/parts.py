@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -19,7 +19,6 @@ from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.engine.engine import Auditor, Engine
 from fairqr.graph.service.http.access import require_a_key
 from fairqr.graph.service.records import LIVE, Run, Status
-from fairqr.graph.service.runs.doing import Observer
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.retrieval.sources.documents import ProgressFunction
@@ -70,8 +69,6 @@ _METRICS: dict[str, tuple[Any, str, str]] = {
     "http_requests": (Counter, "method route status", "Requests answered, by route and status."),
     "http_request_seconds": (_TIMES, "method route", "Time to answer; of a stream, to its end."),
     "http_problems": (Counter, "type", "Problem documents sent, by the last part of their type."),
-    "runs_accepted": (Counter, "kind", "Runs accepted."),
-    "runs_begun": (Counter, "kind", "Runs started, or resumed after a worker stopped."),
     "runs_finished": (Counter, "kind status", "Runs that ended, by how they ended."),
     "run_seconds": (_TIMES, "kind", "Time from accepting a run to its end."),
     "model_calls": (Counter, "", "Requests to language models."),
@@ -83,7 +80,7 @@ _METRICS: dict[str, tuple[Any, str, str]] = {
 }
 
 
-class Metrics(Observer):
+class Metrics:
     """The metrics of this process; queued runs are counted in the database."""
 
     def __init__(self) -> None:
@@ -112,14 +109,6 @@ class Metrics(Observer):
         self._of["http_request_seconds"].labels(method, route).observe(seconds)
         if problem:
             self._of["http_problems"].labels(problem).inc()
-
-    def accepted(self, run: Run) -> None:
-        """Count an accepted run."""
-        self._of["runs_accepted"].labels(run.kind).inc()
-
-    def begun(self, run: Run) -> None:
-        """Count a run that was started or resumed."""
-        self._of["runs_begun"].labels(run.kind).inc()
 
     def finished(self, run: Run) -> None:
         """Count a run that ended."""
@@ -190,16 +179,17 @@ class Parts:
             FairqrError: Something is missing or cannot be reached; the message says what to do.
         """
         async with AsyncExitStack() as stack:
-            store, metrics = await Store.open(settings.database), Metrics()
-            stack.push_async_callback(store.close)
+            store = await stack.enter_async_context(Store.opened(settings.database))
             if listens:
                 await require_a_key(settings, store)
-            engine = Engine(settings, default_model=model, auditor=auditor)
+            engine = Engine(settings, model=model, auditor=auditor)
             stack.push_async_callback(engine.close)
             await engine.start(progress)
-            runs = Runs(store, engine.execute_stored if settings.work else None, settings, metrics)
-            stack.push_async_callback(runs.drain, 0)
+            execute = engine.execute_stored if settings.work else None
+            metrics = Metrics()
+            runs = Runs(store, execute, settings, metrics.finished)
             await runs.start()
+            stack.push_async_callback(runs.drain, 0)
             checks = {"index": engine.check_index, "model": engine.check_model}
             readiness = Readiness({**checks, "store": store.check})
             yield cls(settings, store, engine, runs, metrics, readiness)
@@ -207,5 +197,4 @@ class Parts:
 
 def parts_of(request: Request) -> Parts:
     """Return the parts of the service that answers a request."""
-    parts: Parts = request.app.state.parts
-    return parts
+    return cast(Parts, request.app.state.parts)

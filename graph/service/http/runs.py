@@ -4,8 +4,8 @@
 import asyncio
 import shutil
 import zipfile
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -20,13 +20,13 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from fairqr.base import telemetry
-from fairqr.base.errors import InputError, RunInterruptedError, RunNotFoundError
+from fairqr.base.errors import FairqrError, InputError, RunInterruptedError, RunNotFoundError
 from fairqr.graph.answer.builder import AnswerResult
 from fairqr.graph.probe.builder import ProbeResult
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.service.engine.requests import REQUESTS, AuditRequest, BackgroundRun, RunRequest
 from fairqr.graph.service.http.access import caller_of
-from fairqr.graph.service.http.answers import Events, Json, sent
+from fairqr.graph.service.http.answers import Json, compact
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.records import Event, Kind, Run, RunSummary, Status, path_of
 from fairqr.graph.service.runs.manager import STEPLESS
@@ -39,6 +39,7 @@ REPORT_POLICY = (
     "form-action 'none'; frame-ancestors 'self'"
 )
 
+Events = AsyncGenerator[Event, None]
 T = TypeVar("T")
 
 router = APIRouter(prefix="/v1")
@@ -65,7 +66,7 @@ _Before = Annotated[  # every JSON parser reads numbers up to 2**53 exactly
     float | None, Query(ge=0, le=2**53, allow_inf_nan=False, description=_BEFORE)
 ]
 _KNOWN = "The id of the last event that is known; those after it are told."
-_Known = Annotated[str | None, Header(alias="Last-Event-ID", description=_KNOWN, examples=["3"])]
+_Known = Annotated[int, Header(alias="Last-Event-ID", ge=0, lt=2**31, description=_KNOWN)]
 
 
 class RunList(BaseModel):
@@ -116,8 +117,9 @@ async def begin(request: Request, kind: Kind, asked: RunRequest, *, steps: bool 
 
 async def submit(request: Request, kind: Kind, body: dict[str, Any], query: str) -> Run:
     """Accept a durable run of a checked request."""
-    key, carrier = caller_of(request.scope).id, carrier_of(request)
-    return await parts_of(request).runs.submit(kind, body, key=key, query=query, carrier=carrier)
+    asked: dict[str, Any] = {"kind": kind, "request": body, "query": query}
+    asked["carrier"] = carrier_of(request)
+    return await parts_of(request).runs.submit(caller_of(request.scope).id, **asked)
 
 
 def _place(run: Run) -> dict[str, str]:
@@ -185,11 +187,17 @@ def carrier_of(request: Request) -> dict[str, str]:
 
 
 def _streaming(followed: Callable[..., AsyncIterator[Events]]) -> Callable[..., Any]:
-    """Return a route that streams events; what they depend on may fail before the stream begins."""
+    """Return a route that streams events; what they depend on may fail before the stream begins.
+
+    If the database is away, the stream ends, and the run still goes on. A client that misses the
+    last event knows that it should reconnect.
+    """
 
     async def stream(events: Annotated[Any, Depends(followed)]) -> AsyncIterator[ServerSentEvent]:
-        async for event in sent(events):
-            yield event
+        with suppress(FairqrError):
+            async for event in events:
+                number = str(event.number) if event.number else None
+                yield ServerSentEvent(raw_data=compact(event.data), event=event.name, id=number)
 
     return stream
 
@@ -254,12 +262,9 @@ async def get_run(request: Request, id: _Id) -> Response:
     return Json(await _run(request, id))
 
 
-async def _followed(request: Request, id: _Id, known: _Known = None) -> AsyncIterator[Events]:
-    after = known or "0"
-    if not (after.isascii() and after.isdecimal() and len(after) <= 15):
-        raise InputError("Last-Event-ID must be the number of an event, such as 3.")
+async def _followed(request: Request, id: _Id, known: _Known = 0) -> AsyncIterator[Events]:
     run, key = await _run(request, id), caller_of(request.scope).id
-    async with aclosing(parts_of(request).runs.events(run, key, int(after))) as events:
+    async with aclosing(parts_of(request).runs.events(run, key, known)) as events:
         yield events
 
 
@@ -279,7 +284,7 @@ async def delete_run(request: Request, id: _Id) -> Response:
     if (await _run(request, id)).live:
         await parts.runs.cancel(id, key)
     elif (run := await parts.store.delete(id, key)).kind == "audit":
-        folder = parts.settings.audits_folder / run.id
+        folder = parts.settings.audits / run.id
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     return Response(status_code=204)
 
@@ -351,7 +356,7 @@ async def _folder(request: Request, id: str) -> Path:
             f"The audit {id} is {run.status}, and only a finished audit has files; follow it at "
             f"/v1/runs/{id}/events."
         )
-    folder = parts_of(request).settings.audits_folder / run.id
+    folder = parts_of(request).settings.audits / run.id
     if not await asyncio.to_thread((folder / "report.html").is_file):
         raise RunNotFoundError(
             "The files of this audit are not on this machine; ask the worker that made it, or give "

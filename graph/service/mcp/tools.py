@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,6 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from fairqr.base.errors import FairqrError, first_problem
 from fairqr.graph.answer.builder import AnswerResult
-from fairqr.graph.documented import documented
 from fairqr.graph.search.final_ranking import exposure_lines, passage_lines
 from fairqr.graph.search.result import Place, SearchResult
 from fairqr.graph.service.engine.checking import Request
@@ -96,7 +94,7 @@ def make_server(
 
     async def follow(
         asked: Request, context: Context, total: int | None = None, seconds: float | None = None
-    ) -> dict[str, Any]:
+    ) -> Any:
         """Run a checked request, report each step to the client, and return the result."""
         caller, steps = origin(), 0
         whose: dict[str, Any] = {"key": caller.key, "carrier": caller.carrier}
@@ -110,8 +108,7 @@ def make_server(
                     await context.report_progress(steps, total, event.data["step"])
         if event.name == "error":
             raise ToolError(_detail(event.data))
-        result: dict[str, Any] = event.data["result"]
-        return result
+        return event.data["result"]
 
     async def passages(corpus: str, places: Sequence[Place]) -> list[str]:
         """Return what is shown of documents, numbered, and without markup."""
@@ -237,14 +234,8 @@ def make_server(
         tools.append(audit)
     hints = ToolAnnotations(readOnlyHint=True, idempotentHint=True, openWorldHint=False)
     for function in tools:
-        about, told = documented(function.__doc__)
         # A schema of the results would cost a model more than it tells.
-        tool = Tool.from_function(
-            function, description=about, annotations=hints, output_schema=None
-        )
-        for name, argument in tool.parameters["properties"].items():
-            argument["description"] = told[name]
-        server.add_tool(tool)
+        server.add_tool(Tool.from_function(function, annotations=hints, output_schema=None))
     return server
 
 
@@ -263,13 +254,13 @@ class _Edge(Middleware):
         attributes = sorted({name for it in sources for name in it["attributes"]})
         found = []
         for tool in await call_next(context):
-            parameters = copy.deepcopy(tool.parameters)
-            arguments = parameters["properties"]
+            copied = tool.model_copy(deep=True)
+            arguments = copied.parameters["properties"]
             if names and "source" in arguments:
                 arguments["source"] |= {"enum": names, "default": names[0]}
                 if attributes:
                     arguments["attributes"]["items"]["enum"] = attributes
-            found.append(tool.model_copy(update={"parameters": parameters}))
+            found.append(copied)
         return found
 
     async def on_call_tool(

@@ -46,19 +46,6 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-class Observer:
-    """Hears what happens to runs; its methods must not raise. This one ignores everything."""
-
-    def accepted(self, run: Run) -> None:
-        """A run was accepted."""
-
-    def begun(self, run: Run) -> None:
-        """A worker starts or resumes a run."""
-
-    def finished(self, run: Run) -> None:
-        """A run is over; the end of a durable one is stored."""
-
-
 @dataclass(eq=False)
 class LiveRun(ABC):
     """A run that this process does, within its time limit and to one end.
@@ -68,7 +55,7 @@ class LiveRun(ABC):
         path: What its problems are about.
         seconds: The time limit.
         carrier: The headers of the caller's trace.
-        observer: Hears what happens to the run.
+        finished: Hears of the end of the run, which is stored by then; it must not raise.
         over: Whether this process is done with the run.
         stopped: Why the run is to end, if somebody has stopped it.
         task: Does the run; None before and after it can be stopped.
@@ -79,7 +66,7 @@ class LiveRun(ABC):
     path: str
     seconds: float
     carrier: Mapping[str, str]
-    observer: Observer
+    finished: Callable[[Run], None]
     over: bool = field(default=False, init=False)
     stopped: Exception | None = field(default=None, init=False)
     task: asyncio.Task[Any] | None = field(default=None, init=False)
@@ -145,17 +132,6 @@ class LiveRun(ABC):
         Raises:
             asyncio.CancelledError: The task was cancelled, and nobody has stopped the run.
         """
-        try:
-            return done(self.run, await self._result(happenings))
-        except asyncio.CancelledError:
-            if self.stopped is None or self.task is None:
-                raise
-            self.task.uncancel()
-            return failed(self.run, self.stopped, self.path)
-        except Exception as error:
-            return failed(self.run, error, self.path)
-
-    async def _result(self, happenings: AsyncGenerator[RunEvent, None]) -> dict[str, Any]:
         kind = self.run.kind
         name = "result" if kind == "search" else kind  # in the update of the last step
         result: dict[str, Any] | None = None
@@ -170,16 +146,22 @@ class LiveRun(ABC):
                         elif isinstance(event, AIMessageChunk):
                             data = {"text": str(event.text)}
                             self.hear_piece(Event(number=0, name="token", data=data))
-        except TimeoutError:
-            if not limit.expired():
+            if result is None:
+                raise LookupError(name)
+            return self.run.model_copy(update={"status": "done", "result": result})
+        except asyncio.CancelledError:
+            if self.stopped is None or self.task is None:
                 raise
-            raise RunTimeoutError(
-                f"The run took longer than {self.seconds:g} seconds; ask for less, or for more "
-                "time, which the caps 'seconds' and 'audit_seconds' limit."
-            ) from None
-        if result is None:
-            raise LookupError(name)
-        return result
+            self.task.uncancel()
+            why = self.stopped
+        except Exception as error:
+            why = error
+            if isinstance(error, TimeoutError) and limit.expired():
+                why = RunTimeoutError(
+                    f"The run took longer than {self.seconds:g} seconds; ask for less, or for more "
+                    "time, which the caps 'seconds' and 'audit_seconds' limit."
+                )
+        return failed(self.run, why, self.path)
 
     @abstractmethod
     def hear(self, step: Step) -> None:
@@ -212,7 +194,6 @@ class EphemeralRun(LiveRun):
 
     async def do(self, happenings: AsyncGenerator[RunEvent, None]) -> None:
         """Do the run to its end."""
-        self.observer.begun(self.run)
         self.tell(self.first_event())
         self.conclude(await self.outcome(happenings))
 
@@ -228,7 +209,7 @@ class EphemeralRun(LiveRun):
             self.run = final.model_copy(update={"finished": time.time()})
             self.tell(last_event(self.run, self.last + 1))
             self.leave()
-            self.observer.finished(self.run)
+            self.finished(self.run)
 
 
 @dataclass(eq=False)
@@ -304,7 +285,6 @@ class DurableRun(LiveRun, RunJournal):
         if self.run.attempts > 1:
             config: Any = {"configurable": {"thread_id": self.run.id, "checkpoint_ns": ""}}
             self.resumed = await self.saver.aget_tuple(config) is not None
-        self.observer.begun(self.run)
         self._note(self.first_event())
         async with contextlib.aclosing(execute(self.run, self)) as happenings:
             async for event in happenings:
@@ -412,7 +392,7 @@ class DurableRun(LiveRun, RunJournal):
             if over := await self._lasting(lambda: self.store.finish(*given)):
                 self.tell(*self._events, last_event(over, self.last + 1))
                 self._events, self._replies, self._writes = [], {}, []
-                self.observer.finished(over)
+                self.finished(over)
 
     async def _hand_over(self) -> None:
         with contextlib.suppress(Exception, asyncio.CancelledError):  # the next attempt does more
@@ -450,11 +430,6 @@ def last_event(run: Run, number: int) -> Event:
     return Event(number=number, name="error", data=run.problem or {})
 
 
-def done(run: Run, result: dict[str, Any]) -> Run:
-    """Return a run that has just come to its result."""
-    return run.model_copy(update={"status": "done", "result": result})
-
-
 def failed(run: Run, error: Exception, path: str) -> Run:
     """Return a run that has just failed, or was cancelled if the error says so.
 
@@ -462,6 +437,5 @@ def failed(run: Run, error: Exception, path: str) -> Run:
     """
     if not isinstance(error, FairqrError):
         _log.error("Run %s failed because of a bug in fairqr: %s", run.id, told_in_log(error))
-        _log.debug("Run %s", run.id, exc_info=error)
     status: Status = "cancelled" if isinstance(error, RunCancelledError) else "failed"
     return run.model_copy(update={"status": status, "problem": problem_of(error, path)})

@@ -43,7 +43,7 @@ class EphemeralRuns:
 
     Args:
         settings: The settings of the service.
-        observer: Hears what happens to runs.
+        finished: Hears of the end of each run.
 
     Attributes:
         accepting: Whether runs are accepted; false once :meth:`drain` was called.
@@ -51,9 +51,9 @@ class EphemeralRuns:
         under_way: The runs that have one.
     """
 
-    def __init__(self, settings: ServiceSettings, observer: doing.Observer) -> None:
+    def __init__(self, settings: ServiceSettings, finished: Callable[[Run], None]) -> None:
         self._settings = settings
-        self._observer = observer
+        self._finished = finished
         # For runs of both kinds, first come, first served.
         self._slots = asyncio.Semaphore(settings.concurrency)
         self.accepting = True
@@ -114,9 +114,8 @@ class EphemeralRuns:
             attempts=1,
             request={},
         )
-        self._observer.accepted(run)
         seconds = min(seconds or cap, cap)
-        begun = doing.EphemeralRun(run, f"/v1/{kind}", seconds, carrier, self._observer, key)
+        begun = doing.EphemeralRun(run, f"/v1/{kind}", seconds, carrier, self._finished, key)
         self.under_way.add(begun)
         begun.task = asyncio.create_task(begun.do(execute(run.id)))
         begun.task.add_done_callback(lambda _: self._over(begun))
@@ -162,7 +161,7 @@ class Runs(EphemeralRuns):
         execute: Runs a durable run; always closed in the task that started it. None if this process
             does none.
         settings: The settings of the service.
-        observer: Hears what happens to runs.
+        finished: Hears of the end of each run.
 
     Attributes:
         doing: The durable runs under way here, by id.
@@ -173,13 +172,12 @@ class Runs(EphemeralRuns):
         store: Store,
         execute: doing.Execute | None,
         settings: ServiceSettings,
-        observer: doing.Observer,
+        finished: Callable[[Run], None],
     ) -> None:
-        super().__init__(settings, observer)
+        super().__init__(settings, finished)
         self._store = store
         self._execute = execute
         self._queue = (LocalQueue if store.database.file else SharedQueue)(store, settings)
-        self._ticking: asyncio.Task[None] | None = None
         self._clean_at = 0.0
         self._away = -settings.lease
         """When the database was away last: after that, all workers look as if they were silent."""
@@ -203,8 +201,7 @@ class Runs(EphemeralRuns):
 
         Durable ones that are stopped go on in another process, or at the next start.
         """
-        if self._ticking is not None:
-            self._ticking.cancel()
+        self._ticking.cancel()
         try:
             await asyncio.gather(
                 super().drain(grace),
@@ -216,23 +213,13 @@ class Runs(EphemeralRuns):
             for run in self.doing.values():  # it does not stop
                 run.leave()
 
-    async def submit(
-        self,
-        kind: Kind,
-        request: Mapping[str, Any],
-        *,
-        key: str,
-        query: str,
-        carrier: Mapping[str, str] | None = None,
-    ) -> Run:
+    async def submit(self, key: str, **asked: Any) -> Run:
         """Accept a durable run.
 
         Args:
-            kind: The kind of the run.
-            request: The checked request, for ``execute``.
             key: The id of the key that asks.
-            query: The query, for lists of runs.
-            carrier: The headers of the client's trace.
+            asked: The ``kind``, ``query`` and checked ``request`` of the run, and the ``carrier``
+                of the client's trace.
 
         Raises:
             BusyError: The key or the service has too many runs, or the service is stopping.
@@ -241,17 +228,7 @@ class Runs(EphemeralRuns):
         limits = self._settings.limits
         if not self.accepting:
             raise busy("draining", limits.live)
-        run = await self._store.accept(
-            self._queue.enqueue,
-            limits,
-            key,
-            kind=kind,
-            query=query,
-            request=dict(request),
-            carrier=dict(carrier or {}),
-        )
-        self._observer.accepted(run)
-        return run
+        return await self._store.accept(self._queue.enqueue, limits, key, **asked)
 
     async def events(self, run: Run, key: str, after: int = 0) -> AsyncGenerator[Event, None]:
         """Yield the past and future events of a durable run, until it is over.
@@ -294,20 +271,16 @@ class Runs(EphemeralRuns):
             pause = min(FOLLOW, 1.5 * pause)
             run = await lasting(partial(self._store.run, run.id, key))
 
-    async def cancel(self, id_: str, key: str) -> Run:
-        """Cancel a run; a run that is over stays unchanged.
-
-        Returns:
-            The run as it is now. A run under way ends a little later.
+    async def cancel(self, id_: str, key: str) -> None:
+        """Cancel a run; one under way ends a little later, and one that is over stays unchanged.
 
         Raises:
             RunNotFoundError: The key has no such run.
             StoreUnavailableError: The database cannot be used.
         """
-        run = await self._store.cancel(id_, key)
+        await self._store.cancel(id_, key)
         if here := self.doing.get(id_):
             here.stop()
-        return run
 
     async def _do(self, execute: doing.Execute, saver: Checkpoints, id_: str) -> None:
         """Do a run when there is a slot."""
@@ -319,7 +292,7 @@ class Runs(EphemeralRuns):
                 return
             caps = self._settings.caps
             seconds = caps.audit_seconds if attempt.kind == "audit" else caps.seconds
-            about = (path_of(id_), seconds, attempt.carrier, self._observer)
+            about = (path_of(id_), seconds, attempt.carrier, self._finished)
             run = self.doing[id_] = doing.DurableRun(attempt, *about, self._store, saver)
             try:
                 await run.do(execute)
@@ -347,13 +320,12 @@ class Runs(EphemeralRuns):
                 _log.warning("Runs wait: %s", error)
             except Exception as error:
                 _log.error("Runs wait because of a bug in fairqr: %s", told_in_log(error))
-                _log.debug("What went wrong", exc_info=error)
 
     async def _clean(self, retention: float) -> None:
         """Remove old runs, and old traces and audits but those of live runs."""
         await self._store.forget(retention)
         live = {id_ for id_, _ in await self._store.unfinished()}
-        for folder in (self._settings.traces, self._settings.audits_folder):
+        for folder in (self._settings.traces, self._settings.audits):
             if folder is not None:
                 await asyncio.to_thread(_remove_old, folder, time.time() - retention, live)
 

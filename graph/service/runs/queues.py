@@ -139,11 +139,9 @@ class SharedQueue:
         logging.getLogger("procrastinate").setLevel(logging.CRITICAL)
         if do is not None:
             self._app.task(name="fairqr.run")(do)
-            numbers = {
-                "runs": self._settings.concurrency,
-                "audits": self._settings.audit_concurrency,
-            }
-            self._workers = [asyncio.create_task(self._work(*it)) for it in numbers.items()]
+            runs = self._work("runs", self._settings.concurrency)
+            audits = self._work("audits", self._settings.audit_concurrency)
+            self._workers = [asyncio.create_task(it) for it in (runs, audits)]
 
     async def enqueue(self, connection: AsyncConnection, id_: str, kind: Kind) -> None:
         """Defer the job of a run in a transaction; procrastinate notifies its workers."""

@@ -372,15 +372,11 @@ async def _connected(file: Path, **options: Any) -> aiosqlite.Connection:
 
     def connect() -> sqlite3.Connection:
         connection: sqlite3.Connection = sqlite3.connect(file, **options)
-        end = time.monotonic() + CONNECT
-        while True:
-            try:
+        for _ in range(20 * CONNECT):
+            with contextlib.suppress(sqlite3.OperationalError):  # another process is just doing it
                 connection.execute("PRAGMA journal_mode=WAL")
                 break
-            except sqlite3.OperationalError:  # another process is just doing it
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.05)
+            time.sleep(0.05)
         # A power cut may lose the last moments. The end of a process loses nothing.
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("PRAGMA foreign_keys=ON")

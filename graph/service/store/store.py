@@ -10,8 +10,8 @@ import os
 import re
 import secrets
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -86,16 +86,15 @@ class Store:
     def __init__(self, database: Database) -> None:
         self.database = database
         self._checkpointing = asyncio.Semaphore(CONNECTIONS - 2)
-        names = ["checkpoints", "writes"]
-        if not database.file:
-            names = ["checkpoints", "checkpoint_blobs", "checkpoint_writes"]
+        names = ("writes",) if database.file else ("checkpoint_blobs", "checkpoint_writes")
         # LangGraph's tables, by the column with the id of the run.
-        tables = [sa.table(name, sa.column("thread_id")) for name in names]
+        tables = [sa.table(name, sa.column("thread_id")) for name in ("checkpoints", *names)]
         self._checkpoints = [table.c.thread_id for table in tables]
 
     @classmethod
-    async def open(cls, url: str = "") -> Store:
-        """Open a database; create or upgrade it if necessary.
+    @contextlib.asynccontextmanager
+    async def opened(cls, url: str = "") -> AsyncIterator[Self]:
+        """Open a database, and close it in the end; create it if necessary.
 
         Args:
             url: As :class:`Database` takes it.
@@ -106,14 +105,9 @@ class Store:
         database = Database(url)
         try:
             await database.prepare()
-        except BaseException:
+            yield cls(database)
+        finally:
             await database.close()
-            raise
-        return cls(database)
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self.database.close()
 
     async def check(self) -> None:
         """Check that something can be written now."""
@@ -401,9 +395,7 @@ class Store:
 
     # --- access keys, of which we only keep the SHA-256 -------------------------------------------
 
-    async def create_key(
-        self, name: str, scopes: Sequence[Scope] = ("run",)
-    ) -> tuple[AccessKey, str]:
+    async def create_key(self, name: str, scopes: Sequence[Scope]) -> tuple[AccessKey, str]:
         """Make an access key.
 
         Args:
@@ -441,18 +433,17 @@ class Store:
         query = sa.select(KEYS).order_by(KEYS.c.created, KEYS.c.id)
         return [AccessKey(**row) for row in await self._all(query)]
 
-    async def revoke_key(self, id: str) -> AccessKey:
+    async def revoke_key(self, id_: str) -> AccessKey:
         """Revoke an access key for good, and cancel its runs.
 
         A key that was revoked before stays unchanged.
 
         Args:
-            id: The id of the key, with or without ``fqr_``.
+            id_: The id of the key.
 
         Raises:
             InputError: The key does not exist.
         """
-        id_ = id.removeprefix(KEY_START)
         if re.fullmatch(r"[0-9a-f]{12}", id_, re.ASCII):  # PostgreSQL refuses some other texts
             async with self.database.begin() as connection:
                 revoked = KEYS.update().where(KEYS.c.id == id_, KEYS.c.revoked.is_(None))

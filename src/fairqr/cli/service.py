@@ -205,17 +205,16 @@ async def _converse(settings: ServiceSettings, corpora: list[str], model: str | 
 
     from fairqr.graph.service.engine.engine import Engine
     from fairqr.graph.service.mcp.tools import make_server
-    from fairqr.graph.service.runs.doing import Observer
     from fairqr.graph.service.runs.manager import EphemeralRuns
 
     async with contextlib.AsyncExitStack() as stack:
         with Progress() as progress:
             settings = await _offering(settings, corpora, progress)
             auditor = ServiceAuditor.if_installed()
-            engine = Engine(settings, default_model=model, auditor=auditor)
+            engine = Engine(settings, model=model, auditor=auditor)
             stack.push_async_callback(engine.close)
             await engine.start(progress.prepare)
-        runs = EphemeralRuns(settings, Observer())
+        runs = EphemeralRuns(settings, lambda _: None)
         stack.push_async_callback(runs.drain, 0)
         server = make_server(engine, runs)
         # The MCP library closes the stdout that it is given.
@@ -275,26 +274,22 @@ async def _offering(
 
 
 @command(keys)
-def create(
-    name: str, *, scope: list[str] | None = None, database: str | None = None, quiet: bool = False
-) -> Printed:
-    """Make an access key and print it. It cannot be shown again.
+def create(name: str, *, scope: list[str] | None = None, database: str | None = None) -> Printed:
+    """Make an access key and print it, alone on stdout. It cannot be shown again.
 
     Args:
         name: Who or what will use the key.
         scope: What the key may do: read, run (includes read) or admin (includes both). Repeatable.
             [default: run]
         database: The service's database. [default: the configured one]
-        quiet: Print only the key.
     """
     scopes: Any = scope or ["run"]
     key, secret = _with_store(database, lambda store: store.create_key(name, scopes))
-    if not quiet:
-        typer.echo(
-            f"The key {key.id} of {key.name} may {', '.join(key.scopes)}. Save it now: it is not "
-            "shown again. Send it as 'Authorization: Bearer KEY'.",
-            err=True,
-        )
+    typer.echo(
+        f"The key {key.id} of {key.name} may {', '.join(key.scopes)}. Save it now: it is not "
+        "shown again. Send it as 'Authorization: Bearer KEY'.",
+        err=True,
+    )
     return Printed({**key.model_dump(exclude={"sha256"}), "key": secret}, [secret])
 
 
@@ -332,11 +327,8 @@ def _with_store(database: str | None, ask: Callable[[Store], Awaitable[T]]) -> T
     from fairqr.graph.service.store import Store
 
     async def work() -> T:
-        store = await Store.open(settings.database)
-        try:
+        async with Store.opened(settings.database) as store:
             return await ask(store)
-        finally:
-            await store.close()
 
     return run(work())
 

@@ -30,12 +30,8 @@ HIDDEN, CUT = "(hidden)", "…"
 
 
 @command(config, "show")
-def show_settings(*, as_json: bool = False) -> Printed:
-    """Print every setting, and where its value comes from; secrets are hidden.
-
-    Args:
-        as_json: Print one JSON object.
-    """
+def show_settings() -> Printed:
+    """Print every setting, and where its value comes from; secrets are hidden."""
     file = base.config_path()
     settings = {
         name: {"value": _shown(value), "source": source.kind, "place": source.place or None}
@@ -49,8 +45,7 @@ def show_settings(*, as_json: bool = False) -> Printed:
         for name, it in settings.items()
     )
     told = f"settings file: {file}{'' if exists else ' (does not exist)'}"
-    shown = () if as_json else warnings
-    return Printed(data, [told, listing(rows, "setting", "value", "from")], warnings=shown)
+    return Printed(data, [told, listing(rows, "setting", "value", "from")], warnings=warnings)
 
 
 def unknown_settings() -> Iterator[str]:

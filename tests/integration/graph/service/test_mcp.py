@@ -234,27 +234,29 @@ async def test_a_session_is_of_no_use_to_another_key_or_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path))
-    store = await Store.open(f"sqlite:///{tmp_path}/runs.sqlite")
-    runs, others = [
-        {"Authorization": f"Bearer {(await store.create_key('x'))[1]}"} for _ in range(2)
-    ]
-    origins = ("https://a.example",)
-    async with in_process(store, require_keys=True, cors_origins=origins) as client:
+    async with Store.opened(f"sqlite:///{tmp_path}/runs.sqlite") as store:
+        runs, others = [
+            {"Authorization": f"Bearer {(await store.create_key('x', ['run']))[1]}"}
+            for _ in range(2)
+        ]
+        origins = ("https://a.example",)
+        async with in_process(store, require_keys=True, cors_origins=origins) as client:
 
-        async def status(method: str = "POST", **headers: str) -> int:
-            body = INITIALIZE if method == "POST" else None
-            headers = {**ACCEPT, **headers}
-            return (await client.request(method, "/mcp", json=body, headers=headers)).status_code
+            async def status(method: str = "POST", **headers: str) -> int:
+                body = INITIALIZE if method == "POST" else None
+                headers = {**ACCEPT, **headers}
+                return (
+                    await client.request(method, "/mcp", json=body, headers=headers)
+                ).status_code
 
-        assert await status(**runs, Origin="https://b.example") == 403
-        assert await status(**runs, Origin="https://a.example") == 200
-        begun = await client.post("/mcp", json=INITIALIZE, headers={**ACCEPT, **runs})
-        session = {"Mcp-Session-Id": begun.headers["mcp-session-id"]}
-        assert await status(**others, **session) == 404
-        assert await status("DELETE", **others, **session) == 404
-        assert await status("DELETE", **runs, **session) == 200
-        assert await status("GET", **runs) == 405
-    await store.close()
+            assert await status(**runs, Origin="https://b.example") == 403
+            assert await status(**runs, Origin="https://a.example") == 200
+            begun = await client.post("/mcp", json=INITIALIZE, headers={**ACCEPT, **runs})
+            session = {"Mcp-Session-Id": begun.headers["mcp-session-id"]}
+            assert await status(**others, **session) == 404
+            assert await status("DELETE", **others, **session) == 404
+            assert await status("DELETE", **runs, **session) == 200
+            assert await status("GET", **runs) == 405
 
 
 async def test_an_agent_of_langgraph_uses_the_tools(

@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessageChunk
 
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Run
-from fairqr.graph.service.runs.doing import DurableRun, Observer
+from fairqr.graph.service.runs.doing import DurableRun
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import RunEvent, Step
@@ -34,29 +34,30 @@ async def trivial(run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, Non
 
 async def test_memory_does_not_grow_with_the_number_of_runs(tmp_path: Path) -> None:
     """Over 1,000 of them, a tenth of them durable; counted are the objects that are alive."""
-    store = await Store.open(f"sqlite:///{tmp_path}/runs.sqlite")
-    runs = Runs(store, trivial, ServiceSettings(), Observer())
-    await runs.start()
+    async with Store.opened(f"sqlite:///{tmp_path}/runs.sqlite") as store:
+        runs = Runs(store, trivial, ServiceSettings(), lambda _: None)
+        await runs.start()
 
-    async def client(number: int) -> None:
-        for each in range(number):
-            if each % 10 == 0:
-                stored = await runs.submit("search", {}, key=KEY, query="q")
-                events = runs.events(stored, KEY)
-                assert [event.name async for event in events][-1] == "end"
-                continue
-            run = await runs.begin("search", "q", steps, key=KEY, carrier={})
-            async with run as told:
-                assert [event.name async for event in told][-1] == "end"
+        async def client(number: int) -> None:
+            for each in range(number):
+                if each % 10 == 0:
+                    stored = await runs.submit(
+                        KEY, kind="search", query="q", request={}, carrier={}
+                    )
+                    events = runs.events(stored, KEY)
+                    assert [event.name async for event in events][-1] == "end"
+                    continue
+                run = await runs.begin("search", "q", steps, key=KEY, carrier={})
+                async with run as told:
+                    assert [event.name async for event in told][-1] == "end"
 
-    async def held(number: int) -> int:
-        await asyncio.gather(*(client(number // 8) for _ in range(8)))
-        gc.collect()
-        return len(gc.get_objects())
+        async def held(number: int) -> int:
+            await asyncio.gather(*(client(number // 8) for _ in range(8)))
+            gc.collect()
+            return len(gc.get_objects())
 
-    await held(100)
-    first = await held(100)
-    last = await held(800)
-    await runs.drain(1)
-    await store.close()
+        await held(100)
+        first = await held(100)
+        last = await held(800)
+        await runs.drain(1)
     assert last < first + 400  # each run that were held would be a dozen of them

@@ -15,11 +15,10 @@ import sqlalchemy as sa
 
 from fairqr.base import errors
 from fairqr.graph.service.records import Event, Run
-from fairqr.graph.service.runs.doing import done
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.database import Database
 from fairqr.graph.service.store.tables import LAYOUT
-from tests.integration.stores import accept, accepted, begun
+from tests.integration.stores import accept, accepted, begun, done
 from tests.patience import PATIENCE
 
 HOSTILE = "'; DROP TABLE runs; -- \0 \ud800 \ufdd0 \N{SNOWMAN} %s :id \\u0000"
@@ -83,12 +82,9 @@ async def test_more_is_refused_by_whose_limit_it_is(store: Store) -> None:
 
 
 async def test_limits_hold_among_requests_that_come_at_once(store: Store, store_url: str) -> None:
-    other = await Store.open(store_url)
-    try:
+    async with Store.opened(store_url) as other:
         asked = [accepted(where, queue=50, live=7) for where in (store, other) for _ in range(10)]
         told = await asyncio.gather(*asked, return_exceptions=True)
-    finally:
-        await other.close()
     assert sum(isinstance(answer, errors.BusyError) for answer in told) == 13
     assert await store.counts() == {"queued": 7}
 
@@ -155,7 +151,7 @@ async def test_runs_are_listed_from_the_newest_and_belong_to_their_key(store: St
 
 async def test_access_keys(store: Store) -> None:
     """The secret opens until the key is revoked, and nothing like it does."""
-    key, secret = await store.create_key("the newsroom \N{SNOWMAN}")
+    key, secret = await store.create_key("the newsroom \N{SNOWMAN}", ["run"])
     other, others = await store.create_key("operations", ["admin"])
     assert key.scopes == ("read", "run")
     assert other.scopes == ("read", "run", "admin")
@@ -169,14 +165,14 @@ async def test_access_keys(store: Store) -> None:
     assert [known.id for known in await store.keys()] == [key.id, other.id]
     revoked = await store.revoke_key(key.id)
     assert revoked.revoked is not None
-    assert await store.revoke_key(f"fqr_{key.id}") == revoked
+    assert await store.revoke_key(key.id) == revoked
     assert await store.key_for(secret) is None
     assert await store.key_for(others) == other
 
 
 async def test_the_runs_of_a_key_end_with_it(store: Store) -> None:
-    key, _ = await store.create_key("the newsroom")
-    other, _ = await store.create_key("operations")
+    key, _ = await store.create_key("the newsroom", ["run"])
+    other, _ = await store.create_key("operations", ["run"])
     under_way, waiting, others = [await accepted(store, key=it.id) for it in (key, key, other)]
     await begun(store, under_way)
     assert await store.revoked({key.id, other.id}) == set()
@@ -221,16 +217,13 @@ async def test_keys_and_finished_runs_of_1_0_are_taken_over(store_url: str) -> N
             await connection.execute(sa.text(statement))
     await database.close()
     for _ in range(2):  # the second time there is nothing to do
-        store = await Store.open(store_url)
-        try:
+        async with Store.opened(store_url) as store:
             assert [run.id for run in await store.runs("k")] == [f"{0:032x}"]
             run: Run = await store.run(f"{0:032x}", "k")
             assert (run.status, run.result) == ("done", {"a": 1})
             assert [event.name for event in await store.events(run.id)] == ["run"]
             assert [key.id for key in await store.keys()] == ["abc"]
             assert await store.unfinished() == []
-        finally:
-            await store.close()
 
 
 async def scalar(store: Store, statement: str) -> Any:
@@ -244,23 +237,24 @@ async def rows(store: Store) -> list[int]:
     return [await scalar(store, f"SELECT count(*) FROM {name}") for name in names]
 
 
-async def test_a_database_of_another_version_is_refused(store_url: str) -> None:
-    store = await Store.open(store_url)
+async def opened(url: str, key: str = "k") -> None:
+    """Open a store, and accept a run in it."""
+    async with Store.opened(url) as store:
+        await accepted(store, key)
+
+
+async def test_a_database_of_another_version_is_refused(store: Store, store_url: str) -> None:
     async with store.database.begin() as connection:
         await connection.execute(LAYOUT.update().values(version=99))
-    await store.close()
     with pytest.raises(errors.StoreUnavailableError, match=r"version 99.*name another database"):
-        await Store.open(store_url)
+        await opened(store_url)
 
 
 async def test_processes_that_start_at_once_make_the_tables_once(store_url: str) -> None:
-    stores = await asyncio.gather(*(Store.open(store_url) for _ in range(6)))
-    for number, store in enumerate(stores):
-        await accepted(store, key=str(number))
-    assert await stores[0].counts() == {"queued": 6}
-    assert await scalar(stores[0], "SELECT count(*) FROM layout") == 1
-    for store in stores:
-        await store.close()
+    await asyncio.gather(*(opened(store_url, key=str(number)) for number in range(6)))
+    async with Store.opened(store_url) as store:
+        assert await store.counts() == {"queued": 6}
+        assert await scalar(store, "SELECT count(*) FROM layout") == 1
 
 
 async def one_run(store: Store, number: int = 1) -> None:
@@ -301,18 +295,17 @@ async def test_a_server_that_refuses_is_named_without_the_password(postgres_url:
         with pytest.raises(
             errors.StoreUnavailableError, match=r"127\.0\.0\.1:\d+/fairqr_"
         ) as refused:
-            await Store.open(url)
+            await opened(url)
         assert "s3cret" not in str(refused.value)
 
 
 async def test_the_file_is_nobody_elses(tmp_path: Path) -> None:
     file = tmp_path / "new folder" / "runs ?#%41.sqlite"
-    store = await Store.open(f"sqlite:///{file}")
-    await accepted(store)
-    rights = {path.name: stat.S_IMODE(os.stat(path).st_mode) for path in file.parent.iterdir()}
-    assert len(rights) == 3  # the log of what was written, and its index, stand beside it
-    assert set(rights.values()) == {0o600}
-    await store.close()
+    async with Store.opened(f"sqlite:///{file}") as store:
+        await accepted(store)
+        rights = {path.name: stat.S_IMODE(os.stat(path).st_mode) for path in file.parent.iterdir()}
+        assert len(rights) == 3  # the log of what was written, and its index, stand beside it
+        assert set(rights.values()) == {0o600}
 
 
 async def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
@@ -321,7 +314,7 @@ async def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         errors.StoreUnavailableError, match=r"notes\.txt cannot be used: file is not a"
     ):
-        await Store.open(f"sqlite:///{text}")
+        await opened(f"sqlite:///{text}")
     assert text.read_text() == "no database " * 100
     with pytest.raises(errors.ConfigError, match="cannot be kept in"):
-        await Store.open(f"sqlite:///{text}/runs.sqlite")
+        await opened(f"sqlite:///{text}/runs.sqlite")

@@ -90,7 +90,7 @@ def test_workers_share_runs_and_take_over(
         settings = f'database = "{postgres_url}"\nsources = ["{source}"]\ncorpora = ["shared"]\n'
         settings += "lease = 3\ngrace = 1\nrequire_keys = true"
         one, other = (settings_for(model, tmp_path / name, settings) for name in ("one", "other"))
-        key = run_command(one, "keys", "create", "test", "--quiet").strip()
+        key = run_command(one, "keys", "create", "test").strip()
         workers = [stack.enter_context(running(variables)) for variables in (one, other)]
         address = stack.enter_context(balancer(tmp_path, workers))
         keyed: Any = {"headers": {"Authorization": f"Bearer {key}"}}

@@ -13,6 +13,5 @@ from fairqr.graph.service.store import Store
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
     """A store of runs with nothing in it."""
-    opened = await Store.open(f"sqlite:///{tmp_path}/runs.sqlite")
-    yield opened
-    await opened.close()
+    async with Store.opened(f"sqlite:///{tmp_path}/runs.sqlite") as opened:
+        yield opened

@@ -17,11 +17,11 @@ from langchain_core.messages import AIMessageChunk
 from fairqr.base import errors
 from fairqr.graph.service.configuration import Caps, Limits, ServiceSettings
 from fairqr.graph.service.records import Event, Run
-from fairqr.graph.service.runs.doing import DurableRun, EphemeralRun, Observer, done
+from fairqr.graph.service.runs.doing import DurableRun, EphemeralRun
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.stream import RunEvent, Step
-from tests.integration.stores import begun, over
+from tests.integration.stores import begun, done, over
 from tests.patience import PATIENCE
 
 KEY = "k"
@@ -32,22 +32,6 @@ WHOLE = [(1, "run"), (2, "step"), (0, "token"), (3, "step"), (4, "end")]
 
 # Pieces of text reach those only who are there when they are written.
 ALL = [it for it in WHOLE if it[0]]
-
-
-class Told(Observer):
-    """Notes what becomes of runs."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def accepted(self, run: Run) -> None:
-        self.said.append("accepted")
-
-    def begun(self, run: Run) -> None:
-        self.said.append("begun")
-
-    def finished(self, run: Run) -> None:
-        self.said.append(run.status)
 
 
 class Script:
@@ -105,17 +89,12 @@ def script() -> Script:
     return Script()
 
 
-@pytest.fixture
-def told() -> Told:
-    return Told()
-
-
 @asynccontextmanager
 async def running(
-    store: Store, script: Callable[..., Any], told: Told | None = None, **settings: Any
+    store: Store, script: Callable[..., Any], finished: Any = print, **settings: Any
 ) -> AsyncIterator[Runs]:
     """Runs that are done, and ended with the test."""
-    runs = Runs(store, script, ServiceSettings(**settings), told or Told())
+    runs = Runs(store, script, ServiceSettings(**settings), finished)
     await runs.start()
     try:
         yield runs
@@ -124,7 +103,7 @@ async def running(
 
 
 async def submitted(runs: Runs) -> Run:
-    return await runs.submit("search", {"query": "q"}, key=KEY, query="q")
+    return await runs.submit(KEY, kind="search", query="q", request={}, carrier={})
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -173,9 +152,10 @@ KINDS = pytest.mark.parametrize("kind", ["ephemeral", "durable"])
 
 @KINDS
 async def test_a_run_is_told_and_a_durable_one_stored(
-    store: Store, script: Script, told: Told, kind: str
+    store: Store, script: Script, kind: str
 ) -> None:
-    async with running(store, script, told) as runs:
+    told = list[Run]()
+    async with running(store, script, told.append) as runs:
         id_, reading = await read(kind, runs, script.of)
         await script.begun.wait()
         script.go.set()
@@ -196,16 +176,17 @@ async def test_a_run_is_told_and_a_durable_one_stored(
             assert shape(await store.events(id_)) == ALL[:-1]
             # Asked for once more, it is told again.
             assert numbered(await collected(runs.events(stored, KEY))) == ALL
-    assert told.said == ["accepted", "begun", "done"]
+    assert [run.status for run in told] == ["done"]
     assert not runs.under_way
 
 
 @pytest.mark.parametrize("here", [True, False])
 async def test_what_runs_is_told_and_can_be_cancelled_wherever_that_is_asked(
-    store: Store, script: Script, told: Told, here: bool
+    store: Store, script: Script, here: bool
 ) -> None:
-    async with running(store, script, told) as runs:
-        elsewhere = Runs(store, None, ServiceSettings(), Told())  # a process that does no runs
+    told = list[Run]()
+    async with running(store, script, told.append) as runs:
+        elsewhere = Runs(store, None, ServiceSettings(), print)  # a process that does no runs
         run = await submitted(runs)
         readers = [
             asyncio.create_task(collected(it.events(run, KEY))) for it in (runs, runs, elsewhere)
@@ -221,7 +202,7 @@ async def test_what_runs_is_told_and_can_be_cancelled_wherever_that_is_asked(
         later = [event async for event in runs.events(final, KEY, after=1)]
         assert shape(later) == [(2, "step"), (3, "error")]
         assert script.closed == 1
-        assert told.said[-1] == "cancelled"
+        assert [run.status for run in told] == ["cancelled"]
 
 
 async def both(runs: Runs, store: Store, script: Script) -> list[tuple[Run, str]]:
@@ -305,7 +286,7 @@ async def test_it_ends_in_time_whatever_a_run_does(store: Store, kind: str) -> N
             with suppress(asyncio.CancelledError):
                 await enough.wait()
 
-    runs = Runs(store, stubborn, ServiceSettings(), Told())
+    runs = Runs(store, stubborn, ServiceSettings(), print)
     await runs.start()
     _, reading = await read(kind, runs, stubborn)
     await begun_.wait()
@@ -318,10 +299,11 @@ async def test_it_ends_in_time_whatever_a_run_does(store: Store, kind: str) -> N
 
 
 async def test_a_run_that_another_process_took_over_is_told_to_its_end_and_stopped_here(
-    store: Store, script: Script, told: Told
+    store: Store, script: Script
 ) -> None:
     """What waits for a model here does not know yet that another process has done its run."""
-    async with running(store, script, told) as runs:
+    told = list[Run]()
+    async with running(store, script, told.append) as runs:
         run = await submitted(runs)
         reader = asyncio.create_task(collected(runs.events(run, KEY)))
         await first_step(store, run)
@@ -334,11 +316,11 @@ async def test_a_run_that_another_process_took_over_is_told_to_its_end_and_stopp
         script.go.set()
         assert numbered(await asyncio.wait_for(reader, PATIENCE)) == ALL
         await until(lambda: script.closed == 1)
-    assert told.said == ["accepted", "begun"]
+    assert not told
 
 
 async def test_a_run_that_ends_five_processes_fails_for_good(store: Store, script: Script) -> None:
-    runs = Runs(store, None, ServiceSettings(), Told())
+    runs = Runs(store, None, ServiceSettings(), print)
     run = await submitted(runs)
     for _ in range(6):
         await begun(store, run.id)
@@ -352,7 +334,7 @@ async def test_a_run_that_ends_five_processes_fails_for_good(store: Store, scrip
 async def test_a_second_process_on_the_same_file_is_refused(store: Store, script: Script) -> None:
     """It leaves nothing open."""
     async with running(store, script):
-        second, threads = Runs(store, script, ServiceSettings(), Told()), threading.active_count()
+        second, threads = Runs(store, script, ServiceSettings(), print), threading.active_count()
         with pytest.raises(errors.ConfigError, match=r"Another process serves the runs in .*sql"):
             await second.start()
         await until(lambda: threading.active_count() <= threads)
@@ -377,9 +359,11 @@ async def test_traces_are_kept_for_as_long_as_runs(
 
 
 async def test_a_client_that_goes_while_it_waits_leaves_no_run(
-    store: Store, script: Script, told: Told
+    store: Store, script: Script
 ) -> None:
-    async with running(store, script, told, concurrency=1, limits=Limits(live=2)) as runs:
+    told = list[Run]()
+    one = {"concurrency": 1, "limits": Limits(live=2)}
+    async with running(store, script, told.append, **one) as runs:
         first = await ephemeral(runs, script.of)
         waiting = asyncio.create_task(ephemeral(runs, script.of))
         await until(lambda: len(runs.waiting) == 1)
@@ -388,7 +372,7 @@ async def test_a_client_that_goes_while_it_waits_leaves_no_run(
         script.go.set()
         await end(first)
         assert (await end(await ephemeral(runs, script.of))).status == "done"
-    assert told.said.count("accepted") == 2
+    assert [run.status for run in told] == ["done", "done"]
 
 
 async def test_who_asks_first_is_served_first_and_nobody_waits_longer_than_they_may(

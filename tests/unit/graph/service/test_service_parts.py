@@ -136,7 +136,7 @@ async def test_who_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> N
             await asyncio.Event().wait()
 
     scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
-    edge = app.Edge(PlainTextResponse("x" * 10), Metrics(), open_to_others=False)
+    edge = app.Edge(PlainTextResponse("x" * 10), Metrics())
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(ConnectionAbortedError):
             await edge(scope, receive, send)

@@ -111,9 +111,7 @@ def test_nothing_secret_comes_out_of_a_service(watched: Watched) -> None:
         client.get(path)
     for run in client.get("/v1/runs").json()["runs"]:
         client.get(f"/v1/runs/{run['id']}")
-    rules = run_command(
-        service.served.variables, "keys", "create", "ruler", "--scope", "admin", "--quiet"
-    )
+    rules = run_command(service.served.variables, "keys", "create", "ruler", "--scope", "admin")
     assert client.get("/metrics", headers={"Authorization": f"Bearer {rules.strip()}"}).is_success
     wrong = f"{service.key[:-4]}aaaa"
     assert client.get("/v1/me", headers={"Authorization": f"Bearer {wrong}"}).status_code == 401
