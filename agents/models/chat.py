@@ -325,8 +325,9 @@ def _completion(message: AIMessage, exchange: Exchange) -> Completion:
     text = message.text if isinstance(message.text, str) else str(message.content)
     if reason:
         step.set("gen_ai.response.finish_reasons", [reason])
-    if isinstance(model := metadata.get("model_name"), str):
-        step.set("gen_ai.response.model", model[:200])
+    for name, said in (("model", metadata.get("model_name")), ("id", metadata.get("id"))):
+        if said and isinstance(said, str):
+            step.set(f"gen_ai.response.{name}", said[:200])
     answer = [{"role": "assistant", "content": text}]
     exchange.record("output", answer, finish_reason=reason or "unknown")
     declined = reason == "content_filter" or bool(message.additional_kwargs.get("refusal"))

@@ -39,6 +39,7 @@ from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.source import HttpSource
 from fairqr.retrieval.texts.words import sendable
 
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SAMPLE_HITS = 100
 
 
@@ -237,6 +238,9 @@ async def check(engine: HttpEngine) -> SourceReport:
     ]
     if not documents:
         remarks = ["The sample query found nothing; set 'sample' to a query that finds something."]
+    address = urlsplit(source.url)
+    if source.credentials and address.scheme == "http" and address.hostname not in LOOPBACK:
+        remarks.append("The credentials are sent unencrypted; use an address with https.")
     attributes = engine.labels.reports(engine.labels.in_fields(documents), hits.ids)
     return await report_on(engine, attributes, source.sample, hits, remarks)
 

@@ -82,7 +82,9 @@ async def check(engine: ElasticsearchEngine) -> SourceReport:
         remarks.append("We tried no sample query, because the documents have no texts to read.")
     elif not hits.ids:
         remarks.append(f"The sample query '{query}' finds nothing; check the searched fields.")
-    return await report_on(engine, engine.labels.reports(values, ids), query, hits, remarks)
+    report = await report_on(engine, engine.labels.reports(values, ids), query, hits, remarks)
+    able = {*report.capabilities, *(["vectors"] if engine.source.vectors else [])}
+    return report.model_copy(update={"capabilities": sorted(able)})
 
 
 async def draft(url: str | None, index: str, credentials: str | None = None) -> str:

@@ -31,6 +31,9 @@ corpus = typer.Typer(callback=lambda: None)  # a group, although it has only one
 VALUES = 20
 """How many values of an attribute are shown; ``--json`` has all that were checked."""
 
+PROBLEMS = 100
+"""How many wrong lines of a corpus are shown; ``--json`` has all."""
+
 LONGEST_VALUE = 40
 
 
@@ -317,7 +320,7 @@ def check(path: Path, *, schema: Path | None = None) -> Printed:
         name: _shares(known | {"unknown": max(0.0, 1 - sum(known.values()))})
         for name, known in shares.items()
     }
-    lines = [f"line {line}: {what}" for line, what in report.problems]
+    lines = [f"line {line}: {what}" for line, what in report.problems[:PROBLEMS]]
     data = {
         "path": str(found.path),
         "documents": report.documents,
