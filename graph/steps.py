@@ -310,3 +310,20 @@ def record(**figures: Any) -> None:
     for name, value in figures.items():
         if value is not None:
             current_span().set(f"fairqr.{name}", value)
+
+
+def record_outcome(usage: UsageReport, prompts: Iterable[Any], **models: str | None) -> None:
+    """Record the models and prompts of a run, and what it has cost so far.
+
+    Args:
+        usage: What the run has cost so far.
+        prompts: The references of the prompts in use; None is skipped.
+        models: The names of the models, by their role; None is skipped.
+    """
+    record(
+        models=[f"{what}={name}" for what, name in models.items() if name],
+        prompts=[f"{it.id}={it.version} {it.sha256}" for it in prompts if it is not None],
+        **usage.model_dump(include={"model_calls", "cached_calls"}),
+        input_tokens=usage.prompt_tokens,
+        output_tokens=usage.completion_tokens,
+    )

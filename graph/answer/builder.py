@@ -481,6 +481,8 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
             usage=steps.usage_report(spent),
             warnings=list(dict.fromkeys(filter(None, warnings))),
         )
+        models = {"generator": result.generator, "attributor": result.attributor}
+        steps.record_outcome(result.usage, [result.prompt], **models)
         return {"answer": result.model_dump(mode="json")}
 
 

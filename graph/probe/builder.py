@@ -492,6 +492,8 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
         )
         verdict = result.pairwise and result.pairwise.verdict
         steps.record(status=result.status, verdict=verdict)
+        cost = steps.usage_report(spent + steps.usage_of(state["result"]))
+        steps.record_outcome(cost, result.prompts, probed=result.model)
         return {"probe": result.model_dump(mode="json")}
 
 

@@ -347,6 +347,8 @@ class SearchNodes(steps.Nodes[Context]):
         rounds, ranker = Rounds(self.engine, context, state), self.rankers.ranker_for(context)
         refiner = self._refiner(context) if context.rounds else None
         result = await assemble(rounds, refiner, ranker)
+        models = {"refiner": result.model, "ranker": result.ranker}
+        steps.record_outcome(result.usage, [result.prompt], **models)
         steps.record(best_iteration=result.best_iteration)
         current_span().evaluation("divergence", result.divergence)
         update: steps.Update = {"result": result.model_dump(mode="json")}

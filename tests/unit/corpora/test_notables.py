@@ -14,7 +14,7 @@ import yaml
 from notables import build, grammar
 from notables.texts import OCCUPATIONS
 
-from fairqr.agents.attribution.checking import read_pairs
+from fairqr.agents.attribution.checking import LabelledPair
 from fairqr.retrieval.sources.corpus import BUILT_IN
 
 SHIPPED = BUILT_IN["notables"]
@@ -123,7 +123,8 @@ def test_each_topic_has_enough_relevant_people_of_both_genders(judged: pd.DataFr
 def test_pairs_for_judges_agree_with_the_facts(documents: pd.DataFrame) -> None:
     """True sentences are facts of the person; the others exchange one part of them."""
     about = documents.set_index("text")
-    pairs = read_pairs(SHIPPED / "pairs.jsonl")
+    lines = (SHIPPED / "pairs.jsonl").read_text().splitlines()
+    pairs = [*map(LabelledPair.model_validate_json, lines)]
     assert [pair.entailed for pair in pairs] == [True, False] * 100
     assert len({pair.premise for pair in pairs}) == 200
     for pair in pairs:
