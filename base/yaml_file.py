@@ -71,6 +71,11 @@ def load_yaml(path: Path, what: str, error_type: type[InputError] = InputError) 
     except OSError as error:
         why = error.strerror
         raise error_type(f"The {what} {path} cannot be read: {why}; check the path.") from None
+    return parse_yaml(content, path, what, error_type)
+
+
+def parse_yaml(content: bytes, path: Path, what: str, error_type: type[InputError]) -> Any:
+    """Parse the content of a YAML file; see :func:`load_yaml`."""
     try:
         return yaml.load(content.decode(), _Loader)  # noqa: S506 - it is a SafeLoader
     except _RefusedError as error:

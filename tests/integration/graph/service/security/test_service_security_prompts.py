@@ -15,7 +15,7 @@ import yaml
 
 from fairqr.base.errors import PromptError
 from fairqr.prompts.library import SHIPPED, PromptLibrary
-from fairqr.prompts.template import load_template
+from fairqr.prompts.template import LARGEST, load_template
 
 GOOD = yaml.safe_load((SHIPPED / "refine" / "v4.yaml").read_text())
 LEVELS = range(1, 10)
@@ -39,7 +39,7 @@ MERGED = "a0: &a0 {x: 1}\n" + "".join(
         *("id: refine\nversion: v1\nmessages: &a [*a]\ninput_variables: []", "[" * 100_000),
         *("{a: " * 20_000, "? " * 20_000, "id: " + "1:" * 50_000 + "1", "id: 2001-99-99"),
         *("id: !!binary ====", "id: refine\n---\nid: refine"),
-        "x" * 200_001,
+        "x" * (LARGEST + 1),
     ],
     ids=lambda text: text[:24],
 )
