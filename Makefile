@@ -18,10 +18,10 @@ export PYTHONDONTWRITEBYTECODE :=
 demo: $(DEMO)
 	@$(BIN)/fairqr demo
 
-# Four tests at a time, on two processors: much of the time is spent in waiting for servers.
+# Three tests at a time, on two processors: much of the time is spent in waiting for servers.
 test: $(NEURAL)
 	@tests/needs.sh
-	$(BIN)/pytest --numprocesses 4 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses 3 --dist loadgroup --no-loadscope-reorder
 
 # Tests that need no server and no model, without those that simulate, draw, do whole audits, or start
 # other programs.

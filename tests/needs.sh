@@ -7,6 +7,8 @@ lacks() { [ -n "$(PATH="$PATH:/usr/sbin" command -v "$1")" ] || missing+=("$2");
 lacks chromium chromium        # the page, and reports of audits
 lacks nginx nginx-light        # several workers behind a balancer
 lacks ssh-keygen openssh-client  # signatures of audits
+lacks openssl openssl          # servers with certificates of their own
+lacks npm npm                  # brings Elasticsearch and OpenSearch
 if [ "$(id -u)" -eq 0 ]; then  # others build no image
   lacks buildah buildah
   lacks mmdebstrap mmdebstrap
@@ -16,6 +18,7 @@ if [ "$(id -u)" -eq 0 ] && [ -n "$(command -v apt-get)" ]; then
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
 else
-  echo "Tests of the page (chromium), of a balancer (nginx-light), of signatures (openssh-client) and of"
-  echo "the image (buildah, mmdebstrap) are skipped for what is missing: ${missing[*]}."
+  echo "Tests of the page (chromium), of a balancer (nginx-light), of signatures (openssh-client), of the"
+  echo "image (buildah, mmdebstrap), and of Elasticsearch and OpenSearch (npm, openssl) are skipped for"
+  echo "what is missing: ${missing[*]}."
 fi

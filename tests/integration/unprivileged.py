@@ -115,6 +115,10 @@ def skip_if_asked(kind: str) -> None:
     """Skip tests of a server that nobody wants to start."""
     if os.environ.get(f"FAIRQR_SKIP_{kind}") == "1":
         pytest.skip(f"FAIRQR_SKIP_{kind}=1: tests against a real one are skipped")
+    needed = () if kind == "POSTGRES" else ("npm", "openssl")
+    missing = [name for name in needed if shutil.which(name) is None]
+    if missing and not os.environ.get(f"FAIRQR_TEST_{kind}_URL"):
+        pytest.skip(f"install {' and '.join(missing)}, or name a server by FAIRQR_TEST_{kind}_URL")
 
 
 @contextmanager

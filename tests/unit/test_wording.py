@@ -26,7 +26,7 @@ def files(*kinds: str) -> dict[str, str]:
 
 
 def test_no_sentence_has_words_that_readers_stumble_over() -> None:
-    kinds = ("*.py", "*.md", "*.js", "*.html", "*.yaml", "*.jinja")
+    kinds = ("*.py", "*.md", "*.js", "*.html", "*.yaml", "*.j2")
     found = files(*kinds)
     assert len(found) > 500
     assert [name for name, text in found.items() if WORDS.search(text)] == []
