@@ -75,21 +75,20 @@ def student_quantile(level: float, freedom: int) -> float:
     return float(special().stdtrit(freedom, (1 + level) / 2))
 
 
-def mean_interval(values: ArrayLike, *, level: float = 0.95) -> Interval | None:
-    """Return Student's interval of a mean.
+def mean_interval(values: ArrayLike) -> Interval | None:
+    """Return Student's 95 % interval of a mean.
 
     A percentile bootstrap would be too narrow for few queries: with five, it contains the true mean
     in about 80 % of all cases instead of 95 %.
 
     Args:
         values: One for each query, shape (n,).
-        level: In (0, 1).
 
     Returns:
         The interval, or None if there are too few values (see :func:`too_few`) or all are equal:
         their spread is then unknown.
     """
-    sample = np.asarray(values, dtype=np.float64)
+    level, sample = 0.95, np.asarray(values, dtype=np.float64)
     if too_few(sample.size, 1 - level) or not np.ptp(sample) > 0:
         return None
     half = student_quantile(level, sample.size - 1) * sample.std(ddof=1) / np.sqrt(sample.size)

@@ -112,7 +112,7 @@ class ExpectedExposure:
             A reason where all rankings get the same value; the unbiased one also for one ranking.
         """
         published, value = normalization == "fair-rag", getattr(self, what)
-        if unbiased:
+        if unbiased and what != "relevance":
             if self.unbiased_disparity is None:
                 return Reason.ONE_RANKING
             value += self.unbiased_disparity - self.disparity

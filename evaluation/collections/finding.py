@@ -65,7 +65,7 @@ def import_collection(
         paths: Files or folders.
         name: The new name: lower-case letters, digits, dots, dashes and underscores.
         replace: Whether to replace a collection of that name.
-        progress: Called now and then with the number of documents written.
+        progress: Called now and then with the number of documents read.
 
     Returns:
         The folder, and lines on what it holds and what was left out.

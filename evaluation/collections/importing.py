@@ -316,7 +316,7 @@ def write_collection(
         parts: What the collection holds.
         folder: Where to.
         work: A folder for a table of the ids.
-        progress: Called now and then with the number of documents written.
+        progress: Called now and then with the number of documents read.
 
     Returns:
         Lines on what it holds, and what was left out.

@@ -341,6 +341,7 @@ def make_rag_plan(
             how = (collection.utility, asked[name], attributor, groups)
             part = Part(experiment, name, generator, *how)
             tasks += [(part, query) for query in collection.queries]
+    records = [it for path in labels for it in read_labels(path, tasks)]
     manifest = RagManifest(
         experiment=experiment,
         collections={name: it.fingerprint for name, it in collections.items()},
@@ -349,7 +350,7 @@ def make_rag_plan(
         labels=tuple(map(sha256_of, labels)),
         notes=tuple(notes),
     )
-    return RagPlan(manifest, tasks, [it for path in labels for it in read_labels(path, tasks)])
+    return RagPlan(manifest, tasks, records)
 
 
 def read_labels(path: Path, tasks: Sequence[Task]) -> list[PolicyRecord]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import NamedTuple
 
 import numpy as np
@@ -144,7 +143,7 @@ def fair_order(
     def shown(places: list[int]) -> Shown:
         members = zip(dimensions, candidates.memberships, strict=True)
         given = {it.name: by_group(it, exposure(own[places], discount)) for it, own in members}
-        return Shown(**asdict(objective.quality(places)), weight=fair.weight, exposure=given)
+        return Shown(**objective.quality(places).figures, weight=fair.weight, exposure=given)
 
     return FairOrder(
         positions=best + sorted({*range(len(hits))}.difference(best)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -149,7 +149,7 @@ def judged(
     place = {id_: number for number, id_ in enumerate(every)}
     objective = objective_of(candidates, context.pursued, weight, context.k)
     lists = ([place[id_] for id_ in ids] for ids in (final, plain))
-    objectives = [Objective(**asdict(objective.quality(it)), weight=weight) for it in lists]
+    objectives = [Objective(**objective.quality(it).figures, weight=weight) for it in lists]
     if rounds.chances is None:
         return objectives, None  # any document found would count as relevant
     likely = np.flatnonzero(chances_of(candidates) >= LIKELY)

@@ -141,7 +141,7 @@ Shares = dict[str, dict[str, float]]
 """A share for each group, by attribute and then by group."""
 
 
-class Objective(Frozen, extra="ignore"):
+class Objective(Frozen):
     """How good a list is; see :mod:`fairqr.retrieval.fairness.objective`.
 
     Attributes:

@@ -57,6 +57,8 @@ def _held() -> tuple[dict[str, Any], Path]:
     values = {**held}
     if "sources" in held:
         values["sources"] = _split(held["sources"])
+    if isinstance(named := held.get("models"), str):
+        values["models"] = {name: {} for name in _split(named)}
     return {name: beside(it) if name in _PATHS else it for name, it in values.items()}, file
 
 

@@ -228,7 +228,8 @@ async def check(engine: HttpEngine) -> SourceReport:
         SourceError: None of ten or more hits has a label in a group.
     """
     source = engine.source
-    (hits,) = await engine.search([Query(source.sample, SAMPLE_HITS)])
+    sample = source.sample or "new"
+    (hits,) = await engine.search([Query(sample, SAMPLE_HITS)])
     documents = await engine.documents(hits.ids)
     remarks = [
         f"'{name}: {expression}' finds nothing in the hits; correct it."
@@ -242,7 +243,7 @@ async def check(engine: HttpEngine) -> SourceReport:
     if source.credentials and address.scheme == "http" and address.hostname not in LOOPBACK:
         remarks.append("The credentials are sent unencrypted; use an address with https.")
     attributes = engine.labels.reports(engine.labels.in_fields(documents), hits.ids)
-    return await report_on(engine, attributes, source.sample, hits, remarks)
+    return await report_on(engine, attributes, sample, hits, remarks)
 
 
 def _without_parameters(url: str) -> str:

@@ -123,8 +123,8 @@ async def open_run(source: RunSource, labels: LabelReader) -> RunEngine:
 
     Raises:
         CorpusError: A file cannot be read, or a line of a run or of the documents is wrong.
-        SourceError: Two runs have the same query, a document is twice in their file, or a line of
-            another file is wrong.
+        SourceError: Two runs have the same query, a ranked document is twice in their file, or a
+            line of another file is wrong.
     """
     return await asyncio.to_thread(RunEngine, source, labels)
 

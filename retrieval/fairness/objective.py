@@ -52,6 +52,11 @@ class Quality:
     most: float
     undefined: int
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """V, F and J by their names."""
+        return {"relevance": self.relevance, "fairness": self.fairness, "value": self.value}
+
 
 @dataclass(frozen=True)
 class RankingObjective:

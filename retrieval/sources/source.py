@@ -199,7 +199,7 @@ class HttpSource(Source):
     score: str | None = Field(None, description="The score of a hit; 1/rank by default.")
     title: str | None = Field(None, description="The title of a hit.")
     text: str | None = Field(None, description="The text of a hit, or a list of texts.")
-    sample: str = Field("new", description="A query that finds something, for the check.")
+    sample: str | None = Field(None, description="A query that finds something, for the check.")
     max_bytes: int = Field(10_000_000, ge=1, description="The largest response to read, in bytes.")
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from fastapi import APIRouter, Depends, Header, HTTPException, Query
 from fastapi import Path as InPath
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator
 from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
@@ -66,7 +66,8 @@ _Before = Annotated[  # every JSON parser reads numbers up to 2**53 exactly
     float | None, Query(ge=0, le=2**53, allow_inf_nan=False, description=_BEFORE)
 ]
 _KNOWN = "The id of the last event that is known; those after it are told."
-_Known = Annotated[int, Header(alias="Last-Event-ID", ge=0, lt=2**31, description=_KNOWN)]
+_empty = BeforeValidator(lambda known: known or 0)
+_Known = Annotated[int, _empty, Header(alias="Last-Event-ID", ge=0, lt=2**31, description=_KNOWN)]
 
 
 class RunList(BaseModel):

@@ -153,15 +153,14 @@ class LiveRun(ABC):
             if self.stopped is None or self.task is None:
                 raise
             self.task.uncancel()
-            why = self.stopped
+            return failed(self.run, self.stopped, self.path)
         except Exception as error:
-            why = error
             if isinstance(error, TimeoutError) and limit.expired():
-                why = RunTimeoutError(
+                error = RunTimeoutError(
                     f"The run took longer than {self.seconds:g} seconds; ask for less, or for more "
                     "time, which the caps 'seconds' and 'audit_seconds' limit."
                 )
-        return failed(self.run, why, self.path)
+            return failed(self.run, error, self.path)
 
     @abstractmethod
     def hear(self, step: Step) -> None:

@@ -193,7 +193,11 @@ class Runs(EphemeralRuns):
         do = None
         if self._execute is not None:
             do = partial(self._do, self._execute, Checkpoints(self._store.database))
-        await self._queue.start(do)
+        try:
+            await self._queue.start(do)
+        except BaseException:
+            await self._queue.drain(0, ())
+            raise
         self._ticking = asyncio.create_task(self._tick())
 
     async def drain(self, grace: float) -> None:

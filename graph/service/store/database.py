@@ -377,6 +377,8 @@ async def _connected(file: Path, **options: Any) -> aiosqlite.Connection:
                 connection.execute("PRAGMA journal_mode=WAL")
                 break
             time.sleep(0.05)
+        else:
+            connection.execute("PRAGMA journal_mode=WAL")
         # A power cut may lose the last moments. The end of a process loses nothing.
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("PRAGMA foreign_keys=ON")

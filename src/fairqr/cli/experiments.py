@@ -158,7 +158,8 @@ def train(
         depth: How many documents of each topic to train on.
         target: The target of the searches, which see no judgements; as in a search by default.
         option: An option of the training, such as gamma=1000.
-        protected: The groups that deltr protects, as in fairqr search.
+        protected: The groups that deltr protects, such as female, 'not Europe' or
+            continent=Africa,Asia; all for every group that lacks exposure.
         retriever: How to find documents, as in fairqr search.
     """
     from fairqr.evaluation.collections.finding import find_collection

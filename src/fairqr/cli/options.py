@@ -15,6 +15,7 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
@@ -220,8 +221,8 @@ class Parameter(NamedTuple):
     def help(self) -> str:
         """The description of the parameter, and its default."""
         default = self.field.get_default(call_default_factory=True)
-        if self.field.is_required() or default in (None, (), {}, ""):
-            return self.field.description or ""
+        if isinstance(default, Path) or default in (None, (), {}, "") or self.field.is_required():
+            return self.field.description or ""  # a path would be that of the reader's machine
         if isinstance(default, bool):
             default = "yes" if default else "no"
         shown = ",".join(map(str, default)) if self.is_list else default

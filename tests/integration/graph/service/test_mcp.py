@@ -108,6 +108,7 @@ async def test_the_tools_say_what_they_take_and_that_they_change_nothing(agent: 
         # Every listing costs a model that much.
         assert len(json.dumps(tool.inputSchema)) < 1500
         assert tool.outputSchema is None
+        assert all("description" in it for it in tool.inputSchema.get("properties", {}).values())
         if name in firsts:
             arguments = tool.inputSchema["properties"]
             assert arguments["source"]["enum"] == ["people"]
