@@ -61,7 +61,7 @@ class ProxySettings(BaseModel, frozen=True, extra="forbid"):
         0, ge=0, le=65535, description="Where Prometheus asks; 0 for nowhere."
     )
     indexes: dict[str, ProxiedIndex] = Field(min_length=1, description="By name.")
-    folder: Path = Field(Path(), exclude=True, description="Of the file, which paths are relative to.")
+    folder: Path = Field(Path(), exclude=True, description="Where relative paths begin.")
 
     @field_validator("cluster")
     @classmethod
