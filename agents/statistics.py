@@ -88,7 +88,8 @@ def mean_interval(values: ArrayLike) -> Interval | None:
         The interval, or None if there are too few values (see :func:`too_few`) or all are equal:
         their spread is then unknown.
     """
-    level, sample = 0.95, np.asarray(values, dtype=np.float64)
+    level = 0.95
+    sample = np.asarray(values, dtype=np.float64)
     if too_few(sample.size, 1 - level) or not np.ptp(sample) > 0:
         return None
     half = student_quantile(level, sample.size - 1) * sample.std(ddof=1) / np.sqrt(sample.size)

@@ -37,7 +37,7 @@ class AttributeReport(BaseModel, frozen=True):
         origin: The field or the file that the labels come from.
         documents: How many documents were checked.
         labelled: How many of them have a label in a group.
-        values: The values of the field, most frequent first; 1,000 at the most.
+        values: The values of the field, most frequent first; at most 1,000.
     """
 
     name: str
