@@ -23,7 +23,7 @@ import pytest
 
 from tests.integration.unprivileged import NOBODY, end, run_program, start
 
-JAVA_OPTIONS = "-Xms512m -Xmx512m -XX:TieredStopAtLevel=1"
+JAVA_OPTIONS = "-Xms512m -Xmx512m -XX:TieredStopAtLevel=1 -XX:-UseG1GC -XX:+UseSerialGC"
 """Without Java's second compiler, which takes 40 % of the processor time until a server answers,
 and pays off only after longer than these servers live."""
 

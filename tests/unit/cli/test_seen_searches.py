@@ -64,7 +64,11 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     for name in (OLDER, LOG):
         with suppress(FileNotFoundError):  # or it is about to become the older one
             found += (folder / name).read_bytes().split(b"\n")
-    return [json.loads(line) for line in found if line]
+    records = []
+    for line in filter(None, found):
+        with suppress(json.JSONDecodeError):  # the newest may be half written
+            records.append(json.loads(line))
+    return records
 
 
 def figures(seen: Seen) -> dict[str, float]:
