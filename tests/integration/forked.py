@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from fairqr.cli.main import main
 ROOT = str(Path(__file__).parents[2])
 
 _FORKING: Any = multiprocessing.get_context("forkserver")
-_FORKING.set_forkserver_preload(["fairqr.cli.service", "fairqr.graph.service.http.serving"])
+_MODULES = ["pytest", *(f"fairqr.{it}" for it in ("cli.service", "graph.service.http.app"))]
+_FORKING.set_forkserver_preload([*_MODULES, "fairqr.graph.service.proxy.app"])
 
 
 class ForkedCommand:
@@ -31,14 +33,16 @@ class ForkedCommand:
 
     Attributes:
         pid: Of its process.
-        stdout: What it prints, errors too.
+        stdout: What it prints, errors too where they have no file of their own.
     """
 
-    def __init__(self, arguments: list[str], variables: dict[str, str]) -> None:
+    def __init__(
+        self, arguments: list[str], variables: dict[str, str], errors: Path | None = None
+    ) -> None:
         reading, writing = _FORKING.Pipe(duplex=False)
         with reading, writing:
             ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-            given = (arguments, variables, os.getcwd(), ignored, writing)
+            given = (arguments, variables, os.getcwd(), ignored, writing, errors)
             self._process = _FORKING.Process(target=_run, args=given)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(sys, "path", [*sys.path, ROOT])  # where it finds this file
@@ -65,13 +69,18 @@ class ForkedCommand:
 
 
 def _run(
-    arguments: list[str], variables: dict[str, str], folder: str, ignored: bool, output: Connection
+    arguments: list[str],
+    variables: dict[str, str],
+    folder: str,
+    ignored: bool,
+    output: Connection,
+    errors: Path | None,
 ) -> None:
     if ignored:  # a shell does this for what runs in the background
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with output:
-        for number in (1, 2):
-            os.dup2(output.fileno(), number)
+    with output, errors.open("ab") if errors else nullcontext(output) as log:
+        os.dup2(output.fileno(), 1)
+        os.dup2(log.fileno(), 2)
     sys.stdout, sys.stderr = (os.fdopen(it, "w", buffering=1, closefd=False) for it in (1, 2))
     sys.path.remove(ROOT)
     os.chdir(folder)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fairqr.evaluation.probes.store import ProbeStore
+from tests.integration.model_server import Main
 from tests.patience import PATIENCE, until
 from tests.unit.agents.ranking.tiny_models import save_causal
 
@@ -96,18 +97,18 @@ def test_it_trains_and_probes_both_times(whole: tuple[Path, str, str], model: Pa
 
 
 def test_the_same_command_again_trains_nothing(
-    whole: tuple[Path, str, str], model: Path, tmp_path: Path
+    whole: tuple[Path, str, str], model: Path, quick: Main
 ) -> None:
     folder, out, _ = whole
     kept = [*folder.glob("*.jsonl"), *(folder / "adapter").iterdir()]
     before = {it: it.stat().st_mtime_ns for it in kept}
-    code, again, _ = tuned("--model", f"causal:{model}", "-o", folder, cache=tmp_path)
-    assert (code, again) == (0, out)
+    again = quick(*RUN, "--model", f"causal:{model}", "-o", folder)
+    assert (again.code, again.stdout) == (0, out)
     assert {it: it.stat().st_mtime_ns for it in kept} == before
 
 
 def test_a_run_that_was_killed_ends_as_one_that_was_not(
-    whole: tuple[Path, str, str], model: Path, tmp_path: Path
+    whole: tuple[Path, str, str], model: Path, tmp_path: Path, quick: Main
 ) -> None:
     folder = tmp_path / "run"
     arguments = ("--model", f"causal:{model}", "-o", folder)
@@ -116,10 +117,10 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
     until(lambda: lines.exists() and lines.read_bytes().count(b"\n") >= 2)
     killed.kill()
     killed.communicate()
-    code, out, err = tuned(*arguments, cache=tmp_path / "cache")
-    assert code == 0, err
+    ended = quick(*RUN, *arguments, FAIRQR_CACHE_DIR=str(tmp_path / "cache"))
+    assert ended.code == 0, ended.stderr
     expected, found = weights_of(whole[0]), weights_of(folder)
     assert expected.keys() == found.keys()
     for name, weight in expected.items():
         assert torch.allclose(weight, found[name], atol=1e-6, rtol=0), name
-    assert out.replace(str(folder), "") == whole[1].replace(str(whole[0]), "")
+    assert ended.stdout.replace(str(folder), "") == whole[1].replace(str(whole[0]), "")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from numpy._core import _multiarray_umath as kernels
 
+from tests.integration.local_model import share_vectors
 from tests.integration.model_server import Command, clean_environment, command
 
 __all__ = ["clean_environment", "command"]
@@ -64,6 +65,7 @@ def test_an_audit_of_this_machine_verifies_on_others(
     command: Command, minilm_cache: Path, tmp_path: Path
 ) -> None:
     """Relevance is estimated, so its figures have all digits; kernels differ in the last ones."""
+    share_vectors(minilm_cache)
     queries, audit = tmp_path / "queries.txt", tmp_path / "audit"
     queries.write_text("physicist\npainter\nwriter\ncomposer\nchemist\nsinger\npolitician\n")
     asked = (

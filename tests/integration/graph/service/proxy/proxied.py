@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import socketserver
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ import psutil
 import yaml
 
 from tests.integration.attached_people import ATTRIBUTES
-from tests.integration.model_server import Command
+from tests.integration.forked import ForkedCommand
 from tests.integration.page_service import environment
 from tests.patience import PATIENCE, until
 
@@ -37,7 +36,7 @@ class Proxied:
         errors: The file of its log.
     """
 
-    process: subprocess.Popen[str]
+    process: ForkedCommand
     client: httpx.Client
     errors: Path
 
@@ -86,26 +85,20 @@ def proxied(folder: Path, cluster: str, verify: Any = True, **changes: Any) -> I
     """Run a proxy for as long as the block runs."""
     folder.mkdir(exist_ok=True)
     file, errors = write_settings(folder, cluster, **changes), folder / "errors.txt"
-    with errors.open("w") as log:
-        process = subprocess.Popen(
-            [Command.executable, "proxy", str(file)],
-            # Without MiniLM; and the proxy minds no other proxy.
-            env=environment({f"FAIRQR_{it}_DIR": str(folder / it) for it in ("DATA", "CACHE")})
-            | {"HTTP_PROXY": "http://127.0.0.1:1"},
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
-    assert process.stdout
-    with process, process.stdout:
+    # Without MiniLM; and the proxy minds no other proxy.
+    variables = environment({f"FAIRQR_{it}_DIR": str(folder / it) for it in ("DATA", "CACHE")})
+    variables["HTTP_PROXY"] = "http://127.0.0.1:1"
+    process = ForkedCommand(["proxy", str(file)], variables, errors)
+    with process.stdout:
         try:
-            said = re.match(r"fairqr stands at (\S+) ", process.stdout.readline())
+            said = re.match(r"fairqr stands at (\S+) ", process.stdout.readline().decode())
             assert said, errors.read_text()
             how: Any = {"timeout": PATIENCE, "trust_env": False, "verify": verify}
             with httpx.Client(base_url=said[1], **how) as client:
                 yield Proxied(process, client, errors)
         finally:
             process.kill()
+            process.wait(PATIENCE)
 
 
 @dataclass
