@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any
 import httpx
 
 from tests.integration.forked import ForkedCommand
-from tests.integration.model_server import Command, ModelServer, environment
+from tests.integration.model_server import ModelServer, environment
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
 
@@ -45,15 +46,13 @@ def settings_for(model: ModelServer, folder: Path, more: str = "") -> dict[str, 
 
 def run_command(variables: dict[str, str], *arguments: str | Path) -> str:
     """Run ``fairqr``, and return what it printed."""
-    done = subprocess.run(
-        [Command.executable, *map(str, arguments)],
-        env=environment(variables),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    with tempfile.NamedTemporaryFile() as errors:
+        given = [*map(str, arguments)]
+        child = ForkedCommand(given, environment(variables), Path(errors.name))
+        with child.stdout as printed:
+            said = printed.read().decode()
+        assert child.wait(PATIENCE) == 0, errors.read().decode()
+    return said
 
 
 class ServiceClient(httpx.Client):

@@ -11,7 +11,7 @@ from fairqr import FairSearch
 from fairqr.graph.search.result import SearchResult
 from fairqr.retrieval.sources.source import load_source
 from tests.integration.attached_people import PEOPLE, Server, people, state
-from tests.integration.model_server import Command, ModelServer
+from tests.integration.model_server import Main, ModelServer
 from tests.integration.page_service import run_command, running, settings_for
 from tests.integration.service_client import answers_all
 
@@ -54,7 +54,7 @@ def source(clean_environment: Path, index: Server) -> Path:
 
 
 def test_an_index_is_attached_searched_everywhere_and_left_as_it_was(
-    command: Command,
+    quick: Main,
     source: Path,
     index: Server,
     model_server: ModelServer,
@@ -62,14 +62,14 @@ def test_an_index_is_attached_searched_everywhere_and_left_as_it_was(
 ) -> None:
     """By command, by Python and by the service: the same documents, and nothing is written."""
     before = state(index, INDEX)
-    attached = command("attach", source)
+    attached = quick("attach", source)
     assert attached.code == 0, attached
     assert "people: attached" in attached.stdout
     assert f"place, from places.csv: {len(PUBLISHED)} of {len(PUBLISHED)}" in attached.stdout
     assert "belongs to no group" in attached.stdout
 
-    by_name = command("search", "physicist", "--corpus", "people", *SEARCH)
-    by_file = command("search", "physicist", "--corpus", source, *SEARCH)
+    by_name = quick("search", "physicist", "--corpus", "people", *SEARCH)
+    by_file = quick("search", "physicist", "--corpus", source, *SEARCH)
     assert by_name.code == by_file.code == 0, by_name
     result = SearchResult.model_validate(by_name.result)
     assert result.corpus == "people"
@@ -87,7 +87,7 @@ def test_an_index_is_attached_searched_everywhere_and_left_as_it_was(
 
     target = ("--target", "retrieved:0.5,uniform:0.5")
     options = ("--model", "feedback", "-k", "10", "--json")
-    all_three = command("search", "physicist", "--corpus", "people", *target, *options)
+    all_three = quick("search", "physicist", "--corpus", "people", *target, *options)
     assert set(all_three.result["exposure"]) == {"gender", "height", "place"}
 
     model_server.does(answers_all)

@@ -43,7 +43,7 @@ def write_experiment(collection: Path, **changes: Any) -> Path:
 
 
 def test_a_killed_run_goes_on_and_asks_nothing_twice(
-    command: Command, collection: Path, model_server: ModelServer
+    command: Command, quick: Main, collection: Path, model_server: ModelServer
 ) -> None:
     """kill -9 while the model is silent: what it had answered is never asked again."""
     folder, results = collection.parent / "run", collection.parent / "run" / "results.jsonl"
@@ -54,7 +54,7 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
     child = command.start(*arguments, **server)
     model_server.wait_for(6)
     # One search at a time, two questions a round: the third search asks when two are done.
-    assert command(*arguments, **server).complaint() == (
+    assert quick(*arguments, **server).complaint() == (
         f"Another process runs the experiment in {folder}; wait for it to end."
     )
     child.send_signal(signal.SIGKILL)
@@ -64,7 +64,7 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
     results.write_bytes(kept + b'{"attribute": "gender", "queries": "ti')
 
     model_server.does(answer)
-    resumed = command(*arguments, **server)
+    resumed = quick(*arguments, **server)
     assert resumed.code == 0, resumed
     after, whole = _questions(model_server), results.read_bytes()
     assert after, "there was more to ask"
@@ -73,17 +73,17 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
     assert whole.count(b"\n") == 4 * 4
 
     model_server.does(answer)
-    done = command(*arguments, **server)
+    done = quick(*arguments, **server)
     assert done.code == 0, done
     assert not re.search(r"[0-9] of [0-9]+ done", done.stderr), "nothing is opened to do nothing"
     assert not model_server.asked
     assert results.read_bytes() == whole
 
     # Another run from the beginning, never killed, has the same rankings.
-    assert command(*arguments[:4], collection.parent / "whole", **server).code == 0
+    assert quick(*arguments[:4], collection.parent / "whole", **server).code == 0
     assert _rankings(collection.parent / "whole") == _rankings(folder)
     (collection / "topics.jsonl").write_text('{"id": "q0", "title": "other"}\n')
-    assert "have changed since" in command("experiment", "report", folder).complaint()
+    assert "have changed since" in quick("experiment", "report", folder).complaint()
 
 
 def _questions(server: ModelServer) -> list[str]:

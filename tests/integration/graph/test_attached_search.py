@@ -14,7 +14,7 @@ import pytest
 from langchain_core.documents import Document
 
 from fairqr import FairSearch
-from tests.integration.model_server import Answer, Asked, Command, Main, ModelServer, says
+from tests.integration.model_server import Answer, Asked, Main, ModelServer, says
 from tests.unit.retrieval.test_langchain_engine import WordRetriever
 
 
@@ -82,15 +82,15 @@ def retriever(rows: list[dict[str, Any]]) -> WordRetriever:
 
 
 def test_an_endpoint_is_checked_and_searched_fairly(
-    source: Path, endpoint: ModelServer, model_server: ModelServer, command: Command
+    source: Path, endpoint: ModelServer, model_server: ModelServer, quick: Main
 ) -> None:
-    report = command("attach", source, "--json").result
+    report = quick("attach", source, "--json").result
     assert report["engine"] == "http"
     labelled = {a["name"]: a["labelled"] for a in report["attributes"]}
     assert labelled == {"gender": 60, "continent": 60}
     asked = len(endpoint.asked)
     model_server.does(says({"keywords": ["woman", "laboratory"]}))
-    result = command(
+    result = quick(
         *("search", "physicist", "--corpus", "outside", "--attribute", "gender", "-k", "10"),
         *("--set", "ask=always"),
         *("--model", "openai:fake", "--base-url", model_server.base_url, "--json"),

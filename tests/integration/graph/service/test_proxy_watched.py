@@ -16,7 +16,7 @@ from elasticsearch import Elasticsearch
 
 from tests.integration.attached_people import TOPICS, people
 from tests.integration.graph.service.proxy.proxied import proxied
-from tests.integration.model_server import Command
+from tests.integration.model_server import Main
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
 
@@ -62,7 +62,7 @@ def figures(port: int) -> dict[str, float]:
 
 
 def test_shadow_changes_nothing_and_its_log_is_audited(
-    watched: Running, elasticsearch_url: str, command: Command, tmp_path: Path
+    watched: Running, elasticsearch_url: str, quick: Main, tmp_path: Path
 ) -> None:
     log, port = tmp_path / "log", free_port()
     with watched({"mode": "shadow"}, log="log", log_words=True, metrics_port=port) as client:
@@ -95,10 +95,10 @@ def test_shadow_changes_nothing_and_its_log_is_audited(
             for which in ("fair", "engine")
         }
         assert far["fair"] < 0.01 < far["engine"]
-        second = command("proxy", tmp_path / "proxy.yaml")
+        second = quick("proxy", tmp_path / "proxy.yaml")
         assert (second.code, second.stderr.count("\n")) == (2, 1)
         assert "another proxy uses it" in second.stderr or "metrics_port" in second.stderr
-    told = command(*("audit", "--from-log", log, "-o", tmp_path / "out", "--json"))
+    told = quick(*("audit", "--from-log", log, "-o", tmp_path / "out", "--json"))
     audit = json.loads(told.stdout)
     assert audit["queries"]["weight"] == len(records(log))
     relevance = next(it for it in audit["lists"]["both"] if it["name"] == "relevance")
@@ -109,7 +109,7 @@ def test_shadow_changes_nothing_and_its_log_is_audited(
 
 
 def test_a_share_of_the_queries_gets_fair_lists_and_the_arms_are_compared(
-    watched: Running, command: Command, tmp_path: Path
+    watched: Running, quick: Main, tmp_path: Path
 ) -> None:
     got: dict[str, str] = {}
     with watched({"mode": "fair", "share": 0.5}, log="log") as client:
@@ -122,7 +122,7 @@ def test_a_share_of_the_queries_gets_fair_lists_and_the_arms_are_compared(
                 assert got.setdefault(words, it.meta.headers["fairqr"][:4]) in ("re-r", "pass")
         until(lambda: len({it["query"] for it in records(tmp_path / "log")}) >= len(queries))
     assert 8 < sum(it == "re-r" for it in got.values()) < 32
-    found = command("audit", "--from-log", tmp_path / "log", "-o", tmp_path / "out")
+    found = quick("audit", "--from-log", tmp_path / "log", "-o", tmp_path / "out")
     assert found.code == 0, found.stderr
     assert "shown fair lists, beside the others: relevance" in found.stdout
     audit = json.loads((tmp_path / "out" / "audit.json").read_text())

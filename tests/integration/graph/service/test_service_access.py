@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.model_server import Answer, Command, ModelServer, failure, says, write_people
+from tests.integration.model_server import Answer, Main, ModelServer, failure, says, write_people
 from tests.integration.page_service import events_of, run_command, running, settings_for
 from tests.integration.service_client import (
     PHYSICIST,
@@ -72,11 +72,11 @@ def test_pages_of_configured_origins_may_ask(guarded: Served) -> None:
     assert "access-control-allow-origin" not in other.headers
 
 
-def test_it_says_what_is_in_its_way(command: Command) -> None:
-    run = command("serve", "--host", "0.0.0.0", "--port", "0", "--model", "feedback")
+def test_it_says_what_is_in_its_way(quick: Main) -> None:
+    run = quick("serve", "--host", "0.0.0.0", "--port", "0", "--model", "feedback")
     assert "fairqr keys create" in run.complaint()
-    assert "fairqr models pull" in command("serve", "--port", "0").complaint()
-    run = command("serve", "--port", "0", "--corpus", "nothing", "--model", "feedback")
+    assert "fairqr models pull" in quick("serve", "--port", "0").complaint()
+    run = quick("serve", "--port", "0", "--corpus", "nothing", "--model", "feedback")
     assert "nothing" in run.complaint()
 
 

@@ -26,7 +26,7 @@ from fastmcp.client.transports import StreamableHttpTransport
 
 from fairqr.retrieval.sources.corpus import find_corpus
 from tests.integration.filled_elasticsearch import fill, write_source
-from tests.integration.model_server import Command, ModelServer, write_people
+from tests.integration.model_server import Main, ModelServer, write_people
 from tests.integration.page_service import (
     Process,
     ServiceClient,
@@ -153,7 +153,7 @@ async def an_agent(url: str, key: str, told: list[str | None]) -> set[int]:
 
 @pytest.mark.parametrize("database", ["SQLite", "PostgreSQL"])
 def test_workers_of_one_command_share_a_port_and_one_that_is_killed_comes_back(
-    database: str, tmp_path: Path, request: pytest.FixtureRequest, command: Command
+    database: str, tmp_path: Path, request: pytest.FixtureRequest, quick: Main
 ) -> None:
     variables = {"FAIRQR_CONFIG": os.devnull, "FAIRQR_DATA_DIR": str(tmp_path)}
     shared = database == "PostgreSQL"
@@ -162,7 +162,7 @@ def test_workers_of_one_command_share_a_port_and_one_that_is_killed_comes_back(
     index_people(variables, write_people(tmp_path / "people"))
     arguments = ("--workers", "2", "--corpus", "people", "--model", "feedback")
     if not shared:
-        refused = command("serve", "--port", "0", *arguments, **variables)
+        refused = quick("serve", "--port", "0", *arguments, **variables)
         assert "cannot share the runs in a SQLite file" in refused.complaint()
         variables["FAIRQR_SERVICE_WORK"] = "false"
     with running(variables, "--port", str(free_port()), *arguments) as process:
