@@ -13,7 +13,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
@@ -44,6 +44,23 @@ FOCUSED = """() => {
   return { name: (it.labels?.[0] ?? it).textContent.trim(), outline: seen };
 }"""
 """What has the focus, None at the end of the page, and whether that is seen."""
+
+
+_SLOPES = """() => {
+  const boxes = [...document.querySelectorAll(".sides table")].map((table) =>
+    new Map([...table.querySelectorAll("[data-line]")].map((line) =>
+      [line.dataset.line, line.closest("tr").getBoundingClientRect()])));
+  return [...document.querySelectorAll(".slopes path")].map((path) => {
+    const [from, to] = boxes.map((rows) => rows.get(path.dataset.document));
+    const [start, end] = [0, path.getTotalLength()].map((length) =>
+      path.getPointAtLength(length).matrixTransform(path.getScreenCTM()));
+    const within = (row, { y }) => row.top < y && y < row.bottom;
+    const joins = within(from, start) && Math.abs(start.x - from.right) < 1
+      && within(to, end) && Math.abs(end.x - to.left) < 1;
+    return [path.dataset.document, joins];
+  });
+}"""
+"""The document of each line between two lists, and whether the line joins its two rows."""
 
 
 def executable() -> str:
@@ -195,9 +212,16 @@ def status_is(page: Page, status: str = "done") -> None:
 def shown(page: Page, table: str) -> list[str]:
     """Return the ids of the documents in a table."""
     lines = page.get_by_role("table", name=table).locator("[data-line]")
-    expect(lines.first).to_be_visible()
+    expect(lines.first).to_be_attached()
     found: list[str] = lines.evaluate_all("all => all.map((it) => it.dataset.line)")
     return found
+
+
+def slopes_join(page: Page, before: str, after: str) -> None:
+    """See that a line joins the rows of each document that stands in both tables, and no others."""
+    both = {*shown(page, before)}.intersection(shown(page, after))
+    assert both
+    until(lambda: sorted(page.evaluate(_SLOPES)) == [[id_, True] for id_ in sorted(both)])
 
 
 def faults(page: Page) -> list[str]:

@@ -13,7 +13,7 @@ import { beforeAndAfter } from "./ranking.js";
 const EXAMPLE_SOURCE = "notables";
 const EXAMPLES = {
   search: ["mathematician", "writer", "film director"],
-  answer: ["Which composer was born in Vienna?", "Which chemist was a woman?"],
+  answer: ["Which composer was born in Vienna?", "Which chemist was a woman?", "Which astronaut was born in Russia?"],
   probe: ["mathematician", "writer", "film director"],
 };
 

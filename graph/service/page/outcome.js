@@ -4,6 +4,7 @@ import { bars, LEAST_GAP } from "./bars.js";
 import { el, fact, foreign } from "./dom.js";
 import { figure, many, nats, seconds, STOPPED, whole, words } from "./format.js";
 import { whatIs } from "./glossary.js";
+import { places } from "./ranking.js";
 
 /** Who is seen: first, in large, the group that lacked most; then all groups, and why. */
 export function figures(search, marks) {
@@ -11,7 +12,8 @@ export function figures(search, marks) {
   const missing = search.gaps?.supply ?? {};
   const isMissing = Object.values(missing).flatMap(Object.values).some((share) => share >= LEAST_GAP);
   return el("section", { class: "card figures", "aria-label": "What came of it" },
-    el("div", { class: "headline" }, Object.keys(search.target).map((attribute) => lackedMost(search, attribute))),
+    el("div", { class: "headline" }, Object.keys(search.target).map((attribute) => lackedMost(search, attribute)),
+      paid(search)),
     el("div", { class: "groups" },
       el("h2", {}, "Who gets seen"), whatIs("Exposure", "Target"),
       Object.entries(search.target).map(([attribute, shares]) =>
@@ -39,6 +41,20 @@ function lackedMost({ baseline, exposure, target }, attribute) {
   const [was, is, aim] = [before, after, due].map((shares) => `${Math.round(shares[group] * 100)}%`);
   return el("p", { class: "big" }, el("bdi", {}, group), el("span", { class: "was" }, ` ${was} → `),
     el("b", { class: after[group] > before[group] ? "better" : null }, is), el("span", { class: "aim" }, ` target ${aim}`));
+}
+
+/** What the ranking cost in relevance, if that was estimated; how many rose; and which models were needed. */
+function paid({ baseline, objective, relevance, ranking, model, ranker }) {
+  if (!ranking.length) return null;
+  const isEstimated = baseline.objective && objective && typeof relevance === "number";
+  const was = places(baseline.ranking);
+  const moved = ranking.filter(({ id, rank }) => !was.has(id) || rank < was.get(id)).length;
+  return el("p", { class: "paid" },
+    isEstimated ? `Cost: expected relevance ${figure(baseline.objective.relevance, 2)} → ${figure(objective.relevance, 2)}. ` : null,
+    moved ? `${many(moved, "document")} moved up. ` : null,
+    model ? ["Refined by ", foreign(model), ". "] : null,
+    ranker ? ["Re-ranked by ", foreign(ranker), "."] : null,
+    model || ranker ? null : "No model was needed for this ranking.");
 }
 
 const sentences = (title, kind, all, explained = null) => all.length ? el("div", {}, el("h3", {}, title), explained,

@@ -1,9 +1,10 @@
-// The ranking before and after, side by side: groups marked, moves shown.
+// The ranking before and after, side by side: groups marked, moves shown and drawn.
 
 import { el, foreign, hidden } from "./dom.js";
 import { openDocument } from "./drawer.js";
 import { whatIs } from "./glossary.js";
 import { allMarks, documentMarks } from "./groups.js";
+import { drawSlopes } from "./slopes.js";
 
 /** The rankings of a search before and after. */
 export function beforeAndAfter({ target, baseline, ranking, method, corpus }) {
@@ -27,16 +28,19 @@ export function sideBySide(marks, before, after, open = null) {
   const was = places(before.ranking);
   const is = places(after.ranking);
   const estimated = [...before.ranking, ...after.ranking].some(({ relevance }) => typeof relevance === "number");
+  const sides = el("div", { class: "sides" },
+    side(marks, before, estimated, open, (document) => (is.has(document.id) ? null : move("out", "out", "out"))),
+    side(marks, after, estimated, open, (document) => moved(was.get(document.id), document.rank)));
+  drawSlopes(sides);
   return [
     estimated ? el("p", { class: "hint" },
       "The percentage is the estimated chance that a document is relevant to the query.") : null,
-    el("div", { class: "sides" },
-      side(marks, before, estimated, open, (document) => (is.has(document.id) ? null : move("out", "out", "out"))),
-      side(marks, after, estimated, open, (document) => moved(was.get(document.id), document.rank))),
+    sides,
   ];
 }
 
-function places(ranking) {
+/** The rank of each document, by id. */
+export function places(ranking) {
   return new Map(ranking.map(({ id, rank }) => [id, rank]));
 }
 

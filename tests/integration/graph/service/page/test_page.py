@@ -28,6 +28,7 @@ from tests.integration.chromium import (
     faults,
     open_settings,
     shown,
+    slopes_join,
     status_is,
 )
 from tests.integration.model_server import Answer, Asked, ModelServer, says, stream
@@ -124,6 +125,7 @@ def test_a_run_is_shown_round_by_round_while_it_goes_on_and_then_before_and_afte
     assert seen
     was, became, target = map(int, seen.groups())
     assert was <= became <= target + 5
+    expect(page.locator(".paid")).to_contain_text("Refined by openai:fake.")
 
 
 def sent(page: Page, act: Callable[[], None]) -> Any:
@@ -171,6 +173,7 @@ def test_two_runs_of_the_past_are_compared(page: Page) -> None:
     expect(outcome.get_by_role("row", name=re.compile("divergence after"))).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("A: as asked .* B: as asked"))).to_be_visible()
     expect(page.get_by_role("table", name="B")).to_be_visible()
+    slopes_join(page, "A", "B")
     # Each curve ends above "returned", also that of the run without rounds.
     labels, ends = page.evaluate(ENDS)
     assert labels[-1] == "returned"
@@ -334,7 +337,8 @@ def test_the_weight_of_fairness_re_ranks_at_once_and_asks_no_model(
     page.on("request", lambda it: it.url.endswith("/v1/search") and searches.append(it.url))
     ask(page, "physicist", "fairqr")
     status_is(page)
-    own = page.locator(".big").inner_text()
+    headline = page.locator(".headline")
+    own = headline.text_content() or ""
     expect(page.get_by_role("region", name="Weight of fairness")).to_contain_text(
         "Documents that only the model's queries found are not in the slider's lists."
     )
@@ -348,10 +352,12 @@ def test_the_weight_of_fairness_re_ranks_at_once_and_asks_no_model(
     assert asked["fairness_weight"] == 0
     found = served.client.post("/v1/search", json=asked).json()
     assert shown(page, "After: fairqr") == [it["id"] for it in found["ranking"]]
+    slopes_join(page, "Before: plain retrieval", "After: fairqr")
+    expect(headline).to_contain_text("No model was needed for this ranking.")
     assert len(searches) == 1
     assert len(model.asked) == before
     page.get_by_role("button", name="Back to the run").click()
-    expect(page.locator(".big")).to_have_text(own)
+    expect(headline).to_have_text(own)
 
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])

@@ -8,7 +8,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.integration.chromium import PHONE, WIDTH, Pages, faults, shown, status_is
+from tests.integration.chromium import PHONE, WIDTH, Pages, faults, shown, slopes_join, status_is
 from tests.integration.service_client import Served, a_key, service_of_a_module
 
 served = service_of_a_module("--require-keys", corpus="notables")
@@ -48,8 +48,17 @@ def test_the_empty_start_shows_an_example_with_the_figures_of_the_api_until_one_
         assert [float(it) for it in percents] == pytest.approx(
             [100 * shares["gender"][group] for shares in parts], abs=0.51
         )
-    assert page.evaluate(WIDTH) <= 360
-    assert faults(page) == []
+    # Without estimates of relevance, the cost in relevance is not told.
+    up = example.locator(".moved:is(.up, .new)").count()
+    paid = f"{up} document{'s' if up > 1 else ''} moved up. No model was needed for this ranking."
+    expect(example.locator(".paid")).to_have_text(paid)
+    # Lines join the rows also once each has a text, and in windows of other widths.
+    expect(example.locator(".line:empty")).to_have_count(0)
+    for width in (800, 1280, 360):
+        page.set_viewport_size({"width": width, "height": 740})
+        slopes_join(page, "Before: plain retrieval", "After: fairqr")
+        assert page.evaluate(WIDTH) <= width
+        assert faults(page) == []
     # It asks no model, and is not among the runs.
     assert served.model.asked == []
     assert served.client.get("/v1/runs", headers=served.key).json()["runs"] == []

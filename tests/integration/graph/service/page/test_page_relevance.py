@@ -88,6 +88,9 @@ def test_relevance_and_both_gaps_are_shown(pages: Pages, service: str) -> None:
         [f"female: {round(100 * missing)} points for which too few documents were found"]
     )
     expect(figures).to_contain_text("A dashed box")
+    before, after = (it["objective"]["relevance"] for it in (result["baseline"], result))
+    paid = f"Cost: expected relevance {before:.2f} → {after:.2f}. 1 document moved up."
+    expect(figures.locator(".paid")).to_contain_text(paid)
     what = figures.locator("details", has_text="What is this? Supply gap, Ranking gap")
     what.locator("summary").click()
     expect(what.locator("dd")).to_contain_text(["no ranking could give", "this ranking withholds"])
@@ -127,4 +130,5 @@ def test_words_alone_have_no_estimates(pages: Pages, service: str) -> None:
     expect(told.last).to_contain_text("Relevance by rank")
     expect(page.get_by_role("heading", name="Before and after")).to_be_visible()
     assert page.get_by_role("columnheader", name="Estimated relevance").count() == 0
+    assert "Cost" not in page.locator(".paid").inner_text()
     assert page.get_by_text("The percentage is the estimated chance").count() == 0

@@ -54,24 +54,27 @@ def address(pulled_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.mark.parametrize(
-    ("name", "asks", "how"),
+    ("names", "asks", "how"),
     [
-        ("page-search", search, {}),
-        ("page-answer", answer, {}),
-        ("page-audit", audit, {}),
-        ("page-phone-dark", search, {"color_scheme": "dark", **PHONE}),
+        (["page-search", "page-dark"], search, {}),
+        (["page-answer"], answer, {}),
+        (["page-audit"], audit, {}),
+        (["page-phone-dark"], search, PHONE),
     ],
 )
 def test_a_picture_shows_the_page_as_it_is(
-    pages: Pages, address: str, name: str, asks: Callable[[Page], None], how: dict[str, object]
+    pages: Pages,
+    address: str,
+    names: list[str],
+    asks: Callable[[Page], None],
+    how: dict[str, object],
 ) -> None:
     page, _ = pages(**how)
     page.goto(address)
     asks(page)
     status_is(page)
-    path = DOCS / f"{name}.png"
 
-    def difference() -> float:
+    def difference(path: Path) -> float:
         """Take the picture, since the page may still move."""
         page.evaluate("document.querySelector('.run-head').scrollIntoView()")
         taken = page.screenshot()
@@ -82,4 +85,6 @@ def test_a_picture_shows_the_page_as_it_is(
         one, other = (np.asarray(it.resize((64, 128)), dtype=float) / 255 for it in (new, old))
         return float(np.abs(one - other).mean())
 
-    until(lambda: difference() < FAR)
+    for name in names:
+        page.emulate_media(color_scheme="dark" if name.endswith("dark") else "light")
+        until(lambda path=DOCS / f"{name}.png": difference(path) < FAR)
