@@ -1,9 +1,10 @@
 """Builds the site: ``make docs``.
 
 The pages of ``docs/`` and the reference are put together in ``build/docs``, from which Zensical
-makes ``build/site``. A link, an anchor or a picture that leads nowhere ends the build. The pages of
-the reference are those of ``pages/``, where a line ``[[NAME …]]`` stands for a table. Classes and
-functions stand there as mkdocstrings takes them, which reads them by griffe.
+makes ``build/site``. Reports of runs are files there, which pages link. A link, an anchor or a
+picture that leads nowhere ends the build. The pages of the reference are those of ``pages/``, where
+a line ``[[NAME …]]`` stands for a table. Classes and functions stand there as mkdocstrings takes
+them, which reads them by griffe.
 """
 
 from __future__ import annotations
@@ -44,6 +45,11 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "docs", pages)
     write_reference(pages / "reference")
+    for report in [*pages.glob("runs/*/report.md")]:  # a file of a run, and no page of the site
+        report.rename(report.with_suffix(".txt"))
+    for page in pages.rglob("*.md"):
+        text = page.read_text(encoding="utf-8").replace("/report.md)", "/report.txt)")
+        page.write_text(text, encoding="utf-8")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     for name, folder in project["tool"]["setuptools"]["package-dir"].items():
         shutil.copytree(ROOT / folder, package / name.replace(".", "/"))

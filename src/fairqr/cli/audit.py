@@ -199,8 +199,7 @@ def verify(folder: Path, *, digest: str | None = None, signed_by: Path | None = 
         told = f"All {found.files:,} files match the manifest{fits}."
         lines = [told, "All that is checked follows from raw/.", *lines]
     lines.append(f"digest: {found.digest}")
-    code = FAILED if found.problems else 0
-    return Printed(found._asdict(), lines, code, found.problems)
+    return Printed(found._asdict(), lines, FAILED if found.problems else 0, found.problems)
 
 
 @command(app)

@@ -22,9 +22,12 @@ from fairqr.evaluation.probes import specification as specs
 from fairqr.graph.probe.context import ProbeContext
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from rich.console import RenderableType
 
     from fairqr.graph.probe.builder import ProbeResult
+
+    Words = Mapping[str, str]  # of the protected and of the unprotected side
 
 app = typer.Typer()
 
@@ -52,6 +55,14 @@ class ProbeRun(ModelSettings):
 
 _ASKED = ("collection", "attribute", "protected", "words", "queries", "seed")
 _RUNNING = Fields("base_url", "timeout", "concurrency", "output", "yes", prompts="prompts_dir")
+_LEANS = {
+    "above": "expose {unprotected} items less",
+    "below": "expose {protected} items less",
+    "none": "show no clear difference of exposure",
+    "too_few": "are too few to tell whom they expose less",
+    "untested": "have no ratio of exposure",
+}
+"""What a verdict about the exposure of lists means for people."""
 
 
 @command(app)
@@ -126,8 +137,7 @@ def pairwise(
         running: How it runs.
     """
     usual = {"kind": specs.PAIRWISE_KIND, "queries": 20, "pairs": 10}
-    models = model or [default_model()]
-    values = {**usual, "models": models, **changes}
+    values = {**usual, "models": model or [default_model()], **changes}
     return _probe(specs.PairwiseExperiment, values, running, _pairwise)
 
 
@@ -154,7 +164,7 @@ def _probe(
     spec: type[specs.PairwiseExperiment | specs.ListwiseExperiment],
     values: Mapping[str, Any],
     running: ProbeRun,
-    shown: Callable[[Any], Iterator[RenderableType]],
+    shown: Callable[..., Iterator[RenderableType]],
 ) -> Printed:
     """Run a probe of either kind, measure it, and show what was measured."""
     from fairqr.evaluation.experiments.workers import RunOptions
@@ -176,57 +186,56 @@ def _probe(
         asked = running.model_dump(include={"base_url", "timeout"})
         work = probes.run(experiment, options, shared=output is None, **asked)
         measured = probes.measure(run(work, "probe").folder)
-    data = measured.manifest.model_dump(
-        mode="json", include={"experiment", "collections", "prompts"}
-    )
+    told = {"experiment", "collections", "prompts"}
+    data = measured.manifest.model_dump(mode="json", include=told)
     data |= {name: records_of(frame) for name, frame in measured.frames.items()}
-    lines = [*shown(measured)]
+    prompts = ", ".join(["", *measured.manifest.prompts])
+    lines: list[RenderableType] = []
+    for entry in measured.manifest.collections:
+        own = {name: it[it.collection == entry.name] for name, it in measured.frames.items()}
+        words = dict(zip(("protected", "unprotected"), entry.sides.words, strict=True))
+        lines += shown(words, **own)
+        lines.append(out.literal(f"{entry.name}, {_queries(entry.queries)}{prompts}", "dim"))
     if output:
         lines.append(f"kept: {output}; 'fairqr experiment report {output}' writes the report")
     return Printed({**data, "missing": measured.missing}, lines)
 
 
-def _pairwise(measured: Any) -> Iterator[RenderableType]:
-    """Yield which group a model prefers, and the verdicts in words."""
-    prompts = ", ".join(measured.manifest.prompts)
-    entries = {entry.name: entry for entry in measured.manifest.collections}
-    for (name, model), figures in measured.figures.groupby(["collection", "model"], sort=False):
-        by = ", by replies" if figures.votes_of.any() else ""
-        by = ", by probabilities" if figures.log_odds_replies.any() else by
-        yield f"{model} on {name}, {_queries(figures.queries_in_all.iloc[0])}{by}, {prompts}"
-        words = dict(zip(("protected", "unprotected"), entries[name].sides.words, strict=True))
-        shown = ("kind", "pairs", *words.values(), "ratio", "ratio_low", "ratio_high", "flips")
-        figures = figures.assign(kind=figures.kind.replace("both", "together"))
-        for row in figures[figures.kind != "relevance"].itertuples():
-            yield f"{row.kind}: {row.sentence}"
+def _pairwise(words: Words, figures: DataFrame) -> Iterator[RenderableType]:
+    """Yield which group each model prefers: the verdicts, and how often."""
+    shown = ("kind", "pairs", *words.values(), "ratio", "ratio_low", "ratio_high", "flips")
+    for model, own in figures.replace({"kind": {"both": "together"}}).groupby("model", sort=False):
+        for row in own[own.kind != "relevance"].itertuples():
+            yield out.literal(f"{model}, {row.kind}: {row.sentence}", "bold")
             if row.without_pairs and row.kind != "together":
                 yield f"{_queries(row.without_pairs)} without {row.kind} pairs: a cell is empty"
-            if (
-                measured.manifest.experiment.by == "probabilities"
-                and 2 * row.failures.get("neither", 0) > row.replies
-            ):
+            if 2 * row.failures.get("neither", 0) > row.replies:
                 yield "Most replies begin with neither A nor B; --set by=reply reads them whole."
-        yield out.frame_table(figures.rename(columns=words), *shown)
+        yield out.frame_table(own.rename(columns=words), *shown)
+        if own.votes_of.any():
+            by = "probabilities" if own.log_odds_replies.any() else "replies"
+            yield out.literal(f"{model} was read by {by}", "dim")
 
 
-def _listwise(measured: Any) -> Iterator[RenderableType]:
-    """Yield how relevant lists are, how they expose the groups by who asks, and what failed."""
-    shown = ("ranker", "window", "asker", "measure", "mean", "low", "high", "n")
-    for entry in measured.manifest.collections:
-        yield out.literal(f"{entry.name}, {_queries(entry.queries)}", "bold")
-        means, tests, lists = (
-            frame[frame.collection == entry.name]
-            for frame in (measured.means, measured.tests, measured.lists)
-        )
-        yield out.frame_table(means, *shown)
-        for ranker, own in lists.groupby("ranker", sort=False):
-            for what in ("failures", "repairs"):
-                for kind, count in sum(map(Counter, own[what]), Counter[str]()).items():
-                    yield f"{ranker} {what}: {count} {kind}"
-            yield from own.warnings.explode().dropna().unique()
-        if len(tests := tests[tests.test == "askers"]):
-            yield "for {} less for {} askers:".format(*entry.sides.words)
-            yield out.frame_table(tests, "ranker", "measure", "difference", "n", "p", "p_holm")
+def _listwise(
+    words: Words, lists: DataFrame, means: DataFrame, tests: DataFrame
+) -> Iterator[RenderableType]:
+    """Yield which group lists expose less, the measures by who asks, and what failed."""
+    askers = {side: f"{word} askers" for side, word in words.items()}
+    leans = tests[tests.test == "lean"].groupby(["ranker", "window", "verdict"], sort=False)
+    for (*ranker, verdict), found in leans:
+        whose = ", ".join(askers.get(it, "nobody in particular") for it in found.asker)
+        told = f"lists for {whose} {_LEANS[verdict].format(**words)}."
+        yield out.literal(f"{', '.join(filter(None, ranker))}: {told}", "bold")
+    yield out.frame_table(means, "ranker", "window", "asker", "measure", "mean", "low", "high", "n")
+    for ranker, own in lists.groupby("ranker", sort=False):
+        for what in ("failures", "repairs"):
+            for kind, count in sum(map(Counter, own[what]), Counter[str]()).items():
+                yield f"{ranker} {what}: {count} {kind}"
+        yield from own.warnings.explode().dropna().unique()
+    if len(between := tests[tests.test == "askers"]):
+        yield "for {protected} less for {unprotected} askers:".format(**words)
+        yield out.frame_table(between, "ranker", "measure", "difference", "n", "p", "p_holm")
 
 
 def probe_lines(result: ProbeResult) -> Iterator[RenderableType]:
@@ -245,8 +254,7 @@ def probe_lines(result: ProbeResult) -> Iterator[RenderableType]:
         return
     if (pairs := result.pairwise) is not None:
         yield out.literal(pairs.sentence, "bold")
-        shares = (pairs.protected, pairs.unprotected, pairs.flips, pairs.votes)
-        told = [it.count / it.of if it.of else None for it in shares]
+        told = [it.share for it in (pairs.protected, pairs.unprotected, pairs.flips, pairs.votes)]
         heads = ("pairs", *result.words, "flips", "votes", "ratio", out.number("95 %"))
         ends = out.interval(*(pairs.ratio_interval or (None, None)))
         yield out.table(heads, [(len(pairs.pairs), *told, pairs.ratio, ends)], digits=3)

@@ -99,13 +99,12 @@ async def follow(
 
 def _say_cost(cost: RankingCost, model: str, budget: Budget, yes: bool) -> None:
     """Say what a model may cost at most, and go on only if that is little or agreed to."""
-    calls, tokens = out.counted(cost.calls, "call"), cost.tokens
-    asked = min(cost.calls, budget.model_calls or cost.calls)
+    calls, tokens = cost.calls, cost.tokens
     instead = "name fewer documents, set budget.model_calls or budget.tokens"
-    agree(asked, min(tokens, budget.tokens or tokens), yes=yes, instead=instead)
-    documents = out.counted(cost.documents, "document")
-    line = f"at most {calls} of {model} for {documents}; about {tokens:,} tokens"
-    typer.echo(out.printable(line), err=True)
+    most = min(calls, budget.model_calls or calls), min(tokens, budget.tokens or tokens)
+    agree(*most, yes=yes, instead=instead)
+    asked = f"{out.counted(calls, 'call')} of {model} for {out.counted(cost.documents, 'document')}"
+    typer.echo(out.printable(f"at most {asked}; about {tokens:,} tokens"), err=True)
 
 
 def result_lines(
@@ -246,15 +245,17 @@ def _move(document: RankedDocument, places: Mapping[str, int]) -> Text:
 def answer_lines(
     result: AnswerResult, passages: Mapping[str, str], *, written: bool = False
 ) -> Iterator[RenderableType]:
-    """Yield the answer and its sources; of several samples how they differ.
+    """Yield whose documents were read and used, and the answer with its sources or samples.
 
     Args:
         result: What to show.
         passages: How the texts of its documents begin, by id; those of some may be missing.
         written: The answer itself stands there already.
     """
+    for it in result.groups:
+        yield from _read_and_used(it)
     if not written:
-        yield out.literal(result.question, "bold")
+        yield from ("", out.literal(result.question, "bold"))
     counts = result.counts
     if counts.samples > 1:
         yield from _samples(result, passages)
@@ -286,10 +287,8 @@ def _sources(result: AnswerResult, passages: Mapping[str, str]) -> Iterator[Rend
 
 
 def _samples(result: AnswerResult, passages: Mapping[str, str]) -> Iterator[RenderableType]:
-    """Yield the different answers, whose documents were read and used, and the measures."""
+    """Yield the different answers, the documents that were read and used, and the measures."""
     counts = result.counts
-    for it in result.groups:
-        yield from _read_and_used(it)
     answers: list[Any] = [
         (it.samples, " ".join(it.text.split()), it.rankings) for it in result.distribution
     ]

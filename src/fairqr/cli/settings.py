@@ -69,8 +69,7 @@ def _settings() -> Iterator[tuple[str, Any, base.ValueSource]]:
     for name, value in _leaves(service_settings().model_dump()):
         # A text that is not a URL may be a list of words with the password among them.
         hides = name == "database" and value and "://" not in value
-        source = source_of(name, {})
-        yield f"{base.SERVICE}.{name}", SecretStr(value) if hides else value, source
+        yield f"{base.SERVICE}.{name}", SecretStr(value) if hides else value, source_of(name, {})
 
 
 def _leaves(values: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:

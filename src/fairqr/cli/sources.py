@@ -372,12 +372,8 @@ def describe(name: str, *, split: str | None = None) -> Printed:
     told["more of these topics"] = len(without[10:]) or None
     lines: list[Any] = [f"{found['name']}: {found['title']}", *out.fact_lines(told)]
     for name, it in found["attributes"].items():
-        columns = {
-            "documents": it["corpus"],
-            "relevant": it["relevant"],
-            "population": it["population"] or {},
-            "target": it["target"] or {},
-        }
+        columns = {"documents": it["corpus"]}
+        columns |= {of: it[of] or {} for of in ("relevant", "population", "target")}
         rows = (
             (group, *(out.percent(shares.get(group), 2) for shares in columns.values()))
             for group in it["corpus"]

@@ -112,8 +112,10 @@ def test_a_planted_bias_is_found(
     model_server.does(weighing(planted, by_reply=by == "reply"))
     run = quick(*probe("pairwise", folk, model_server, "--set", f"by={by}"))
     assert run.code == 0, run
-    for kind in ("relevant", "irrelevant", "together"):
-        assert f"\n{kind}: {said}" in run.stdout
+    assert run.stdout.startswith(f"openai:fake, relevant: {said}")
+    for kind in ("irrelevant", "together"):
+        assert f"\nopenai:fake, {kind}: {said}" in run.stdout
+    assert "8 queries, pairwise=" in run.stdout.splitlines()[-1]
     assert f"at most {ASKED} questions" in run.stderr
     assert len(model_server.asked) == ASKED
 
@@ -164,7 +166,11 @@ def test_lists_for_all_askers(quick: Main, folk: Path, model_server: ModelServer
     # Windows of 8 with step 4 over 24 items.
     assert {row["asked"] for row in by_model} == {5}
     assert all(not (row["failures"] or row["repairs"] or row["warnings"]) for row in told["lists"])
-    assert "for female less for male askers:" in quick(*arguments).stdout
+    shown = quick(*arguments).stdout
+    assert shown.startswith("openai:fake, 8/4: lists for ")
+    assert "lists for female askers expose male items less." in shown
+    assert "for female less for male askers:" in shown
+    assert "8 queries, listwise=" in shown.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -45,12 +45,14 @@ def result(samples: int = 1, title: str = "Marie Curie", **changes: Any) -> Answ
     return AnswerResult.model_validate({**recorded, **changes})
 
 
-def test_one_answer_stands_above_its_sources(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_answer_stands_below_who_is_read(capsys: pytest.CaptureFixture[str]) -> None:
     """What was not judged is not called unused, and what was not read is not shown."""
     say(answer_lines(result(), {"a": "A physicist and\x1b a chemist.", "c": "It was not read."}))
     text = capsys.readouterr().out
     shown = text.splitlines()
-    assert shown[:2] == ["Who found radium?", "Marie Curie"]
+    assert shown[0] == "female: 0% of what was read and 0% of what was used; the target is 27%."
+    asked = shown.index("Who found radium?")
+    assert shown[asked + 1] == "Marie Curie"
     (first,) = [line for line in shown if line.lstrip().startswith("1 ")]
     (second,) = [line for line in shown if line.lstrip().startswith("2 ")]
     assert "A physicist and" in shown[shown.index(first) + 1]
@@ -58,12 +60,13 @@ def test_one_answer_stands_above_its_sources(capsys: pytest.CaptureFixture[str])
     assert "?" in second
     assert not any(part in text for part in ("It was not read", "Person c"))
     say(answer_lines(result(attributor=None), {}))
-    assert "used" not in capsys.readouterr().out
+    assert "✓ used" not in capsys.readouterr().out
 
 
 def test_several_samples_are_shown_as_a_distribution(capsys: pytest.CaptureFixture[str]) -> None:
     say(answer_lines(result(4), {"a": "A physicist.", "b": "A chemist."}))
     shown = capsys.readouterr().out
+    assert shown.startswith("female: 0% of what was read")
     for part in ("4 of 4", "Marie Curie", "exposure", "attributed", "12.5%", "A chemist."):
         assert part in shown
     assert "1 document in no sample" in shown
