@@ -16,6 +16,9 @@ from hypothesis import HealthCheck, settings
 
 from tests.shared_servers import FOLDER, SharedServers, ask
 
+# Until the tests are collected: nearly all that imports make stays.
+gc.disable()
+
 # Nobody's own settings file is read. Set here, so that fixtures of any scope and all child
 # processes have it.
 os.environ["FAIRQR_CONFIG"] = os.devnull
@@ -68,6 +71,7 @@ def _turn(item: pytest.Item) -> int:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Ask for the servers that tests name; see that tests stay in their groups."""
     gc.freeze()  # a million objects of libraries and tests, which would be walked again and again
+    gc.enable()
     if getattr(session.config.option, "loadgroup", False):
         apart = [item.nodeid for item in session.items if "@" not in item.nodeid]
         assert not apart, f"This pytest-xdist has no groups with pytest {pytest.__version__}."

@@ -72,7 +72,7 @@ def test_an_interrupted_wait_cancels_what_it_waits_for(request: pytest.FixtureRe
             # Python itself loses a signal that comes just before it blocks on a lock.
             while True:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-                await asyncio.sleep(PATIENCE / 8)
+                await asyncio.sleep(PATIENCE / 48)
         finally:
             ended.set()
 
