@@ -24,8 +24,10 @@ from fairqr.cli.main import main
 ROOT = str(Path(__file__).parents[2])
 
 _FORKING: Any = multiprocessing.get_context("forkserver")
-_MODULES = ["pytest", *(f"fairqr.{it}" for it in ("cli.service", "graph.service.http.app"))]
-_FORKING.set_forkserver_preload([*_MODULES, "fairqr.graph.service.proxy.app"])
+_SERVICE = "fairqr.graph.service"
+_FORKING.set_forkserver_preload(
+    ["pytest", "fairqr.cli.service", f"{_SERVICE}.http.app", f"{_SERVICE}.proxy.app"]
+)
 
 
 class ForkedCommand:

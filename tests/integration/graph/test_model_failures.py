@@ -104,11 +104,11 @@ def content(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIRQR_TRACE_CONTENT", "true")
 
 
-def failed(quick: Main | Main, server: ModelServer, corpus: Path, *more: str) -> str:
+def failed(command: Command | Main, server: ModelServer, corpus: Path, *more: str) -> str:
     """Run a search whose model fails for good; return its stderr."""
     trace = corpus.parent / "trace.jsonl"
     recorded = ["--trace", str(trace)]
-    run = quick(*search_arguments(server, corpus, "--json", *recorded, *more))
+    run = command(*search_arguments(server, corpus, "--json", *recorded, *more))
     assert run.code == (2 if "strict=yes" in more else 0), run
     result = SearchResult.model_validate(run.result)
     assert_made_without_it(result)

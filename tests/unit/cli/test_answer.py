@@ -59,8 +59,11 @@ def test_one_answer_stands_below_who_is_read(capsys: pytest.CaptureFixture[str])
     assert "✓" in first
     assert "?" in second
     assert not any(part in text for part in ("It was not read", "Person c"))
-    say(answer_lines(result(attributor=None), {}))
-    assert "✓ used" not in capsys.readouterr().out
+    (group,) = result().groups
+    unused = [it.model_copy(update={"attributed": None}) for it in group.groups]
+    unjudged = group.model_copy(update={"groups": unused})
+    say(answer_lines(result(attributor=None, groups=[unjudged]), {}))
+    assert "used" not in capsys.readouterr().out
 
 
 def test_several_samples_are_shown_as_a_distribution(capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,7 +137,7 @@ def test_faults_of_the_worker_under_load_cost_a_bounded_time(
         fault(worker)
         if fault == filled:  # what is small has room yet
             assert faulty.outcome(body=LARGE).startswith("passed; ")
-        until(lambda: load.outcomes[f"passed; {outcome}"] > told)
+        until(lambda: load.outcomes[f"passed; {outcome}"] > told + 3)
         load.sees("re-ranked; ranks")
     assert (faulty.ready() == worker) == (fault == slowed)
     assert load.slowest < WITHIN + 4  # of a machine that does other things, too
