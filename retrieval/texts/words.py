@@ -14,6 +14,7 @@ on real text the two give nearly the same rankings.
 from __future__ import annotations
 
 import functools
+import threading
 import unicodedata
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -45,10 +46,24 @@ def sendable(text: str) -> str:
 
 
 @functools.cache
-def _finder(pattern: str) -> tantivy.TextAnalyzer:
+def _analyzer(pattern: str, english: bool, thread: int) -> tantivy.TextAnalyzer:
+    """Make an analyzer for one thread, which takes a millisecond.
+
+    tantivy refuses one that another thread is inside of. The GIL does not prevent that: the list of
+    words is made inside, so garbage may be collected there, and other threads go on meanwhile.
+    """
     import tantivy
 
-    return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(pattern)).build()
+    builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(pattern))
+    if english:
+        builder = builder.filter(tantivy.Filter.lowercase())
+        builder = builder.filter(tantivy.Filter.stopword("english"))
+        builder = builder.filter(tantivy.Filter.stemmer("english"))
+    return builder.build()
+
+
+def _finder(pattern: str) -> tantivy.TextAnalyzer:
+    return _analyzer(pattern, False, threading.get_ident())
 
 
 def composed(text: str) -> str:
@@ -87,18 +102,9 @@ def occurs(word: str, words: Collection[str]) -> bool:
     return word in words or (_is_unspaced(word) and any(word in other for other in words))
 
 
-@functools.cache
 def english_analyzer() -> tantivy.TextAnalyzer:
-    """Return the analyzer, which takes a millisecond to make; register it with each index."""
-    import tantivy
-
-    return (
-        tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(WORD))
-        .filter(tantivy.Filter.lowercase())
-        .filter(tantivy.Filter.stopword("english"))
-        .filter(tantivy.Filter.stemmer("english"))
-        .build()
-    )
+    """Return this thread's analyzer; register it with each index."""
+    return _analyzer(WORD, True, threading.get_ident())
 
 
 def terms_of(text: str) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -207,3 +209,23 @@ def test_scripts_without_spaces() -> None:
         assert clean_keywords([keyword], known=[f"โรง{keyword}"]) == [keyword]
         assert clean_keywords([keyword], known=[keyword]) == []
     assert not occurs("man", {"woman"})
+
+
+def test_words_are_found_while_other_threads_find_some() -> None:
+    """Also in the middle: making a list may collect garbage, which lets other threads go on."""
+    meanwhile, usual = [], gc.get_threshold()
+    with ThreadPoolExecutor(1) as other:
+
+        def collects(phase: str, _: dict[str, int]) -> None:
+            if phase == "start":
+                meanwhile.append(other.submit(words_in, "two words").exception())
+
+        gc.callbacks.append(collects)
+        gc.set_threshold(1, 1_000, 1_000)
+        try:
+            found = [words_in("two words") for _ in range(300)]
+        finally:
+            gc.set_threshold(*usual)
+            gc.callbacks.remove(collects)
+    assert found == [["two", "words"]] * 300
+    assert meanwhile == [None] * len(meanwhile) != []
