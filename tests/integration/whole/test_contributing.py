@@ -143,9 +143,27 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def said(site: Path, *arguments: str) -> str:
+COMMANDS = """
+import contextlib, io, json, sys
+from fairqr.cli.main import main
+
+for command in json.load(sys.stdin):
+    sys.argv, printed = ["fairqr", *command], io.TextIOWrapper(io.BytesIO(), write_through=True)
+    with contextlib.redirect_stdout(printed):
+        try:
+            main()
+        except SystemExit as end:
+            if end.code:
+                raise
+    print(json.dumps(printed.buffer.getvalue().decode()))
+"""
+
+
+def said(site: Path, *commands: tuple[str, ...]) -> list[str]:
+    """What the commands print, one after the other in a process that has the site's package."""
     run = subprocess.run(
-        [sys.executable, "-m", "fairqr", *arguments],
+        [sys.executable, "-c", COMMANDS],
+        input=json.dumps(commands),
         cwd=site,
         env=os.environ | {"PYTHONPATH": str(site), "COLUMNS": "200"},
         capture_output=True,
@@ -154,28 +172,42 @@ def said(site: Path, *arguments: str) -> str:
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    return run.stdout
+    return [json.loads(line) for line in run.stdout.splitlines()]
 
 
 def test_an_engine_and_a_re_ranker(site: Path) -> None:
     """The engine is checked and searched, and the re-ranker is its final step."""
-    assert "at home" in said(site, "source", "check", "books.source.yaml")
     search = ("search", "a book", "--corpus", "books.source.yaml", "-k", "2", "--method", "plain")
-    steps = ("--set", "final_step=reverse", "--set", "options.skip=1")
-    result = json.loads(said(site, *search, *steps, "--json"))
+    search = (*search, "--set", "final_step=reverse", "--set", "options.skip=1")
+    checked, data, shown, texts, methods = said(
+        site,
+        ("source", "check", "books.source.yaml"),
+        (*search, "--json"),
+        search,
+        (*search, "--verbose"),
+        ("search", "--method", "help"),
+    )
+    assert "at home" in checked
+    result = json.loads(data)
     assert result["retriever"] == "shelf"
     assert [place["id"] for place in result["baseline"]["ranking"]] == ["a", "b"]
     assert [place["id"] for place in result["ranking"]] == ["c", "b"]
-    assert "What c tells." in said(site, *search, *steps, "--verbose")
-    assert "tells." not in said(site, *search, *steps)
-    assert "reverse: The reverse (nobody 2026)" in said(site, "search", "--method", "help")
+    assert "What c tells." in texts
+    assert "tells." not in shown
+    assert "reverse: The reverse (nobody 2026)" in methods
 
 
 def test_a_measure_an_experiment_and_a_prompt(site: Path) -> None:
-    assert "RR under another name" in said(site, "evaluate", "--measures", "help")
     (site / "run.txt").write_text("q Q0 a 1 2 me\nq Q0 b 2 1 me\n")
     (site / "qrels.txt").write_text("q 0 b 1\n")
-    found = said(site, "evaluate", "run.txt", "--qrels", "qrels.txt", "--measures", "Twice")
-    assert "0.5000" in found
-    assert "Mine and " in said(site, "experiment", "list")
-    assert "v9" in said(site, "prompts", "list")
+    measures, evaluated, experiments, prompts = said(
+        site,
+        ("evaluate", "--measures", "help"),
+        ("evaluate", "run.txt", "--qrels", "qrels.txt", "--measures", "Twice"),
+        ("experiment", "list"),
+        ("prompts", "list"),
+    )
+    assert "RR under another name" in measures
+    assert "0.5000" in evaluated
+    assert "Mine and " in experiments
+    assert "v9" in prompts
