@@ -185,12 +185,12 @@ def shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> list[Es
 
 
 def _shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> FloatArray:
-    by = weights[:, None]
     rest = below - above > ROUNDING * below
-    telling = np.minimum(effective_queries(by * (above > 0)), effective_queries(by * rest))
-    value, low, high = _ratio(above, below, weights, "logit", telling)
-    none = statistics.too_few(int(effective_queries(weights)), 1 - LEVEL)
-    trials = effective_queries(by * below) * (np.nan if none else 1)
+    held = np.stack([above > 0, rest, below], axis=1)
+    some, others, trials = effective_queries(weights[:, None, None] * held)
+    value, low, high = _ratio(above, below, weights, "logit", np.minimum(some, others))
+    if statistics.too_few(int(effective_queries(weights)), 1 - LEVEL):
+        trials = trials * np.nan
     least, most = statistics.exact_ends(value * trials, trials, LEVEL)
     each = divided(above, below)
     is_constant = np.nanmax(each, axis=0, initial=0) - np.nanmin(each, axis=0, initial=1) <= ALIKE

@@ -126,6 +126,7 @@ def _drawing(width: float, height: float) -> Iterator[_Drawing]:
         InputError: matplotlib is not installed.
     """
     mpl = library("matplotlib", "A plot", extra="plot")
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     buffer = io.StringIO()
@@ -133,7 +134,8 @@ def _drawing(width: float, height: float) -> Iterator[_Drawing]:
         warnings.simplefilter("ignore", UserWarning)  # the fonts do not have all characters
         drawing = _Drawing(Figure(figsize=(width, height), dpi=72, layout="constrained"))
         yield drawing
-        drawing.figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date")))
+        canvas = FigureCanvasSVG(drawing.figure)  # savefig would draw everything twice
+        canvas.print_svg(buffer, metadata=dict.fromkeys(("Creator", "Date")))
     # Where the font is missing, one of the same widths or the reader's own takes its place.
     svg = buffer.getvalue().replace(_FONT, f"{_FONT}, Verdana, sans-serif")
     # The document type names a file on another host.

@@ -50,7 +50,7 @@ def short(id_: str, max_tokens: int) -> PromptTemplate:
 async def test_a_reply_depends_on_nothing_that_was_asked_before_or_beside_it(
     model_cache: Path,
 ) -> None:
-    """One after the other, in another order, and all at once: each question has one answer.
+    """One after the other, and all at once in another order: each question has one answer.
 
     With keywords, with what is written from documents by prompts that begin alike, and weighed.
     """
@@ -70,8 +70,8 @@ async def test_a_reply_depends_on_nothing_that_was_asked_before_or_beside_it(
     asked = [partial(keywords, "sculptor", group) for group in ("female", "male")]
     asked += [partial(text, *it) for it in ((0, "physicist"), (0, "painter"), (1, "physicist"))]
     first = [await ask() for ask in asked]
-    backwards = [await ask() for ask in reversed(asked)]
-    assert await asyncio.gather(*(ask() for ask in asked)) == backwards[::-1] == first
+    backwards = await asyncio.gather(*(ask() for ask in reversed(asked)))
+    assert backwards[::-1] == first
     assert any(first[:2])
     assert any(text for text, _ in first[2:])
 
