@@ -51,12 +51,17 @@ _SHARED = pytest.StashKey[SharedServers]()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put unit tests first, and what takes longest behind them; leave the tests of a file together.
 
-    Other groups than files are those of tests that share what the model replied, or an index.
+    Other groups than files are those of unit tests that load torch, so that one worker does, and of
+    tests that share what the model replied, or an index.
     """
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
-            replies = "shared_model_cache" in getattr(item, "fixturenames", ())
-            item.add_marker(pytest.mark.xdist_group("replies" if replies else str(item.path)))
+            group = str(item.path)
+            if "shared_model_cache" in getattr(item, "fixturenames", ()):
+                group = "replies"
+            elif _UNIT in item.path.parents and hasattr(getattr(item, "module", None), "torch"):
+                group = "torch"
+            item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=_turn)
 
 

@@ -30,11 +30,13 @@ SIZES = {
     "minutes": (12.0, 0.5),
     "documents": (10_000, 2_000),
     "requests": (60, 12),
+    "delay": (0.02, 0.4),
     "chaos": (None, 5),
     "retention": (20.0, 5.0),
 }
 """How much is done, and with ``--quick``: runs and minutes of the soak, documents in each index,
-requests before, during and after each fault, faults of a chaos, seconds that runs are kept."""
+requests before, during and after each fault, seconds until the model answers, faults of a chaos,
+seconds that runs are kept."""
 
 
 async def find(world: World, name: str, sizes: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +88,7 @@ def main() -> int:
     begun, parts = time.monotonic(), dict[str, dict[str, Any]]()
     with ExitStack() as stack:
         place = stack.enter_context(tempfile.TemporaryDirectory(prefix="fairqr-load-"))
-        world = World(Path(place), sizes["documents"], stack)
+        world = World(Path(place), sizes["documents"], sizes["delay"], stack)
         world.model.start()
         for name in [it for it in EVERYTHING if it in (asked.only or EVERYTHING)]:
             if lacking := missing_for(name):

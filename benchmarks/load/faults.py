@@ -20,7 +20,6 @@ from benchmarks.load.servers import Worker, wrong_clock
 from benchmarks.load.world import EMBEDDED, GRACE, LEASE, World
 
 CLIENTS = 8
-DELAY = 0.02
 PATIENCE = 240
 """Seconds until we give up; a busy machine takes long."""
 SILENCE = 5.0
@@ -79,13 +78,13 @@ def _tell_to_end(scene: Scene, grace: float = GRACE) -> None:
 
 
 def _cut_short(scene: Scene) -> None:
-    scene.world.model.steer(delay=20 * DELAY)
-    time.sleep(40 * DELAY)  # what is under way then takes longer than the grace time
+    scene.world.model.steer(delay=20 * scene.world.delay)
+    time.sleep(40 * scene.world.delay)  # what is under way then takes longer than the grace time
     _tell_to_end(scene, SHORT_GRACE)
 
 
 def _start_again(scene: Scene, ahead: int = 0) -> None:
-    scene.world.model.steer(delay=DELAY)
+    scene.world.model.steer(delay=scene.world.delay)
     scene.workers[0].kill()
     scene.workers[0].start(ahead)
 
@@ -93,8 +92,8 @@ def _start_again(scene: Scene, ahead: int = 0) -> None:
 FAULTS = {
     "slow-model": Fault(
         "model server 20 times as slow",
-        lambda it: it.world.model.steer(delay=20 * DELAY),
-        lambda it: it.world.model.steer(delay=DELAY),
+        lambda it: it.world.model.steer(delay=20 * it.world.delay),
+        lambda it: it.world.model.steer(delay=it.world.delay),
     ),
     "failing-model": Fault(
         "model server: 30% 500, 10% 429, 10% cut off, 10% garbage, 2% no answer",
@@ -104,7 +103,7 @@ FAULTS = {
     "killed-model": Fault(
         "model server killed (-9) and started again",
         lambda it: it.world.model.kill(),
-        lambda it: it.world.model.start(DELAY),
+        lambda it: it.world.model.start(it.world.delay),
     ),
     "restarted-postgres": Fault("PostgreSQL restarted", lambda it: _restart(it, "stop")),
     "killed-postgres": Fault(
@@ -160,7 +159,7 @@ async def survive(world: World, name: str, size: int, only: int | None) -> dict[
         served again as there are clients, or None. Then the ``violations`` of promises.
     """
     names = [it for it in CHAOS.get(name, (name,))[:only] if not missing_for(it)]
-    world.model.steer(delay=DELAY, failures={})
+    world.model.steer(delay=world.delay, failures={})
     settings = {"grace": SHORT_GRACE} if "cut-short" in names else {}
     settings |= {"model_seconds": SILENCE} if "failing-model" in names else {}
     number = 1 if name == "chaos-sqlite" else 2

@@ -40,11 +40,12 @@ class World:
     Args:
         folder: Empty; whoever made it removes it.
         documents: In the index.
+        delay: Seconds until the model answers, where no fault changes that.
         stack: Ends what is started.
     """
 
-    def __init__(self, folder: Path, documents: int, stack: ExitStack) -> None:
-        self.folder, self._stack = folder, stack
+    def __init__(self, folder: Path, documents: int, delay: float, stack: ExitStack) -> None:
+        self.folder, self.delay, self._stack = folder, delay, stack
         self.queries = queries(200, 4)
         # Nothing of the user's is read or written, and no proxy stands between.
         own = {name: str(folder / name) for name in ("data", "cache")}

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fairqr.agents.models.in_process import CausalModel, encode
+from tests.later import later
 from tests.unit.agents.ranking.tiny_models import question
 
 pytestmark = pytest.mark.model
-torch: Any = pytest.importorskip("torch", reason="needs the extra tune")
-transformers: Any = pytest.importorskip("transformers", reason="needs the extra tune")
-pytest.importorskip("gguf", reason="needs the extra tune")
+torch = later("torch", "tune")
+transformers = later("transformers", "tune")
+later("gguf", "tune")
 
 
 async def test_the_weights_of_llama_cpp_are_read(

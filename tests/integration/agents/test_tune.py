@@ -13,12 +13,13 @@ import pytest
 
 from fairqr.evaluation.probes.store import ProbeStore
 from tests.integration.model_server import Main
+from tests.later import later
 from tests.patience import PATIENCE, until
 from tests.unit.agents.ranking.tiny_models import save_causal
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("peft")
+torch = later("torch", "tune")
+transformers = later("transformers", "tune")
+later("peft", "tune")
 
 SIZES = "queries=10 size=16 train_share=0.5 pairs=3 held_out_pairs=3 relevance_pairs=2"
 SIZES += " steps=6 batch=4 prompts.pairwise=v1"

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from fairqr.agents.attribution.attributor import AttributorName, Entailment, Pair
 from fairqr.agents.attribution.nli import OVERLAP, TransformersAttributor, windows_of
 from fairqr.base.errors import ModelUnavailableError
+from tests.later import later
 from tests.unit.agents.attribution.tiny_nli import WORDS, relabelled
 from tests.unit.agents.ranking.tiny_models import LIMIT, without_numbers
 
-torch = pytest.importorskip("torch", reason="needs the extra neural")
-transformers = pytest.importorskip("transformers", reason="needs the extra neural")
+torch = later("torch", "neural")
+transformers = later("transformers", "neural")
 
 texts = st.lists(st.sampled_from(WORDS.split()), min_size=1, max_size=150).map(" ".join)
 answers = st.lists(st.sampled_from(WORDS.split()), min_size=1, max_size=20).map(" ".join)

@@ -15,6 +15,7 @@ from fairqr.agents.models.in_process import CausalModel, encode, label_tokens
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.base.files import sha256_of
+from tests.later import later
 from tests.unit.agents.ranking.tiny_models import (
     CONTEXT,
     MESSAGES,
@@ -23,8 +24,8 @@ from tests.unit.agents.ranking.tiny_models import (
     with_adapter,
 )
 
-torch: Any = pytest.importorskip("torch", reason="needs the extra neural")
-transformers: Any = pytest.importorskip("transformers", reason="needs the extra neural")
+torch = later("torch", "neural")
+transformers = later("transformers", "neural")
 
 
 def parts(folder: Path) -> tuple[Any, Any]:

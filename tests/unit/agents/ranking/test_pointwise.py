@@ -11,6 +11,7 @@ import pytest
 from fairqr.agents.ranking.pointwise import BATCH
 from fairqr.agents.ranking.rankers import Cost, ItemRanker, RankerOptions, RankItem, open_ranker
 from fairqr.base.errors import ModelUnavailableError
+from tests.later import later
 from tests.unit.agents.ranking.tiny_models import (
     LIMIT,
     TEXT,
@@ -20,8 +21,8 @@ from tests.unit.agents.ranking.tiny_models import (
     without_vectors,
 )
 
-torch: Any = pytest.importorskip("torch", reason="needs the extra neural")
-transformers: Any = pytest.importorskip("transformers", reason="needs the extra neural")
+torch = later("torch", "neural")
+transformers = later("transformers", "neural")
 
 WORDS = ["fair", "ranking", "river", "merit", "Physicist", "true", "A", "of", "naïve", "日本", "🙂"]
 

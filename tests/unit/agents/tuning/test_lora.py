@@ -11,11 +11,12 @@ import pytest
 
 from fairqr.agents.tuning import LoraOptions, adapted, train, write_adapter
 from fairqr.base.errors import InputError
+from tests.later import later
 from tests.unit.agents.ranking.tiny_models import tiny_llama
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-peft = pytest.importorskip("peft")
+torch = later("torch", "tune")
+later("transformers", "tune")
+peft = later("peft", "tune")
 
 
 A, B = 5, 6

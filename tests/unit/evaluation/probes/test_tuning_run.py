@@ -18,13 +18,14 @@ from fairqr.evaluation.probes.specification import LoraExperiment
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.evaluation.probes.tuning import encoder_of
 from fairqr.prompts.library import PromptLibrary
+from tests.later import later
 from tests.unit.agents.ranking.tiny_models import tiny_llama
 from tests.unit.evaluation.probes.made import collection_of, lora, query_of
 from tests.unit.evaluation.watching import Watcher
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("peft")
+torch = later("torch", "tune")
+transformers = later("transformers", "tune")
+later("peft", "tune")
 
 pytestmark = pytest.mark.usefixtures("plain_jobs")
 
