@@ -51,18 +51,22 @@ _SHARED = pytest.StashKey[SharedServers]()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put unit tests first, and what takes longest behind them; leave the tests of a file together.
 
-    Other groups than files are those of unit tests that load torch, so that one worker does, and of
+    Other groups than files are those of tests that load torch, so that one worker does, and of
     tests that share what the model replied, or an index.
     """
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
-            group = str(item.path)
-            if "shared_model_cache" in getattr(item, "fixturenames", ()):
+            named, group = getattr(item, "fixturenames", ()), str(item.path)
+            if "shared_model_cache" in named:
                 group = "replies"
-            elif _UNIT in item.path.parents and hasattr(getattr(item, "module", None), "torch"):
+            elif any(it.startswith("tiny_") for it in named) or _has_torch(item):
                 group = "torch"
             item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=_turn)
+
+
+def _has_torch(item: pytest.Item) -> bool:
+    return hasattr(getattr(item, "module", None), "torch")
 
 
 def _turn(item: pytest.Item) -> int:

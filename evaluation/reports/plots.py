@@ -289,7 +289,5 @@ def draw_histograms(rows: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
                 axes.axhline(1 / BINS, color=INK, linestyle="--", linewidth=1.1)
         grid[0, 0].set_xlim(0, 1)
         grid[0, 0].set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
-        drawing.figure.supxlabel(
-            "place in the list, from the first (0) to the last (1)", fontsize=9
-        )
+        drawing.figure.supxlabel("place in the list: first (0) to last (1)", fontsize=9)
     return drawing.svg

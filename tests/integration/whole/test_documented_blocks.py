@@ -37,7 +37,8 @@ ALL = [ROOT / "README.md", *sorted((ROOT / "docs").glob("[ht]*/*.md"))]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 ELASTICSEARCH = "http://localhost:9200"
 SERVICE = "http://127.0.0.1:8080"
-COMMAND = re.compile(r"fairqr [^|<>$`;&*~]*")
+# Ray is started by processes of its own.
+COMMAND = re.compile(r"fairqr (?!.*ray://)[^|<>$`;&*~]*")
 # test_parts_page.py runs them, each with a check of what it gives.
 OTHERS_RUN = "use-from-python.md"
 # What pages install is installed, and extras have names.
@@ -99,25 +100,33 @@ def follow(page: Path, folder: Path, quick: Main, replaced: dict[str, str]) -> N
 
 
 def shell(text: str, folder: Path, quick: Main) -> None:
-    """Run a block: in this process if it is commands alone, which saves a start of each."""
+    """Run a block: commands alone in this process, which saves a start of each."""
     lines = [*filter(None, text.replace("\\\n", " ").splitlines())]
-    if all(map(COMMAND.fullmatch, lines)):
-        for line in lines:
-            run = quick(*shlex.split(line, comments=True)[1:])
-            assert run.code == 0, f"{line}\n{run.stdout}\n{run.stderr}"
-        return
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-c", SHELL + text],
-        cwd=folder,
-        env=environment,
+    for part in [text] if " &" in text or not all(map(is_whole, lines)) else lines:
+        if COMMAND.fullmatch(part):
+            run = quick(*shlex.split(part, comments=True)[1:])
+            assert run.code == 0, f"{part}\n{run.stdout}\n{run.stderr}"
+        else:
+            done = bash(SHELL + part, cwd=folder)
+            assert done.returncode == 0, f"{part}\n{done.stdout}\n{done.stderr}"
+            assert "Traceback" not in done.stderr, done.stderr
+
+
+def is_whole(line: str) -> bool:
+    """Whether a line is no part of a longer command."""
+    return bash(line, "-n").returncode == 0
+
+
+def bash(text: str, *options: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", *options, "-c", text],
+        cwd=cwd,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=PATIENCE,
     )
-    assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
-    assert "Traceback" not in done.stderr, done.stderr
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.neural import load_causal, load_pretrained, stated_limit, token_limit
 from tests.unit.agents.ranking.tiny_models import save_bert, save_causal
 
+pytestmark = pytest.mark.xdist_group("torch")
+
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
