@@ -160,8 +160,9 @@ def _new(kind: str, name: str) -> PretrainedModel:
         # Without its files, transformers makes one that knows nothing but special tokens.
         if len(tokenizer) <= len(tokenizer.all_special_tokens) + 1:
             raise OSError("its tokenizer has no words")
-        loader = getattr(transformers, kind)
-        return tokenizer, *loader.from_pretrained(name, **where, output_loading_info=True)
+        # With peft, transformers would ask the hub for an adapter of a model that was downloaded.
+        where |= {"output_loading_info": True, "adapter_kwargs": {"local_files_only": local}}
+        return tokenizer, *getattr(transformers, kind).from_pretrained(name, **where)
 
     try:
         with quiet(downloads=not path.exists()):

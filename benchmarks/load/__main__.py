@@ -35,8 +35,7 @@ SIZES = {
     "retention": (20.0, 5.0),
 }
 """How much is done, and with ``--quick``: runs and minutes of the soak, documents in each index,
-requests before, during and after each fault, seconds until the model answers, faults of a chaos,
-seconds that runs are kept."""
+requests around each fault, faults of a chaos, seconds that a model takes and that runs are kept."""
 
 
 async def find(world: World, name: str, sizes: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -58,11 +59,17 @@ def test_what_was_downloaded_needs_no_hub(command: Command, toy: Path, tiny_nli:
     shutil.copytree(tiny_nli, kept / "snapshots" / ("0" * 40))
     (kept / "refs").mkdir()
     (kept / "refs" / "main").write_text("0" * 40)
-    name, nobody = "transformers:org/tiny", "http://127.0.0.1:1"
-    run = command(
-        *("attribution", "check", toy, "--attributor", name, "--json"),
-        **{"HF_HOME": str(home), "HF_HUB_CACHE": str(home / "hub"), "HF_ENDPOINT": nobody},
-    )
+    name = "transformers:org/tiny"
+    with socket.create_server(("127.0.0.1", 0)) as hub:
+        where = {"HF_HOME": str(home), "HF_HUB_CACHE": str(home / "hub")}
+        where |= {
+            "HF_HUB_DISABLE_TELEMETRY": "1"
+        }  # for which the library asks a question of its own
+        where |= {"HF_ENDPOINT": f"http://127.0.0.1:{hub.getsockname()[1]}"}
+        run = command("attribution", "check", toy, "--attributor", name, "--json", **where)
+        hub.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            hub.accept()
     assert run.stderr == ""
     found = json.loads(run.stdout)
     assert (found["attributor"], found["finding"], found["judged"]) == (name, "better", 40)
