@@ -134,7 +134,7 @@ def _drawing(width: float, height: float) -> Iterator[_Drawing]:
         warnings.simplefilter("ignore", UserWarning)  # the fonts do not have all characters
         drawing = _Drawing(Figure(figsize=(width, height), dpi=72, layout="constrained"))
         yield drawing
-        canvas = FigureCanvasSVG(drawing.figure)  # savefig would draw everything twice
+        canvas: Any = FigureCanvasSVG(drawing.figure)  # savefig would draw everything twice
         canvas.print_svg(buffer, metadata=dict.fromkeys(("Creator", "Date")))
     # Where the font is missing, one of the same widths or the reader's own takes its place.
     svg = buffer.getvalue().replace(_FONT, f"{_FONT}, Verdana, sans-serif")
