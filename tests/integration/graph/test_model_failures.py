@@ -104,11 +104,11 @@ def content(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIRQR_TRACE_CONTENT", "true")
 
 
-def failed(command: Command | Main, server: ModelServer, corpus: Path, *more: str) -> str:
+def failed(quick: Main, server: ModelServer, corpus: Path, *more: str) -> str:
     """Run a search whose model fails for good; return its stderr."""
     trace = corpus.parent / "trace.jsonl"
     recorded = ["--trace", str(trace)]
-    run = command(*search_arguments(server, corpus, "--json", *recorded, *more))
+    run = quick(*search_arguments(server, corpus, "--json", *recorded, *more))
     assert run.code == (2 if "strict=yes" in more else 0), run
     result = SearchResult.model_validate(run.result)
     assert_made_without_it(result)
@@ -138,11 +138,11 @@ def test_the_command_tells_the_reason_and_strict_exits_with_2(
     ],
 )
 def test_a_server_that_quotes_the_key(
-    command: Command, model_server: ModelServer, people: Path, answer: Answer, said: str
+    quick: Main, model_server: ModelServer, people: Path, answer: Answer, said: str
 ) -> None:
     """It is asked once, and what it says is told without the key."""
     model_server.does(answer)
-    stderr = failed(command, model_server, people)
+    stderr = failed(quick, model_server, people)
     assert said in stderr
     assert len(model_server.asked) == 1
 
