@@ -52,13 +52,12 @@ def _analyzer(pattern: str, english: bool, thread: int) -> tantivy.TextAnalyzer:
     tantivy refuses one that another thread is inside of. The GIL does not prevent that: the list of
     words is made inside, so garbage may be collected there, and other threads go on meanwhile.
     """
-    import tantivy
+    from tantivy import Filter, TextAnalyzerBuilder, Tokenizer
 
-    builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(pattern))
+    builder = TextAnalyzerBuilder(Tokenizer.regex(pattern))
     if english:
-        builder = builder.filter(tantivy.Filter.lowercase())
-        builder = builder.filter(tantivy.Filter.stopword("english"))
-        builder = builder.filter(tantivy.Filter.stemmer("english"))
+        builder = builder.filter(Filter.lowercase()).filter(Filter.stopword("english"))
+        builder = builder.filter(Filter.stemmer("english"))
     return builder.build()
 
 

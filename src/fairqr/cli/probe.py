@@ -103,15 +103,14 @@ def query(
         await probed.start("text")
         async with settings.opened(context) as engine:
             fair = FairSearch(engine, probed, prompts=prompts)
-            result: ProbeResult
-            result, _ = await follow(fair, query, context, model=probed.name, yes=settings.yes)
+            how: dict[str, Any] = {"model": probed.name, "yes": settings.yes}
+            result: ProbeResult = (await follow(fair, query, context, **how))[0]
             return result
 
     result = run(work(), "probe", settings.trace)
-    parts = [result.pairwise] if result.pairwise else []
-    told = [it.status for it in (*parts, *(result.listwise.askers if result.listwise else ()))]
+    parts = [*filter(None, [result.pairwise]), *(result.listwise.askers if result.listwise else ())]
     error = None
-    if told and {*told} == {"failed"}:
+    if {it.status for it in parts} == {"failed"}:
         error = ModelError("failed", (*result.warnings, "The model gave no usable reply.")[0])
     warnings = result.warnings[1 if error else 0 :]
     return Printed(result, probe_lines(result), warnings=warnings, error=error)
@@ -242,12 +241,12 @@ def probe_lines(result: ProbeResult) -> Iterator[RenderableType]:
     """Yield how a model ranks what one query retrieved: its verdict on pairs, and its lists."""
     from fairqr.cli.render import origin
 
-    sides = Counter(document.side for document in result.documents)
+    sides, (first, other) = Counter(it.side for it in result.documents), result.words
     undecided = f", {sides['undecided']} undecided" if sides["undecided"] else ""
     about = (
         f"{result.model} on {result.corpus}, '{result.query}', "
-        f"{out.counted(len(result.documents), 'document')}: {sides['protected']} "
-        f"{result.words[0]}, {sides['unprotected']} {result.words[1]}{undecided}"
+        f"{out.counted(len(result.documents), 'document')}: {sides['protected']} {first}, "
+        f"{sides['unprotected']} {other}{undecided}"
     )
     if result.message:
         yield from (out.literal(result.message, "bold"), about)
@@ -259,6 +258,8 @@ def probe_lines(result: ProbeResult) -> Iterator[RenderableType]:
         ends = out.interval(*(pairs.ratio_interval or (None, None)))
         yield out.table(heads, [(len(pairs.pairs), *told, pairs.ratio, ends)], digits=3)
     if (lists := result.listwise) is not None:
+        if pairs is None and (seen := lists.askers[0].exposure_ratio) is not None:
+            yield out.literal(f"{first} get {seen:.0%} of the exposure of {other}.", "bold")
         rows: list[Any] = [("as given", lists.initial_ratio, "")]
         for order in lists.askers:
             failed = f"{sum(order.failures.values())} of {order.asked}"

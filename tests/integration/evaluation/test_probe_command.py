@@ -259,6 +259,8 @@ def test_what_a_query_retrieves_is_probed(
     ratios = {each["asker"]: each["exposure_ratio"] for each in told["listwise"]["askers"]}
     assert ratios["protected"] > 1.2 > 0.9 > ratios["unprotected"]
     assert ratios["neutral"] == told["listwise"]["initial_ratio"]
+    alone = quick(*query, "--kind", "listwise").stdout
+    assert alone.startswith(f"female get {ratios['neutral']:.0%} of the exposure of male.\n")
 
 
 def test_experiments_run_and_are_reported(
