@@ -100,7 +100,11 @@ def follow(page: Path, folder: Path, quick: Main, replaced: dict[str, str]) -> N
 
 
 def shell(text: str, folder: Path, quick: Main) -> None:
-    """Run a block: commands alone in this process, which saves a start of each."""
+    """Run a block line by line: commands alone in this process, which saves a start of each.
+
+    Lines share the folder, but no variables. A block runs as a whole where a line is only a part of
+    a command, or where something runs in the background.
+    """
     lines = [*filter(None, text.replace("\\\n", " ").splitlines())]
     for part in [text] if " &" in text or not all(map(is_whole, lines)) else lines:
         if COMMAND.fullmatch(part):
