@@ -33,7 +33,8 @@ class AuditSpec(BaseModel, frozen=True, extra="forbid"):
     k: Count = Field(20, description="How many results count as shown.")
     depth: Count = Field(100, description="How many to ask for: those after k are not shown.")
     discount: DiscountText = Field(
-        Discount(), description="How attention falls with the rank: log2, trec, rbp(p) or top_k(k)."
+        Discount(),
+        description="How attention falls with the rank: log2, trec, rbp(p), top_k(k), inverse_log.",
     )
     target: Annotated[Target, BeforeValidator(_target)] = Field(
         AUDIT_TARGET,
