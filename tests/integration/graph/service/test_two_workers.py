@@ -165,12 +165,19 @@ def test_workers_of_one_command_share_a_port_and_one_that_is_killed_comes_back(
         refused = quick("serve", "--port", "0", *arguments, **variables)
         assert "cannot share the runs in a SQLite file" in refused.complaint()
         variables["FAIRQR_SERVICE_WORK"] = "false"
-    with running(variables, "--port", str(free_port()), *arguments) as process:
-        children = psutil.Process(process.child.pid).children
+    port = free_port()
+
+    def listening() -> set[int | None]:
+        """Return the processes that accept connections at the port."""
+        found = psutil.net_connections("tcp")
+        accepting = [it for it in found if it.status == psutil.CONN_LISTEN]
+        return {it.pid for it in accepting if it.laddr.port == port}
+
+    with running(variables, "--port", str(port), *arguments) as process:
         search = {"query": "physicist", "ask": "never", "attributes": ["gender"], "k": 3}
-        killed, *_ = until(lambda: len(it := children()) == 2 and it)
-        killed.kill()
-        until(lambda: len({*children()} - {killed}) == 2)
+        killed, *_ = until(lambda: len(it := listening()) == 2 and it)
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: len(listening() - {killed}) == 2)
         for keep in (False, shared):
             found = process.client.post("/v1/search", json={**search, "keep": keep})
             assert len(found.raise_for_status().json()["ranking"]) == 3
@@ -180,7 +187,7 @@ def test_workers_of_one_command_share_a_port_and_one_that_is_killed_comes_back(
             process.send(signal.SIGTERM)
             process.ends()
         else:  # workers end with a parent that is killed
-            last = children()
+            last = psutil.Process(process.child.pid).children()
             process.child.kill()
             for it in last:
                 until(lambda it=it: not it.is_running() or it.status() == psutil.STATUS_ZOMBIE)
