@@ -3,7 +3,7 @@
 import { bars } from "./bars.js";
 import { el, fact, foreign, hidden } from "./dom.js";
 import { figure, many, percent, whole, words } from "./format.js";
-import { whatIs } from "./glossary.js";
+import { headed } from "./glossary.js";
 import { allMarks, documentMarks } from "./groups.js";
 
 const FIRST = 3; // answers that are shown at once
@@ -73,7 +73,7 @@ function source(document, id, { used, scores, verdicts }, place, marks) {
 
 function chances(answer, marks) {
   return el("section", { class: "card", "aria-label": "Chances of the documents" },
-    el("h2", {}, "Who had a chance"), whatIs("Stochastic ranking", "Expected exposure"),
+    headed(el("h2", {}, "Who had a chance"), "Stochastic ranking", "Expected exposure"),
     el("p", { class: "hint" }, "The share of the samples in which each document was read, and in which it was used."),
     el("table", { class: "plain chances" },
       el("caption", { class: "hidden" }, "Documents, with the shares of the samples in which they were read and used"),
@@ -95,7 +95,7 @@ function exposures(answer, marks) {
   const targets = targetOf(answer);
   const { counts } = answer;
   return el("section", { class: "card", "aria-label": "Groups over the samples" },
-    el("h2", {}, "Whose text it was"), whatIs("Attribution"),
+    headed(el("h2", {}, "Whose text it was"), "Attribution"),
     answer.groups.map(({ attribute, groups }) => bars(marks, attribute, targets[attribute], [
       { name: "read", shares: shares(groups, "exposure") },
       ...(groups.some(({ attributed }) => attributed !== null)

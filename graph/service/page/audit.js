@@ -4,7 +4,7 @@ import { call } from "./api.js";
 import { bars } from "./bars.js";
 import { el, fact, foreign } from "./dom.js";
 import { percent, whole, words } from "./format.js";
-import { whatIs } from "./glossary.js";
+import { headed, whatIs } from "./glossary.js";
 import { allMarks } from "./groups.js";
 import { authorization } from "./key.js";
 
@@ -28,7 +28,7 @@ export function auditView({ findings, figures, digest }, { id }) {
   const { queries, engine, relevance, spec } = figures;
   return [
     el("section", { class: "card", "aria-label": "Findings" },
-      el("h2", {}, "Who gets seen"), whatIs("Exposure", "Target", "Supply gap", "Ranking gap"),
+      headed(el("h2", {}, "Who gets seen"), "Exposure", "Target", "Supply gap", "Ranking gap"),
       el("ul", { class: "sentences" }, findings.map((it) => el("li", {}, foreign(it, 2000))))),
     alone.map((attribute) => el("section", { class: "card", "aria-label": `Exposure by ${attribute}` },
       el("h2", {}, foreign(attribute)), exposure(attribute, attributes[attribute]))),

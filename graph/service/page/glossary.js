@@ -23,6 +23,9 @@ export function whatIs(...terms) {
   return found;
 }
 
+/** A heading, and beside it what explains these terms. */
+export const headed = (heading, ...terms) => el("div", { class: "headed" }, heading, whatIs(...terms));
+
 /** Explain what the document itself marks with `data-terms`. */
 export function explainTerms() {
   for (const place of document.querySelectorAll("[data-terms]")) {

@@ -3,7 +3,7 @@
 import { bars, LEAST_GAP } from "./bars.js";
 import { el, fact, foreign } from "./dom.js";
 import { figure, many, nats, seconds, STOPPED, whole, words } from "./format.js";
-import { whatIs } from "./glossary.js";
+import { headed, whatIs } from "./glossary.js";
 import { places } from "./ranking.js";
 
 /** Who is seen: first, in large, the group that lacked most; then all groups, and why. */
@@ -15,7 +15,7 @@ export function figures(search, marks) {
     el("div", { class: "headline" }, Object.keys(search.target).map((attribute) => lackedMost(search, attribute)),
       paid(search)),
     el("div", { class: "groups" },
-      el("h2", {}, "Who gets seen"), whatIs("Exposure", "Target"),
+      headed(el("h2", {}, "Who gets seen"), "Exposure", "Target"),
       Object.entries(search.target).map(([attribute, shares]) =>
         bars(marks, attribute, shares, [
           { name: "before", shares: baseline.exposure[attribute] },
@@ -26,7 +26,7 @@ export function figures(search, marks) {
         isMissing ? " A dashed box is the part of the target for which too few relevant documents were found." : null)),
     el("div", { class: "aside" },
       sentences("Why", "explanation", search.explanation ?? []),
-      sentences("What is still lacking", "lacking", lacking(search), whatIs("Supply gap", "Ranking gap")),
+      sentences("What is still lacking", "lacking", lacking(search), "Supply gap", "Ranking gap"),
       brought(search),
       el("p", { class: "hint" }, `${ended(search)}, since ${STOPPED[search.stop_reason] ?? words(search.stop_reason)}. `,
         `KL from the target over the first ${search.ranking.length}, in nats: `,
@@ -43,21 +43,24 @@ function lackedMost({ baseline, exposure, target }, attribute) {
     el("b", { class: after[group] > before[group] ? "better" : null }, is), el("span", { class: "aim" }, ` target ${aim}`));
 }
 
-/** What the ranking cost in relevance, if that was estimated; how many rose; and which models were needed. */
+/** What the ranking cost in relevance, as far as that is known; how many rose; and which models were needed. */
 function paid({ baseline, objective, relevance, ranking, model, ranker }) {
   if (!ranking.length) return null;
   const isEstimated = baseline.objective && objective && typeof relevance === "number";
   const was = places(baseline.ranking);
   const moved = ranking.filter(({ id, rank }) => !was.has(id) || rank < was.get(id)).length;
+  const cost = isEstimated
+    ? `Cost: expected relevance ${figure(baseline.objective.relevance, 2)} → ${figure(objective.relevance, 2)}. `
+    : "Cost in relevance: not estimated. ";
   return el("p", { class: "paid" },
-    isEstimated ? `Cost: expected relevance ${figure(baseline.objective.relevance, 2)} → ${figure(objective.relevance, 2)}. ` : null,
+    isEstimated || moved ? cost : null,
     moved ? `${many(moved, "document")} moved up. ` : null,
     model ? ["Refined by ", foreign(model), ". "] : null,
     ranker ? ["Re-ranked by ", foreign(ranker), "."] : null,
     model || ranker ? null : "No model was needed for this ranking.");
 }
 
-const sentences = (title, kind, all, explained = null) => all.length ? el("div", {}, el("h3", {}, title), explained,
+const sentences = (title, kind, all, ...terms) => all.length ? el("div", {}, headed(el("h3", {}, title), ...terms),
   el("ul", { class: `sentences ${kind}` }, all.map((it) => el("li", {}, foreign(it, 600))))) : null;
 
 /** What each group still lacks of its target, and why. */
@@ -83,7 +86,7 @@ const points = (share) => many(Math.round(share * 100), "point");
 function brought({ without_model: without, ranking }) {
   if (!without) return null;
   return el("section", { "aria-label": "What the model brought" },
-    el("h3", {}, "What the model brought"), whatIs("Refinement"),
+    headed(el("h3", {}, "What the model brought"), "Refinement"),
     el("dl", { class: "facts" },
       fact("Documents that only its queries found", `${whole(without.documents)} of ${whole(ranking.length)}`),
       fact("Divergence without them", nats(without.divergence)),

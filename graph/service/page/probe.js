@@ -2,13 +2,13 @@
 
 import { el, fact, foreign } from "./dom.js";
 import { figure, percent, words } from "./format.js";
-import { whatIs } from "./glossary.js";
+import { headed } from "./glossary.js";
 
 /** A probe's result. */
 export function probeView(probe) {
   return [
     el("section", { class: "card", "aria-label": "Probe" },
-      el("h2", {}, "Does the model prefer a side?"), whatIs("Probe", "Lean", "Position bias"),
+      headed(el("h2", {}, "Does the model prefer a side?"), "Probe", "Lean", "Position bias"),
       probe.message ? el("p", {}, foreign(probe.message, 1000)) : null,
       probe.pairwise ? pairwise(probe.pairwise) : null,
       probe.listwise ? listwise(probe.listwise) : null,

@@ -2,14 +2,14 @@
 
 import { el, foreign, hidden } from "./dom.js";
 import { openDocument } from "./drawer.js";
-import { whatIs } from "./glossary.js";
+import { headed } from "./glossary.js";
 import { allMarks, documentMarks } from "./groups.js";
 import { drawSlopes } from "./slopes.js";
 
 /** The rankings of a search before and after. */
 export function beforeAndAfter({ target, baseline, ranking, method, corpus }) {
   return el("section", { "aria-label": "Rankings" },
-    el("h2", {}, "Before and after"), whatIs("Baseline", "Relevance"),
+    headed(el("h2", {}, "Before and after"), "Baseline", "Relevance"),
     sideBySide(allMarks(target),
       { name: "Before: plain retrieval", ranking: baseline.ranking },
       { name: `After: ${method}`, ranking },

@@ -2,7 +2,7 @@
 
 import { json } from "./api.js";
 import { el } from "./dom.js";
-import { whatIs } from "./glossary.js";
+import { headed } from "./glossary.js";
 
 const PAUSE = 150; // ms without a move before we ask
 
@@ -67,7 +67,7 @@ export function weightSlider(request, changed, signal) {
 
   signal.addEventListener("abort", restart);
   return el("section", { class: "card weight", "aria-label": "Weight of fairness" },
-    el("h2", {}, "What if fairness counted more, or less?"), whatIs("Exposure"),
+    headed(el("h2", {}, "What if fairness counted more, or less?"), "Exposure"),
     el("div", { class: "row" }, el("span", { class: "label" }, "relevance only"), slider,
       el("span", { class: "label" }, "more fairness"), shown, back),
     el("p", { class: "hint" }, "Documents that only the model's queries found are not in the slider's lists."), said);

@@ -197,10 +197,12 @@ def _bars(
 
 
 def _cost(result: SearchResult, moved: int) -> Iterator[str]:
-    """Yield what the ranking cost in relevance, if that was estimated, and how many rose."""
+    """Yield what the ranking cost in relevance, as far as that is known, and how many rose."""
     before, after = result.baseline.objective, result.objective
     if before and after and result.relevance is not None:
         yield f"Cost: expected relevance {before.relevance:.2f} → {after.relevance:.2f}."
+    elif moved:
+        yield "Cost in relevance: not estimated."
     if moved:
         yield f"{out.counted(moved, 'document')} moved up."
 

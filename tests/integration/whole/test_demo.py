@@ -16,6 +16,8 @@ from tests.integration.model_server import Command, clean_environment, command
 
 __all__ = ["clean_environment", "command"]
 
+ROOT = Path(__file__).parents[3]
+
 pytestmark = pytest.mark.model
 
 
@@ -30,12 +32,14 @@ def cache(
 
 
 def test_searches_fairly_and_says_what_to_try_next(command: Command, cache: Path) -> None:
-    run = command("demo", FAIRQR_CACHE_DIR=str(cache))
+    run = command("demo", FAIRQR_CACHE_DIR=str(cache), COLUMNS="80")
     assert run.code == 0, run
-    assert run.stdout.startswith("female: 0% of the attention; the target is 2")
+    for page in ("README.md", "docs/tutorial/index.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert run.stdout.startswith(text.partition("```text\n")[2].partition("```")[0]), page
     first, loop = run.stdout.split("\nfemale: 0% of the attention; ")
     for screen in (first, loop):
-        assert "Émilie du Châtelet" in screen
+        assert "Émilie du Châtelet" in screen and "\nCost" in screen
     assert "No model was needed." in first
     divergences = re.findall(r"^ +\d .* (\d\.\d{4}) ", loop, re.MULTILINE)
     assert float(divergences[0]) > 1.4 > 0.3 > float(divergences[-1])

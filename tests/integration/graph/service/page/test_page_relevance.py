@@ -130,5 +130,5 @@ def test_words_alone_have_no_estimates(pages: Pages, service: str) -> None:
     expect(told.last).to_contain_text("Relevance by rank")
     expect(page.get_by_role("heading", name="Before and after")).to_be_visible()
     assert page.get_by_role("columnheader", name="Estimated relevance").count() == 0
-    assert "Cost" not in page.locator(".paid").inner_text()
+    expect(page.locator(".paid")).to_contain_text("Cost in relevance: not estimated.")
     assert page.get_by_text("The percentage is the estimated chance").count() == 0

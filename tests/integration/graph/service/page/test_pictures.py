@@ -16,7 +16,7 @@ from PIL import Image
 from playwright.sync_api import Page
 
 from tests.integration.chromium import PHONE, Pages, ask, ask_question, status_is
-from tests.integration.local_model import MODEL, linked
+from tests.integration.local_model import ENCODER, MODEL, linked
 from tests.integration.page_service import running
 from tests.patience import until
 
@@ -28,7 +28,7 @@ things. Pages of different kinds are .05 to .07 apart; other words of a model, t
 
 
 def search(page: Page) -> None:
-    ask(page, "mathematician")
+    ask(page, "mathematician", "fairqr")
 
 
 def answer(page: Page) -> None:
@@ -37,15 +37,24 @@ def answer(page: Page) -> None:
 
 def audit(page: Page) -> None:
     page.get_by_role("link", name="Audits").click()
-    page.get_by_role("textbox", name="Queries").fill("mathematician\nphysicist\npainter\njudge")
+    page.get_by_label("Target").select_option("The share of the population")
+    queries = (DOCS / "queries.txt").read_text(encoding="utf-8")
+    page.get_by_role("textbox", name="Queries").fill(queries)
     page.get_by_role("button", name="Audit", exact=True).click()
 
 
 @pytest.fixture(scope="module")
-def address(pulled_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A service as a new user has it, with the embedded model."""
+def address(
+    request: pytest.FixtureRequest,
+    pulled_weights: Path,
+    pulled_minilm: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[str]:
+    """A service with the embedded model, and with that which estimates relevance if asked for."""
     folder = tmp_path_factory.mktemp("pictures")
     linked(MODEL, pulled_weights, folder / "cache")
+    if request.param == ENCODER:
+        linked(ENCODER, pulled_minilm, folder / "cache")
     (folder / "fairqr.toml").touch()
     names = {"CONFIG": "fairqr.toml", "DATA_DIR": "data", "CACHE_DIR": "cache"}
     variables = {f"FAIRQR_{name}": str(folder / file) for name, file in names.items()}
@@ -54,13 +63,14 @@ def address(pulled_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.mark.parametrize(
-    ("names", "asks", "how"),
+    ("names", "asks", "how", "address"),
     [
-        (["page-search", "page-dark"], search, {}),
-        (["page-answer"], answer, {}),
-        (["page-audit"], audit, {}),
-        (["page-phone-dark"], search, PHONE),
+        (["page-search", "page-dark"], search, {}, ENCODER),
+        (["page-phone-dark"], search, PHONE, ENCODER),
+        (["page-answer"], answer, {}, MODEL),
+        (["page-audit"], audit, {}, MODEL),
     ],
+    indirect=["address"],
 )
 def test_a_picture_shows_the_page_as_it_is(
     pages: Pages,
