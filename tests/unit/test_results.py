@@ -41,6 +41,7 @@ def test_what_was_run_has_figures_and_what_was_not_has_none() -> None:
 
 PAGES = [Path("README.md").resolve(), *sorted({*DOCS.rglob("*.md")} - {*DOCS.glob("runs/**/*")})]
 CODE = re.compile(r"(?ms)^```.*?^```|`[^`\n]*`|https?:\S+")
+VERSIONS = r"(?i)(?:python|elasticsearch|opensearch) \(?(?:from )?[\d.]+(?:,? and [\d.]+)*"
 PERCENT = re.compile(r"([1-9]\d*\.\d) %")
 ROW = re.compile(r"(?m)^\|.*$(?!\n\| ?-)")
 """A row of a table that is not its head."""
@@ -48,7 +49,7 @@ ROW = re.compile(r"(?m)^\|.*$(?!\n\| ?-)")
 
 def _figures(text: str) -> list[tuple[float, int]]:
     """The numbers with two decimals or more in a text, and how many they have; no versions."""
-    text = re.sub(r"(?i)(?:python|elasticsearch|opensearch|from|and) \(?(?:from )?[\d.]+", "", text)
+    text = re.sub(VERSIONS, "", text)
     found = re.findall(r"(?<![\w.:=])(\d*\.\d{2,})(?!\w|\.\d)", text)
     return [(float(number), len(number.partition(".")[2])) for number in found]
 
@@ -91,13 +92,15 @@ def _sections() -> Iterator[tuple[Path, str, str]]:
 
 
 def test_figures_in_the_docs_are_those_of_the_records_that_their_sections_name() -> None:
-    """Others are defaults in the code, or of a run whose date stands there."""
+    """Others are defaults in the code, or of a run whose date stands there or opens the page."""
     files = [it for end in ("py", "yaml") for it in Path().glob(f"[aegr]*/**/*.{end}")]
     code = "".join(it.read_text("utf-8") for it in files)  # of agents/ to retrieval/
     for page, section, record in _sections():
         if record:
             assert [*_unfounded(section, record)] == [], page
-        elif not re.search(r"\b20\d\d-\d\d-\d\d\b", page.read_text(encoding="utf-8")):
+            continue
+        opening = page.read_text(encoding="utf-8").partition("\n## ")[0]
+        if not re.search(r"\b20\d\d-\d\d-\d\d\b", opening + section):
             assert all(f"{value:g}" in code for value, _ in _figures(section)), (page, section)
 
 
