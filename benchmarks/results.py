@@ -98,7 +98,7 @@ class Result(BaseModel, extra="forbid", frozen=True):
 
 def results() -> dict[str, Result]:
     """Return what the file lists, by name."""
-    found = yaml.load(FILE.read_bytes(), yaml.CSafeLoader)
+    found = yaml.load(FILE.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return {name: Result.model_validate(one) for name, one in found.items()}
 
 

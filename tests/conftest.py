@@ -100,6 +100,7 @@ def pytest_configure_node(node: Any) -> None:
 
         starts = dict(zip(_SERVERS, (elasticsearch, opensearch, secured, postgres), strict=True))
         node.config.stash[_SHARED] = SharedServers(starts)
+        gc.enable()  # the main process collects no tests
     node.workerinput[FOLDER] = str(node.config.stash[_SHARED].folder)
 
 

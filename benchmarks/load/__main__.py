@@ -35,7 +35,8 @@ SIZES = {
     "retention": (20.0, 5.0),
 }
 """How much is done, and with ``--quick``: runs and minutes of the soak, documents in each index,
-requests around each fault, faults of a chaos, seconds that a model takes and that runs are kept."""
+requests around each fault, faults of a chaos, seconds that a model takes and that runs are kept.
+With few requests the model takes longer, so that faults still meet runs that are under way."""
 
 
 async def find(world: World, name: str, sizes: dict[str, Any]) -> dict[str, Any]:

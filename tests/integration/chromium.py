@@ -226,6 +226,8 @@ def slopes_join(page: Page, before: str, after: str) -> None:
     both = {*shown(page, before)}.intersection(shown(page, after))
     assert both
     until(lambda: sorted(page.evaluate(_SLOPES)) == [[id_, True] for id_ in sorted(both)])
+    risen = page.get_by_role("table", name=after).locator(".moved.up")
+    expect(page.locator(".slopes .up")).to_have_count(risen.count())
 
 
 def faults(page: Page) -> list[str]:

@@ -45,7 +45,8 @@ class ForkedCommand:
         with reading, writing:
             ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
             given = (arguments, variables, os.getcwd(), ignored, writing, errors)
-            self._process = _FORKING.Process(target=_run, args=given)
+            # A run of tests that ends before it does not wait for it.
+            self._process = _FORKING.Process(target=_run, args=given, daemon=True)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(sys, "path", [*sys.path, ROOT])  # where it finds this file
                 self._process.start()

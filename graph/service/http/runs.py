@@ -67,7 +67,7 @@ _Before = Annotated[  # every JSON parser reads numbers up to 2**53 exactly
 ]
 _KNOWN = "The id of the last event that is known; those after it are told."
 _empty = BeforeValidator(lambda known: known or 0)
-_Known = Annotated[int, _empty, Header(alias="Last-Event-ID", ge=0, lt=2**31, description=_KNOWN)]
+_Known = Annotated[int, Header(alias="Last-Event-ID", ge=0, lt=2**31, description=_KNOWN), _empty]
 
 
 class RunList(BaseModel):

@@ -11,7 +11,7 @@ export function drawSlopes(sides) {
   const tables = [...sides.querySelectorAll("table")];
   const [before, after] = tables.map(rowsOf);
   const both = [...after.keys()].filter((id) => before.has(id));
-  const drawing = svg("svg", { class: "slopes", "aria-hidden": "true", focusable: "false" });
+  const drawing = svg("svg", { class: "slopes", "aria-hidden": "true" });
   sides.append(drawing);
 
   function draw() {

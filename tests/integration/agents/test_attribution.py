@@ -62,10 +62,8 @@ def test_what_was_downloaded_needs_no_hub(command: Command, toy: Path, tiny_nli:
     name = "transformers:org/tiny"
     with socket.create_server(("127.0.0.1", 0)) as hub:
         where = {"HF_HOME": str(home), "HF_HUB_CACHE": str(home / "hub")}
-        where |= {
-            "HF_HUB_DISABLE_TELEMETRY": "1"
-        }  # for which the library asks a question of its own
         where |= {"HF_ENDPOINT": f"http://127.0.0.1:{hub.getsockname()[1]}"}
+        where |= {"HF_HUB_DISABLE_TELEMETRY": "1"}  # its library asks the hub who uses it
         run = command("attribution", "check", toy, "--attributor", name, "--json", **where)
         hub.setblocking(False)
         with pytest.raises(BlockingIOError):

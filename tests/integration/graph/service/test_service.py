@@ -120,6 +120,12 @@ def test_a_stream_tells_each_step_and_goes_on_where_it_was_left(service: Served)
             assert [event for event in events_of(response) if event[1]] == rest
 
 
+@pytest.mark.parametrize("path", ["0" * 101, "0/events", "0" * 101 + "/events"])
+def test_ids_and_events_that_cannot_be_are_refused(service: Served, path: str) -> None:
+    headers = {"Last-Event-ID": "x"} if path.startswith("0/") else {}
+    assert service.client.get(f"/v1/runs/{path}", headers=headers).status_code == 422
+
+
 def test_whatever_a_model_writes_can_be_told_and_kept(service: Served) -> None:
     service.model.does(says("Curie \x00 \ud800 \u2028 \r\nevent: end\n\n"))
     asked = {"question": "Which physicist wrote this?", "corpus": "people", "keep": True}

@@ -144,7 +144,7 @@ def fuzzed(
     for found in description.get_all_operations():
         operation = found.ok()
         if mode is GenerationMode.NEGATIVE and "{id}" in operation.path:
-            continue  # each text may be an id, so hundreds would be drawn for nothing
+            continue  # nearly each text may be an id, so hundreds would be drawn for nothing
 
         @settings(
             max_examples=EXAMPLES,
