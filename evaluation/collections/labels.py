@@ -159,7 +159,8 @@ def scan_corpus(
     found: list[list[tuple[float, ...]]] = []
     totals = [np.zeros(len(attribute.universe)) for attribute in attributes]
     count = 0
-    for count, document in enumerate(watched(corpus.documents(), progress), start=1):
+    for document in watched(corpus.documents(), progress):
+        count += 1
         members = [document.membership(attribute) for attribute in attributes]
         for total, membership in zip(totals, members, strict=True):
             total += membership

@@ -39,7 +39,8 @@ def test_searches_fairly_and_says_what_to_try_next(command: Command, cache: Path
         assert run.stdout.startswith(text.partition("```text\n")[2].partition("```")[0]), page
     first, loop = run.stdout.split("\nfemale: 0% of the attention; ")
     for screen in (first, loop):
-        assert "Émilie du Châtelet" in screen and "\nCost" in screen
+        assert "Émilie du Châtelet" in screen
+        assert "\nCost" in screen
     assert "No model was needed." in first
     divergences = re.findall(r"^ +\d .* (\d\.\d{4}) ", loop, re.MULTILINE)
     assert float(divergences[0]) > 1.4 > 0.3 > float(divergences[-1])
