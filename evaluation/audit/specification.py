@@ -33,8 +33,7 @@ class AuditSpec(BaseModel, frozen=True, extra="forbid"):
     k: Count = Field(20, description="How many results count as shown.")
     depth: Count = Field(100, description="How many to ask for: those after k are not shown.")
     discount: DiscountText = Field(
-        Discount(),
-        description="How attention falls with the rank: log2, trec, rbp(p), top_k(k), inverse_log.",
+        Discount(), description="Attention by rank: log2, trec, inverse_log, rbp(p) or top_k(k)."
     )
     target: Annotated[Target, BeforeValidator(_target)] = Field(
         AUDIT_TARGET,

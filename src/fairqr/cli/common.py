@@ -34,7 +34,7 @@ LARGE_CALLS, LARGE_TOKENS = 2_000, 1_000_000
 """A run that may cost more needs the user's consent."""
 
 SEARCHED = ("corpus", "retriever")
-RUN = (*SEARCHED, "model", "base_url", "trace", "yes")
+RUN = (*SEARCHED, "model", "base_url", "trace", "yes", "verbose")
 """The fields of :class:`Searched` and :class:`RunSettings` that have an option of their own."""
 
 
@@ -102,13 +102,13 @@ class RunSettings(Searched, ModelSettings):
         trace: Record the run in this file, as JSON lines; FAIRQR_TRACE_CONTENT=true adds queries
             and replies.
         cache: Keep replies of models on disk, so that no question is asked twice.
-        passages: Show how the text of each document begins.
+        verbose: Also show how the texts begin, every round, the divergence, prompts and tokens.
     """
 
     model: str | None = None
     trace: Path | None = None
     cache: bool = True
-    passages: bool = True
+    verbose: bool = False
 
     @property
     def model_options(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class RunSettings(Searched, ModelSettings):
         """Return how the text of each document begins, by id; empty if that is not wanted."""
         from fairqr.graph.search.final_ranking import passage_of
 
-        wanted = [*dict.fromkeys(ids)] if self.passages else []
+        wanted = [*dict.fromkeys(ids)] if self.verbose else []
         try:
             documents = await engine.documents(wanted) if wanted else []
         except FairqrError as error:  # the run succeeded, and may have cost money

@@ -50,12 +50,12 @@ class Printed(NamedTuple):
 
 def show(found: Printed, *, as_json: bool) -> None:
     """Print the outcome of a command, and end with its error or its exit code."""
-    for warning in found.warnings:
-        warn(warning)
     if as_json:
         print_json(found.data() if callable(found.data) else found.data)
     else:
         say(found.lines)
+    for warning in found.warnings:
+        warn(warning)
     if found.error:
         raise found.error
     if found.code:

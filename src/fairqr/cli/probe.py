@@ -104,7 +104,7 @@ def query(
         async with settings.opened(context) as engine:
             fair = FairSearch(engine, probed, prompts=prompts)
             how: dict[str, Any] = {"model": probed.name, "yes": settings.yes}
-            result: ProbeResult = (await follow(fair, query, context, **how))[0]
+            result: ProbeResult = await follow(fair, query, context, **how)
             return result
 
     result = run(work(), "probe", settings.trace)
@@ -113,7 +113,8 @@ def query(
     if {it.status for it in parts} == {"failed"}:
         error = ModelError("failed", (*result.warnings, "The model gave no usable reply.")[0])
     warnings = result.warnings[1 if error else 0 :]
-    return Printed(result, probe_lines(result), warnings=warnings, error=error)
+    lines = probe_lines(result, verbose=settings.verbose)
+    return Printed(result, lines, warnings=warnings, error=error)
 
 
 @command(app)
@@ -188,13 +189,13 @@ def _probe(
     told = {"experiment", "collections", "prompts"}
     data = measured.manifest.model_dump(mode="json", include=told)
     data |= {name: records_of(frame) for name, frame in measured.frames.items()}
-    prompts = ", ".join(["", *measured.manifest.prompts])
     lines: list[RenderableType] = []
     for entry in measured.manifest.collections:
         own = {name: it[it.collection == entry.name] for name, it in measured.frames.items()}
         words = dict(zip(("protected", "unprotected"), entry.sides.words, strict=True))
         lines += shown(words, **own)
-        lines.append(out.literal(f"{entry.name}, {_queries(entry.queries)}{prompts}", "dim"))
+        made = (entry.name, _queries(entry.queries), *measured.manifest.prompts)
+        lines.append(out.literal(", ".join(made), "dim"))
     if output:
         lines.append(f"kept: {output}; 'fairqr experiment report {output}' writes the report")
     return Printed({**data, "missing": measured.missing}, lines)
@@ -237,8 +238,13 @@ def _listwise(
         yield out.frame_table(between, "ranker", "measure", "difference", "n", "p", "p_holm")
 
 
-def probe_lines(result: ProbeResult) -> Iterator[RenderableType]:
-    """Yield how a model ranks what one query retrieved: its verdict on pairs, and its lists."""
+def probe_lines(result: ProbeResult, *, verbose: bool = False) -> Iterator[RenderableType]:
+    """Yield how a model ranks what one query retrieved: its verdict on pairs, and its lists.
+
+    Args:
+        result: What to show.
+        verbose: Also show the prompts, and what the model cost.
+    """
     from fairqr.cli.render import origin
 
     sides, (first, other) = Counter(it.side for it in result.documents), result.words
@@ -253,21 +259,26 @@ def probe_lines(result: ProbeResult) -> Iterator[RenderableType]:
         return
     if (pairs := result.pairwise) is not None:
         yield out.literal(pairs.sentence, "bold")
-        told = [it.share for it in (pairs.protected, pairs.unprotected, pairs.flips, pairs.votes)]
+        shares = [it.share for it in (pairs.protected, pairs.unprotected, pairs.flips, pairs.votes)]
         heads = ("pairs", *result.words, "flips", "votes", "ratio", out.number("95 %"))
         ends = out.interval(*(pairs.ratio_interval or (None, None)))
-        yield out.table(heads, [(len(pairs.pairs), *told, pairs.ratio, ends)], digits=3)
+        yield out.table(heads, [(len(pairs.pairs), *shares, pairs.ratio, ends)], digits=3)
     if (lists := result.listwise) is not None:
-        if pairs is None and (seen := lists.askers[0].exposure_ratio) is not None:
-            yield out.literal(f"{first} get {seen:.0%} of the exposure of {other}.", "bold")
+        of = lists.askers[0]
+        if pairs is None and of.exposure_ratio is not None:
+            told = f"{out.percent(of.exposure_ratio, 0)} of the exposure of {other}"
+            whose = f" in lists for {of.words}" if of.words else ""
+            given = out.percent(lists.initial_ratio, 0)
+            yield out.literal(f"{first} get {told}{whose}; as given, {given}.", "bold")
         rows: list[Any] = [("as given", lists.initial_ratio, "")]
         for order in lists.askers:
             failed = f"{sum(order.failures.values())} of {order.asked}"
             rows.append((order.words or "nobody", order.exposure_ratio, failed))
         yield out.table(["list for", "exposure", out.number("failed")], rows, digits=3)
     yield result.note
+    about += f"; seed {result.seed}"
     prompts = ", ".join(f"{prompt.id}={prompt.version}" for prompt in result.prompts)
-    yield origin(f"{about}; {prompts}; seed {result.seed}", result.usage)
+    yield origin(f"{about}; {prompts}", result.usage) if verbose else out.literal(about, "dim")
 
 
 def _queries(count: int) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import typer
-from langchain_core.messages import AIMessageChunk
 from rich.text import Text
 
 from fairqr.cli import output as out
@@ -57,44 +56,29 @@ async def follow(
     quiet: bool = False,
     model: str = "",
     yes: bool = True,
-) -> tuple[Any, bool]:
-    """Run what a context asks for; a spinner on stderr says what is done.
+) -> Any:
+    """Run what a context asks for, and return its result; a spinner on stderr says what is done.
 
     Args:
         search: What runs it.
-        query: What is searched for; an answer that comes in pieces is written below it.
+        query: What is searched for, or asked.
         context: How.
         quiet: Show no spinner.
         model: The name of the model that re-ranks or is probed; a line says what it may cost.
         yes: Whether the user agreed to a large run.
 
-    Returns:
-        The result, and whether an answer stands on the terminal.
-
     Raises:
         InputError: The run is large, and nobody agreed.
     """
-    screen = out.console()
     status = out.console(stderr=True, quiet=quiet).status("searching")
-    written = False
-    try:
-        with status:
-            async with contextlib.aclosing(search.stream(query, context)) as events:
-                async for event in events:
-                    if isinstance(event, AIMessageChunk):
-                        status.stop()
-                        if not written:
-                            screen.print(out.literal(query, "bold"))
-                        written = True
-                        screen.print(out.literal(event.text, lines=True), end="", soft_wrap=True)
-                    elif isinstance(event, StepData):
-                        status.update(event.step.replace("_", " "))
-                        if event.cost and model:
-                            _say_cost(event.cost, model, context.budget, yes)
-    finally:
-        if written:
-            screen.print()
-    return event, written
+    with status:
+        async with contextlib.aclosing(search.stream(query, context)) as events:
+            async for event in events:
+                if isinstance(event, StepData):
+                    status.update(event.step.replace("_", " "))
+                    if event.cost and model:
+                        _say_cost(event.cost, model, context.budget, yes)
+    return event
 
 
 def _say_cost(cost: RankingCost, model: str, budget: Budget, yes: bool) -> None:
@@ -131,10 +115,8 @@ def result_lines(
     places = {document.id: document.rank for document in old}
     befores = [_document(it, passages) for it in old]
     afters = [(*_document(it, passages), _move(it, places)) for it in new]
-    models = {"Refined": result.model, "Re-ranked": result.ranker}
-    made = [f"{did} by {model}." for did, model in models.items() if model]
     moved = sum(move.plain.startswith(("new", "▲")) for *_, move in afters)
-    yield out.literal(" ".join([*_cost(result, moved), *(made or ["No model was needed."])]))
+    yield out.literal(" ".join([*_cost(result, moved), *_models(result)]))
     for sentence in result.explanation:
         if verbose or any(said in sentence for said in (UNCHECKED, TOO_FEW, BROUGHT)):
             yield out.literal(sentence)
@@ -151,8 +133,8 @@ def result_lines(
     if verbose:
         change = " → ".join(out.decimal(it.divergence, 4) for it in (result.baseline, result))
         how = f"'{result.query}' in {result.corpus}, method {result.method}, divergence {change}."
-        made += [f"Prompt {it.id}={it.version}." for it in [result.prompt] if it]
-        yield origin(" ".join([how, *made, f"Found by {result.retriever}"]), result.usage)
+        prompts = [f"Prompt {it.id}={it.version}." for it in [result.prompt] if it]
+        yield origin(" ".join([how, *prompts, f"Found by {result.retriever}"]), result.usage)
 
 
 def _opening(result: SearchResult, name: str) -> str:
@@ -207,6 +189,20 @@ def _cost(result: SearchResult, moved: int) -> Iterator[str]:
         yield f"{out.counted(moved, 'document')} moved up."
 
 
+def _models(result: SearchResult) -> Iterator[str]:
+    """Yield what models did for the ranking; without one, whether documents were enough."""
+    if result.model:
+        tried = chain.from_iterable(it.refinements for it in result.iterations)
+        is_refined = any(words.status == "ok" for words in tried)
+        yield f"Refined by {result.model}." if is_refined else f"{result.model} was asked in vain."
+    if result.ranker:
+        yield f"Re-ranked by {result.ranker}."
+    elif not result.model:
+        supply = result.gaps.supply.values() if result.gaps else ()
+        lacks = any(gap >= LEAST_GAP for groups in supply for gap in groups.values())
+        yield "No model was asked." if lacks else "No model was needed."
+
+
 def _rounds(result: SearchResult, verbose: bool) -> Iterator[Sequence[Any]]:
     """Yield the cells of each round: for whom, the divergence, what it brought, and its query."""
     earlier = [result.baseline.exposure, *(it.exposure for it in result.iterations)]
@@ -227,12 +223,12 @@ def _no_words(refinement: RefinedGroup) -> str:
 
 
 def origin(how: str, usage: UsageReport) -> Text:
-    """Return the last line of a result: how it was made, and what models cost."""
-    asked = out.counted(usage.model_calls, "model call")
-    if usage.cached_calls:
-        asked += f" and {usage.cached_calls} from the cache"
-    tokens = f"{usage.prompt_tokens} + {usage.completion_tokens} tokens"
-    return out.literal(f"{how}; {asked}, {tokens}, {usage.milliseconds / 1000:.2f} s", "dim")
+    """Return the last line of a result: how it was made, and what models cost, if any was asked."""
+    if usage.model_calls:
+        read, written = f"{usage.prompt_tokens:,}", f"{usage.completion_tokens:,}"
+        how += f"; {out.counted(usage.model_calls, 'model call')}, {read} + {written} tokens"
+    cached = f"{usage.cached_calls} from the cache, " if usage.cached_calls else ""
+    return out.literal(f"{how}; {cached}{usage.milliseconds / 1000:.2f} s", "dim")
 
 
 def _move(document: RankedDocument, places: Mapping[str, int]) -> Text:
@@ -245,28 +241,29 @@ def _move(document: RankedDocument, places: Mapping[str, int]) -> Text:
 
 
 def answer_lines(
-    result: AnswerResult, passages: Mapping[str, str], *, written: bool = False
+    result: AnswerResult, passages: Mapping[str, str], *, verbose: bool = False
 ) -> Iterator[RenderableType]:
     """Yield whose documents were read and used, and the answer with its sources or samples.
 
     Args:
         result: What to show.
         passages: How the texts of its documents begin, by id; those of some may be missing.
-        written: The answer itself stands there already.
+        verbose: Also show how it was made.
     """
     for it in result.groups:
         yield from _read_and_used(it)
-    if not written:
-        yield from ("", out.literal(result.question, "bold"))
+    yield from ("", out.literal(result.question, "bold"))
     counts = result.counts
     if counts.samples > 1:
         yield from _samples(result, passages)
     else:
-        if not written:
-            yield out.literal(result.answers[0].text, lines=True)
+        yield out.literal(result.answers[0].text, lines=True)
         yield from _sources(result, passages)
     judged = f", judged by {result.attributor}" if result.attributor else ""
     yield ""
+    if not verbose:
+        yield out.literal(f"Answered by {result.generator}{judged}; seed {result.seed}.")
+        return
     yield origin(
         f"answered by {result.generator} with {result.prompt.id}={result.prompt.version}{judged}; "
         f"{out.counted(counts.rankings, 'ranking')} of {out.counted(counts.samples, 'sample')} "

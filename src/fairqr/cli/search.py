@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,11 +25,9 @@ class SearchRunSettings(RunSettings):
 
     Attributes:
         strict: Exit with code 2 if the model failed.
-        verbose: Also show how the texts begin, every round, the divergence and the tokens.
     """
 
     strict: bool = False
-    verbose: bool = False
 
 
 def search(
@@ -39,7 +36,7 @@ def search(
     asked: Annotated[
         Context, Fields("target", "k", "method", "max_iterations", "seed", attribute="attributes")
     ],
-    settings: Annotated[SearchRunSettings, Fields(*RUN, "verbose")],
+    settings: Annotated[SearchRunSettings, Fields(*RUN)],
     as_json: bool = False,
 ) -> Printed:
     """Search so that every group gets its share of exposure, through relevant documents.
@@ -101,9 +98,9 @@ async def searched(
     ranks = name if asks_ranker else ""
     async with settings.opened(asked) as engine:
         fair = FairSearch(engine, model, ranker=ranker, prompts=prompts)
-        result, _ = await follow(fair, query, asked, quiet=silent, model=ranks, yes=settings.yes)
-        shown = (*result.baseline.ranking, *result.ranking) if settings.verbose else ()
-        return result, await settings.passages_of(engine, (place.id for place in shown))
+        result = await follow(fair, query, asked, quiet=silent, model=ranks, yes=settings.yes)
+        shown = (place.id for place in (*result.baseline.ranking, *result.ranking))
+        return result, await settings.passages_of(engine, shown)
 
 
 class AnswerRunSettings(RunSettings):
@@ -155,17 +152,16 @@ def answer(
     """
     from fairqr.cli.render import answer_lines
 
-    is_live = asked.answer.samples == 1 and not as_json and sys.stdout.isatty()
-    work = _answered(question, asked, settings, live=is_live, silent=as_json)
-    result, passages, has_written = run(work, "answer", settings.trace)
-    lines = answer_lines(result, passages, written=has_written)
+    work = _answered(question, asked, settings, silent=as_json)
+    result, passages = run(work, "answer", settings.trace)
+    lines = answer_lines(result, passages, verbose=settings.verbose)
     return Printed(result, lines, warnings=result.warnings)
 
 
 async def _answered(
-    question: str, asked: AnswerContext, settings: AnswerRunSettings, *, live: bool, silent: bool
-) -> tuple[AnswerResult, Mapping[str, str], bool]:
-    """Return the answer, how the documents' texts begin, and whether the answer is written."""
+    question: str, asked: AnswerContext, settings: AnswerRunSettings, *, silent: bool
+) -> tuple[AnswerResult, Mapping[str, str]]:
+    """Return the answer, and how the documents' texts begin."""
     from fairqr.agents.attribution.opening import open_attributor
     from fairqr.agents.models.chat import ChatModel
     from fairqr.agents.models.opening import open_generator
@@ -194,15 +190,13 @@ async def _answered(
         await judge.start()
     ranks = chat.name if chat and asked.strategy.ranker in ASKED else ""
     async with settings.opened(asked) as engine:
-        answering = asked.answer.model_copy(update={"stream": live})
-        pool = max(DEFAULT_POOL, answering.documents)  # or the whole of a small corpus
+        pool = max(DEFAULT_POOL, asked.answer.documents)  # or the whole of a small corpus
         if "k" in asked.model_fields_set:
             pool, size = asked.k, (await engine.info()).documents
             if size is not None and pool > size:
                 raise InputError(f"'{engine.name}' has only {size} documents; lower --pool.")
-        asked = asked.model_copy(update={"answer": answering, "k": pool})
+        asked = asked.model_copy(update={"k": pool})
         fair = FairSearch(engine, chat, generator=generator, attributor=judge, **given)
-        told: dict[str, Any] = {"model": ranks, "yes": settings.yes}
-        result, written = await follow(fair, question, asked, quiet=not live, **told)
-        shown = [place.id for place in result.ranking if place.exposure and not silent]
-        return result, await settings.passages_of(engine, shown), written
+        result = await follow(fair, question, asked, quiet=silent, model=ranks, yes=settings.yes)
+        read = (it.id for it in result.ranking if it.exposure)
+        return result, await settings.passages_of(engine, read)

@@ -107,18 +107,33 @@ def test_who_is_seen_comes_first(capsys: Capsys, columns: int, name: str) -> Non
 
 
 def test_all_else_is_verbose(capsys: Capsys) -> None:
-    """What was left out is there, and what was not estimated is not told."""
+    """What was left out is there; no tokens are told where no model was asked."""
     found = result([{}], explanation=["The target: half of it."])
     say(result_lines(found, {}, verbose=True))
     shown = " ".join(capsys.readouterr().out.split())
-    parts = ["half", "method fair-qr", "0 + 0 tokens", "by scripted", "by bm25"]
+    parts = ["half", "method fair-qr", "by scripted", "by bm25"]
     for it in found.iterations:
         parts += [f"{it.divergence:.4f}", *(f"{x:.1%}" for x in it.exposure["gender"].values())]
         parts += [word for each in it.refinements for word in each.keywords]
-    assert [part for part in (*parts, "Cost") if part not in shown] == ["Cost"]
+    assert [part for part in (*parts, "tokens") if part not in shown] == ["tokens"]
     changes = {"target": found.baseline.exposure, "relevance": 0.5}
     say(result_lines(result([{}], **{**GOLDEN["default-gender"], **changes}), {}))
     shown = capsys.readouterr().out
     assert shown.startswith("gender: no group is a point or more below")
     assert "Cost: expected relevance 1.00 → " in shown
-    assert not any(part in shown for part in ("half", "tokens", "method"))
+    assert not any(part in shown for part in ("half", "seconds", "method"))
+
+
+def test_what_models_did_is_told_as_it_was(capsys: Capsys) -> None:
+    """That none was needed only where documents were enough; that one refined only if it did."""
+    plain, loop = GOLDEN["plain"], GOLDEN["fair-qr-gender"]
+    gaps = {name: {"gender": {"female": 0.2}} for name in ("supply", "ranking")}
+    failed = [{**it, "refinements": []} for it in loop["iterations"]]
+    for found, said in (
+        (result([{}], **plain), "No model was needed."),
+        (result([{}], **{**plain, "gaps": gaps}), "No model was asked."),
+        (result([{}], **loop), "Refined by scripted."),
+        (result([{}], **{**loop, "iterations": failed}), "scripted was asked in vain."),
+    ):
+        say(result_lines(found, {}))
+        assert said in " ".join(capsys.readouterr().out.split())

@@ -169,9 +169,8 @@ def test_workers_of_one_command_share_a_port_and_one_that_is_killed_comes_back(
 
     def listening() -> set[int | None]:
         """Return the processes that accept connections at the port."""
-        found = psutil.net_connections("tcp")
-        accepting = [it for it in found if it.status == psutil.CONN_LISTEN]
-        return {it.pid for it in accepting if it.laddr.port == port}
+        found = [it for it in psutil.net_connections("tcp") if it.status == psutil.CONN_LISTEN]
+        return {it.pid for it in found if it.laddr.port == port}
 
     with running(variables, "--port", str(port), *arguments) as process:
         search = {"query": "physicist", "ask": "never", "attributes": ["gender"], "k": 3}
