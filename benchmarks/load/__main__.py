@@ -30,13 +30,12 @@ SIZES = {
     "minutes": (12.0, 0.5),
     "documents": (10_000, 2_000),
     "requests": (60, 12),
-    "delay": (0.02, 0.4),
+    "delay": (0.02, 0.4),  # with few requests, faults must still meet runs that are under way
     "chaos": (None, 5),
     "retention": (20.0, 5.0),
 }
 """How much is done, and with ``--quick``: runs and minutes of the soak, documents in each index,
-requests around each fault, faults of a chaos, seconds that a model takes and that runs are kept.
-With few requests the model takes longer, so that faults still meet runs that are under way."""
+requests around each fault, faults of a chaos, seconds that a model takes and that runs are kept."""
 
 
 async def find(world: World, name: str, sizes: dict[str, Any]) -> dict[str, Any]:

@@ -48,9 +48,14 @@ ROW = re.compile(r"(?m)^\|.*$(?!\n\| ?-)")
 
 
 def _figures(text: str) -> list[tuple[float, int]]:
-    """The numbers with two decimals or more in a text, and how many they have; no versions."""
+    """The numbers with two decimals or more in a text, and how many they have; no versions.
+
+    And percents, if more stands there than one: that alone is a part of the figures beside it.
+    """
     text = re.sub(VERSIONS, "", text)
     found = re.findall(r"(?<![\w.:=])(\d*\.\d{2,})(?!\w|\.\d)", text)
+    shares = re.findall(r"(?<=[ (])(\d{1,2})(?= %| (?:to|and) \d{1,2} %)", text)
+    found += [f".{int(share):02}" for share in shares]
     return [(float(number), len(number.partition(".")[2])) for number in found]
 
 
