@@ -111,9 +111,10 @@ class Audit:
 
     @property
     def findings(self) -> list[str]:
-        """The verdict, who gets less, how sure that is, and what mending would cost."""
+        """The verdict, who gets less, how sure that is, what mending would cost, and the test."""
         found = findings_of(self)
-        return [" ".join(found["verdict"]), *found["sentences"], *found["notes"]]
+        verdict, *test = found["verdict"]
+        return [verdict, *found["sentences"], *test, *found["notes"]]
 
     @property
     def frames(self) -> dict[str, DataFrame]:
