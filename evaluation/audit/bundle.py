@@ -293,8 +293,7 @@ class AuditFolder(Folder[AuditManifest]):
         kept, ids = queries, [query.id for query in queries.queries]
         if redact:
             kept, ids = pseudonymous(queries)
-        both = zip(ids, kept.queries, strict=True)
-        names: dict[str | int, str] = {own: it.id for own, it in both}
+        names: dict[str | int, str] = dict(zip(ids, (it.id for it in kept.queries), strict=True))
 
         def shown(record: A) -> A:
             withheld = f"{WITHHELD}, as it may quote the query"
