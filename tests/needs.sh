@@ -2,9 +2,11 @@
 # What tests need and no Python package brings. Where apt may, it installs what is missing; otherwise
 # it says which tests are skipped for it.
 set -euo pipefail
-missing=()
+missing=() known=() unknown=()
+knows() { apt-cache show "$1" &>/dev/null; }
 lacks() { [ -n "$(PATH="$PATH:/usr/sbin" command -v "$1")" ] || missing+=("$2"); }
-if [ -z "$(command -v chromium)" ] || [ "$(id -u)" -eq 0 ]; then  # half the time of all of chromium
+if [ -z "$(command -v chromium)" ] || { [ "$(id -u)" -eq 0 ] && knows chromium-headless-shell; }; then
+  # Half the time of all of chromium.
   lacks chromium-headless-shell chromium-headless-shell  # the page, and reports of audits
 fi
 lacks nginx nginx-light        # several workers behind a balancer
@@ -18,8 +20,14 @@ fi
 [ "${#missing[@]}" -gt 0 ] || exit 0
 if [ "$(id -u)" -eq 0 ] && [ -n "$(command -v apt-get)" ]; then
   apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
-else
+  for package in "${missing[@]}"; do
+    if knows "$package"; then known+=("$package"); else unknown+=("$package"); fi
+  done
+  missing=("${unknown[@]}")
+  [ "${#known[@]}" -eq 0 ] ||
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${known[@]}"
+fi
+if [ "${#missing[@]}" -gt 0 ]; then
   echo "Tests of the page (chromium-headless-shell), of a balancer (nginx-light), of signatures (openssh-client), of the"
   echo "image (buildah, mmdebstrap), and of Elasticsearch and OpenSearch (npm, openssl) are skipped for"
   echo "what is missing: ${missing[*]}."

@@ -266,10 +266,9 @@ def probe_lines(result: ProbeResult, *, verbose: bool = False) -> Iterator[Rende
     if (lists := result.listwise) is not None:
         of = lists.askers[0]
         if pairs is None and of.exposure_ratio is not None:
-            told = f"{out.percent(of.exposure_ratio, 0)} of the exposure of {other}"
             whose = f" in lists for {of.words}" if of.words else ""
-            given = out.percent(lists.initial_ratio, 0)
-            yield out.literal(f"{first} get {told}{whose}; as given, {given}.", "bold")
+            got = f"{of.exposure_ratio:.0%} of the exposure of {other}{whose}"
+            yield out.literal(f"{first} get {got}; as given, {lists.initial_ratio:.0%}.", "bold")
         rows: list[Any] = [("as given", lists.initial_ratio, "")]
         for order in lists.askers:
             failed = f"{sum(order.failures.values())} of {order.asked}"

@@ -70,8 +70,7 @@ async def follow(
     Raises:
         InputError: The run is large, and nobody agreed.
     """
-    status = out.console(stderr=True, quiet=quiet).status("searching")
-    with status:
+    with out.console(stderr=True, quiet=quiet).status("searching") as status:
         async with contextlib.aclosing(search.stream(query, context)) as events:
             async for event in events:
                 if isinstance(event, StepData):
@@ -123,7 +122,7 @@ def result_lines(
     tried = "; ".join(map(_no_words, result.unused_refinements))
     if verbose or tried or len(result.iterations) > 1 or result.method == "fair-qr":
         yield ""
-        heads = ("round", "group", "KL", "attention", "query")
+        heads = ("round", "group", "KL", "brought", "query")
         yield out.table(heads, _rounds(result, verbose), digits=4)
         yield out.literal(f"Ended: {_STOPPED[result.stop_reason]}{tried and f' ({tried})'}.")
     yield ""
@@ -205,10 +204,13 @@ def _models(result: SearchResult) -> Iterator[str]:
 
 def _rounds(result: SearchResult, verbose: bool) -> Iterator[Sequence[Any]]:
     """Yield the cells of each round: for whom, the divergence, what it brought, and its query."""
-    earlier = [result.baseline.exposure, *(it.exposure for it in result.iterations)]
+    earlier = [result.baseline, *result.iterations]
     for last, it in zip(earlier, result.iterations, strict=False):
         groups = [(each.attribute, each.group) for each in it.refinements]
-        brought = [f"{last[name][of]:.0%} → {it.exposure[name][of]:.0%}" for name, of in groups]
+        both = [(last.exposure[name][of], it.exposure[name][of]) for name, of in groups]
+        brought = [f"attention {was:.0%} → {now:.0%}" for was, now in both]
+        if groups and last.objective and it.objective:  # of all that was found, re-ranked
+            brought = [f"fairness {last.objective.fairness:.2f} → {it.objective.fairness:.2f}"]
         queries = [*it.queries, *(_no_words(x) for x in it.refinements if x.status != "ok")]
         whom = [group for _, group in groups]
         cells = (out.literal(", ".join(part)) for part in (whom, brought, queries))
