@@ -77,10 +77,10 @@ class GroupFigures:
         target: The share that it should get.
         supply: The share that relevant documents could give it at most, on the way to the target.
         lack: Target − exposure.
-        lean: The lesser of target and supply, less the exposure, by query: above 0 the ranking
-            withholds exposure from the group, below 0 it gives more than is due.
-        excess: The exposure less the greater of target and supply, by query: above 0 the ranking
-            gives what relevant documents of other groups could take over.
+        lean: min(target, supply) − exposure, query by query: above 0 the ranking withholds
+            exposure from the group, below 0 it gives more than is due.
+        excess: exposure − max(target, supply), query by query: above 0 the ranking gives what
+            relevant documents of other groups could take over.
         ranking_gap: What the ranking withholds: the lean, if it is above 0.
         supply_gap: What no ranking of the relevant documents could give.
         exposure_ratio: Exposure / target, by that of the reference group; without one, by the
@@ -184,7 +184,7 @@ class QueryFigures:
 
     @functools.cached_property
     def _inverses(self) -> FloatArray:
-        """As the samples leave possible that checked labels, shape (D, G, G)."""
+        """Inverse confusion matrices that fit the checked samples, drawn; shape (D, G, G)."""
         return drawn_inverses(self.dimension.counted, np.random.default_rng(0))
 
     def add(self, weight: float, figures: AnswerFigures | FloatArray, query: str = "") -> None:
@@ -372,7 +372,7 @@ class QueryFigures:
             ends = middle_of(moves + known + (values - known) @ confusion @ self._inverses)
             least = -1.0 if name == "lacking" else LEAST.get(name, 0.0)
             corrected[name] = [
-                # Wrong labels may make a supply gap: the lesser of two is not linear.
+                # Wrong labels may make a supply gap, because a minimum is not linear.
                 _within(replace(it, low=min(it.low, 0.0)) if name == "supply_gap" else it, least)
                 for it in map(wider_by, moved, ends)
             ]
@@ -625,7 +625,7 @@ def _within(found: Estimate, least: float, most: float = 1.0) -> Estimate:
 
 
 def _not_below_0(found: Estimate, lesser: Estimate | None = None) -> Estimate:
-    """Cut a gap, or the lesser of two, off at 0; it is the lean that is tested."""
+    """Raise a gap, or the smaller of two, to at least 0. It has no p: only the lean is tested."""
     ends = np.array([(it.value, it.low, it.high) for it in (found, lesser or found)])
     value, low, high = np.maximum(np.fmin(ends[0], ends[1]), 0.0).tolist()
     return replace(found, value=value, low=low, high=high, p=None)

@@ -81,7 +81,7 @@ class Counts:
         absent: How many of them the engine does not hold.
         hidden: How many judged relevant documents are left out of answered queries, since the
             engine does not give them and their groups are not known.
-        error_from: Of how many queries judgements say how far the estimate of relevance is off; 0
+        error_from: For how many queries judgements say how far the estimate of relevance is off; 0
             if there are none, or too few.
         effective: How many queries of equal weight would tell as much as those answered.
         relevance: What says what is relevant.

@@ -132,7 +132,7 @@ class Experiment(Options):
     target: str | None = Field(None, description="That of the searches, if not their own.")
     judge: str | None = Field(None, description="What to measure against; as the collection says.")
     measures: tuple[str, ...] = Field(MEASURES, description="Systems are compared by the last.")
-    seeds: tuple[Seed, ...] = Field((0,), description="Of models; systems that ask none run once.")
+    seeds: tuple[Seed, ...] = Field((0,), description="Seeds; systems without a model run once.")
     model: str = Field("local:smollm2-135m", description="The model that refines, and re-ranks.")
     retriever: Retriever = Field(AUTO, description="bm25, dense, hybrid; auto: hybrid with MiniLM.")
     corpus: str | None = Field(

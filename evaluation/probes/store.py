@@ -23,7 +23,7 @@ STAGES: Mapping[str, Mapping[str, str]] = {
     specs.PAIRWISE_KIND: {"pairs": "pairs"},
     specs.LORA_KIND: {"before": "pairs before tuning", "after": "pairs after tuning"},
 }
-"""By kind of experiment: the files of records without their ending, and what is asked for each."""
+"""For each kind of experiment, its files of records (without ending) and what they record."""
 
 
 class _Asked(Record):

@@ -180,7 +180,7 @@ class Agents:
 
 class _Files(StaticFiles):
     def lookup_path(self, path: str) -> tuple[str, Any]:
-        """Find a file of the page; what makes the folder a package is none."""
+        """Find a file of the page. What makes the folder a Python package is not served."""
         return ("", None) if "__" in path else super().lookup_path(path)
 
 
