@@ -11,9 +11,9 @@ is that of all 20,000 with equal weights, by true relevance or by the same estim
 In further cells labels are wrong. Their confusion matrix is known, or each audit counts it on 200
 documents of each group; the true value is that by the right labels.
 
-In the last cells, queries are job titles. Some match hundreds of relevant documents, of which an
-estimate sees the first 100, and the group stands among the last. These queries are saturated; the
-true value by estimates is that of the others. ``--only saturated`` runs these alone.
+In the last cells, queries are job titles. Some match hundreds of relevant documents; an
+estimate sees only the first 100, and the group stands among the last. These queries are saturated;
+by estimates, the true value is the other queries'. ``--only saturated`` runs these alone.
 
 For each figure of the first group: in how many per 1,000 intervals of 95 % its true value is, and
 how many of the 1,000 audits give an interval, if not all. *Less*: the audit says that the group

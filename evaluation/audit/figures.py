@@ -83,10 +83,10 @@ class GroupFigures:
             relevant documents of other groups could take over.
         ranking_gap: What the ranking withholds: the lean, if it is above 0.
         supply_gap: What no ranking of the relevant documents could give.
-        exposure_ratio: Exposure / target, by that of the reference group; without one, by the
-            highest of all groups.
+        exposure_ratio: Exposure / target, divided by the same of the reference group; without one,
+            by the highest of all groups.
         selection_rate: Its candidates among the first k / all its candidates.
-        impact_ratio: Its selection rate by that of the same group.
+        impact_ratio: Its selection rate, divided by the same group's.
         absent: The share of queries that show something, and nothing of the group.
         precision: By judgements, the share of its documents in the first k ranks that are relevant.
         ndcg: By judgements, the gain of its relevant documents in the first k ranks as a share of
@@ -437,7 +437,7 @@ class QueryFigures:
         return divided(self._unmixed(above), self._unmixed(below))
 
     def _relative(self, above: FloatArray, below: FloatArray, whole: FloatArray) -> list[Estimate]:
-        """Return Σ above / Σ below of each group by that of the reference, or of the highest.
+        """Return Σ above / Σ below of each group, divided by the reference's or by the highest.
 
         Args:
             above: Shape (n, G).

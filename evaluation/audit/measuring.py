@@ -54,7 +54,7 @@ LEANS = ("lean", "lack", "ranking_gap")
 RATIOS = ("exposure_ratio", "impact_ratio")
 RATES = (*RATIOS, "selection_rate", "precision", "ndcg")
 TESTED = (*LEANS, *RATIOS)
-"""The figures that a verdict is about: ratios follow that of the lean."""
+"""The figures that a verdict is about: ratios follow the verdict on the lean."""
 SHOWN = 5
 """How many groups one sentence names."""
 
@@ -531,7 +531,7 @@ class Condition:
         span = {"exposure": group.unknown, "absent": unlabelled}.get(self.figure, span)
         if self.figure not in RATES:
             return low - span, high + span
-        # Rates go with the group's share, and ratios also with that of another group.
+        # Rates go with the group's share, and ratios also with another group's.
         share = np.nan_to_num(min(group.exposure.value, group.share_of_candidates)).clip(1e-9, 0.5)
         factor = (1 + span / share) * (1 + span / (1 - share))
         return low / factor, high * factor
@@ -570,8 +570,8 @@ def check(
             what is sure counts.
 
     Returns:
-        A sentence on each condition that holds for a group, and on each of which nobody can tell
-        whether it does, with the reason.
+        A sentence on each condition that holds for a group. A sentence with the reason on each
+        condition that cannot be decided.
     """
     broken, doubtful = list[str](), list[str]()
     if conditions and (figures.too_many_failed or figures.counts.empty_share > 0.5):

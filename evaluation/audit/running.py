@@ -550,7 +550,7 @@ async def _ask(
             model=lambda _: by,
             watcher=watcher,
             at_once=concurrency,
-            tolerated=IndexUnavailableError,  # the report tells which queries failed
+            tolerated=IndexUnavailableError,  # the report lists the failed queries
         )
 
     pace = f", at most {rate:g} a second, so at least {time_left(len(left) / rate)}" if rate else ""

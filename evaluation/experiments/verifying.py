@@ -36,7 +36,7 @@ class Verification(NamedTuple):
 
     Attributes:
         digest: The SHA-256 of its manifest.
-        files: How many files the manifest lists; 0 if it is not that of the run.
+        files: How many files the manifest lists; 0 if the manifest is not the run's.
         problems: One sentence each; none if the run is as it was made.
         unchecked: What could not be checked, one sentence each.
         signed_by: The signer of the manifest, if that was checked.

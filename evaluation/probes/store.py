@@ -31,7 +31,7 @@ class _Asked(Record):
 
     Attributes:
         collection: The name of the probe collection.
-        spent: What it cost, as :func:`fairqr.evaluation.experiments.folder.spent` tells it; what
+        spent: What it cost, as :func:`fairqr.evaluation.experiments.folder.spent` has it; what
             the cache answered counts as when it was first asked.
     """
 

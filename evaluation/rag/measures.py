@@ -299,7 +299,7 @@ def _of_utility(record: PolicyRecord, expected: float, greatest: Greatest) -> di
         Name.EU: expected,
         Name.EU_MAX: _ratio(expected, greatest[query], Reason.NO_UTILITY),
         Name.EU_MAX_RETRIEVER: own,
-        # The paper's code calls an answer that is worth nothing perfect where none is worth more.
+        # If no answer is worth anything, the paper's code calls each of them perfect.
         Name.EU_MAX_FAIR_RAG: 1.0 if best == 0 else own,
     }
 

@@ -32,7 +32,7 @@ def or_text(made: Callable[[str], object], usual: Any) -> BeforeValidator:
 
 _Text = Annotated[str, Field(max_length=2000)]
 _Texts = Annotated[list[_Text], Field(max_length=100, fail_fast=True)]
-"""Some texts, of which only the first wrong one is told."""
+"""Some texts; an error names only the first wrong one."""
 
 _Attributes = Annotated[_Texts, or_text(lambda text: [text], _Texts)]
 _Target = Annotated[

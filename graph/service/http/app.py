@@ -185,10 +185,10 @@ class _Files(StaticFiles):
 
 
 def _add_pages(app: FastAPI) -> None:
-    """Add the page and its files, none of which needs a key."""
+    """Add the page and its files; they need no key."""
     for ending, kind in ((".js", "text/javascript"), (".css", "text/css")):
         mimetypes.add_type(kind, ending)  # some systems call them plain text
-    # In a checkout, the glossary is a link to that of the documentation.
+    # In a checkout, the glossary is a link to the documentation's.
     files = _Files(packages=[("fairqr.graph.service", "page")], follow_symlink=True)
     app.mount("/page", files)
 

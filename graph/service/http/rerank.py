@@ -137,7 +137,7 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
 
     Documents without scores are taken to come best first; if the service has MiniLM, their texts
     are encoded, and tell which of them are relevant. `fairqr` says what was paid and gained. A
-    parameter `model` of the address replaces that of the body, which some clients fix.
+    parameter `model` of the address replaces the one in the body, which some clients fix.
     """
     parts, documents, size = parts_of(request), asked.documents, len(asked.documents)
     caps = parts.settings.caps

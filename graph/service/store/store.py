@@ -393,7 +393,7 @@ class Store:
             if len(ids) < DELETED_AT_ONCE:
                 return total
 
-    # --- access keys, of which we only keep the SHA-256 -------------------------------------------
+    # --- access keys: we only keep their SHA-256 --------------------------------------------------
 
     async def create_key(self, name: str, scopes: Sequence[Scope]) -> tuple[AccessKey, str]:
         """Make an access key.
