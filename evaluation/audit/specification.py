@@ -54,8 +54,8 @@ class AuditSpec(BaseModel, frozen=True, extra="forbid"):
     sample: Count | None = Field(None, description="Queries to draw, by weight; defaults to all.")
     widen: bool = Field(
         True,
-        description="Look for candidates of each group by a query of its own, where the engine "
-        "can search within a group, and further down where all that was found is likely relevant.",
+        description="Look for candidates of each group by a query of its own, if the engine "
+        "can search within a group, and further down if all that was found is likely relevant.",
     )
     mend: int = Field(100, ge=0, description="For how many queries to make a fair re-ranking.")
     pairs_by: str = Field(
@@ -74,7 +74,7 @@ class AuditSpec(BaseModel, frozen=True, extra="forbid"):
         5,
         ge=0,
         description="Queries that were asked less often than this are not printed in the report. "
-        "Where nothing says how often, all are printed.",
+        "If nothing says how often, all are printed.",
     )
     seed: Seed = Field(0, description="Chooses the sample, and the signs of the tests.")
 
