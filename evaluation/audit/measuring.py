@@ -111,7 +111,7 @@ class Contribution:
         group: The group that gets less.
         query: The id of the query.
         share: Its part of the sum of all leans against the group.
-        lean: Of this query.
+        lean: The lean of this query.
         shown: The ids that are shown today.
         fair: The ids that a fair re-ranking would show.
     """
@@ -130,13 +130,13 @@ class AuditFigures:
     """All figures of an audit.
 
     Attributes:
-        counts: Of queries.
-        groups: Of each attribute, with corrected tests.
+        counts: The counts of queries.
+        groups: The groups of each attribute, with corrected tests.
         segments: The same of each segment of the queries, but for combinations.
         tests: How many tests were declared: one for each group, over all queries and in segments.
         costs: What mending would cost, by attribute; may be empty.
         contributions: The queries that add most to the leans against groups that surely get less.
-        by_query: Of each attribute.
+        by_query: The figures by query of each attribute.
         unanswered: The status of the queries that found nothing or failed, by their ids.
         too_many_failed: Whether so much failed that no verdict is given.
     """
@@ -564,7 +564,7 @@ def check(
 
     Args:
         conditions: What must not hold.
-        figures: Of the audit.
+        figures: The figures of the audit.
         sure: Whether only what is sure counts; see :meth:`Condition.holds`. A condition that the
             figure of a group meets, but not surely, is doubtful. In segments of the queries only
             what is sure counts.

@@ -238,8 +238,8 @@ class PairwiseAudit:
         queries: How many queries were asked.
         failed: How many of them failed.
         missing: How many documents have no score, since the engine does not hold them.
-        comparisons: Of each two versions, over all pairs and in each segment; tests are corrected
-            by Holm for all of them.
+        comparisons: The comparisons of each two versions, over all pairs and in each segment; tests
+            are corrected by Holm for all of them.
     """
 
     scored_by: str

@@ -121,7 +121,7 @@ class TuningEntry(PlainData):
         pairs: How many pairs are trained on, by collection and kind.
         left_out: How many items of queries to train on were left out since they are probed with.
         base: The model as it stands behind ``causal:``.
-        base_sha256: Of a GGUF file; empty for other models.
+        base_sha256: The SHA-256 of a GGUF file; empty for other models.
         training: A hash over the examples and their order.
     """
 

@@ -162,7 +162,7 @@ def aim_of(attribute: Attribute, members: FloatArray, k: int) -> FloatArray:
 
     Args:
         attribute: The groups.
-        members: Of the documents of the pool, shape (n, G).
+        members: The memberships of the documents of the pool, shape (n, G).
         k: How many documents the generator reads.
     """
     most = attainable(members, Discount("top_k", k), k) * min(k, len(members))
@@ -223,7 +223,7 @@ def measure_record(
         record: What was drawn and generated; failed generations are left out of everything that
             needs answers.
         greatest: See :func:`greatest_utilities`.
-        gains: Of each document of the pool, shape (n,); see
+        gains: The gains of each document of the pool, shape (n,); see
             :attr:`fairqr.evaluation.rag.store.PolicyRecord.gains`.
 
     Returns:

@@ -74,7 +74,7 @@ def attainable(memberships: FloatArray, discount: Discount, length: int) -> Floa
     All its documents stand first, and others fill the remaining ranks.
 
     Args:
-        memberships: Of the documents to rank, shape (n, G).
+        memberships: The memberships of the documents to rank, shape (n, G).
         discount: The weight of each rank.
         length: How many ranks there are.
     """
@@ -94,7 +94,7 @@ def supply(
     target; zeros if no document has a label.
 
     Args:
-        memberships: Of the documents that are relevant, shape (n, G).
+        memberships: The memberships of the documents that are relevant, shape (n, G).
         target: ε*, shape (G,).
         discount: The weight of each rank.
         length: How many ranks there are.

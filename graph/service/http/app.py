@@ -144,7 +144,7 @@ class Agents:
     """The endpoint for agents. Its first request opens it: its libraries take a second to load.
 
     Args:
-        parts: Of the service.
+        parts: The parts of the service.
 
     Attributes:
         route: The route to it. It has no GET, since the tools send nothing unasked.
