@@ -489,7 +489,7 @@ def _rankings(it: Contribution) -> tuple[list[tuple[int, str]], list[tuple[int, 
 def documents_to_name(audit: Audit) -> list[str]:
     """Return the ids of the documents whose titles the report would show.
 
-    They stand beside queries that may be printed: the titles of what a query finds tell what was
+    They stand beside queries that may be printed: the titles of what a query finds show what was
     asked.
     """
     printed = audit.printed()

@@ -486,7 +486,7 @@ class Condition:
         return all(map(self._meets, (getattr(group, self.figure).value, *ends)))
 
     def doubt(self, group: GroupFigures, *, sure: bool) -> str:
-        """Return why nobody can tell whether it holds for a group for which it does not surely.
+        """Return why it is undecided for a group where it does not surely hold; empty if it is not.
 
         Args:
             group: The figures of the group.

@@ -21,7 +21,7 @@ def by_group(by_label: FloatArray, confusion: FloatArray | None) -> FloatArray:
 
 
 def slopes(confusion: FloatArray, shares: FloatArray) -> FloatArray:
-    """Return how fast the share by each label grows with that of its group, shape (G,).
+    """Return how fast the share by each label grows with its group's share, shape (G,).
 
     It is a + b·share: b says how much more often the documents of a group have its label than
     those of the others have it, mixed by their shares.

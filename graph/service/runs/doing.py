@@ -290,7 +290,7 @@ class DurableRun(LiveRun, RunJournal):
                 yield event
 
     def hear(self, step: Step) -> None:
-        """Tell of a step of an audit, which is no graph, whose nodes tell of their ends."""
+        """Note a step of an audit. An audit is no graph, whose nodes report their own ends."""
         if self.run.kind == "audit":
             self._note(self.event("step", step_data(self.run.kind, step)))
 
@@ -361,7 +361,7 @@ class DurableRun(LiveRun, RunJournal):
                 return
 
     async def flush(self, checkpoints: bool = False) -> None:
-        """Store what was noted, all of it or nothing, and tell of it.
+        """Store what was noted, all of it or nothing, and then announce it.
 
         Args:
             checkpoints: Whether to store checkpoints, too. They never say more than was told.
