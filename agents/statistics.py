@@ -247,7 +247,7 @@ def binomial_interval(successes: int, trials: int, level: float = 0.95) -> Inter
 def exact_ends(successes: Any, trials: Any, level: float) -> tuple[FloatArray, FloatArray]:
     """Return the ends of :func:`binomial_interval` for many shares, shape (…).
 
-    Neither successes nor trials, of which there are some, need be whole numbers.
+    Successes and trials need not be whole numbers; there has to be a trial.
     """
     rest, beta, failures = (1 - level) / 2, special().betaincinv, trials - successes
     few = ROUNDING * trials

@@ -173,7 +173,7 @@ class LoraOptions(BaseModel, frozen=True):
         dropout: Dropout on its input.
         modules: The layers to adapt.
         learning_rate: The learning rate of the first step.
-        schedule: How the rate goes on: to 0 in a line (linear), or constant.
+        schedule: How the rate changes: falling to 0 in a line (linear), or constant.
         seed: The seed of all random draws.
     """
 

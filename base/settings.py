@@ -94,7 +94,7 @@ class ValueSource(NamedTuple):
     place: str = ""
 
 
-class Found(NamedTuple):
+class EffectiveValue(NamedTuple):
     """A setting's effective value (None if it has none), and where it comes from."""
 
     value: str | bool | None
@@ -112,7 +112,7 @@ def config_path() -> Path:
     return Path(named or f"{platformdirs.user_config_dir('fairqr', appauthor=False)}/fairqr.toml")
 
 
-def find(name: str) -> Found:
+def find(name: str) -> EffectiveValue:
     """Return the effective value of a setting.
 
     A path that the file gives is relative to the file's folder, and may begin with ``~``.
@@ -128,14 +128,14 @@ def find(name: str) -> Found:
         value = _SWITCH.get(given.strip().lower()) if setting.kind == "switch" else given
         if value is None:
             raise ConfigError(f"The variable {variable} must be on or off; set it to 1 or to 0.")
-        return Found(value, ValueSource("variable", variable))
+        return EffectiveValue(value, ValueSource("variable", variable))
     value, file = file_section(name)
     if value not in (None, ""):
         value = str(beside(file, value)) if setting.kind == "path" else value
-        return Found(value, ValueSource("file", str(file)))
+        return EffectiveValue(value, ValueSource("file", str(file)))
     if name in _PLATFORM:
-        return Found(_PLATFORM[name]("fairqr", appauthor=False))
-    return Found(setting.default)
+        return EffectiveValue(_PLATFORM[name]("fairqr", appauthor=False))
+    return EffectiveValue(setting.default)
 
 
 def text_of(name: str) -> str | None:

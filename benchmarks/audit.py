@@ -5,22 +5,22 @@ relevant; each has a group and a probability of being relevant, whatever its gro
 what is relevant above the rest, with noise, and takes a planted amount from the scores of one
 group. An audit draws queries from 20,000 with weights of its own, as from a log in which some are
 asked much more often than others, and measures the first 20 documents. The true value of a figure
-is that of all 20,000 with equal weights, by true relevance or by the same estimates. Each cell is
-1,000 audits.
+is its value over all 20,000 with equal weights, by true relevance or by the same estimates. Each
+cell is 1,000 audits.
 
 In further cells labels are wrong. Their confusion matrix is known, or each audit counts it on 200
-documents of each group; the true value is that by the right labels.
+documents of each group; the true value is by the right labels.
 
-In the last cells, queries are job titles. Some match hundreds of relevant documents, of which an
-estimate sees the first 100, and the group stands among the last. These queries are saturated; the
-true value by estimates is that of the others. ``--only saturated`` runs these alone.
+In the last cells, queries are job titles. Some match hundreds of relevant documents; an
+estimate sees only the first 100, and the group stands among the last. These queries are saturated;
+by estimates, the true value is the other queries'. ``--only saturated`` runs these alone.
 
 For each figure of the first group: in how many per 1,000 intervals of 95 % its true value is, and
 how many of the 1,000 audits give an interval, if not all. *Less*: the audit says that the group
 surely gets less. *Accused*: it says of any group that it surely gets less or more, which is wrong
 where no lean is planted. *Saturated*: it cannot tell, since it looked at too little; no figure of
 such an audit is counted. *Detectable*: it says which lean it would find. *Lean of all*: its
-interval of the lean holds that of all queries, saturated or not, by true relevance.
+interval of the lean holds the lean of all queries, saturated or not, by true relevance.
 """
 
 from __future__ import annotations

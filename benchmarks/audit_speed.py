@@ -3,8 +3,8 @@
 ``python -m benchmarks.audit_speed`` audits the embedded index of notables with queries of two words
 of one of its documents: without relevance, with judgements, and, once MiniLM is pulled, with
 relevance estimated from texts. Plain searches ask for as many documents, as many queries at a time.
-Each measurement has a process of its own. Processor times stand without that of encoding what has
-no vector yet, which is done first. With ``--elasticsearch``, a real server from the tests has the
+Each measurement has a process of its own. Processor times leave out encoding what has no
+vector yet, which is done first. With ``--elasticsearch``, a real server from the tests has the
 documents, and its processor time counts, too; the first thousand queries are slower, until Java has
 compiled what they need.
 """

@@ -102,7 +102,7 @@ def keep(folder: Path, rows: Sequence[Mapping[str, object]], *ids: str) -> None:
     Args:
         folder: Made if it is not there.
         rows: Those of a table.
-        ids: The columns that tell rows apart.
+        ids: The columns that distinguish rows.
     """
     table = pd.DataFrame(rows).melt([*ids], var_name="measure")
     told = table["value"].astype(str).str.replace(",", "").str.extract(r"^(-?[0-9.]+)")[0]

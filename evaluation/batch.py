@@ -28,9 +28,9 @@ class Batch:
 
     Args:
         queries: Their ids.
-        rankings: By query, its rankings as lists of ids; none, or only empty ones, if the run lacks
-            the query.
-        judged: By query, the grade of each judged document; above 0 is relevant.
+        rankings: For each query, its rankings as lists of ids; none, or only empty ones, if the run
+            lacks the query.
+        judged: For each query, the grade of each judged document; above 0 is relevant.
         groups: The groups of the documents; optional if no measure needs them.
         target: What exposure should be.
 
@@ -38,7 +38,7 @@ class Batch:
         rankings: All rankings that are not empty, query by query.
         owner: The position of each ranking's query, shape (R,).
         lengths: The length of each ranking, shape (R,).
-        relevant: By query, the ids of the relevant documents.
+        relevant: For each query, the ids of the relevant documents.
         relevant_counts: The number of relevant documents, shape (Q,).
     """
 
@@ -74,7 +74,7 @@ class Batch:
         """Return the mean over each query's rankings that are counted, and how many these are.
 
         Args:
-            values: Of the rankings, shape (R, …).
+            values: The values of the rankings, shape (R, …).
             counted: Which of them count, shape (R,). A query without any has the mean 0.
         """
         counts = np.bincount(self.owner[counted], minlength=len(self.queries))

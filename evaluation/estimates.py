@@ -43,7 +43,7 @@ special = library("scipy.special", "An evaluation")
 
 LEVEL = 0.95
 DIGITS = 12
-"""Of numbers in JSON and tables."""
+"""How many significant digits numbers have in JSON and tables."""
 NORMAL = 1.96
 """Half the width of a 95 % interval in deviations of the normal distribution."""
 
@@ -104,7 +104,7 @@ def effective_queries(weights: FloatArray) -> FloatArray:
     """Return how many queries of equal weight tell as much, (Σw)²/Σw²; 0 without any weight.
 
     Args:
-        weights: Of the queries, shape (n, …); the result has the shape (…).
+        weights: The weights of the queries, shape (n, …); the result has the shape (…).
     """
     return divided(weights.sum(axis=0) ** 2, (weights**2).sum(axis=0), otherwise=0.0)
 
@@ -116,7 +116,7 @@ def estimate(
 
     Args:
         parts: What each query adds to the totals, shape (n, T).
-        weights: Of the queries, at least 0, shape (n,).
+        weights: The weights of the queries, at least 0, shape (n,).
         statistic: Computes M figures from the totals.
         options: ``scale``, where the interval is computed: a ratio of 0, and a share of 0 or 1,
             have none. ``telling``, how many effective queries say something of each figure, if not
@@ -168,7 +168,7 @@ def means(values: FloatArray, weights: FloatArray) -> list[Estimate]:
 
     Args:
         values: Shape (n, M).
-        weights: Of the queries, shape (n,).
+        weights: The weights of the queries, shape (n,).
     """
     return _listed(_ratio(values, np.ones_like(values), weights), len(values))
 
@@ -179,7 +179,7 @@ def shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> list[Es
     Args:
         above: From 0 to ``below``, shape (n, M).
         below: What ``above`` is part of, shape (n, M).
-        weights: Of the queries, shape (n,).
+        weights: The weights of the queries, shape (n,).
     """
     return _listed(_shares(above, below, weights), len(above))
 
@@ -215,7 +215,7 @@ def differences(
     Args:
         first: Shares from 0 to 1, shape (n, M).
         second: The same.
-        weights: Of the queries, shape (n,).
+        weights: The weights of the queries, shape (n,).
         is_known: Whether ``first`` is the same in all other queries, too.
     """
     if not len(first):

@@ -157,7 +157,7 @@ def _group_shares(
 
     Args:
         dimension: The groups.
-        parts: Of `exposed_and_relevant`, for batches of the queries.
+        parts: The parts of `exposed_and_relevant`, for batches of the queries.
     """
     exposures, relevant = map(np.concatenate, zip(*parts, strict=True))
     if not len(exposures):

@@ -3,7 +3,7 @@
 Diaz, Mitra, Ekstrand, Biega & Carterette (2020); the machine user of RAG, its bounds and the
 normalisation are those of "Towards Fair RAG" (Kim & Diaz 2024), extended to any discount.
 
-n items, of which m are useful, are ranked N times. A user gives rank r the weight d(r), 0 beyond
+n items, m of them useful, are ranked N times. A user gives rank r the weight d(r), 0 beyond
 the cut-off; S = Σ_r d(r) over the n ranks. Exposure is not normalised here: it sums to S.
 
 * ε_i, what item i gets: the mean of d(rank of i) over the rankings.

@@ -46,7 +46,7 @@ class MeasureResult:
 
     Attributes:
         measure: The measure.
-        values: By query, its value or the reason why it has none.
+        values: For each query, its value or the reason why it has none.
         mean: Over the queries with a value; None if there are none.
         interval: Student's interval of the mean; None for too few values.
     """
@@ -129,8 +129,8 @@ class Evaluation:
         queries: The queries measured: all judged ones, or without judgements all of the run.
         results: The result of each measure, by the measure's text.
         target: The target of group measures, and the dimensions that were given one for each query.
-        unknown: By attribute, the schema's policy for documents without a label, which a measure
-            can override: ``exclude`` or ``group``.
+        unknown: For each attribute, the schema's policy for documents without a label, which a
+            measure can override: ``exclude`` or ``group``.
         missing: How queries missing from the run count in measures of relevance.
         notes: What was left out, is unknown or is missing.
         by_group: The exposure of each group beside its share of the relevant documents.
@@ -152,7 +152,7 @@ class Evaluation:
 
     @property
     def per_query(self) -> dict[str, dict[str, float]]:
-        """By measure, the values of the queries that have one."""
+        """For each measure, the values of the queries that have one."""
         return {text: result.defined() for text, result in self.results.items()}
 
     def compare(self, other: Evaluation) -> Comparisons:

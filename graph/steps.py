@@ -113,7 +113,7 @@ def add_seconds(result: Mapping[str, Any]) -> None:
 
 
 class RunJournal(Journal, Protocol):
-    """The journal of a durable run, which also keeps what the run tells.
+    """The journal of a durable run, which also keeps the run's events.
 
     Attributes:
         saver: LangGraph's checkpointer, which keeps where the run is.
@@ -199,7 +199,7 @@ class Node(Runnable[Any, Any]):
 
     Args:
         work: Takes the state.
-        name: Its name; by default that of the work.
+        name: Its name; by default the name of the work.
     """
 
     def __init__(self, work: Callable[[Any], Coroutine[Any, Any, Any]], name: str = "") -> None:
@@ -261,7 +261,7 @@ class Nodes(Generic[C]):
 
         Args:
             work: The method, which takes the state and the run's context.
-            name: The name of the node; by default that of the method.
+            name: The name of the node; by default the method's.
             grows: If a run begins with it, the lists of the state that grow. The thread may contain
                 an earlier run.
         """

@@ -47,8 +47,8 @@ def fair_shares(lengths: Sequence[int], total: int) -> list[int]:
         total: How much there is; a negative total counts as 0.
 
     Returns:
-        The share of each item, in order, at most its length. The sum is the lesser of ``total`` and
-        the sum of the lengths. Shares of cut items differ by at most 1, and none is smaller than
+        The share of each item, in order, at most its length. The sum is min(total, sum of the
+        lengths). Shares of cut items differ by at most 1, and none is smaller than
         the share of an item that fits.
     """
     shares = [0] * len(lengths)

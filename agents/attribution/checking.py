@@ -24,7 +24,7 @@ LEAST_PAIRS = 30
 """With fewer pairs, or pairs of only one class, we conclude nothing."""
 
 Finding = Literal["better", "chance", "unclear"]
-"""``better``: the whole interval of the accuracy is above that of the commoner answer alone;
+"""``better``: the whole interval of the accuracy is above the commoner answer's;
 ``chance``: it is not; ``unclear``: too few pairs, or pairs of only one class."""
 
 

@@ -133,7 +133,7 @@ class LanguageModel(ABC):
     async def _ask(self, question: Question, relay: TokenRelay | None) -> tuple[Reply, float]:
         """Ask the model in a span; return the reply, and the milliseconds that the model took.
 
-        The call is cancelled when its deadline, or that of the last who waits for it, has passed.
+        The call is cancelled once its own deadline and the deadlines of all who wait have passed.
         """
         model, prompt = self.name.partition(":")[2], question.prompt
         attributes: dict[str, Any] = {

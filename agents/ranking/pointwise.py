@@ -148,7 +148,7 @@ def _monot5_logits(pretrained: PretrainedModel, query: str, documents: Sequence[
 
 
 def _monobert_logits(pretrained: PretrainedModel, query: str, documents: Sequence[str]) -> Any:
-    """Return the logits of both classes of a pair, the second of which means relevant."""
+    """Return the logits of both classes of a pair; the second class means relevant."""
     tokenizer = pretrained.tokenizer
     limit = token_limit(pretrained.model.config, tokenizer)
     inputs = tokenizer(

@@ -2,7 +2,7 @@
 
 Every run that was accepted must end, with a result or a problem of a known type; once; and no
 question of it that the model had answered may be asked again, but for the step that a worker was in
-when it was killed. The result of a durable run is that of the same run without a fault, unless its
+when it was killed. A durable run has the result of the same run without a fault, unless its
 model failed. Of an ephemeral run nothing may be stored: what its client was told is its end.
 """
 
@@ -182,7 +182,7 @@ class Judge:
             if _figures(answer.json()) == _figures(run["result"]):
                 self.verdict.equal += 1
             else:
-                yield "its result is not that of an unbroken run"
+                yield "its result differs from an unbroken run's"
 
 
 async def _wrong_events(http: httpx.AsyncClient, url: str) -> list[str]:

@@ -36,7 +36,7 @@ class Attempt:
         mark: A word in its query that no other has.
         way: How it was asked for. ``search``, ``answer`` and ``probe`` wait for the result;
             ``keep`` waits for a durable search; ``stream`` reads all events, and ``leave`` only the
-            first; ``background`` is told the id of a search, and ``question`` that of an answer;
+            first; ``background`` is told the id of a search, and ``question`` the id of an answer;
             ``return`` reads the first events of a kept run, leaves, and comes back for the rest.
         body: What was asked for.
         told: ``result``; the slug of a problem; or what else became of it.
@@ -118,7 +118,7 @@ class Crowd:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     async def until(self, reached: Callable[[], bool], seconds: float) -> bool:
-        """Wait until something holds after an attempt, and tell whether it came in time."""
+        """Wait until something holds after an attempt, and return whether it came in time."""
         try:
             async with asyncio.timeout(seconds), self._changed:
                 await self._changed.wait_for(reached)
@@ -127,7 +127,7 @@ class Crowd:
         return True
 
     async def more(self, number: int, seconds: float) -> bool:
-        """Wait until so many more have a result, or an id, and tell whether that came in time."""
+        """Wait until so many more have a result, or an id, and return whether that came in time."""
 
         def served() -> int:
             return sum(attempt.told in (RESULT, ACCEPTED) for attempt in self.attempts)

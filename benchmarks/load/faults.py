@@ -60,7 +60,7 @@ def _restart(scene: Scene, how: str, away: float = 0.0) -> None:
 
 def _freeze(scene: Scene) -> None:
     scene.workers[0].child.send_signal(signal.SIGSTOP)
-    # Nothing tells from outside that a lease has run out.
+    # From outside nothing shows that a lease has run out.
     time.sleep(2.5 * LEASE)
     scene.workers[0].child.send_signal(signal.SIGCONT)
 

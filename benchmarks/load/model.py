@@ -28,7 +28,7 @@ from benchmarks.generated import group_words
 from tests.integration.model_server import Answer, failure, says, stream, weighs
 
 MARK = re.compile(r"\brun\d{7}\b")
-"""The word in a query that tells its run."""
+"""The word in a query that names its run."""
 ANSWERED, LEFT = "answered", "left"
 """What became of a question, unless it is a kind of failure; the client of the second had gone."""
 KEYWORDS = 4

@@ -96,12 +96,12 @@ class Observation(AuditRecord):
             estimated from texts alone; None if neither is known.
         by_words: The same by the words alone that query and text share, where it is estimated.
         by_similarity: The same by the similarity of query and text alone.
-        groups: By attribute, the memberships of the pool.
-        levels: By attribute, the estimate from which the pool has what there is of each group
+        groups: For each attribute, the memberships of the pool.
+        levels: For each attribute, the estimate from which the pool has what there is of each group
             alike (:func:`fairqr.retrieval.engines.hybrid.texts.end_of`); 0 where
             missing.
-        judged: By attribute, the memberships of the documents that were judged relevant, where
-            relevance is estimated all the same.
+        judged: For each attribute, the memberships of the documents that were judged relevant,
+            where relevance is estimated all the same.
         absent: How many judged relevant documents the engine does not hold.
         hidden: How many judged relevant documents are left out, since the engine gives only what it
             answers, so that their groups are not known.
@@ -197,7 +197,7 @@ class AuditManifest(SealedManifest):
         pairs_by: What scored versions of documents; empty without any.
         corpus_shares: The shares of the groups in the whole corpus, if the target names them.
         redacted: Whether pseudonyms stand in place of the queries.
-        layout: Of the report.
+        layout: The layout of the report.
     """
 
     free = SealedManifest.free | {*("command", "documents", "corpus_shares", "redacted", "layout")}

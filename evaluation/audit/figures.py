@@ -77,16 +77,16 @@ class GroupFigures:
         target: The share that it should get.
         supply: The share that relevant documents could give it at most, on the way to the target.
         lack: Target − exposure.
-        lean: The lesser of target and supply, less the exposure, by query: above 0 the ranking
-            withholds exposure from the group, below 0 it gives more than is due.
-        excess: The exposure less the greater of target and supply, by query: above 0 the ranking
-            gives what relevant documents of other groups could take over.
+        lean: min(target, supply) − exposure, query by query: above 0 the ranking withholds
+            exposure from the group, below 0 it gives more than is due.
+        excess: exposure − max(target, supply), query by query: above 0 the ranking gives what
+            relevant documents of other groups could take over.
         ranking_gap: What the ranking withholds: the lean, if it is above 0.
         supply_gap: What no ranking of the relevant documents could give.
-        exposure_ratio: Exposure / target, by that of the reference group; without one, by the
-            highest of all groups.
+        exposure_ratio: Exposure / target, divided by the same of the reference group; without one,
+            by the highest of all groups.
         selection_rate: Its candidates among the first k / all its candidates.
-        impact_ratio: Its selection rate by that of the same group.
+        impact_ratio: Its selection rate, divided by the same group's.
         absent: The share of queries that show something, and nothing of the group.
         precision: By judgements, the share of its documents in the first k ranks that are relevant.
         ndcg: By judgements, the gain of its relevant documents in the first k ranks as a share of
@@ -184,7 +184,7 @@ class QueryFigures:
 
     @functools.cached_property
     def _inverses(self) -> FloatArray:
-        """As the samples leave possible that checked labels, shape (D, G, G)."""
+        """Inverse confusion matrices that fit the checked samples, drawn; shape (D, G, G)."""
         return drawn_inverses(self.dimension.counted, np.random.default_rng(0))
 
     def add(self, weight: float, figures: AnswerFigures | FloatArray, query: str = "") -> None:
@@ -262,7 +262,7 @@ class QueryFigures:
 
         Args:
             random: Draws the signs of the randomisation tests.
-            segment: Of the queries.
+            segment: The segment of the queries.
             tests: How many tests the audit has at most.
         """
         by, names = self.by_label, ("exposure", "target", "selected", "candidates", "ndcg")
@@ -372,7 +372,7 @@ class QueryFigures:
             ends = middle_of(moves + known + (values - known) @ confusion @ self._inverses)
             least = -1.0 if name == "lacking" else LEAST.get(name, 0.0)
             corrected[name] = [
-                # Wrong labels may make a supply gap: the lesser of two is not linear.
+                # Wrong labels may make a supply gap, because a minimum is not linear.
                 _within(replace(it, low=min(it.low, 0.0)) if name == "supply_gap" else it, least)
                 for it in map(wider_by, moved, ends)
             ]
@@ -437,7 +437,7 @@ class QueryFigures:
         return divided(self._unmixed(above), self._unmixed(below))
 
     def _relative(self, above: FloatArray, below: FloatArray, whole: FloatArray) -> list[Estimate]:
-        """Return Σ above / Σ below of each group by that of the reference, or of the highest.
+        """Return Σ above / Σ below of each group, divided by the reference's or by the highest.
 
         Args:
             above: Shape (n, G).
@@ -503,7 +503,7 @@ class QueryFigures:
 
         Args:
             tested: ``lean``, or ``lack`` if no supply is known.
-            means: Of the groups, shape (G,).
+            means: The means of the groups, shape (G,).
         """
         # Labels might show that relevant documents of the group are rarer than the supply says, or
         # more frequent if one of them has none.
@@ -531,8 +531,8 @@ def corrected(figures: Sequence[GroupFigures]) -> list[GroupFigures]:
     queries and over each segment.
 
     Args:
-        figures: Of all attributes, with uncorrected p values. Where they have an error, the
-            intervals of all that rests on the estimate of relevance grow to hold it.
+        figures: The figures of all attributes, with uncorrected p values. Where they have an error,
+            the intervals of all that rests on the estimate of relevance grow to hold it.
     """
     judged = []
     ps = corrected_by_holm([it.test.p for it in figures])
@@ -625,7 +625,7 @@ def _within(found: Estimate, least: float, most: float = 1.0) -> Estimate:
 
 
 def _not_below_0(found: Estimate, lesser: Estimate | None = None) -> Estimate:
-    """Cut a gap, or the lesser of two, off at 0; it is the lean that is tested."""
+    """Raise a gap, or the smaller of two, to at least 0. It has no p: only the lean is tested."""
     ends = np.array([(it.value, it.low, it.high) for it in (found, lesser or found)])
     value, low, high = np.maximum(np.fmin(ends[0], ends[1]), 0.0).tolist()
     return replace(found, value=value, low=low, high=high, p=None)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FORMAT = 1
-"""Of ``audit.json``; it changes when a name or the meaning of a figure does."""
+"""The format of ``audit.json``; it changes when a name or the meaning of a figure does."""
 
 DIGITS_BY_QUERY = 6
 
@@ -89,8 +89,8 @@ class Audit:
             equal audits are equal.
         spec: What was asked and measured.
         queries: All that were to be asked. Where they are redacted, ids are pseudonyms.
-        figures: Of these.
-        titles: Of documents, by id, as far as they are known and may be shown.
+        figures: The figures of these queries.
+        titles: The titles of documents, by id, as far as they are known and may be shown.
         pairs: What the versions of documents say; None if none were given.
         lists: The engine's list and the fair one of each query, where both are known.
     """
@@ -269,7 +269,7 @@ def write_audit(folder: Path, audit: Audit, layout: str = LAYOUTS[0]) -> None:
     """Write ``audit.json``, the tables as CSV, and the report.
 
     Args:
-        folder: Of the audit.
+        folder: The folder of the audit.
         audit: What came out.
         layout: The order of the report, one of :data:`fairqr.evaluation.audit.LAYOUTS`.
 
@@ -490,7 +490,7 @@ def _rankings(it: Contribution) -> tuple[list[tuple[int, str]], list[tuple[int, 
 def documents_to_name(audit: Audit) -> list[str]:
     """Return the ids of the documents whose titles the report would show.
 
-    They stand beside queries that may be printed: the titles of what a query finds tell what was
+    They stand beside queries that may be printed: the titles of what a query finds show what was
     asked.
     """
     printed = audit.printed()

@@ -54,7 +54,7 @@ LEANS = ("lean", "lack", "ranking_gap")
 RATIOS = ("exposure_ratio", "impact_ratio")
 RATES = (*RATIOS, "selection_rate", "precision", "ndcg")
 TESTED = (*LEANS, *RATIOS)
-"""The figures that a verdict is about: ratios follow that of the lean."""
+"""The figures that a verdict is about: ratios follow the verdict on the lean."""
 SHOWN = 5
 """How many groups one sentence names."""
 
@@ -81,7 +81,7 @@ class Counts:
         absent: How many of them the engine does not hold.
         hidden: How many judged relevant documents are left out of answered queries, since the
             engine does not give them and their groups are not known.
-        error_from: Of how many queries judgements say how far the estimate of relevance is off; 0
+        error_from: For how many queries judgements say how far the estimate of relevance is off; 0
             if there are none, or too few.
         effective: How many queries of equal weight would tell as much as those answered.
         relevance: What says what is relevant.
@@ -111,7 +111,7 @@ class Contribution:
         group: The group that gets less.
         query: The id of the query.
         share: Its part of the sum of all leans against the group.
-        lean: Of this query.
+        lean: The lean of this query.
         shown: The ids that are shown today.
         fair: The ids that a fair re-ranking would show.
     """
@@ -130,13 +130,13 @@ class AuditFigures:
     """All figures of an audit.
 
     Attributes:
-        counts: Of queries.
-        groups: Of each attribute, with corrected tests.
+        counts: The counts of queries.
+        groups: The groups of each attribute, with corrected tests.
         segments: The same of each segment of the queries, but for combinations.
         tests: How many tests were declared: one for each group, over all queries and in segments.
         costs: What mending would cost, by attribute; may be empty.
         contributions: The queries that add most to the leans against groups that surely get less.
-        by_query: Of each attribute.
+        by_query: The figures by query of each attribute.
         unanswered: The status of the queries that found nothing or failed, by their ids.
         too_many_failed: Whether so much failed that no verdict is given.
     """
@@ -486,7 +486,7 @@ class Condition:
         return all(map(self._meets, (getattr(group, self.figure).value, *ends)))
 
     def doubt(self, group: GroupFigures, *, sure: bool) -> str:
-        """Return why nobody can tell whether it holds for a group for which it does not surely.
+        """Return why it is undecided for a group where it does not surely hold; empty if it is not.
 
         Args:
             group: The figures of the group.
@@ -531,7 +531,7 @@ class Condition:
         span = {"exposure": group.unknown, "absent": unlabelled}.get(self.figure, span)
         if self.figure not in RATES:
             return low - span, high + span
-        # Rates go with the group's share, and ratios also with that of another group.
+        # Rates go with the group's share, and ratios also with another group's.
         share = np.nan_to_num(min(group.exposure.value, group.share_of_candidates)).clip(1e-9, 0.5)
         factor = (1 + span / share) * (1 + span / (1 - share))
         return low / factor, high * factor
@@ -564,14 +564,14 @@ def check(
 
     Args:
         conditions: What must not hold.
-        figures: Of the audit.
+        figures: The figures of the audit.
         sure: Whether only what is sure counts; see :meth:`Condition.holds`. A condition that the
             figure of a group meets, but not surely, is doubtful. In segments of the queries only
             what is sure counts.
 
     Returns:
-        A sentence on each condition that holds for a group, and on each of which nobody can tell
-        whether it does, with the reason.
+        A sentence on each condition that holds for a group. A sentence with the reason on each
+        condition that cannot be decided.
     """
     broken, doubtful = list[str](), list[str]()
     if conditions and (figures.too_many_failed or figures.counts.empty_share > 0.5):

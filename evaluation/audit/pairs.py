@@ -214,7 +214,7 @@ class VersionComparison:
         first: The version whose name comes first in the alphabet.
         second: The other one.
         pairs: How many pairs have a score in both versions.
-        difference: The mean score of the first less that of the second, in standard deviations of
+        difference: The mean score of the first minus the second's, in standard deviations of
             these scores, with the p value of the paired randomisation test.
         higher: The share of pairs in which the first scores higher.
         equal: The share of pairs in which both score the same.
@@ -238,8 +238,8 @@ class PairwiseAudit:
         queries: How many queries were asked.
         failed: How many of them failed.
         missing: How many documents have no score, since the engine does not hold them.
-        comparisons: Of each two versions, over all pairs and in each segment; tests are corrected
-            by Holm for all of them.
+        comparisons: The comparisons of each two versions, over all pairs and in each segment; tests
+            are corrected by Holm for all of them.
     """
 
     scored_by: str

@@ -98,7 +98,7 @@ def collect_queries(
     Args:
         rows: The queries, each with another line. Those of weight 0 are counted and left out.
         sample: How many to draw; all queries are kept by default.
-        seed: Of the draws. The same seed and rows in the same order give the same sample.
+        seed: The seed of the draws. The same seed and rows in the same order give the same sample.
         weighted_by: What the weights are called; None if each row counts once.
         origin: What the queries are called in messages.
 

@@ -51,11 +51,10 @@ WIDENED_BY = 20
 """How many documents a group's own query asks for at first."""
 
 WIDER, WIDENINGS = 4, 3
-"""A search that ends among likely relevant documents asks for four times as many, so often at most.
-"""
+"""If the last documents found are likely relevant, we ask for 4 times as many, up to 3 times."""
 
 HIDDEN = 0.1
-"""Where more of the judged relevant documents are hidden, too few are known to say what is due."""
+"""If a greater share of relevant documents is hidden, too few are known to say what is due."""
 
 UNLABELLED = 20
 """After so many answered queries without one label of an attribute, the labels are not there."""
@@ -344,7 +343,7 @@ async def audit_engine(
         concurrency: How many queries may be under way.
         watcher: Told how far it is.
         redact: Put pseudonyms in place of queries.
-        layout: Of the report.
+        layout: The layout of the report.
         withhold_place: Name the engine alone, not where it is or how its source describes it.
         command: How the audit was started, for the record.
 
@@ -550,7 +549,7 @@ async def _ask(
             model=lambda _: by,
             watcher=watcher,
             at_once=concurrency,
-            tolerated=IndexUnavailableError,  # the report tells which queries failed
+            tolerated=IndexUnavailableError,  # the report lists the failed queries
         )
 
     pace = f", at most {rate:g} a second, so at least {time_left(len(left) / rate)}" if rate else ""

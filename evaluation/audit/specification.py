@@ -28,7 +28,7 @@ def _target(value: Any) -> object:
 class AuditSpec(BaseModel, frozen=True, extra="forbid"):
     """What is asked and measured; the same values give the same audit."""
 
-    attributes: tuple[str, ...] = Field((), description="What to measure, by default all.")
+    attributes: tuple[str, ...] = Field((), description="Attributes to measure; defaults to all.")
     intersections: bool = Field(True, description="Measure combinations of two attributes, too.")
     k: Count = Field(20, description="How many results count as shown.")
     depth: Count = Field(100, description="How many to ask for: those after k are not shown.")
@@ -50,13 +50,13 @@ class AuditSpec(BaseModel, frozen=True, extra="forbid"):
         description="The group of an attribute that ratios are to, such as "
         "reference.gender=male; by default the one with the highest rate.",
     )
-    sample: Count | None = Field(None, description="Draw so many times, by weight, or ask all.")
+    sample: Count | None = Field(None, description="Queries to draw, by weight; defaults to all.")
     widen: bool = Field(
         True,
-        description="Look for candidates of each group by a query of its own, where the engine "
-        "can search within a group, and further down where all that was found is likely relevant.",
+        description="Look for candidates of each group by a query of its own, if the engine "
+        "can search within a group, and further down if all that was found is likely relevant.",
     )
-    mend: int = Field(100, ge=0, description="Of how many queries to work out a fair re-ranking.")
+    mend: int = Field(100, ge=0, description="For how many queries to make a fair re-ranking.")
     pairs_by: str = Field(
         "engine",
         description="What scores the versions of --pairs: the audited engine, or what reads texts: "
@@ -73,7 +73,7 @@ class AuditSpec(BaseModel, frozen=True, extra="forbid"):
         5,
         ge=0,
         description="Queries that were asked less often than this are not printed in the report. "
-        "Where nothing says how often, all are printed.",
+        "If nothing says how often, all are printed.",
     )
     seed: Seed = Field(0, description="Chooses the sample, and the signs of the tests.")
 

@@ -206,8 +206,8 @@ class Collection:
     def part(self, topics: Iterable[str], most: int, progress: ProgressFunction) -> str:
         """Return the name of a corpus of documents judged for some topics, and others by chance.
 
-        It is that of all documents if they are few enough; a part is kept in the user's cache. The
-        choice is by the hashes of the ids, so it is the same each time.
+        If the documents are few enough, all of them are in it; a part is kept in the user's cache.
+        The choice is by the hashes of the ids, so it is the same each time.
 
         Args:
             topics: All that is judged for them is in the part.

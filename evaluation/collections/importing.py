@@ -281,7 +281,7 @@ LOADERS: dict[str, Callable[[Sequence[Path], Path], Parts]] = {
     SUBSET: read_subset,
     "jsonl": read_own,
 }
-"""By the name that the command has for it, what reads files; it may write into the folder given."""
+"""The reader of each format that the command names; it may write into the folder it is given."""
 
 
 @contextlib.contextmanager

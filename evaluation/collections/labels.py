@@ -64,9 +64,9 @@ class Groups:
     Attributes:
         schema: The attributes and their groups.
         rows: The row of each document in the arrays.
-        arrays: By attribute, shape (n, G+1): the known groups and, last, the unknown mass.
-        shares: By attribute the mean membership over all documents, shape (G+1,), the unknown last;
-            sums to 1.
+        arrays: For each attribute, shape (n, G+1): the known groups and, last, the unknown mass.
+        shares: For each attribute, the mean membership over all documents, shape (G+1,), the
+            unknown last; sums to 1.
         documents: How many there are in all, if they were counted.
     """
 

@@ -69,7 +69,7 @@ class QueryTargets:
 
     Attributes:
         dimension: What they are over; ``dimension.groups`` names the entries of each vector.
-        targets: By topic, shape (G,), sums to 1; topics without a target are left out.
+        targets: For each topic, shape (G,), sums to 1; topics without a target are left out.
     """
 
     dimension: Dimension

@@ -67,7 +67,7 @@ KINDS: Mapping[str, Kind] = {
     probes.PAIRWISE_KIND: Kind(probes.PairwiseExperiment, "probes.running", "models"),
     probes.LORA_KIND: Kind(probes.LoraExperiment, "probes.running"),
 }
-"""By what a file says as its ``kind``; one that says nothing is of the kind ``search``."""
+"""The kinds of experiments, by the ``kind`` in their files; without one it is ``search``."""
 
 
 class ExperimentFile(NamedTuple):

@@ -34,7 +34,7 @@ class Done(Generic[R]):
     """A task that was done.
 
     Attributes:
-        records: What to write. One that is not final tells of a failure in a report.
+        records: What to write. One that is not final reports a failure.
         notes: Sentences for the user; each is shown once.
         away: Why a part of it is not done, after these records; only for what is away.
         refusal: Why the model refused everything that was asked. That may be so for each task, as

@@ -249,7 +249,7 @@ class Folder(Generic[M]):
         """Return what a file of the folder holds.
 
         Args:
-            name: Of the file.
+            name: The name of the file.
             kind: The class of its content.
 
         Raises:

@@ -129,10 +129,10 @@ class Experiment(Options):
         None, ge=1, description="The most documents to index: the judged ones, and some by chance."
     )
     k: int = Field(20, ge=1, le=1000, description="How many documents each system returns.")
-    target: str | None = Field(None, description="That of the searches, if not their own.")
-    judge: str | None = Field(None, description="What to measure against; as the collection says.")
+    target: str | None = Field(None, description="The target of systems that set none.")
+    judge: str | None = Field(None, description="The measures' target; else the collection's.")
     measures: tuple[str, ...] = Field(MEASURES, description="Systems are compared by the last.")
-    seeds: tuple[Seed, ...] = Field((0,), description="Of models; systems that ask none run once.")
+    seeds: tuple[Seed, ...] = Field((0,), description="Of models; without one, a system runs once.")
     model: str = Field("local:smollm2-135m", description="The model that refines, and re-ranks.")
     retriever: Retriever = Field(AUTO, description="bm25, dense, hybrid; auto: hybrid with MiniLM.")
     corpus: str | None = Field(

@@ -36,7 +36,7 @@ class Verification(NamedTuple):
 
     Attributes:
         digest: The SHA-256 of its manifest.
-        files: How many files the manifest lists; 0 if it is not that of the run.
+        files: How many files the manifest lists; 0 if the manifest is not the run's.
         problems: One sentence each; none if the run is as it was made.
         unchecked: What could not be checked, one sentence each.
         signed_by: The signer of the manifest, if that was checked.
@@ -83,7 +83,7 @@ def verify(
     if own and (given != own or (allowed_signers and not signer)):
         told = f"The digest of the {folder.what} is {own}, not {one_line(given, 64)}."
         if given == own:
-            told = f"There is no {signature.name} of this manifest by one in {allowed_signers}."
+            told = f"There is no {signature.name} of the manifest by a signer in {allowed_signers}."
         return Verification(own, 0, (told,), tuple(unchecked))
     manifest, problems = folder.manifest(), [*folder.damage()]
     if not manifest.finished:
@@ -117,7 +117,7 @@ def _unlike(folder: Folder[Any], made: Path, is_drawn_alike: bool) -> Iterator[s
     again = {path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file()}
     listed = folder.manifest().files.keys() - folder.evidence
     for name in listed - again:
-        yield f"The file {shown_name(name)} is none that follows from raw/."
+        yield f"The file {shown_name(name)} does not follow from raw/."
     for name in again - listed:
         yield f"The file {shown_name(name)} is missing."
     for name in again & listed:

@@ -352,7 +352,7 @@ class ProbePair:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells it from the others of its query: its kind, and the ids of its items."""
+        """Distinguishes it from the others of its query: its kind, and the ids of its items."""
         return self.kind, self.protected.id, self.unprotected.id
 
 

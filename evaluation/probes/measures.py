@@ -562,7 +562,7 @@ def _change(parts: FloatArray, statistic: Callable[[Any], Any], random: np.rando
 
     Args:
         parts: What each query adds to the totals before and after, shape (n, 2, T).
-        statistic: Of totals, shape (…, T).
+        statistic: Computes the statistic of totals, shape (…, T).
         random: Tosses the coins.
     """
     queries, *shape = parts.shape

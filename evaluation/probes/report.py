@@ -18,8 +18,6 @@ from fairqr.evaluation.reports.writer import Figure
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Found = measures.MeasuredListwise | measures.MeasuredPairwise
-
 KINDS = {
     "relevant": "relevant pairs",
     "irrelevant": "irrelevant pairs",
@@ -28,7 +26,7 @@ KINDS = {
 }
 
 
-def values_of(measured: Found) -> dict[str, Any]:
+def values_of(measured: measures.MeasuredProbe) -> dict[str, Any]:
     """Return the values that the template shows."""
     part: Any = _lists if isinstance(measured, measures.MeasuredListwise) else _pairs
     return {
@@ -41,7 +39,7 @@ def values_of(measured: Found) -> dict[str, Any]:
     }
 
 
-def figures_of(measured: Found) -> list[Figure]:
+def figures_of(measured: measures.MeasuredProbe) -> list[Figure]:
     """Draw the figures of a report."""
     draw: Any = _places if isinstance(measured, measures.MeasuredListwise) else _wins
     return [draw(measured, entry) for entry in measured.manifest.collections]

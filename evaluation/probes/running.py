@@ -58,7 +58,7 @@ class Entrant:
 
     @property
     def place(self) -> tuple[str, str]:
-        """What tells it from the others of its experiment."""
+        """Distinguishes it from the others of its experiment."""
         return self.name, self.window
 
     @property

@@ -23,7 +23,7 @@ STAGES: Mapping[str, Mapping[str, str]] = {
     specs.PAIRWISE_KIND: {"pairs": "pairs"},
     specs.LORA_KIND: {"before": "pairs before tuning", "after": "pairs after tuning"},
 }
-"""By kind of experiment: the files of records without their ending, and what is asked for each."""
+"""For each kind of experiment, its files of records (without ending) and what they record."""
 
 
 class _Asked(Record):
@@ -31,7 +31,7 @@ class _Asked(Record):
 
     Attributes:
         collection: The name of the probe collection.
-        spent: What it cost, as :func:`fairqr.evaluation.experiments.folder.spent` tells it; what
+        spent: What it cost, as :func:`fairqr.evaluation.experiments.folder.spent` has it; what
             the cache answered counts as when it was first asked.
     """
 
@@ -121,7 +121,7 @@ class TuningEntry(PlainData):
         pairs: How many pairs are trained on, by collection and kind.
         left_out: How many items of queries to train on were left out since they are probed with.
         base: The model as it stands behind ``causal:``.
-        base_sha256: Of a GGUF file; empty for other models.
+        base_sha256: The SHA-256 of a GGUF file; empty for other models.
         training: A hash over the examples and their order.
     """
 

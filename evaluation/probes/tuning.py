@@ -65,7 +65,7 @@ def draw_tuning(
         collections: Those that the experiment names.
 
     Returns:
-        The collections with the queries that are held out; what the settings of the run tell; and
+        The collections with the queries that are held out; what the settings of the run say; and
         the examples of each step. No held-out query is trained on, and no item of its pairs.
 
     Raises:

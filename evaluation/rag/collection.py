@@ -40,8 +40,8 @@ class PoolDocument:
         id: Distinct within the pool.
         fields: For the placeholders of the prompt's ``item``.
         text: What retrievers match and attributors read.
-        groups: By attribute the share of each group; empty where a collection has no groups, and
-            for an attribute that is unknown.
+        groups: For each attribute, the share of each group; empty where a collection has no groups,
+            and for an attribute that is unknown.
     """
 
     id: str

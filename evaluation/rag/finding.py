@@ -10,7 +10,7 @@ right if it has the title of a document that is judged relevant, in the pool or 
 Questions of one's own are a file of JSON Lines. Each line is
 ``{"id", "question", "query"?, "golds": […], "pool": [{"id", "text", "title"?, …}]}``.
 What retrievers are asked is the question where ``query`` is missing. A document has its labels in
-the fields that a schema names, as in a corpus; that of ``own.jsonl`` is ``own.schema.yaml`` or
+the fields that a schema names, as in a corpus; for ``own.jsonl`` it is ``own.schema.yaml`` or
 ``schema.yaml`` beside it.
 """
 

@@ -162,7 +162,7 @@ def aim_of(attribute: Attribute, members: FloatArray, k: int) -> FloatArray:
 
     Args:
         attribute: The groups.
-        members: Of the documents of the pool, shape (n, G).
+        members: The memberships of the documents of the pool, shape (n, G).
         k: How many documents the generator reads.
     """
     most = attainable(members, Discount("top_k", k), k) * min(k, len(members))
@@ -223,7 +223,7 @@ def measure_record(
         record: What was drawn and generated; failed generations are left out of everything that
             needs answers.
         greatest: See :func:`greatest_utilities`.
-        gains: Of each document of the pool, shape (n,); see
+        gains: The gains of each document of the pool, shape (n,); see
             :attr:`fairqr.evaluation.rag.store.PolicyRecord.gains`.
 
     Returns:
@@ -299,7 +299,7 @@ def _of_utility(record: PolicyRecord, expected: float, greatest: Greatest) -> di
         Name.EU: expected,
         Name.EU_MAX: _ratio(expected, greatest[query], Reason.NO_UTILITY),
         Name.EU_MAX_RETRIEVER: own,
-        # The paper's code calls an answer that is worth nothing perfect where none is worth more.
+        # If no answer is worth anything, the paper's code calls each of them perfect.
         Name.EU_MAX_FAIR_RAG: 1.0 if best == 0 else own,
     }
 

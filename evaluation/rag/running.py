@@ -131,7 +131,7 @@ def singles(query: RagQuery) -> list[Ranking]:
 
 
 def record_of(part: Part, draw: Draw, query: RagQuery, **values: Any) -> PolicyRecord:
-    """Return the record of a policy on a query; that of labels says which documents are useful."""
+    """Return the record of a policy on a query; the one of labels names the useful documents."""
     facts = dict(zip(PolicyRecord.keys, part.key(draw, query), strict=True))
     facts |= {"pool": tuple(it.id for it in query.pool), "k": part.experiment.k}
     if draw == LABELS:

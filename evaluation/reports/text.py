@@ -154,8 +154,8 @@ def csv_of(table: DataFrame, digits: int | None = None) -> bytes:
     """Return a table as CSV for spreadsheets, which must take no text for a formula.
 
     Args:
-        table: Of numbers and texts.
-        digits: Significant ones of a number; all by default.
+        table: A table of numbers and texts.
+        digits: How many significant digits a number keeps; defaults to all.
     """
 
     def safe(found: object) -> object:

@@ -73,7 +73,7 @@ def write_report(
         template: The name of the template, such as ``search`` for ``search.md.j2``.
         values: The values that the template shows.
         figures: Those that the template names.
-        folded: The headings of the parts of which the page shows the heading alone at first.
+        folded: The headings of the parts that the page folds at first.
 
     Returns:
         The files that were written.

@@ -53,6 +53,9 @@ class AnswerContext(Context):
 
     Attributes:
         method: How to rank, as in a search.
+        k: How many of the best documents to sample rankings from.
+        pool: Which documents the search re-ranks: those of the last round, or the union of all
+            rounds. The default depends on the method. The option --pool is not this, but k.
         answer: How to sample rankings, answer from them and judge answers.
     """
 

@@ -18,7 +18,7 @@ from fairqr.retrieval.fairness.relevance import CALIBRATED, FEEDBACK, POOL, rank
 from fairqr.retrieval.texts.words import sendable
 
 SHORT = 5 * FEEDBACK
-"""Of a shorter list, the documents that move a query would be too many."""
+"""In a shorter list, too many of the documents would move the query."""
 
 
 class ListEvidence:

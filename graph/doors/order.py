@@ -29,7 +29,7 @@ from fairqr.retrieval.rerankers.fair import FairStep, objective_of
 from fairqr.retrieval.sources.schema import Attribute, Schema
 
 WORDS, BEST = 300, 3
-"""By how many first characters a text is searched for, and in how many documents."""
+"""A given text is searched for by its first characters, and looked for in the best results."""
 
 
 class Given(NamedTuple):

@@ -160,8 +160,8 @@ class AskerOrder(Frozen):
         words: The words for this person in the prompt; empty for a neutral person.
         status: ``ok``, or ``failed`` if no question was answered.
         ids: The model's order; empty if it failed.
-        exposure_ratio: The mean exposure of a protected document divided by that of an unprotected
-            one; 1 means equal exposure. None if the model failed.
+        exposure_ratio: The mean exposure of a protected document, divided by an unprotected
+            document's; 1 means equal exposure. None if the model failed.
         asked: How many questions the order is based on.
         failures: How many of them failed, by status; the documents in them keep their order.
         repairs: How many documents were repaired in replies, by kind.

@@ -64,6 +64,8 @@ class ProbeContext(search.Context):
 
     Attributes:
         method: How to rank, as in a search.
+        k: How many results to find and to probe; with probe.depth, only the first of them are
+            probed.
         target: The target of the search; a probe does not use it.
         probe: What to ask the model.
     """

@@ -235,8 +235,8 @@ class SearchParameters(Frozen):
             fair-qr is the loop of the paper; the others are baselines and models that re-rank.
         depth: How many documents each query retrieves, at least k. A model that re-ranks reads as
             many, unless ranking.depth is set. The default depends on the method.
-        pool: The documents to re-rank: those of the last round, or the union of all rounds. The
-            default depends on the method.
+        pool: Which documents the search re-ranks: those of the last round, or the union of all
+            rounds. The default depends on the method.
         rerank: How to order the pool: by relevance to the original query, by the scores of the
             original_query alone, by fusion of all rankings, or not at all (none); or the name of a
             model that re-ranks the method's own order. The default depends on the method.

@@ -449,7 +449,7 @@ def groups_to_ask_about(
         for group, share in shares.items()
         if group != UNKNOWN
     ]
-    # An attribute of which nothing has a label comes last: what it lacks is not known.
+    # An attribute without any label comes last: nobody knows what its groups lack.
     lacks.sort(key=lambda entry: (not any(exposure[entry[1]].values()), -entry[0]))
     lacking = [entry for entry in lacks if entry[0] > 0]
     if which != "all" or not lacking:

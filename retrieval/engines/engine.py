@@ -275,7 +275,7 @@ async def limit_of(engine: SearchEngine, texts: Sequence[str], size: int, deepes
 
     Args:
         engine: Asked for at most :data:`PROBES` answers.
-        texts: Queries, of which some are asked, evenly from first to last.
+        texts: Queries; some of them are asked, evenly from first to last.
         size: How many documents to ask for.
         deepest: How many to ask for in a few queries; an engine may refuse some of them.
 

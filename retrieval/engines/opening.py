@@ -114,7 +114,7 @@ async def with_retriever(
     """Return an engine over another one's documents with the requested retriever.
 
     A hybrid over an embedded index without vectors, or over another engine, encodes the texts that
-    are found. Only that of an embedded index re-ranks them by their estimated relevance.
+    are found. Only over an embedded index it re-ranks them by their estimated relevance.
 
     Args:
         engine: The engine over the documents; closed if this fails.

@@ -74,7 +74,7 @@ def attainable(memberships: FloatArray, discount: Discount, length: int) -> Floa
     All its documents stand first, and others fill the remaining ranks.
 
     Args:
-        memberships: Of the documents to rank, shape (n, G).
+        memberships: The memberships of the documents to rank, shape (n, G).
         discount: The weight of each rank.
         length: How many ranks there are.
     """
@@ -94,7 +94,7 @@ def supply(
     target; zeros if no document has a label.
 
     Args:
-        memberships: Of the documents that are relevant, shape (n, G).
+        memberships: The memberships of the documents that are relevant, shape (n, G).
         target: ε*, shape (G,).
         discount: The weight of each rank.
         length: How many ranks there are.
@@ -159,7 +159,7 @@ class _Pool:
         return np.asarray(found[(needed <= self.available).all(axis=1)])
 
     def filled(self) -> Patterns:
-        """Return the sequences filled at each price, and that of relevance, shape (m, length)."""
+        """Return the sequences filled at each price, and by relevance alone, shape (m, length)."""
         target = np.concatenate(self.objective.targets)
         # A document exposes an attribute through its labels; without a label it exposes nothing.
         labelled = [self.patterns[:, columns].sum(axis=1) for columns in self.attributes]
@@ -270,8 +270,8 @@ def _exchanges(
 ) -> tuple[Positions, Positions, Patterns, Patterns, FloatArray]:
     """Return all exchanges that there are documents for, and how much each adds to V.
 
-    The pattern of a rank gives way to another one: that of a lower rank, which takes the first one
-    in return, or one from outside the ranking. Outside counts as the rank below the last, which has
+    The pattern of a rank gives way to another one: to a lower rank's, which takes the first one in
+    return, or to one from outside the ranking. Outside counts as the rank below the last, which has
     no weight. Between the two ranks, an exchange also shifts the documents of its patterns by one:
     where a document leaves, the next one of its pattern takes its rank, and so on.
 

@@ -21,14 +21,14 @@ def by_group(by_label: FloatArray, confusion: FloatArray | None) -> FloatArray:
 
 
 def slopes(confusion: FloatArray, shares: FloatArray) -> FloatArray:
-    """Return how fast the share by each label grows with that of its group, shape (G,).
+    """Return how fast the share by each label grows with its group's share, shape (G,).
 
     It is a + b·share: b says how much more often the documents of a group have its label than
     those of the others have it, mixed by their shares.
 
     Args:
         confusion: C.
-        shares: Of the groups, above 0, shape (G,).
+        shares: The shares of the groups, above 0, shape (G,).
     """
     others = shares[:, None] * (1 - np.eye(len(shares)))
     return np.asarray(np.diag(confusion) - (others * confusion).sum(axis=0) / others.sum(axis=0))
@@ -39,7 +39,7 @@ def variances(confusion: FloatArray, shares: FloatArray) -> FloatArray:
 
     Args:
         confusion: C.
-        shares: Of the groups that documents are from, shape (G,).
+        shares: The shares of the groups that documents are from, shape (G,).
     """
     squares = np.linalg.inv(confusion) ** 2
     return np.asarray(np.maximum(shares @ (confusion @ squares) - shares, 0.0))
@@ -53,7 +53,7 @@ def drawn_inverses(
     Rows are independent samples, so a row is drawn from Dirichlet(counts + ½).
 
     Args:
-        counted: By attribute, how many checked documents of each group have each label, shape
+        counted: For each attribute, how many checked documents of each group have each label, shape
             (Gₐ, Gₐ), and ΠGₐ = G. Rows that sum to 1 count as exact.
         random: Draws the rows.
         draws: How many matrices; where all rows are exact, there is one.

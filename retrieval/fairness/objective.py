@@ -42,7 +42,7 @@ class Quality:
         relevance: V, in [0, 1].
         fairness: F, in [0, 1].
         value: J = V · F^w.
-        most: The highest Σ d·p of the pool, of which V is a share.
+        most: The highest Σ d·p of the pool; V is a share of it.
         undefined: How many attributes have no exposure.
     """
 

@@ -1,6 +1,6 @@
 """Methods that diversify search results: MMR by texts, xQuAD and PM-2 by groups as aspects.
 
-They place one document at a time: that of the largest value, given those above it.
+They place one document at a time: the one with the largest value, given those above it.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def fair_top_k(groups: IntArray, minimum: IntArray) -> tuple[IntArray, int]:
 def fair_table(k: int, proportions: tuple[float, ...], alpha: float) -> IntArray:
     """Return the minimum number of documents of each group in each prefix, shape (k, G).
 
-    Each is at most one more than that of the prefix before. The significance is model-adjusted:
+    Each number is at most one more than in the prefix before. The significance is model-adjusted:
 
     α_c is the largest value at which a random ranking fails with probability at most α. The table,
     and with it this probability, is a step function of α_c that never decreases, so bisection finds

@@ -60,7 +60,7 @@ class FairStep(Reranker):
     order: WithinGroups = Field(
         "engine",
         description="The order of documents of the same groups: the engine's, in which those that "
-        "are probably not relevant come last, or that of the estimated relevance.",
+        "are probably not relevant come last, or the order of estimated relevance.",
     )
     pursue: tuple[str, ...] = Field(
         (),

@@ -535,7 +535,7 @@ class Dlf(TrainedReranker):
       ours the features in :func:`features` and the memberships;
     - it sees the target of each query through one feature for each attribute, Σ_g
       m_ig·ln(ε*_g/π_g), with π the shares of the groups among the candidates;
-    - exposure is that of the first draw from softmax(scores), as in DELTR;
+    - exposure is taken from the first draw from softmax(scores), as in DELTR;
     - the relevance model is ListNet (Cao et al. 2007). We standardise its scores within the query
       before blending, because their scale only reflects the grades. The scores of the fairness
       model stay as they are: if the candidates are near the target, they hardly differ.

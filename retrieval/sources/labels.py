@@ -99,7 +99,7 @@ class LabelStore:
         self.report = AttributeReport.model_validate(about["report"])
         self._ids = np.load(folder / "ids.npy", mmap_mode="r")
         self._codes = np.load(folder / "codes.npy", mmap_mode="r")
-        # Code -1 is the last row: that of documents which the file lacks.
+        # Code -1 is the last row, for documents that the file lacks.
         self._rows = np.array([*about["rows"], self.attribute.membership(None)])
 
     def memberships(self, ids: Sequence[str]) -> FloatArray:

@@ -119,7 +119,7 @@ def check_source(source: object, retriever: object, what: str) -> None:
 
 
 class Opened(NamedTuple):
-    """What is opened once, and shared by the graphs over it, each of which is built when needed."""
+    """What is opened once and shared by the graphs over it; each graph is built when needed."""
 
     engine: SearchEngine
     model: Any

@@ -27,9 +27,13 @@ def commands(page: Path) -> list[str]:
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     blocks = re.findall(r"^```.*?\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     lines = [line.strip().removeprefix("$ ") for block in blocks for line in block.splitlines()]
-    inline = re.findall(r"`(fairqr [^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
+    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    # "`fairqr source list`, `check` and `remove`" names three commands.
+    listed = re.compile(r"`(fairqr [a-z]+) [a-z]+`(?:(?:,| and)+\s+`[a-z]+`)+")
+    text = listed.sub(lambda it: re.sub(r"\s`", f" `{it[1]} ", it[0]), text)
+    inline = re.findall(r"`(fairqr [^`]+)`", text)
     parts = [part.strip() for line in [*lines, *inline] for part in line.split(" && ")]
-    return [part for part in parts if re.match(r"fairqr [a-z]+ ", part) and "listens" not in part]
+    return [part for part in parts if re.match(r"fairqr [a-z]+", part) and "listens" not in part]
 
 
 LINES = [(page.name, line) for page in PAGES for line in commands(page)]

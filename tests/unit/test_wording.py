@@ -9,8 +9,9 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-WORDS = re.compile(r"\banew\b|[Ww]here None\b|None where\b|\bby itself\b|\bthe begin of\b")
-VAGUE = {"Telling", "Filling", "Asking", "Work", "There", "Sides"}
+WORDS = r"(?i)\banew\b|where none\b|none where\b|\bby itself\b|\bthe begin of\b|\blesser of\b"
+WORDS += r"|would have (been )?found|told from chance|no group takes|what is due could"
+VAGUE = {"Telling", "Filling", "Asking", "Work", "There", "Sides", "One", "Found"}
 """Names that do not say what a thing is."""
 
 ONE_MEANING = {"Source", "Estimate", "Part", "Table", "Store", "Asked"}
@@ -26,10 +27,9 @@ def files(*kinds: str) -> dict[str, str]:
 
 
 def test_no_sentence_has_words_that_readers_stumble_over() -> None:
-    kinds = ("*.py", "*.md", "*.js", "*.html", "*.yaml", "*.j2")
-    found = files(*kinds)
+    found = files("*.py", "*.md", "*.js", "*.html", "*.yaml", "*.j2")
     assert len(found) > 500
-    assert [name for name, text in found.items() if WORDS.search(text)] == []
+    assert [name for name, text in found.items() if re.search(WORDS, text)] == []
 
 
 def test_names_of_classes_say_what_they_are_and_mean_one_thing() -> None:

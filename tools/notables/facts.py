@@ -51,7 +51,7 @@ def read_people(table: Path) -> pd.DataFrame:
 
 
 def _cities(people: pd.DataFrame) -> pd.Series:
-    """Return the birthplaces fit to stand after "in", none where it is no more than the country."""
+    """Return the birthplaces that can stand after "in"; empty if it only repeats the country."""
     cell = people["city"].str.strip()
     city = (
         cell.str.replace(r"\s*\([^)]*\)", "", regex=True).str.split(r"\s*[/,]", regex=True).str[0]

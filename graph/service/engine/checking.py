@@ -195,7 +195,7 @@ class Offers:
 def _named_by(offered: Collection[str], name: str) -> str | None:
     """Return which of these names and patterns has a name, itself before any pattern.
 
-    A name that is a pattern is in none, and one that could not be that of a model in no pattern.
+    A name that is a pattern matches none. A name that no model could have matches no pattern.
     """
     if "*" not in name and name in offered:
         return name

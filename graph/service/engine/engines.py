@@ -34,7 +34,7 @@ class _Opened:
     """A search engine that is open, or being opened.
 
     Attributes:
-        stamp: Of the index or source as it was opened.
+        stamp: The stamp of the index or source as it was opened.
         opening: The task that opens the engine.
         users: How many use it; one of them is the list of engines itself.
     """

@@ -32,7 +32,7 @@ def or_text(made: Callable[[str], object], usual: Any) -> BeforeValidator:
 
 _Text = Annotated[str, Field(max_length=2000)]
 _Texts = Annotated[list[_Text], Field(max_length=100, fail_fast=True)]
-"""Some texts, of which only the first wrong one is told."""
+"""Some texts; an error names only the first wrong one."""
 
 _Attributes = Annotated[_Texts, or_text(lambda text: [text], _Texts)]
 _Target = Annotated[
@@ -106,7 +106,7 @@ class AnswerRequest(AnswerSettings, RunRequest):
         question: What to answer.
         k: How many documents to sample from. By default 20, or ``documents`` if that is more; at
             most the size of the corpus.
-        method: What ranks; as of a search.
+        method: How to rank, as in a search.
         attributor: What judges which documents an answer used: a name that ``GET /v1/models``
             lists, or ``none``; defaults to the first.
     """
@@ -126,7 +126,8 @@ class ProbeRequest(ProbeSettings, RunRequest):
 
     Attributes:
         query: What to search for.
-        method: What ranks; as of a search.
+        method: How to rank, as in a search.
+        k: How many results to find and to probe; with depth, only the first of them are probed.
         depth: How many of the best documents of the result take part; by default all.
     """
 

@@ -144,7 +144,7 @@ class Agents:
     """The endpoint for agents. Its first request opens it: its libraries take a second to load.
 
     Args:
-        parts: Of the service.
+        parts: The parts of the service.
 
     Attributes:
         route: The route to it. It has no GET, since the tools send nothing unasked.
@@ -180,15 +180,15 @@ class Agents:
 
 class _Files(StaticFiles):
     def lookup_path(self, path: str) -> tuple[str, Any]:
-        """Find a file of the page; what makes the folder a package is none."""
+        """Find a file of the page. What makes the folder a Python package is not served."""
         return ("", None) if "__" in path else super().lookup_path(path)
 
 
 def _add_pages(app: FastAPI) -> None:
-    """Add the page and its files, none of which needs a key."""
+    """Add the page and its files; they need no key."""
     for ending, kind in ((".js", "text/javascript"), (".css", "text/css")):
         mimetypes.add_type(kind, ending)  # some systems call them plain text
-    # In a checkout, the glossary is a link to that of the documentation.
+    # In a checkout, the glossary is a link to the documentation's.
     files = _Files(packages=[("fairqr.graph.service", "page")], follow_symlink=True)
     app.mount("/page", files)
 

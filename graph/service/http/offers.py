@@ -69,7 +69,7 @@ class PromptInfo(Documented):
 
     Attributes:
         id: Its purpose, such as ``refine``.
-        default: Whether it is used where none is named.
+        default: Whether it is used if a request names none.
         sha256: The hash of its file.
     """
 
@@ -90,7 +90,7 @@ class ModelDescription(Documented, extra="forbid"):
 
     Attributes:
         name: ``*`` stands for any characters.
-        default: Whether it is used where none is named.
+        default: Whether it is used if a request names none.
     """
 
     name: str

@@ -136,8 +136,8 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
     """Re-rank a list so that groups get a fair share of the exposure.
 
     Documents without scores are taken to come best first; if the service has MiniLM, their texts
-    are encoded, and tell which of them are relevant. `fairqr` says what was paid and gained. A
-    parameter `model` of the address replaces that of the body, which some clients fix.
+    are encoded to estimate which of them are relevant. `fairqr` says what was paid and gained. A
+    parameter `model` of the address replaces the one in the body, which some clients fix.
     """
     parts, documents, size = parts_of(request), asked.documents, len(asked.documents)
     caps = parts.settings.caps

@@ -65,7 +65,7 @@ _BEFORE = "Only runs before this; for the next page, give `created` of the last 
 _Before = Annotated[  # every JSON parser reads numbers up to 2**53 exactly
     float | None, Query(ge=0, le=2**53, allow_inf_nan=False, description=_BEFORE)
 ]
-_KNOWN = "The id of the last event that is known; those after it are told."
+_KNOWN = "The id of the last event that you have; later ones follow."
 _empty = BeforeValidator(lambda known: known or 0)
 _Known = Annotated[int, Header(alias="Last-Event-ID", ge=0, lt=2**31, description=_KNOWN), _empty]
 
@@ -272,7 +272,7 @@ async def _followed(request: Request, id: _Id, known: _Known = 0) -> AsyncIterat
 router.get(
     "/runs/{id}/events",
     name="follow_run",
-    description="Tell what happened in a run, and what happens, until it is over.",
+    description="Stream the past and the coming events of a run until it is over.",
     response_class=EventSourceResponse,
     **_RUNS,
 )(_streaming(_followed))

@@ -158,7 +158,7 @@ def fork(number: int, listener: socket.socket) -> tuple[bool, socket.socket]:
     end.
 
     Args:
-        number: Of processes.
+        number: The number of processes.
         listener: The socket; see :func:`bound`. It keeps the port from other programs.
 
     Returns:

@@ -234,7 +234,7 @@ def make_server(
         tools.append(audit)
     hints = ToolAnnotations(readOnlyHint=True, idempotentHint=True, openWorldHint=False)
     for function in tools:
-        # A schema of the results would cost a model more than it tells.
+        # A schema of the results would cost a model more than it helps.
         server.add_tool(Tool.from_function(function, annotations=hints, output_schema=None))
     return server
 

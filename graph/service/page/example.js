@@ -17,7 +17,7 @@ const EXAMPLES = {
   probe: ["mathematician", "writer", "film director"],
 };
 
-/** The queries to try; none where the source is not served. */
+/** The queries to try; empty if the source is not served. */
 export const examplesOf = (options, kind) =>
   options?.indexes.some(({ name }) => name === EXAMPLE_SOURCE) ? EXAMPLES[kind] : [];
 

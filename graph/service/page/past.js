@@ -36,7 +36,7 @@ export function showRuns(page, { open, compare }) {
  * A list of runs, the newest first.
  *
  * @param {{kind: ?string, open: Function, choose: ?Function, none: string, signal: AbortSignal}} how
- *   `kind` is that of all runs; `choose` makes the box that chooses a run; `none` is said where
+ *   `kind` is the kind of all runs; `choose` makes the box that chooses a run; `none` is said where
  *   there are no runs.
  */
 export function runList({ kind, open, choose, none, signal }) {

@@ -2,7 +2,7 @@
 
 import { partAfter } from "./steps.js";
 
-/** The state of a run of which nothing is known but its record. */
+/** The state of a run when only its record is known. */
 export function begun(run) {
   return {
     run,

@@ -25,10 +25,10 @@ HARMLESS, PARAMETERS, QUERIES, WORDS, COUNTED = (
 )
 _CLAUSES = "must should must_not filter query queries positive negative"
 CLAUSES = frozenset(_CLAUSES.split())
-"""Where queries have other queries."""
+"""The fields in which queries hold other queries."""
 
 SCORED = ("_score", ["_score"], {"_score": "desc"}, [{"_score": "desc"}])
-"""Orders that are none."""
+"""Values of ``sort`` that keep the order by score."""
 
 NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 """What all clusters take for a number; what only some do passes."""

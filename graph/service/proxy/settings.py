@@ -23,10 +23,10 @@ class ProxiedIndex(BaseModel, frozen=True, extra="forbid"):
 
     source: Path = Field(description="The source file with its labels.")
     mode: Mode = Field("shadow", description="shadow changes nothing and only records.")
-    share: float = Field(1.0, ge=0, le=1, description="The share of queries, by their hash.")
+    share: float = Field(1.0, ge=0, le=1, description="The share of queries to re-rank, by hash.")
     window: int = Field(100, ge=2, le=1000, description="How many of the first hits to re-rank.")
-    memory: Path | None = Field(None, description="The file of what groups are owed; off if none.")
-    parameters: dict[str, Any] = Field({}, description="Those of a search, such as target and k.")
+    memory: Path | None = Field(None, description="A file of what groups are owed; off by default.")
+    parameters: dict[str, Any] = Field({}, description="Search parameters, such as target and k.")
 
     def opened(self, folder: Path) -> tuple[Source, Context]:
         """Return the source and what to aim at.
@@ -46,21 +46,21 @@ class ProxySettings(BaseModel, frozen=True, extra="forbid"):
     """What a proxy stands in front of, and what it does."""
 
     cluster: Address = Field(description="The address of Elasticsearch or OpenSearch.")
-    host: str = Field("127.0.0.1", description="Where to listen.")
-    port: int = Field(9201, ge=0, le=65535, description="Likewise.")
-    ca: Path | None = Field(None, description="The certificates that the cluster's is checked by.")
+    host: str = Field("127.0.0.1", description="The address to listen on.")
+    port: int = Field(9201, ge=0, le=65535, description="The port to listen on.")
+    ca: Path | None = Field(None, description="Certificates that the cluster's must match.")
     certificate: Path | None = Field(None, description="The proxy's own certificate, for https.")
     key: Path | None = Field(None, description="The key of that certificate.")
     within: float = Field(0.1, gt=0, le=10, description="Seconds that re-ranking may take.")
     memory: int = Field(2_000, ge=200, description="The most megabytes of the re-ranking process.")
-    body: int = Field(1_000_000, ge=1_000, description="Longer bodies pass, in bytes.")
-    log: Path | None = Field(None, description="The folder of what was shown; none by default.")
+    body: int = Field(1_000_000, ge=1_000, description="The largest body to re-rank, in bytes.")
+    log: Path | None = Field(None, description="The folder of the log; no log by default.")
     log_words: bool = Field(False, description="Record words of queries, not only their hashes.")
     log_bytes: int = Field(100_000_000, ge=10_000_000, description="How large the log may be.")
     metrics_port: int = Field(
-        0, ge=0, le=65535, description="Where Prometheus asks; 0 for nowhere."
+        0, ge=0, le=65535, description="The port for Prometheus; 0 for no metrics."
     )
-    indexes: dict[str, ProxiedIndex] = Field(min_length=1, description="By name.")
+    indexes: dict[str, ProxiedIndex] = Field(min_length=1, description="What to re-rank, by name.")
     folder: Path = Field(Path(), exclude=True, description="Where relative paths begin.")
 
     @field_validator("cluster")

@@ -1,4 +1,4 @@
-"""A run of either kind that this process does: what it tells, what is kept, and how it ends."""
+"""A run of either kind that this process does: its events, what is kept, and how it ends."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class LiveRun(ABC):
     _news: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def events(self, after: int = 0) -> AsyncGenerator[Event, None]:
-        """Yield what the run tells here until this process is done with it, pieces of text too.
+        """Yield the run's events, pieces of text too, until this process is done with it.
 
         Args:
             after: Only events with higher numbers.
@@ -213,11 +213,11 @@ class EphemeralRun(LiveRun):
 
 @dataclass(eq=False)
 class DurableRun(LiveRun, RunJournal):
-    """An attempt at a stored run. What it tells is kept first, and its end is written once.
+    """An attempt at a stored run. Its events are kept first, and its end is written once.
 
     Attributes:
         run: What the store knows of the attempt.
-        store: Keeps what it tells and its end.
+        store: Keeps its events and its end.
         saver: Keeps where it is.
         resumed: Whether there are checkpoints to go on from.
     """
@@ -290,7 +290,7 @@ class DurableRun(LiveRun, RunJournal):
                 yield event
 
     def hear(self, step: Step) -> None:
-        """Tell of a step of an audit, which is no graph, whose nodes tell of their ends."""
+        """Note a step of an audit. An audit is no graph, whose nodes report their own ends."""
         if self.run.kind == "audit":
             self._note(self.event("step", step_data(self.run.kind, step)))
 
@@ -361,7 +361,7 @@ class DurableRun(LiveRun, RunJournal):
                 return
 
     async def flush(self, checkpoints: bool = False) -> None:
-        """Store what was noted, all of it or nothing, and tell of it.
+        """Store what was noted, all of it or nothing, and then announce it.
 
         Args:
             checkpoints: Whether to store checkpoints, too. They never say more than was told.

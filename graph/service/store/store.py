@@ -62,7 +62,8 @@ class Attempt(Run):
         handed_over: How many earlier attempts have said that they end.
         carrier: The headers of the caller's trace.
         cancel: Whether the run is to be cancelled.
-        version: Of the index that the run's checkpoints are over; None if there are none.
+        version: The version of the index that the run's checkpoints are over; None if there are
+            none.
         told: What earlier attempts have stored: the keys of steps, by the numbers of events.
         replies: The replies of models in earlier attempts, by key.
     """
@@ -272,7 +273,7 @@ class Store:
             events: Events; pieces of text, whose number is 0, are not kept.
             replies: Replies of models as plain data, by the key of the question; the key counts
                 how often it was asked before.
-            version: Of the index that the checkpoints are over, if there are any.
+            version: The version of the index that the checkpoints are over, if there are any.
             writes: Checkpoints, and what steps have changed.
 
         Returns:
@@ -393,7 +394,7 @@ class Store:
             if len(ids) < DELETED_AT_ONCE:
                 return total
 
-    # --- access keys, of which we only keep the SHA-256 -------------------------------------------
+    # --- access keys: we only keep their SHA-256 --------------------------------------------------
 
     async def create_key(self, name: str, scopes: Sequence[Scope]) -> tuple[AccessKey, str]:
         """Make an access key.

@@ -208,7 +208,7 @@ class LabelField:
 
     @property
     def _counts_ranges(self) -> bool:
-        """Whether the server counts ranges, of which a field may have millions of values."""
+        """Whether the server counts ranges; a field may have millions of values in them."""
         values = self.attribute.values
         are_ranges = bool(values) and all(isinstance(it, Range) for it in values.values())
         return are_ranges and all(map(self.query, values))

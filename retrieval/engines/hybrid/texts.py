@@ -6,7 +6,7 @@ A search estimates how likely what an engine finds is relevant, by its ranks and
 An audit cannot take an engine's word for what is relevant: documents that the engine ranks low
 would look irrelevant. So its estimate (:class:`TextRelevance`) reads only the words of the query
 and the texts of a pool of documents. It uses no score, rank or label from the engine. Its evidence
-is that of :mod:`fairqr.retrieval.fairness.relevance`, with two differences. BM25 takes the
+is as in :mod:`fairqr.retrieval.fairness.relevance`, with two differences. BM25 takes the
 frequencies of words from a fixed sample of the engine's documents, because a word that the whole
 pool contains would otherwise count for almost nothing. And the similarity is standardised over that
 sample. ``benchmarks/relevance.py`` fits the estimate, and shows how it treats groups
@@ -75,7 +75,7 @@ OVERHEAD = 500
 """The bytes that Python needs for each text."""
 
 PROBED = 10
-"""So many documents of so many queries tell whether an engine gives texts."""
+"""How many documents, of as many queries, show whether an engine gives texts."""
 
 K1, B = 1.2, 0.75
 """Parameters of BM25, as in Lucene and tantivy."""

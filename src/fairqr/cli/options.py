@@ -222,7 +222,7 @@ class Parameter(NamedTuple):
         """The description of the parameter, and its default."""
         default = self.field.get_default(call_default_factory=True)
         if isinstance(default, Path) or default in (None, (), {}, "") or self.field.is_required():
-            return self.field.description or ""  # a path would be that of the reader's machine
+            return self.field.description or ""  # a path would be the reader's own
         if isinstance(default, bool):
             default = "yes" if default else "no"
         shown = ",".join(map(str, default)) if self.is_list else default

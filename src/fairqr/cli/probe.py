@@ -224,7 +224,7 @@ def _listwise(
     askers = {side: f"{word} askers" for side, word in words.items()}
     leans = tests[tests.test == "lean"].groupby(["ranker", "window", "verdict"], sort=False)
     for (*ranker, verdict), found in leans:
-        whose = ", ".join(askers.get(it, "nobody in particular") for it in found.asker)
+        whose = ", ".join(askers.get(it, "neutral askers") for it in found.asker)
         told = f"lists for {whose} {_LEANS[verdict].format(**words)}."
         yield out.literal(f"{', '.join(filter(None, ranker))}: {told}", "bold")
     yield out.frame_table(means, "ranker", "window", "asker", "measure", "mean", "low", "high", "n")

@@ -198,7 +198,7 @@ def fetch(wanted: Sequence[Weights]) -> None:
     from fairqr.base.weights import pull as pull_weights
 
     with Progress() as progress, ThreadPoolExecutor() as pool:
-        bars = [progress.count(f"{weights.full_name}, MB", 1e6) for weights in wanted]
+        bars = [progress.count(f"Fetching {weights.full_name} (MB)", 1e6) for weights in wanted]
         list(pool.map(pull_weights, [weights.name for weights in wanted], bars))
 
 

@@ -93,7 +93,7 @@ def test_what_cannot_be_signed_or_checked_is_one_sentence(
     assert (failed.code, SIGNATURE.exists()) == (2, False)
     assert "ssh-keygen could not sign with nobody" in failed.stderr
     verify = ("audit", "verify", "out", "--signed-by")
-    assert "by one in nobody" in checked(quick, "--signed-by", "nobody", code=3)
+    assert "by a signer in nobody" in checked(quick, "--signed-by", "nobody", code=3)
     for arguments in (("audit", "-o", "out", "--sign", "alice"), (*verify, "alice.signers")):
         complaint = quick(*arguments, PATH="nowhere").complaint()
         assert complaint.startswith("ssh-keygen: No such file")

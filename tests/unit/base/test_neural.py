@@ -87,7 +87,7 @@ async def test_a_model_without_its_tokenizer_is_refused(encoder: Path, tmp_path:
 
 
 async def test_a_silent_hub_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has a moment to answer one request, and gets none where HF_HUB_OFFLINE is set."""
+    """It has a moment to answer one request, and no request if HF_HUB_OFFLINE is set."""
     constants = pytest.importorskip("huggingface_hub").constants
     monkeypatch.setattr(neural, "PROBE_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -127,7 +127,7 @@ async def test_the_same_labels_written_in_several_ways(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_has_none_of_the_documents_is_refused(tmp_path: Path) -> None:
-    """Most likely another column holds the ids, or no group takes the values."""
+    """Most likely another column holds the ids, or the values belong to no group."""
     others = "id,group\nzz1,Asia\nzz2,Europe\n"
     values = "".join(f"d{n},{['asia', 'EU'][n > 9]}\n" for n in range(20))
     said = "has no label of the checked documents; correct the field or the"

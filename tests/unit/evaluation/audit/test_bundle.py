@@ -165,7 +165,7 @@ FORGERIES: list[tuple[str, Forge]] = [
     ("report.html, line ", rewrite("raw/titles.json", "Title", "Name")),
     ("report.html, line ", lambda it: mend(it, lambda data: data.update(layout="dsa"))),
     *(
-        (f"The file {name} is none that follows from raw/.", added(name))
+        (f"The file {name} does not follow from raw/.", added(name))
         for name in ("notes.html", "raw/more.jsonl", ".hidden")
     ),
     (

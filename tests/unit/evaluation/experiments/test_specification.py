@@ -71,7 +71,7 @@ def test_what_auto_stands_for_is_written_down(
 
 
 def test_one_option_names_the_protected_group_of_all_systems(tmp_path: Path) -> None:
-    """Where a system names one itself, that stays; where none protects a group, it is refused."""
+    """Where a system names one itself, that stays; if no system protects a group, it is refused."""
     systems = [
         PLAIN,
         {"name": "FA*IR", "method": "fa-ir"},
