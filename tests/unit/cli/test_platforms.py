@@ -16,6 +16,7 @@ posix, extras = ("fcntl", "grp", "pwd", "resource", "termios"), ("matplotlib", "
 for name in (*posix, *(extras if "search" in sys.argv else ())):
     sys.modules[name] = None
 del os.O_CLOEXEC, os.sched_getaffinity
+os.process_cpu_count = os.cpu_count
 
 import importlib, pkgutil
 import fairqr
