@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from itertools import chain, zip_longest
+from itertools import chain, pairwise, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -204,8 +204,8 @@ def _models(result: SearchResult) -> Iterator[str]:
 
 def _rounds(result: SearchResult, verbose: bool) -> Iterator[Sequence[Any]]:
     """Yield the cells of each round: for whom, the divergence, what it brought, and its query."""
-    earlier = [result.baseline, *result.iterations]
-    for last, it in zip(earlier, result.iterations, strict=False):
+    # The first round has nothing before it, and refines nothing.
+    for last, it in pairwise([*result.iterations[:1], *result.iterations]):
         groups = [(each.attribute, each.group) for each in it.refinements]
         both = [(last.exposure[name][of], it.exposure[name][of]) for name, of in groups]
         brought = [f"attention {was:.0%} → {now:.0%}" for was, now in both]
