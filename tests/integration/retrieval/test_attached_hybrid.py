@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import aclosing, asynccontextmanager, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -132,11 +132,9 @@ def index(
 @asynccontextmanager
 async def opened(source: ElasticsearchSource, folder: Path) -> AsyncIterator[SearchEngine]:
     """Open hybrid retrieval over a source for as long as the block runs."""
-    engine = await open_source(source, retriever=CountingEncoder(), store=folder)
-    try:
+    found = await open_source(source, retriever=CountingEncoder(), store=folder)
+    async with aclosing(found) as engine:
         yield engine
-    finally:
-        await engine.aclose()
 
 
 by_hand = partial(estimates_by_hand, by_rank=True)

@@ -7,8 +7,8 @@ import json
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,12 +25,11 @@ from fairqr.base.errors import (
     QueryError,
     SourceError,
 )
-from fairqr.retrieval.engines.elasticsearch.attaching import draft, open_elasticsearch
+from fairqr.retrieval.engines.elasticsearch.attaching import draft
 from fairqr.retrieval.engines.elasticsearch.client import SearchServer, _with_port
-from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.source import ElasticsearchSource, source_of
+from tests.integration.attached_people import attached
 from tests.unit.retrieval.http_servers import ELASTICSEARCH, Answer, Received, answering, of_json
 
 ENGINES = pytest.mark.parametrize("engine", ["elasticsearch", "opensearch"])
@@ -66,11 +65,8 @@ def source(url: Any, **changes: Any) -> ElasticsearchSource:
 
 
 async def count(url: Any, engine: str = "elasticsearch", **changes: Any) -> int:
-    server = SearchServer(source(url, engine=engine, **changes))
-    try:
+    async with aclosing(SearchServer(source(url, engine=engine, **changes))) as server:
         return int((await server.ask("count", index="any"))["count"])
-    finally:
-        await server.aclose()
 
 
 async def refused(url: Any, kind: type[Exception], said: str, engine: str, **more: Any) -> None:
@@ -191,7 +187,7 @@ async def test_elasticsearch_9_is_asked_as_it_documents_for_clients_of_version_8
         return of_json(200, content, **{"content-type": compatible})
 
     with answering(answer) as (url, _):
-        async with opened(url) as engine:
+        async with attached(source(url)) as engine:
             (hits,) = await engine.search([Query("physics", 5)])
             info = await engine.info()
     assert (hits.ids, info.server) == (["a"], "Elasticsearch 9.2.0")
@@ -311,19 +307,8 @@ def serving(*parts: dict[str, Any]) -> Callable[[int, Received], Answer]:
     return answer
 
 
-@asynccontextmanager
-async def opened(url: str, **changes: Any) -> AsyncIterator[ElasticsearchEngine]:
-    described = source(url, **changes)
-    labels = await LabelReader.open(described.attributes, Path(), store=Path("/nowhere"))
-    engine = await open_elasticsearch(described, labels)
-    try:
-        yield engine
-    finally:
-        await engine.aclose()
-
-
 async def searched(url: str, **changes: Any) -> Any:
-    async with opened(url, **changes) as engine:
+    async with attached(source(url, **changes)) as engine:
         (hits,) = await engine.search([Query("physics", 5)])
         return hits
 
@@ -351,7 +336,7 @@ async def test_a_result_in_part_is_an_error_or_a_warning(part: Any, warning: str
         header, body = map(json.loads, asked[-1].body.splitlines())
         assert header == {"preference": "fairqr", "allow_partial_search_results": False}
         assert "timeout" not in body
-        async with opened(url, allow_partial=True, timeout=10) as engine:
+        async with attached(source(url, allow_partial=True, timeout=10)) as engine:
             hits, counted = [(await engine.search([Query("physics", n)]))[0] for n in (5, 0)]
         assert (hits.ids, counted.total) == (["a"], 1)
         assert hits.warnings == counted.warnings == (warning,)
@@ -366,7 +351,7 @@ async def test_shares_of_a_part_are_left_out_and_counted_again() -> None:
     counted = {"labels": {"sum_other_doc_count": 0, "buckets": buckets}}
     whole = found(aggregations=counted)
     with answering(serving({**whole, "_shards": IN_PART}, whole)) as (url, asked):
-        async with opened(url, allow_partial=True) as engine:
+        async with attached(source(url, allow_partial=True)) as engine:
             assert await engine.corpus_shares() == {}
             for _ in "12":
                 assert (await engine.corpus_shares())["gender"].tolist() == [0.875, 0.125]
