@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -206,8 +206,5 @@ async def attached(
     labels = await LabelReader.open(
         source.attributes, source.folder, store=(folder or Path("/nowhere")) / "labels"
     )
-    engine = await open_elasticsearch(source, labels)
-    try:
+    async with aclosing(await open_elasticsearch(source, labels)) as engine:
         yield engine
-    finally:
-        await engine.aclose()

@@ -2,77 +2,49 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
-import threading
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import urlsplit
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import httpx
 
 from tests.patience import PATIENCE
+from tests.unit.retrieval.http_servers import Answer, Received, answering
 
-_PER_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "content-length", "host"}
-
-
-@dataclass(frozen=True, slots=True)
-class Passed:
-    """A request that passed; the path is without parameters."""
-
-    method: str
-    path: str
-    body: bytes
+# What is about one connection, or about how httpx was sent the body that it has unpacked.
+_NOT_PASSED = {"connection", "keep-alive", "transfer-encoding", "content-length", "host"}
+_NOT_PASSED |= {"content-encoding"}
 
 
-@dataclass(frozen=True, slots=True)
-class CountingProxy:
-    """Hands requests on to a server, and keeps them in the order in which they came."""
+class CountingProxy(NamedTuple):
+    """Hands requests on to a server.
+
+    Attributes:
+        url: Where it is.
+        passed: The method and the path, without parameters, of each request, in order.
+    """
 
     url: str
-    passed: list[Passed] = field(default_factory=list)
-
-    def clear(self) -> None:
-        """Forget what has passed."""
-        self.passed.clear()
+    passed: list[tuple[str, str]]
 
 
-@contextlib.contextmanager
+@contextmanager
 def counting_proxy(target: str) -> Iterator[CountingProxy]:
     """Run a proxy before a server."""
-    host = urlsplit(target).netloc
+    passed: list[tuple[str, str]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def hand_on(_: int, asked: Received) -> Answer:
+        passed.append((asked.method, asked.path.partition("?")[0]))
+        headers = _passing(asked.headers)
+        reply = client.request(asked.method, asked.path, content=asked.body, headers=headers)
+        return reply.status_code, _passing(reply.headers), reply.content
 
-        def hand_on(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            proxy.passed.append(Passed(self.command, self.path.partition("?")[0], body))
-            connection = http.client.HTTPConnection(host, timeout=PATIENCE)
-            with contextlib.closing(connection):
-                headers = passing(self.headers.items())
-                connection.request(self.command, self.path, body or None, headers)
-                answer = connection.getresponse()
-                content = answer.read()
-            self.send_response(answer.status)
-            for name, value in passing(answer.getheaders()).items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(content)
-
-        do_GET = do_POST = do_HEAD = do_PUT = do_DELETE = hand_on  # noqa: N815
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        proxy = CountingProxy(f"http://127.0.0.1:{server.server_port}")
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield proxy
-        server.shutdown()
+    with (
+        httpx.Client(base_url=target, timeout=PATIENCE, trust_env=False) as client,
+        answering(hand_on) as (url, _),
+    ):
+        yield CountingProxy(url, passed)
 
 
-def passing(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the headers that are not about one connection."""
-    return {name: value for name, value in headers if name.lower() not in _PER_CONNECTION}
+def _passing(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.lower() not in _NOT_PASSED}

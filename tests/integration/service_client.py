@@ -143,9 +143,8 @@ def a_service(
         environment: More variables.
         change: Of the documents; see ``write_people``.
     """
-    model = ModelServer()
-    model.does(answers_all)
-    try:
+    with contextlib.closing(ModelServer()) as model:
+        model.does(answers_all)
         lines = settings.replace("MODEL", model.base_url.removeprefix("http://"))
         variables = settings_for(model, folder, lines) | (environment or {})
         index_people(variables, write_people(folder / "people", change))
@@ -155,8 +154,6 @@ def a_service(
             yield Served(process, model, folder, variables, key)
             process.send(signal.SIGTERM)
             process.ends()
-    finally:
-        model.close()
 
 
 def service_of_a_module(*arguments: str, **how: Any) -> Any:

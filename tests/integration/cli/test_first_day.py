@@ -15,15 +15,10 @@ import pytest
 
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
 SEARCH = ("search", "physicist", "--corpus", "notables", "--retriever", "bm25", "--method", "plain")
 DROP_CAPABILITY, MAY_WRITE_ANYWHERE, MAY_READ_ANYWHERE = 24, 1, 2
-
-
-@pytest.fixture(autouse=True)
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("DATA", "CACHE"):
-        monkeypatch.setenv(f"FAIRQR_{name}_DIR", str(tmp_path / name.lower()))
-    monkeypatch.setenv("FAIRQR_CONFIG", os.devnull)
 
 
 def fails(*arguments: str, before: Callable[[], object] | None = None, **variables: str) -> str:

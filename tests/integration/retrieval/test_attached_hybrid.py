@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import aclosing, asynccontextmanager, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -132,11 +132,9 @@ def index(
 @asynccontextmanager
 async def opened(source: ElasticsearchSource, folder: Path) -> AsyncIterator[SearchEngine]:
     """Open hybrid retrieval over a source for as long as the block runs."""
-    engine = await open_source(source, retriever=CountingEncoder(), store=folder)
-    try:
+    found = await open_source(source, retriever=CountingEncoder(), store=folder)
+    async with aclosing(found) as engine:
         yield engine
-    finally:
-        await engine.aclose()
 
 
 by_hand = partial(estimates_by_hand, by_rank=True)
@@ -218,9 +216,9 @@ async def test_three_requests_answer_a_round(url: str, tmp_path: Path) -> None:
                 Query("w1 w2", 9, every_word=True),
                 Query("", 5, only=("d001", "d002")),
             ]
-            proxy.clear()
+            proxy.passed.clear()
             found = await engine.search([*by_words, Query("w3", 20), Query("w1 w2", 7)])
-            assert [request.path for request in proxy.passed] == ["/hybrid/_msearch"] * 3
+            assert [path for _, path in proxy.passed] == ["/hybrid/_msearch"] * 3
             wanted = estimates(whole)
             assert estimates(found[0]) == pytest.approx({id_: wanted[id_] for id_ in some})
             server = await lexical_of(engine).search(by_words)
@@ -228,7 +226,7 @@ async def test_three_requests_answer_a_round(url: str, tmp_path: Path) -> None:
                 parts = expected.ids, expected.scores, expected.total
                 assert (hits.ids, hits.scores, hits.total or expected.total) == parts
             assert (found[4].ids, found[5].ids[:7]) == (alone.ids, whole.ids[:7])
-            proxy.clear()
+            proxy.passed.clear()
             await engine.search([Query("w1", 0)])
             assert len(proxy.passed) == 1
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,7 @@ from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.in_process import SEQ2SEQ_INPUT_TOKENS, Seq2SeqModel
 from fairqr.base.telemetry import record_to
 from fairqr.prompts.template import fence
-from tests.unit.agents.ranking.tiny_models import save_t5, without_vectors
+from tests.unit.agents.ranking.tiny_models import loaded, save_t5, without_vectors
 from tests.unit.prompts.templates import a_prompt
 
 TEXT = (
@@ -59,10 +58,8 @@ def generator(
 
 def _directly(folder: Path, text: str) -> str:
     import torch
-    import transformers
 
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    model: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    tokenizer, model = loaded(folder, "AutoModelForSeq2SeqLM")
     with torch.inference_mode():
         inputs = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
         written = model.generate(**inputs, num_beams=4, do_sample=False, max_new_tokens=128)

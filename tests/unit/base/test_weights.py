@@ -27,7 +27,7 @@ from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.weights import WEIGHTS, Weights, is_pulled, locate, lookup, pull, weights_path
 from fairqr.cli.settings import models as app
 from tests.patience import PATIENCE, until
-from tests.unit.retrieval.http_servers import Answer, answering
+from tests.unit.retrieval.http_servers import Answer, Received, answering
 
 CONTENT = random.Random(7).randbytes(400_000)
 WORDS = random.Random(8).randbytes(3_000)
@@ -72,14 +72,14 @@ class Shop:
     @contextmanager
     def open(self) -> Iterator[Shop]:
         """Serve it on a free port."""
-        with answering(self._answer) as (self.url, self._requests):
+        with answering(self._answer) as (self.url, _):
             try:
                 yield self
             finally:
                 self.go_on.set()
 
-    def _answer(self, _: int, path: str) -> Answer:
-        headers = self._requests.headers[-1]
+    def _answer(self, _: int, request: Received) -> Answer:
+        path, headers = request.path, request.headers
         login = base64.b64encode(f"reader:{self.password}".encode()).decode()
         if self.password and headers.get("authorization") != f"Basic {login}":
             return 401, {"www-authenticate": 'Basic realm="shop"'}, b""

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -15,19 +15,15 @@ Answer = tuple[int, dict[str, str], bytes | Iterable[bytes]]
 ELASTICSEARCH = {"x-elastic-product": "Elasticsearch", "content-type": "application/json"}
 
 
-@dataclass
-class ReceivedRequest:
-    """What a server was asked.
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A request as it came; names of headers are lower-case, and ``at`` is a monotonic time."""
 
-    Attributes:
-        headers: Of the requests.
-        bodies: Of the requests.
-        times: When they came.
-    """
-
-    headers: list[dict[str, str]] = field(default_factory=list)
-    bodies: list[str] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    at: float
 
 
 def of_json(status: int, content: Any, **headers: str) -> Answer:
@@ -36,21 +32,23 @@ def of_json(status: int, content: Any, **headers: str) -> Answer:
 
 
 @contextmanager
-def answering(answer: Callable[[int, str], Answer]) -> Iterator[tuple[str, ReceivedRequest]]:
-    """Serve what ``answer(number of the request from 0, its path)`` says."""
-    asked = ReceivedRequest()
+def answering(
+    answer: Callable[[int, Received], Answer],
+) -> Iterator[tuple[str, list[Received]]]:
+    """Serve what ``answer(number of the request from 0, the request)`` says; keep the requests."""
+    asked: list[Received] = []
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: Any) -> None:
             """Be silent."""
 
         def handle_any(self) -> None:
-            body = self.rfile.read(int(self.headers.get("content-length") or 0)).decode()
-            number = len(asked.times)
-            asked.times.append(time.monotonic())
-            asked.bodies.append(body)
-            asked.headers.append({key.lower(): value for key, value in self.headers.items()})
-            status, headers, content = answer(number, self.path)
+            body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            named = {key.lower(): value for key, value in self.headers.items()}
+            request = Received(self.command, self.path, named, body, time.monotonic())
+            number = len(asked)
+            asked.append(request)
+            status, headers, content = answer(number, request)
             self.send_response(status)
             if isinstance(content, bytes):
                 headers = {"content-length": str(len(content)), **headers}
@@ -62,7 +60,7 @@ def answering(answer: Callable[[int, str], Answer]) -> Iterator[tuple[str, Recei
                 for part in content:
                     self.wfile.write(part)
 
-        do_GET = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815
+        do_GET = do_PUT = do_POST = do_PATCH = do_DELETE = handle_any  # noqa: N815
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()

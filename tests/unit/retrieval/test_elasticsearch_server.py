@@ -7,8 +7,8 @@ import json
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,13 +25,12 @@ from fairqr.base.errors import (
     QueryError,
     SourceError,
 )
-from fairqr.retrieval.engines.elasticsearch.attaching import draft, open_elasticsearch
+from fairqr.retrieval.engines.elasticsearch.attaching import draft
 from fairqr.retrieval.engines.elasticsearch.client import SearchServer, _with_port
-from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.source import ElasticsearchSource, source_of
-from tests.unit.retrieval.http_servers import ELASTICSEARCH, Answer, answering, of_json
+from tests.integration.attached_people import attached
+from tests.unit.retrieval.http_servers import ELASTICSEARCH, Answer, Received, answering, of_json
 
 ENGINES = pytest.mark.parametrize("engine", ["elasticsearch", "opensearch"])
 PAGE = 502, {"content-type": "text/html"}, b"<html><title>502 Bad Gateway</title></html>"
@@ -66,11 +65,8 @@ def source(url: Any, **changes: Any) -> ElasticsearchSource:
 
 
 async def count(url: Any, engine: str = "elasticsearch", **changes: Any) -> int:
-    server = SearchServer(source(url, engine=engine, **changes))
-    try:
+    async with aclosing(SearchServer(source(url, engine=engine, **changes))) as server:
         return int((await server.ask("count", index="any"))["count"])
-    finally:
-        await server.aclose()
 
 
 async def refused(url: Any, kind: type[Exception], said: str, engine: str, **more: Any) -> None:
@@ -86,14 +82,14 @@ async def refused(url: Any, kind: type[Exception], said: str, engine: str, **mor
 
 
 async def test_an_overload_is_waited_out_as_long_as_the_server_asks() -> None:
-    def answer(number: int, _: str) -> Answer:
+    def answer(number: int, _: Received) -> Answer:
         if number == 0:
             return of_json(429, {"error": "busy"}, **{"retry-after": "1"})
         return of_json(200, {"count": 7})
 
     with answering(answer) as (url, asked):
         assert await count(url) == 7
-    assert 1 <= asked.times[1] - asked.times[0] < 20
+    assert 1 <= asked[1].at - asked[0].at < 20
 
 
 @ENGINES
@@ -103,7 +99,7 @@ async def test_what_a_node_fails_at_is_asked_four_times(engine: str, answer: Ans
     said = rf"look into its log, and try again \(status {answer[0]}\)\.$"
     with answering(lambda *_: answer) as (url, asked):
         await refused(url, IndexUnavailableError, said, engine)
-    assert len(asked.times) == 4
+    assert len(asked) == 4
 
 
 NO_INDEX = {"type": "index_not_found_exception", "index": "people"}
@@ -132,12 +128,12 @@ async def test_refusals_are_told_and_not_tried_again(engine: str) -> None:
     with answering(lambda number, _: refusals[number][0]) as (url, asked):
         for number, (_, error, says) in enumerate(refusals, start=1):
             await refused(url, error or IndexUnavailableError, says, engine)
-            assert len(asked.times) == number
+            assert len(asked) == number
 
 
 @ENGINES
 async def test_a_slow_server_is_given_up_and_of_several_nodes_one_may_be_down(engine: str) -> None:
-    def answer(number: int, _: str) -> Answer:
+    def answer(number: int, _: Received) -> Answer:
         time.sleep(1 if number > 3 else 0)
         return of_json(200, {"count": 1})
 
@@ -149,7 +145,7 @@ async def test_a_slow_server_is_given_up_and_of_several_nodes_one_may_be_down(en
                 assert await count([dead, url], engine) == 1
             await refused(url, IndexUnavailableError, "answer in time", engine, timeout=0.2)
         await refused(dead, IndexUnavailableError, f"at {dead} cannot be reached; start", engine)
-    assert len(asked.times) == 5
+    assert len(asked) == 5
 
 
 @ENGINES
@@ -179,19 +175,19 @@ async def test_elasticsearch_9_is_asked_as_it_documents_for_clients_of_version_8
     """
     compatible = "application/vnd.elasticsearch+json;compatible-with=8"
 
-    def answer(number: int, path: str) -> Answer:
-        sent = {key: asked.headers[number].get(key, "") for key in ("accept", "content-type")}
-        wanted = ["accept"] + ["content-type"] * bool(asked.bodies[number])
+    def answer(_: int, asked: Received) -> Answer:
+        sent = {key: asked.headers.get(key, "") for key in ("accept", "content-type")}
+        wanted = ["accept"] + ["content-type"] * bool(asked.body)
         if any("compatible-with=8" not in sent[key] for key in wanted):
             return of_json(400, {"error": {"type": "media_type_header_exception", "reason": "9"}})
-        if {"types", "include_type_name", "local"} & set(path.replace("?", "&").split("&")):
+        if {"types", "include_type_name", "local"} & set(asked.path.replace("?", "&").split("&")):
             return of_json(400, {"error": {"reason": "unrecognized parameter"}})
-        content: Any = MAPPING if path.startswith("/x?") else {"responses": [found()]}
-        content = {"version": {"number": "9.2.0"}} if path == "/" else content
+        content: Any = MAPPING if asked.path.startswith("/x?") else {"responses": [found()]}
+        content = {"version": {"number": "9.2.0"}} if asked.path == "/" else content
         return of_json(200, content, **{"content-type": compatible})
 
-    with answering(answer) as (url, asked):
-        async with opened(url) as engine:
+    with answering(answer) as (url, _):
+        async with attached(source(url)) as engine:
             (hits,) = await engine.search([Query("physics", 5)])
             info = await engine.info()
     assert (hits.ids, info.server) == (["a"], "Elasticsearch 9.2.0")
@@ -243,8 +239,8 @@ async def test_a_redirect_is_not_followed(
         with answering(lambda *_: moved) as (url, named):
             said = f"{url} redirects to another address"
             await refused(url, IndexUnavailableError, said, engine, credentials=entry(url))
-    assert asked.times == []
-    sent = named.headers[0]["authorization"], named.headers[0]["x-key"]
+    assert asked == []
+    sent = named[0].headers["authorization"], named[0].headers["x-key"]
     assert sent == ("ApiKey s3cret", "s3cret")
     assert "s3cret" not in caplog.text
 
@@ -300,29 +296,19 @@ def found(**changes: Any) -> dict[str, Any]:
     return {"status": 200, "timed_out": False, "_shards": SHARDS, "hits": hits, **changes}
 
 
-def serving(*parts: dict[str, Any]) -> Callable[[int, str], Answer]:
+def serving(*parts: dict[str, Any]) -> Callable[[int, Received], Answer]:
     """Answer a sound opening, and then with these results of a search; the last one stays."""
 
-    def answer(number: int, path: str) -> Answer:
+    def answer(number: int, asked: Received) -> Answer:
         part = parts[min(number, len(parts)) - 1]
-        return of_json(200, {"responses": [part]} if path.startswith("/x/_msearch") else MAPPING)
+        is_search = asked.path.startswith("/x/_msearch")
+        return of_json(200, {"responses": [part]} if is_search else MAPPING)
 
     return answer
 
 
-@asynccontextmanager
-async def opened(url: str, **changes: Any) -> AsyncIterator[ElasticsearchEngine]:
-    described = source(url, **changes)
-    labels = await LabelReader.open(described.attributes, Path(), store=Path("/nowhere"))
-    engine = await open_elasticsearch(described, labels)
-    try:
-        yield engine
-    finally:
-        await engine.aclose()
-
-
 async def searched(url: str, **changes: Any) -> Any:
-    async with opened(url, **changes) as engine:
+    async with attached(source(url, **changes)) as engine:
         (hits,) = await engine.search([Query("physics", 5)])
         return hits
 
@@ -332,7 +318,7 @@ async def test_a_part_that_the_server_is_too_busy_for_is_asked_again() -> None:
     with answering(serving(busy, found())) as (url, asked):
         hits = await searched(url)
     assert (hits.ids, hits.memberships["gender"].tolist()) == (["a"], [[1, 0]])
-    assert len(asked.times) == 3
+    assert len(asked) == 3
 
 
 @pytest.mark.parametrize(
@@ -347,14 +333,14 @@ async def test_a_result_in_part_is_an_error_or_a_warning(part: Any, warning: str
         with pytest.raises(IndexUnavailableError) as caught:
             await searched(url)
         assert str(caught.value).startswith(f"{warning} Try again, or accept such results with")
-        header, body = map(json.loads, asked.bodies[-1].splitlines())
+        header, body = map(json.loads, asked[-1].body.splitlines())
         assert header == {"preference": "fairqr", "allow_partial_search_results": False}
         assert "timeout" not in body
-        async with opened(url, allow_partial=True, timeout=10) as engine:
+        async with attached(source(url, allow_partial=True, timeout=10)) as engine:
             hits, counted = [(await engine.search([Query("physics", n)]))[0] for n in (5, 0)]
         assert (hits.ids, counted.total) == (["a"], 1)
         assert hits.warnings == counted.warnings == (warning,)
-        header, body = map(json.loads, asked.bodies[-1].splitlines())
+        header, body = map(json.loads, asked[-1].body.splitlines())
         assert header["allow_partial_search_results"] is True
         assert body["timeout"] == "8000ms", "the server has time to answer before the client leaves"
 
@@ -365,11 +351,11 @@ async def test_shares_of_a_part_are_left_out_and_counted_again() -> None:
     counted = {"labels": {"sum_other_doc_count": 0, "buckets": buckets}}
     whole = found(aggregations=counted)
     with answering(serving({**whole, "_shards": IN_PART}, whole)) as (url, asked):
-        async with opened(url, allow_partial=True) as engine:
+        async with attached(source(url, allow_partial=True)) as engine:
             assert await engine.corpus_shares() == {}
             for _ in "12":
                 assert (await engine.corpus_shares())["gender"].tolist() == [0.875, 0.125]
-    assert len(asked.times) == 3
+    assert len(asked) == 3
 
 
 @pytest.mark.parametrize("content", [b"{}", b'{"hr": {"mappings": []}}'])

@@ -17,7 +17,7 @@ from fairqr.retrieval.pools.retrievers import (
     open_pool_retriever,
 )
 from fairqr.retrieval.sources.documents import Document
-from tests.unit.agents.ranking.tiny_models import LIMIT, save_bert
+from tests.unit.agents.ranking.tiny_models import LIMIT, loaded, save_bert
 from tests.unit.engines import ranked
 from tests.unit.retrieval.embedded import built
 
@@ -88,10 +88,9 @@ TEXTS = [
 def _outputs(folder: Path, kind: str, text: str) -> list[list[float]]:
     """Return the first output for each token of one text, without padding."""
     import torch
-    import transformers
 
-    model: Any = getattr(transformers, kind).from_pretrained(folder).eval()
-    ids = transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
+    tokenizer, model = loaded(folder, kind)
+    ids = tokenizer(text)["input_ids"]
     cut = ids if len(ids) <= LIMIT else [*ids[: LIMIT - 1], ids[-1]]
     with torch.inference_mode():
         rows: list[list[float]] = model(input_ids=torch.tensor([cut]))[0][0].tolist()

@@ -16,7 +16,7 @@ from fairqr.agents.attribution.nli import OVERLAP, TransformersAttributor, windo
 from fairqr.base.errors import ModelUnavailableError
 from tests.later import later
 from tests.unit.agents.attribution.tiny_nli import WORDS, relabelled
-from tests.unit.agents.ranking.tiny_models import LIMIT, without_numbers
+from tests.unit.agents.ranking.tiny_models import LIMIT, loaded, without_numbers
 
 torch = later("torch", "neural")
 transformers = later("transformers", "neural")
@@ -41,10 +41,7 @@ def attributor(folder: Path, **options: Any) -> TransformersAttributor:
 @pytest.fixture(scope="module")
 def parts(tiny_nli: Path) -> tuple[Any, Any]:
     """The tokenizer and the model, loaded without our code."""
-    return (
-        transformers.AutoTokenizer.from_pretrained(tiny_nli),
-        transformers.AutoModelForSequenceClassification.from_pretrained(tiny_nli).eval(),
-    )
+    return loaded(tiny_nli, "AutoModelForSequenceClassification")
 
 
 def by_hand(tokenizer: Any, model: Any, pair: Pair) -> tuple[float, bool]:

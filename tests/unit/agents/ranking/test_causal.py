@@ -19,6 +19,7 @@ from tests.later import later
 from tests.unit.agents.ranking.tiny_models import (
     CONTEXT,
     MESSAGES,
+    loaded,
     question,
     save_causal,
     with_adapter,
@@ -28,20 +29,12 @@ torch = later("torch", "neural")
 transformers = later("transformers", "neural")
 
 
-def parts(folder: Path) -> tuple[Any, Any]:
-    """The tokenizer and the model, loaded without our code."""
-    return (
-        transformers.AutoTokenizer.from_pretrained(folder),
-        transformers.AutoModelForCausalLM.from_pretrained(folder).eval(),
-    )
-
-
 async def test_it_is_the_softmax_of_one_pass(tiny_causal: Path) -> None:
     """Tokens with a space before and in another case count, and nothing else does."""
     model = CausalModel(str(tiny_causal))
     await model.start()
     assert model.context_tokens == CONTEXT
-    tokenizer, whole = parts(tiny_causal)
+    tokenizer, whole = loaded(tiny_causal, "AutoModelForCausalLM")
     tokens = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=False)
     with torch.inference_mode():
         shares = whole(torch.tensor([tokens])).logits[0, -1].double().softmax(-1)
@@ -79,7 +72,7 @@ async def test_a_greedy_reply_is_what_the_model_generates(
     """Up to the prompt's limit of tokens, whatever sampling the model's own files ask for."""
     folder = tmp_path / "sampling"
     shutil.copytree(tiny_causal, folder)
-    tokenizer, model = parts(tiny_causal)
+    tokenizer, model = loaded(tiny_causal, "AutoModelForCausalLM")
     settings = {"do_sample": True, "top_k": 3, "temperature": 2.0, "repetition_penalty": 9.0}
     transformers.GenerationConfig(eos_token_id=2, **settings).save_pretrained(folder)
     tokens = encode(tokenizer, MESSAGES)
@@ -102,7 +95,7 @@ async def test_a_greedy_reply_is_what_the_model_generates(
 async def test_a_deadline_ends_a_long_reply(tmp_path: Path) -> None:
     """Half a reply is none, and the model is free for the next one."""
     folder = save_causal(tmp_path / "long")
-    tokenizer, model = parts(folder)
+    tokenizer, model = loaded(folder, "AutoModelForCausalLM")
     model.config.max_position_embeddings = 10**5
     model.generation_config.eos_token_id = None
     model.save_pretrained(folder)
@@ -119,7 +112,7 @@ async def test_a_deadline_ends_a_long_reply(tmp_path: Path) -> None:
 
 
 def test_a_template_is_followed_and_no_document_ends_its_message(tiny_causal: Path) -> None:
-    tokenizer, _ = parts(tiny_causal)
+    tokenizer, _ = loaded(tiny_causal, "AutoModelForCausalLM")
     assert tokenizer.decode(encode(tokenizer, MESSAGES)) == (
         "<|im_start|>system\nwhich passage is more relevant<|im_end|>\n"
         "<|im_start|>user\nquery: a fair ranking<|im_end|>\n<|im_start|>assistant\n"
@@ -140,7 +133,7 @@ STRICT = (
 
 def test_without_a_template_roles_are_words(tiny_causal: Path) -> None:
     """Where the template refuses a system's message, it begins the user's, as Gemma wants it."""
-    tokenizer, _ = parts(tiny_causal)
+    tokenizer, _ = loaded(tiny_causal, "AutoModelForCausalLM")
     tokenizer.chat_template = STRICT
     text = "[user] which passage is more relevant\n\nquery: a fair ranking"
     assert tokenizer.decode(encode(tokenizer, MESSAGES)) == text

@@ -15,6 +15,7 @@ from tests.later import later
 from tests.unit.agents.ranking.tiny_models import (
     LIMIT,
     TEXT,
+    loaded,
     save_monobert,
     save_t5,
     without_numbers,
@@ -31,8 +32,7 @@ Alone = Callable[[str, str], float]
 
 def t5_alone(folder: Path) -> Alone:
     """Score one document with transformers alone, as the paper says."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    model: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    tokenizer, model = loaded(folder, "AutoModelForSeq2SeqLM")
     answers = [tokenizer.get_vocab()[piece] for piece in ("▁false", "▁true")]
 
     def score(query: str, document: str) -> float:
@@ -49,8 +49,7 @@ def t5_alone(folder: Path) -> Alone:
 
 def bert_alone(folder: Path) -> Alone:
     """Score one document with transformers alone."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    model: Any = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer, model = loaded(folder, "AutoModelForSequenceClassification")
 
     def score(query: str, document: str) -> float:
         inputs = tokenizer([query], [document], return_tensors="pt")

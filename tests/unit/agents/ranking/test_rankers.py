@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from fairqr.agents.models.chat import ChatModel
@@ -12,10 +10,7 @@ from fairqr.agents.models.opening import open_generator, open_language_model
 from fairqr.agents.ranking.rankers import RANKERS, RankerOptions, open_ranker
 from fairqr.base.errors import InputError, ModelUnavailableError, PromptError
 
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 def test_models_and_rankers_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:

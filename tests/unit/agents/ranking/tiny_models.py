@@ -38,6 +38,14 @@ def question(query: str = "a fair ranking", *, max_tokens: int = 8, **options: A
     return Question(prompt, {"query": query}, **options)
 
 
+def loaded(folder: Path, kind: str) -> tuple[Any, Any]:
+    """Return the tokenizer and the model in a folder, loaded by a class of transformers."""
+    import transformers
+
+    model = getattr(transformers, kind).from_pretrained(folder)
+    return transformers.AutoTokenizer.from_pretrained(folder), model.eval()
+
+
 def tiny_llama(words: int = 20, width: int = 16, heads: int = 2, **more: Any) -> Any:
     """Return a Llama of two layers, always with the same weights."""
     import torch

@@ -21,11 +21,8 @@ from fairqr.evaluation.rag.running import RagPlan, answer_query, make_rag_plan
 from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.evaluation.rag.store import PolicyRecord, RagManifest
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.sources.schema import Schema
+from tests.unit.retrieval.embedded import GENDER
 
-SCHEMA = Schema.model_validate(
-    {"attributes": {"gender": {"field": "gender", "groups": ["female", "male"]}}}
-)
 GROUPS = {"a": "female", "b": "male", "c": "male", "d": "female", "e": "male"}
 """Who the documents with these letters are about; of others nothing is known."""
 
@@ -179,7 +176,7 @@ def made(
         changes: Of the experiment.
     """
     asked = [query_of(f"q{n}", 6, 2 + n % 2) for n in range(queries)]
-    of = {"schema": SCHEMA, **(of or {})}
+    of = {"schema": GENDER, **(of or {})}
     collection = collection_of(*asked, query_of("dropped", 6, 1), **of)
     changes = {"generators": ["small", "large"], "retrievers": ["bm25", "dense"], **changes}
     experiment = experiment_of(**{"k": 2, "samples": 20, "generated": 10, **changes})

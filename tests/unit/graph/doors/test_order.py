@@ -12,22 +12,18 @@ from fairqr.base.errors import TargetError
 from fairqr.graph.doors.memory import Ledger
 from fairqr.graph.doors.order import fair_order
 from fairqr.retrieval.engines.engine import Hits
-from fairqr.retrieval.sources.schema import Schema
-
-READ = Schema.model_validate(
-    {"attributes": {"gender": {"field": "gender", "groups": ["female", "male"]}}}
-)
+from tests.unit.retrieval.embedded import GENDER
 
 
 def listed(*genders: str | None) -> Hits:
-    members = np.array([READ.attribute("gender").membership(it) for it in genders])
+    members = np.array([GENDER.attribute("gender").membership(it) for it in genders])
     ranks = range(1, len(genders) + 1)
     return Hits([*map(str, ranks)], [1 / rank for rank in ranks], {"gender": members})
 
 
 def test_what_is_told_is_what_the_list_shows() -> None:
     """Two ranks, weighed 1 and 1/log2(3): men have both, and a woman comes second at a price."""
-    found = fair_order(READ, Context(k=2), listed("male", "male", "female"))
+    found = fair_order(GENDER, Context(k=2), listed("male", "male", "female"))
     share = 1 / (1 + np.log2(3))
     assert found.positions == [0, 2, 1]
     assert found.before.exposure["gender"] == {"female": 0.0, "male": 1.0}
@@ -37,7 +33,7 @@ def test_what_is_told_is_what_the_list_shows() -> None:
     assert found.after.fairness > found.before.fairness
     assert found.after.value > found.before.value
     with pytest.raises(TargetError, match="is undefined"):
-        fair_order(READ, Context(), listed(None, None))
+        fair_order(GENDER, Context(), listed(None, None))
 
 
 def test_debts_hold_exposure_over_a_stream_of_lists_too_short_for_it() -> None:
@@ -46,12 +42,13 @@ def test_debts_hold_exposure_over_a_stream_of_lists_too_short_for_it() -> None:
     pair, ledger = listed("male", "female"), Ledger(decay=1.0)
     shown, distances = 0.0, []
     for number in range(1, 401):
-        found = fair_order(READ, context, pair, ledger.owed)
+        found = fair_order(GENDER, context, pair, ledger.owed)
         ledger.add(found.target, found.after.exposure)
         shown += found.after.exposure["gender"]["female"]
         distances.append(abs(shown / number - 0.3) * number)
     assert max(distances) <= 1.0 + 1e-9  # never more than one list's exposure
-    assert fair_order(READ, context, pair).after.exposure["gender"]["female"] == 0.0  # alone, never
+    # In a list alone she is never shown.
+    assert fair_order(GENDER, context, pair).after.exposure["gender"]["female"] == 0.0
 
 
 def test_debts_fade_and_outlast_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
