@@ -1,7 +1,7 @@
 """Which searches are re-ranked, what is asked of the cluster for them, and the hits in its reply.
 
 A search is re-ranked if only the order of its hits would change. Everything else passes, also what
-is not listed here: what clusters learn tomorrow passes until somebody lists it.
+is not listed in ``searches.yaml``: what clusters learn tomorrow passes until somebody lists it.
 """
 
 from __future__ import annotations
