@@ -96,14 +96,12 @@ class Watched:
     Attributes:
         requests: The addresses of all requests.
         failures: Answers of 400 and more, as ``404 address``.
-        complaints: Errors on the console, and exceptions.
-        dialogs: What was said in dialogs, which nothing of ours opens.
+        complaints: Errors on the console, exceptions, and dialogs, which nothing of ours opens.
     """
 
     requests: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
-    dialogs: list[str] = field(default_factory=list)
 
     @property
     def hosts(self) -> set[str]:
@@ -141,7 +139,7 @@ class Pages:
         found = []
         for page, watched in self._opened:
             answers = "Failed to load resource"
-            found += [it for it in watched.complaints if answers not in it] + watched.dialogs
+            found += [it for it in watched.complaints if answers not in it]
             found += page.evaluate("window.violations") + sorted(watched.hosts)[1:]
             page.context.close()
         assert found == []
@@ -165,7 +163,7 @@ def _watch(page: Page, watched: Watched) -> None:
             watched.complaints.append(message.text)
 
     def asked(dialog: Any) -> None:
-        watched.dialogs.append(dialog.message)
+        watched.complaints.append(dialog.message)
         dialog.dismiss()
 
     page.on("request", lambda request: watched.requests.append(request.url))

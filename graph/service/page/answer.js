@@ -2,9 +2,10 @@
 
 import { bars } from "./bars.js";
 import { el, fact, foreign, hidden } from "./dom.js";
-import { figure, many, percent, whole, words } from "./format.js";
+import { figure, many, percent, rounded, whole, words } from "./format.js";
 import { headed } from "./glossary.js";
 import { allMarks, documentMarks } from "./groups.js";
+import { furthestBelow, inLarge, inWords } from "./outcome.js";
 
 const FIRST = 3; // answers that are shown at once
 
@@ -14,13 +15,14 @@ export function targetOf(answer) {
     [attribute, Object.fromEntries(groups.map(({ group, target }) => [group, target]))]));
 }
 
-/** The answers with their sources. */
+/** Whose documents were read and used, the answers with their sources, and the measures. */
 export function answerView(answer) {
   const marks = allMarks(targetOf(answer));
   const listed = (texts) => el("ol", { class: "distribution" },
     texts.map((text) => given(text, answer, documents, marks)));
   const documents = new Map(answer.ranking.map((document) => [document.id, document]));
   return [
+    whoWasRead(answer, marks),
     el("section", { class: "card answers", "aria-label": "Answers" },
       el("h2", {}, answer.distribution.length > 1 ? "Answers" : "Answer"),
       answer.distribution.length
@@ -33,7 +35,7 @@ export function answerView(answer) {
         el("p", { class: "hint" }, `${many(it.samples, "sample")} without an answer: ${words(it.status)}. `,
           foreign(it.message, 600)))),
     chances(answer, marks),
-    exposures(answer, marks),
+    measures(answer),
   ];
 }
 
@@ -91,16 +93,43 @@ function chances(answer, marks) {
           : percent(document.attributed)))))));
 }
 
-function exposures(answer, marks) {
+/** Who is read: first, in large, the group that lacks most; then all groups. */
+function whoWasRead(answer, marks) {
   const targets = targetOf(answer);
+  const known = (groups) => [["read", "exposure"], ["used", "attributed"]]
+    .map(([name, of]) => ({ name, shares: Object.fromEntries(groups.map((it) => [it.group, it[of]])) }))
+    .filter(({ shares }) => !Object.values(shares).includes(null));
+  return el("section", { class: "card figures", "aria-label": "Who was read and used" },
+    el("div", { class: "headline" },
+      answer.groups.map(({ attribute, groups }) => lacksMost(attribute, targets[attribute], known(groups))),
+      judged(answer)),
+    el("div", { class: "groups" },
+      headed(el("h2", {}, "Whose text it was"), "Attribution"),
+      answer.groups.map(({ attribute, groups, unknown }) => [
+        bars(marks, attribute, targets[attribute], known(groups)),
+        unknown ? el("p", { class: "hint" }, `${percent(unknown)} of what was read has no label for `, foreign(attribute), ".")
+          : null])));
+}
+
+/** How much of what was read, and used if that is known, is of the group that is read too little. */
+function lacksMost(attribute, due, [read, ...more]) {
+  if (read?.name !== "read") return inWords(foreign(attribute), ": nothing that was read has a label.");
+  const group = furthestBelow(due, read.shares);
+  return inLarge(group, due[group], [read, ...more].map(({ name, shares }) =>
+    [" ", el("b", {}, rounded(shares[group])), " ", el("span", { class: "aim" }, `of what was ${name},`)]));
+}
+
+/** How many samples the figures are of, and who judged them. */
+function judged({ counts, attributor, attribution_rate: rate }) {
+  return el("p", { class: "paid" }, many(counts.samples, "sample"),
+    attributor ? [`, ${whole(counts.judged)} judged by `, foreign(attributor), rate === 0 ? ", which found no document used." : "."]
+      : ". Nobody judged which documents were used.");
+}
+
+function measures(answer) {
   const { counts } = answer;
-  return el("section", { class: "card", "aria-label": "Groups over the samples" },
-    headed(el("h2", {}, "Whose text it was"), "Attribution"),
-    answer.groups.map(({ attribute, groups }) => bars(marks, attribute, targets[attribute], [
-      { name: "read", shares: shares(groups, "exposure") },
-      ...(groups.some(({ attributed }) => attributed !== null)
-        ? [{ name: "used", shares: shares(groups, "attributed") }] : []),
-    ])),
+  return el("section", { class: "card", "aria-label": "Over all samples" },
+    el("h2", {}, "Over all samples"),
     el("dl", { class: "facts" },
       fact("Samples", whole(counts.samples)),
       fact("Distinct rankings", whole(counts.rankings)),
@@ -113,5 +142,3 @@ function exposures(answer, marks) {
       "read the same documents. EAE-D/k is the same for being used. EAR is the share of the documents read ",
       "that the answers used."));
 }
-
-const shares = (groups, name) => Object.fromEntries(groups.map((it) => [it.group, it[name]]));

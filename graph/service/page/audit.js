@@ -4,7 +4,7 @@ import { call } from "./api.js";
 import { bars } from "./bars.js";
 import { el, fact, foreign } from "./dom.js";
 import { percent, whole, words } from "./format.js";
-import { headed, whatIs } from "./glossary.js";
+import { explained, headed } from "./glossary.js";
 import { allMarks } from "./groups.js";
 import { authorization } from "./key.js";
 
@@ -56,10 +56,11 @@ function exposure(attribute, groups) {
     bars(allMarks({ [attribute]: target }), attribute, target, [{ name: "exposure", shares: of("exposure") }],
       of("supply_gap")),
     el("details", { class: "quiet-details", open: isSure },
-      el("summary", {}, "How sure that is"), whatIs("Interval"),
+      el("summary", {}, "How sure that is"),
+      explained(el("p", {}, "Each exposure has a 95% interval."), "Interval"),
       el("table", { class: "plain" },
         el("thead", {}, el("tr", {},
-          ["Group", "Exposure, with 95% interval", "Verdict"].map((name) => el("th", { scope: "col" }, name)))),
+          ["Group", "Exposure", "Verdict"].map((name) => el("th", { scope: "col" }, name)))),
         el("tbody", {}, groups.map(({ group, exposure: share, verdict }) => el("tr", {},
           el("th", { scope: "row" }, foreign(group)),
           el("td", {}, percent(share.value),

@@ -3,7 +3,7 @@
 import { json } from "./api.js";
 import { el, fill, foreign, option } from "./dom.js";
 import { many } from "./format.js";
-import { whatIs } from "./glossary.js";
+import { headed } from "./glossary.js";
 import { aboutSource, groupsOf, offered } from "./options.js";
 import { runList } from "./past.js";
 
@@ -113,8 +113,8 @@ function auditForm({ repeated, signal, begun }) {
     el("div", { class: "fields" },
       el("label", { class: "field" }, "Source", source), about, attributes,
       el("label", { class: "field" }, "Results that count as shown (k)", k),
-      el("label", { class: "field" }, "Target: the exposure that each group should get", target),
-      whatIs("Target", "Population", "Relevance")),
+      headed(el("label", { class: "field" }, "Target: the exposure that each group should get", target),
+        "Target", "Population", "Relevance")),
     el("div", { class: "fields" },
       el("label", { class: "field" }, "Queries", queries),
       el("p", { class: "hint", id: "queries-about" }, "One per line. Or CSV with the columns ",

@@ -7,6 +7,9 @@ const moments = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeSt
 /** A share in percent, or a dash. */
 export const percent = (share) => (isNumber(share) ? percents.format(share) : "–");
 
+/** A share in whole percents. */
+export const rounded = (share) => `${Math.round(share * 100)}%`;
+
 /** A divergence in nats, or a dash if it is undefined. */
 export function nats(value) {
   if (!isNumber(value)) return "–";

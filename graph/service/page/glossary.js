@@ -11,7 +11,7 @@ const glossary = fetch("/page/glossary.md")
   .catch(() => new Map()); // the page says less without it, and nothing wrong
 
 /** A small i in a circle that opens the explanations of these terms. */
-export function whatIs(...terms) {
+function whatIs(...terms) {
   const list = el("dl", {});
   const found = el("details", { class: "what", hidden: true },
     el("summary", {}, el("span", { "aria-hidden": "true" }, "i"), hidden(`What is this? ${terms.join(", ")}`)), list);
@@ -25,6 +25,9 @@ export function whatIs(...terms) {
 
 /** A heading, and beside it what explains these terms. */
 export const headed = (heading, ...terms) => el("div", { class: "headed" }, heading, whatIs(...terms));
+
+/** A text, and at its end what explains these terms. */
+export const explained = (text, ...terms) => el("div", { class: "explained" }, text, " ", whatIs(...terms));
 
 /** Explain what the document itself marks with `data-terms`. */
 export function explainTerms() {

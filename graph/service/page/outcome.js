@@ -2,17 +2,17 @@
 
 import { bars, LEAST_GAP } from "./bars.js";
 import { el, fact, foreign } from "./dom.js";
-import { figure, many, nats, seconds, STOPPED, whole, words } from "./format.js";
-import { headed, whatIs } from "./glossary.js";
+import { figure, many, nats, rounded, seconds, STOPPED, whole, words } from "./format.js";
+import { explained, headed } from "./glossary.js";
 import { places } from "./ranking.js";
 
 /** Who is seen: first, in large, the group that lacked most; then all groups, and why. */
 export function figures(search, marks) {
   const { baseline, divergence } = search;
-  const missing = search.gaps?.supply ?? {};
-  const isMissing = Object.values(missing).flatMap(Object.values).some((share) => share >= LEAST_GAP);
   return el("section", { class: "card figures", "aria-label": "What came of it" },
-    el("div", { class: "headline" }, Object.keys(search.target).map((attribute) => lackedMost(search, attribute)),
+    el("div", { class: "headline" },
+      baseline.ranking.length ? Object.keys(search.target).map((attribute) => lackedMost(search, attribute))
+        : inWords("No document matches the query."),
       paid(search)),
     el("div", { class: "groups" },
       headed(el("h2", {}, "Who gets seen"), "Exposure", "Target"),
@@ -20,31 +20,48 @@ export function figures(search, marks) {
         bars(marks, attribute, shares, [
           { name: "before", shares: baseline.exposure[attribute] },
           { name: "after", shares: search.exposure[attribute] },
-        ], missing[attribute])),
+        ], search.gaps?.supply[attribute])),
       el("p", { class: "hint" }, "Exposure is a group's share of the attention; the first ranks get most of it. ",
         "The upright line is the target.",
-        isMissing ? " A dashed box is the part of the target for which too few relevant documents were found." : null)),
+        lacksSupply(search) ? " A dashed box is the part of the target for which too few relevant documents were found." : null)),
     el("div", { class: "aside" },
       sentences("Why", "explanation", search.explanation ?? []),
       sentences("What is still lacking", "lacking", lacking(search), "Supply gap", "Ranking gap"),
       brought(search),
-      el("p", { class: "hint" }, `${ended(search)}, since ${STOPPED[search.stop_reason] ?? words(search.stop_reason)}. `,
+      explained(el("p", { class: "hint" },
+        `${ended(search)}, since ${STOPPED[search.stop_reason] ?? words(search.stop_reason)}. `,
         `KL from the target over the first ${search.ranking.length}, in nats: `,
-        `${nats(baseline.divergence)} → ${nats(divergence)}.`), whatIs("Divergence")));
+        `${nats(baseline.divergence)} → ${nats(divergence)}.`), "Divergence")));
 }
 
-/** The exposure of the group that lacked most, before and after, and its target. */
+/** The exposure of the group that lacked most, before and after, and its target; in words if none lacked any. */
 function lackedMost({ baseline, exposure, target }, attribute) {
   const [before, after, due] = [baseline.exposure, exposure, target].map((all) => all[attribute]);
-  const group = Object.keys(due).reduce((one, other) =>
-    due[other] - before[other] > due[one] - before[one] ? other : one);
-  const [was, is, aim] = [before, after, due].map((shares) => `${Math.round(shares[group] * 100)}%`);
-  return el("p", { class: "big" }, el("bdi", {}, group), el("span", { class: "was" }, ` ${was} → `),
-    el("b", { class: after[group] > before[group] ? "better" : null }, is), el("span", { class: "aim" }, ` target ${aim}`));
+  const group = furthestBelow(due, before);
+  if (baseline.divergences[attribute] === null) {
+    return inWords(foreign(attribute), ": no document of the plain ranking has a label.");
+  }
+  if (due[group] - before[group] < LEAST_GAP) {
+    return inWords(foreign(attribute), ": no group is a point or more below its target.");
+  }
+  return inLarge(group, due[group], el("span", { class: "was" }, ` ${rounded(before[group])} → `),
+    el("b", { class: after[group] > before[group] ? "better" : null }, rounded(after[group])));
 }
 
-/** What the ranking cost in relevance, as far as that is known; how many rose; and which models were needed. */
-function paid({ baseline, objective, relevance, ranking, model, ranker }) {
+/** The group that is furthest below its target. */
+export const furthestBelow = (due, got) => Object.keys(due).reduce((one, other) =>
+  due[other] - got[other] > due[one] - got[one] ? other : one);
+
+/** In large: a group, figures about it, and its target. */
+export const inLarge = (group, due, ...figures) => el("p", { class: "big" },
+  el("bdi", {}, group), figures, " ", el("span", { class: "aim" }, `target ${rounded(due)}`));
+
+/** In the place of large figures: a sentence. */
+export const inWords = (...sentence) => el("p", { class: "big sentence" }, sentence);
+
+/** What the ranking cost in relevance, as far as that is known; how many rose; and what models did for it. */
+function paid(search) {
+  const { baseline, objective, relevance, ranking } = search;
   if (!ranking.length) return null;
   const isEstimated = baseline.objective && objective && typeof relevance === "number";
   const was = places(baseline.ranking);
@@ -55,10 +72,21 @@ function paid({ baseline, objective, relevance, ranking, model, ranker }) {
   return el("p", { class: "paid" },
     isEstimated || moved ? cost : null,
     moved ? `${many(moved, "document")} moved up. ` : null,
-    model ? ["Refined by ", foreign(model), ". "] : null,
-    ranker ? ["Re-ranked by ", foreign(ranker), "."] : null,
-    model || ranker ? null : "No model was needed for this ranking.");
+    models(search));
 }
+
+function models(search) {
+  const { model, ranker, iterations } = search;
+  const isRefined = iterations.some(({ refinements }) => refinements.some(({ status }) => status === "ok"));
+  if (!model && !ranker) return `No model was ${lacksSupply(search) ? "asked" : "needed"} for this ranking.`;
+  return [
+    model ? isRefined ? ["Refined by ", foreign(model), ". "] : [foreign(model), " was asked in vain. "] : null,
+    ranker ? ["Re-ranked by ", foreign(ranker), "."] : null];
+}
+
+/** Whether too few documents of a group were found for its target. */
+const lacksSupply = ({ gaps }) =>
+  Object.values(gaps?.supply ?? {}).flatMap(Object.values).some((share) => share >= LEAST_GAP);
 
 const sentences = (title, kind, all, ...terms) => all.length ? el("div", {}, headed(el("h3", {}, title), ...terms),
   el("ul", { class: `sentences ${kind}` }, all.map((it) => el("li", {}, foreign(it, 600))))) : null;

@@ -12,6 +12,7 @@ export function drawSlopes(sides) {
   const [before, after] = tables.map(rowsOf);
   const both = [...after.keys()].filter((id) => before.has(id));
   const drawing = svg("svg", { class: "slopes", "aria-hidden": "true" });
+  let strong = null; // the id of the document whose line stands out
   sides.append(drawing);
 
   function draw() {
@@ -27,10 +28,17 @@ export function drawSlopes(sides) {
         d: `M ${start} ${from} C ${middle} ${from} ${middle} ${to} ${end} ${to}`,
       });
     }));
+    mark();
   }
 
+  function mark() {
+    for (const line of drawing.children) line.classList.toggle("strong", line.dataset.document === strong);
+  }
+
+  /** Let the line of a row stand out; without one, that of the row which still has the focus or the pointer. */
   function strengthen(row) {
-    for (const line of drawing.children) line.classList.toggle("strong", line.dataset.document === idOf(row));
+    strong = idOf(row ?? sides.querySelector("tr:focus-within, tr:hover"));
+    mark();
   }
 
   for (const event of ["pointerover", "focusin"]) {

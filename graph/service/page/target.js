@@ -1,11 +1,11 @@
 // The target: a preset, or the shares of the groups, which sum to 100 %.
 
 import { el, fill } from "./dom.js";
-import { whatIs } from "./glossary.js";
+import { explained } from "./glossary.js";
 import { marks, named } from "./groups.js";
 
 const PRESETS = [
-  ["default", "Default", "halfway between the groups' shares in the results and in the population, if the source states one"],
+  ["default", "Default", "halfway between the groups' shares in the results and in the population, if it is known"],
   ["uniform", "Equal", "the same for every group"],
   ["population", "Population", "the groups' shares in the population, as the source gives it"],
   ["own", "Own", "your own shares; they sum to 100 %"],
@@ -29,8 +29,8 @@ export function targetChoice(fieldset, changed) {
     on: { change: () => choose(value) },
   }));
   fieldset.append(el("div", { class: "segments" }, radios.map((radio, at) =>
-    el("label", {}, radio, el("span", {}, PRESETS[at][1])))), about,
-    whatIs("Target", "Population"), sliders);
+    el("label", {}, radio, el("span", {}, PRESETS[at][1])))),
+    explained(about, "Target", "Population"), sliders);
 
   function choose(value) {
     preset = value;

@@ -7,6 +7,7 @@ from itertools import chain, pairwise, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import typer
+from langchain_core.messages import AIMessageChunk
 from rich.text import Text
 
 from fairqr.cli import output as out
@@ -57,7 +58,9 @@ async def follow(
     model: str = "",
     yes: bool = True,
 ) -> Any:
-    """Run what a context asks for, and return its result; a spinner on stderr says what is done.
+    """Run what a context asks for, and return its result; stderr says what is done meanwhile.
+
+    An answer that comes in pieces stands there as far as it goes. If it breaks off, it is printed.
 
     Args:
         search: What runs it.
@@ -70,13 +73,22 @@ async def follow(
     Raises:
         InputError: The run is large, and nobody agreed.
     """
-    with out.console(stderr=True, quiet=quiet).status("searching") as status:
-        async with contextlib.aclosing(search.stream(query, context)) as events:
-            async for event in events:
-                if isinstance(event, StepData):
-                    status.update(event.step.replace("_", " "))
-                    if event.cost and model:
-                        _say_cost(event.cost, model, context.budget, yes)
+    written = ""
+    try:
+        with out.console(stderr=True, quiet=quiet).status("searching") as status:
+            async with contextlib.aclosing(search.stream(query, context)) as events:
+                async for event in events:
+                    if isinstance(event, AIMessageChunk):
+                        written += event.text
+                        status.update(out.literal(written, lines=True))
+                    elif isinstance(event, StepData):
+                        status.update(event.step.replace("_", " "))
+                        if event.cost and model:
+                            _say_cost(event.cost, model, context.budget, yes)
+    except BaseException:
+        if written:
+            out.say([out.literal(written, lines=True)])
+        raise
     return event
 
 

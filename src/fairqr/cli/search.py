@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -152,6 +153,9 @@ def answer(
     """
     from fairqr.cli.render import answer_lines
 
+    is_live = asked.answer.samples == 1 and not as_json and sys.stderr.isatty()
+    answering = asked.answer.model_copy(update={"stream": is_live})
+    asked = asked.model_copy(update={"answer": answering})
     work = _answered(question, asked, settings, silent=as_json)
     result, passages = run(work, "answer", settings.trace)
     lines = answer_lines(result, passages, verbose=settings.verbose)

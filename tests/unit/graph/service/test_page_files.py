@@ -38,15 +38,11 @@ def test_nothing_is_written_inline_and_nothing_comes_from_elsewhere() -> None:
 
 
 def test_every_term_that_the_page_explains_is_in_the_glossary() -> None:
-    terms = {
-        line[3:] for line in FILES["glossary.md"].read_text().splitlines() if line[:3] == "## "
-    }
+    terms = set(re.findall(r"(?m)^## (.+)$", FILES["glossary.md"].read_text()))
     used = set(re.findall(r'data-terms="([^"]+)"', FILES["index.html"].read_text()))
     for name in SCRIPTS:
-        told = re.findall(
-            r"\b(?:whatIs|headed)\((?:el\([^)]*\), )?(\"[^)]+)\)", FILES[name].read_text()
-        )
-        used |= set(told)
+        beside = r"\b(?:headed|explained)\([^;]*?[)\w],\s*((?:\"[^\"]+\",? ?)+)\)"
+        used |= set(re.findall(beside, FILES[name].read_text()))
     named = {term.strip(' "') for each in used for term in each.split(",")}
     assert len(named) > 15
     assert named - terms == set()

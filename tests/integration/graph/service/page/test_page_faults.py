@@ -15,6 +15,7 @@ from tests.integration.chromium import Pages, Watched, ask, ask_for_audit, ask_q
 from tests.integration.model_server import failure, says
 from tests.integration.page_service import Wire
 from tests.integration.service_client import Served, service_of_a_module
+from tests.patience import until
 
 MARKUP = "<script>window.owned = 1; alert(1)</script><img src=x onerror='window.owned = 1'>"
 TITLES = (
@@ -64,6 +65,7 @@ def test_a_model_that_fails_is_told_of_and_the_plain_ranking_stays(
     expect(warning).to_be_visible()
     expect(page.locator(".rounds")).to_contain_text("no words: denied")
     expect(page.locator(".figures")).to_contain_text("the model failed")
+    expect(page.locator(".paid")).to_contain_text("openai:fake was asked in vain.")
     before = page.get_by_role("table", name="Before: plain retrieval")
     expect(before.get_by_role("row")).to_have_count(11)
     # Without its model there is no answer, and the page says why.
@@ -140,8 +142,11 @@ def test_hostile_documents_and_replies_are_shown_as_text_and_nothing_of_them_run
 
     served.model.does(says(f"It was {MARKUP} https://elsewhere.example/x.png"))
     page.goto(f"{service}/#/")
+    page.get_by_role("radio", name="Answer").check()
+    page.get_by_role("combobox", name="Who judges").select_option("nobody")
     ask_question(page, "Which physicist?")
     status_is(page, "done")
+    expect(page.locator(".at-answer .headline")).to_contain_text("Nobody judged")
     expect(page.locator("blockquote.answer").first).to_contain_text(MARKUP)
 
     assert page.evaluate("window.owned") is None
@@ -153,21 +158,14 @@ def test_a_policy_that_is_broken_would_be_seen(opened: tuple[Page, Watched], ser
     """The proof that the test above can fail: what breaks the policy is stopped, and is told of."""
     page, watched = opened
     page.goto(service)
-    page.evaluate("document.body.innerHTML += '<img src=x onerror=\"window.owned = 1\">'")
-    page.evaluate(
-        "document.body.append(new Image()); document.body.lastChild.src = 'http://localhost:9/'"
-    )
-    page.evaluate(_TWO_VIOLATIONS)
+    images = "<img src=x onerror='window.owned = 1'><img src=http://localhost:9/>"
+    page.evaluate("(images) => { document.body.innerHTML += images }", images)
+    until(lambda: page.evaluate("window.violations.length") >= 2)
     assert page.evaluate("window.owned") is None
     assert len(watched.complaints) >= 2
     page.evaluate("window.violations = []")
     for seen in (watched.complaints, watched.requests):
         seen.clear()
-
-
-_TWO_VIOLATIONS = """async () => {
-  while (window.violations.length < 2) await new Promise((done) => setTimeout(done, 10));
-}"""
 
 
 def test_the_key_is_asked_for_and_kept_out_of_the_address(
