@@ -153,9 +153,6 @@ def answer(
     """
     from fairqr.cli.render import answer_lines
 
-    is_live = asked.answer.samples == 1 and not as_json and sys.stderr.isatty()
-    answering = asked.answer.model_copy(update={"stream": is_live})
-    asked = asked.model_copy(update={"answer": answering})
     work = _answered(question, asked, settings, silent=as_json)
     result, passages = run(work, "answer", settings.trace)
     lines = answer_lines(result, passages, verbose=settings.verbose)
@@ -199,7 +196,9 @@ async def _answered(
             pool, size = asked.k, (await engine.info()).documents
             if size is not None and pool > size:
                 raise InputError(f"'{engine.name}' has only {size} documents; lower --pool.")
-        asked = asked.model_copy(update={"k": pool})
+        live = asked.answer.samples == 1 and not silent and sys.stderr.isatty()
+        answering = asked.answer.model_copy(update={"stream": live})
+        asked = asked.model_copy(update={"answer": answering, "k": pool})
         fair = FairSearch(engine, chat, generator=generator, attributor=judge, **given)
         result = await follow(fair, question, asked, quiet=silent, model=ranks, yes=settings.yes)
         read = (it.id for it in result.ranking if it.exposure)
