@@ -260,7 +260,8 @@ def test_what_a_query_retrieves_is_probed(
     assert ratios["protected"] > 1.2 > 0.9 > ratios["unprotected"]
     assert ratios["neutral"] == told["listwise"]["initial_ratio"]
     alone = quick(*query, "--kind", "listwise").stdout
-    assert alone.startswith(f"female get {ratios['neutral']:.0%} of the exposure of male.\n")
+    got = f"{ratios['neutral']:.0%}"
+    assert alone.startswith(f"female get {got} of the exposure of male; as given, {got}.\n")
 
 
 def test_experiments_run_and_are_reported(

@@ -167,10 +167,10 @@ def test_workers_of_one_command_share_a_port_and_one_that_is_killed_comes_back(
         variables["FAIRQR_SERVICE_WORK"] = "false"
     port = free_port()
 
-    def listening() -> set[int | None]:
+    def listening() -> set[int]:
         """Return the processes that accept connections at the port."""
         found = [it for it in psutil.net_connections("tcp") if it.status == psutil.CONN_LISTEN]
-        return {it.pid for it in found if it.laddr.port == port}
+        return {it.pid for it in found if it.pid and it.laddr.port == port}
 
     with running(variables, "--port", str(port), *arguments) as process:
         search = {"query": "physicist", "ask": "never", "attributes": ["gender"], "k": 3}

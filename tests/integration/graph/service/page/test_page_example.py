@@ -66,6 +66,8 @@ def test_the_empty_start_shows_an_example_with_the_figures_of_the_api_until_one_
     expect(page.get_by_role("table", name="After: fairqr")).to_have_count(1)
     page.go_back()
     expect(example.get_by_role("table", name="After: fairqr")).to_be_visible()
+    page.get_by_role("link", name="Audits").click()
+    expect(page.get_by_text("There are no audits yet.")).to_be_visible()
 
 
 def test_where_searching_is_refused_there_is_no_example_and_no_word_of_it(
