@@ -234,8 +234,7 @@ def _labels(groups: Any) -> dict[str, Mapping[Any, Any]]:
         if not frame.index.is_unique:
             twice = one_line(frame.index[frame.index.duplicated()][0])
             raise InputError(f"The groups have the document '{twice}' in several rows; keep one.")
-        labels = frame.astype(object).mask(frame.isna(), None)
-        return _by_id(labels.to_dict(orient="index"))
+        return _by_id(frame.astype(object).mask(frame.isna(), None).to_dict(orient="index"))
     if not isinstance(groups, Mapping):
         raise _of_other_type("groups", groups)
     own = _by_id(groups)
@@ -257,8 +256,7 @@ def _memberships(name: str, given: Sequence[Any]) -> tuple[Attribute, Any]:
     labels = {repr(label): label for label in map(_label, given)}
     named = {group for label in labels.values() for group in _groups_in(label)}
     try:
-        groups = tuple(sorted(named - {UNKNOWN}))
-        attribute = Attribute(name=name, field=name, groups=groups)
+        attribute = Attribute(name=name, field=name, groups=tuple(sorted(named - {UNKNOWN})))
         known = {text: attribute.membership(label) for text, label in labels.items()}
     except ValueError as error:
         why = first_problem(error)[1] if isinstance(error, ValidationError) else one_line(error)

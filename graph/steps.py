@@ -275,8 +275,7 @@ class Nodes(Generic[C]):
                 write({"step": step, "update": update})
 
             before = state.get("seconds", 0.0) if grows is None else 0.0
-            running = _Running(time.perf_counter() - before, tell)
-            token = _running.set(running)
+            token = _running.set(_Running(time.perf_counter() - before, tell))
             try:
                 with asking_with(cache=ReplyCache()):
                     update = await work(state, self.context(get_runtime().context))

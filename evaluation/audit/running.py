@@ -516,8 +516,7 @@ async def _ask(
         missing.difference_update(name for name, it in groups if any(map(any, it["patterns"])))
 
     async def start(_: None) -> None:
-        ids = asker.to_look_up(left)
-        await asker.look_up(ids, watcher.count("looking up judged documents"))
+        await asker.look_up(asker.to_look_up(left), watcher.count("looking up judged documents"))
         folder.begin(manifest)  # nothing is written before everything is there
 
     async def observe(query: AuditQuery) -> Done[Observation]:

@@ -248,8 +248,7 @@ def measure_record(
         "unjudged": int(np.isnan(verdicts).sum()),
     }
     if not record.samples:
-        nothing = Reason.MISSING
-        return dict.fromkeys(Name, nothing) | counts, np.empty((len(GROUP_SUMS), 0))
+        return dict.fromkeys(Name, Reason.MISSING) | counts, np.empty((len(GROUP_SUMS), 0))
     useful, discount = np.isin(np.arange(n), record.useful), Discount("top_k", k)
     found = expected_exposure(record.samples, useful, discount, k)
     shown = used = np.zeros(n)

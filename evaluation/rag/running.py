@@ -428,8 +428,7 @@ def answers_of(
     drawn = [
         1 if it.policy == "deterministic" else experiment.answered for it in left if it != LABELS
     ]
-    places = min(experiment.k, len(query.pool))
-    most = math.perm(len(query.pool), places)
+    most = math.perm(len(query.pool), min(experiment.k, len(query.pool)))
     return len(singles(query)) * (LABELS in left), min(sum(drawn), most)
 
 

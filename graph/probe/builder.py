@@ -424,8 +424,7 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
             if protected in items and unprotected in items:
                 pair = items[protected], items[unprotected]
                 found = await judge.compare(task["query"], pair, group, steps.seconds_left(context))
-                preferred = found.preferred("protected", "unprotected")
-                told = dict(zip(told, preferred, strict=True))
+                told = dict(zip(told, found.preferred("protected", "unprotected"), strict=True))
                 told["log_odds"] = found.one_first.log_odds, found.other_first.log_odds
                 asked += [found.one_first, found.other_first]
             pairs.append(ProbedPair(protected=protected, unprotected=unprotected, **told))
@@ -490,8 +489,7 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
             # One message of each kind is enough: a model that fails, fails often.
             warnings=list(dict.fromkeys(it for each in done for it in each["warnings"]))[:3],
         )
-        verdict = result.pairwise and result.pairwise.verdict
-        steps.record(status=result.status, verdict=verdict)
+        steps.record(status=result.status, verdict=result.pairwise and result.pairwise.verdict)
         cost = steps.usage_report(spent + steps.usage_of(state["result"]))
         steps.record_outcome(cost, result.prompts, probed=result.model)
         return {"probe": result.model_dump(mode="json")}

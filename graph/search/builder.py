@@ -388,8 +388,7 @@ async def _refined(
         except TimeoutError:
             if not limit.expired():
                 raise
-            message = no_answer_within(refiner.name, deadline or 0)
-            answer = Refinement("timeout", message=message)
+            answer = Refinement("timeout", message=no_answer_within(refiner.name, deadline or 0))
         ended.append(answer)
         return answer
 

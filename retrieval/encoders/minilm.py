@@ -99,8 +99,7 @@ def _load(folder: Path) -> tuple[Any, Any]:
             GRAPH.read_bytes(), options, providers=["CPUExecutionProvider"]
         )
     except Exception as error:  # tokenizers and onnxruntime raise no narrower class
-        reason = one_line(error, 120)
         raise ModelUnavailableError(
-            f"The encoder 'minilm' cannot be loaded ({reason}); {REMEDY}"
+            f"The encoder 'minilm' cannot be loaded ({one_line(error, 120)}); {REMEDY}"
         ) from None
     return tokenizer, session

@@ -76,8 +76,7 @@ class RunEngine(LimitedEngine):
             top = self.rankings[self._topic_of(query.text)]
         top = top.top(query.n)
         labels = self.labels.in_fields(self._named(top.ids))
-        memberships = self.labels.memberships(top.ids, labels)
-        return Hits(list(top.ids), list(top.scores), memberships)
+        return Hits(list(top.ids), list(top.scores), self.labels.memberships(top.ids, labels))
 
     def _topic_of(self, text: str) -> str:
         """Return the id of the query with this id or text."""

@@ -177,8 +177,7 @@ def retrieved_distribution(memberships: FloatArray, scores: FloatArray) -> Float
         Shares that sum to 1, or all zeros if no document has a label, shape (G,).
     """
     # Divide by the largest, so that the sum of large scores is finite.
-    usable = can_be_weights(scores)
-    weights = scores / scores.max() if usable else 1 / np.arange(1, len(scores) + 1)
+    weights = scores / scores.max() if can_be_weights(scores) else 1 / np.arange(1, len(scores) + 1)
     return normalise(weights @ memberships)
 
 

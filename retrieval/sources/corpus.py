@@ -146,8 +146,7 @@ async def check_corpus(corpus: Corpus) -> CorpusReport:
         CorpusError: The file cannot be read.
         SourceError: A label file cannot be read.
     """
-    attributes = corpus.schema.attributes
-    labels = await LabelReader.open(attributes, corpus.labels_folder)
+    labels = await LabelReader.open(corpus.schema.attributes, corpus.labels_folder)
     return await asyncio.to_thread(_check, corpus, labels)
 
 

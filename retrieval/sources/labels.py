@@ -400,8 +400,7 @@ class LabelReader:
         memberships = self.memberships(ids, labels)
         reports = []
         for name, attribute in self.schema.attributes.items():
-            rows = memberships[name][:, : len(attribute.groups)]
-            labelled = int(rows.any(axis=1).sum())
+            labelled = int(memberships[name][:, : len(attribute.groups)].any(axis=1).sum())
             if name in labels:
                 counts: Counter[object] = Counter()
                 for label in labels[name]:

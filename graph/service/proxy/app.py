@@ -160,8 +160,7 @@ class Proxy:
             index, at = self.settings.indexes.get(name), 0 if alone else 2 * place + 1
             plan: Search | str = "index"
             if index:
-                given = {**parameters, **head}
-                plan = planned(lines[at], given, index, name, at)
+                plan = planned(lines[at], {**parameters, **head}, index, name, at)
                 if isinstance(plan, str):
                     self.seen.passed(name, plan)
             plans.append(plan)

@@ -71,7 +71,6 @@ class IndexOrder:
     async def _told(self, hits: Sequence[Any], words: str) -> Told:
         if not hits:
             raise UnavailableError("empty")
-        owed = self.ledger.owed if self.ledger else None
         try:
             found, listed, _ = await fair_list(
                 self.engine,
@@ -80,7 +79,7 @@ class IndexOrder:
                 [self._given(place, hit) for place, hit in enumerate(hits)],
                 self.evidence,
                 strict=False,
-                owed=owed,
+                owed=self.ledger.owed if self.ledger else None,
                 later=True,
             )
         except InputError:

@@ -323,8 +323,7 @@ class DurableRun(LiveRun, RunJournal):
             return Reply(found["status"], value, found["message"], Usage(**found["usage"]))
         reply = await ask()
         if reply.status in _FINAL:
-            stored = {**asdict(reply), "value": dict(reply.value)}
-            self._replies[f"{short}:{number}"] = stored
+            self._replies[f"{short}:{number}"] = {**asdict(reply), "value": dict(reply.value)}
             await self.flush()
         return reply
 

@@ -119,8 +119,7 @@ def make_tables(connection: sa.Connection) -> None:
     Raises:
         OSError: A newer fairqr has used the database, or one before 1.0.
     """
-    old = sa.inspect(connection).has_table("migrations")
-    if old:
+    if sa.inspect(connection).has_table("migrations"):
         _require(connection.scalar(sa.text("SELECT max(version) FROM migrations")), VERSION_OF_1_0)
         for statement in FROM_1_0:
             connection.execute(sa.text(statement))

@@ -181,8 +181,7 @@ class LabelField:
 
     def labels(self, hits: Sequence[Hit]) -> list[object]:
         """Return the label of each hit: one value, several, or None."""
-        name = self.name
-        found = [hit.get("fields", {}).get(name, []) for hit in hits]
+        found = [hit.get("fields", {}).get(self.name, []) for hit in hits]
         return [values[0] if len(values) == 1 else values or None for values in found]
 
     def query(self, group: str) -> Body | None:

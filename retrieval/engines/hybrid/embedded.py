@@ -288,8 +288,7 @@ class HybridEngine(VectorEngine):
         nearest = highest(similar, FUSED, now.live)
         nearest = nearest[np.lexsort((nearest, -similar[nearest]))]
         best = fused_best([by_words.tolist(), nearest.tolist()])
-        moved = moved_toward(vector, rows[best])
-        similar = cosines(rows, moved)
+        similar = cosines(rows, moved_toward(vector, rows[best]))
         most = scores.max(initial=0.0) or 1.0
         if query.only is None:
             found = highest(standardised(similar, similar), query.n, eligible)
