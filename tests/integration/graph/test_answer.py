@@ -192,7 +192,7 @@ async def test_the_stream_messages_has_the_answer_once_and_nothing_else(
 def test_on_a_terminal_the_answer_is_streamed_and_stands_there_once(
     command: Command, model_server: ModelServer, people: Path, whole: bool
 ) -> None:
-    """Below who is read; one that breaks off stays, with a sentence below, and is not begun again."""
+    """Below who is read; one that breaks off stays, a sentence below it, and is not begun again."""
     model_server.does(stream(["It ", "was ", "she."], "stop" if whole else None))
     code, shown = on_terminal(command, arguments(model_server, people))
     assert code == (0 if whole else 2), shown
