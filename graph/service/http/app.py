@@ -1,4 +1,4 @@
-"""The application: the routes, the page, and the middleware around them."""
+"""The application: it joins the routes of the other files, the page, and the middleware."""
 
 from __future__ import annotations
 
