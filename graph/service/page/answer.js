@@ -107,7 +107,7 @@ function whoWasRead(answer, marks) {
       headed(el("h2", {}, "Whose text it was"), "Attribution"),
       answer.groups.map(({ attribute, groups, unknown }) => [
         bars(marks, attribute, targets[attribute], known(groups)),
-        unknown ? el("p", { class: "hint" }, `${percent(unknown)} of what was read has no label for `, foreign(attribute), ".")
+        unknown >= 0.0005 ? el("p", { class: "hint" }, `${percent(unknown)} of what was read has no label for `, foreign(attribute), ".")
           : null])));
 }
 

@@ -48,7 +48,7 @@ class ProxySettings(BaseModel, frozen=True, extra="forbid"):
     cluster: Address = Field(description="The address of Elasticsearch or OpenSearch.")
     host: str = Field("127.0.0.1", description="The address to listen on.")
     port: int = Field(9201, ge=0, le=65535, description="The port to listen on.")
-    ca: Path | None = Field(None, description="Certificates that the cluster's must match.")
+    ca: Path | None = Field(None, description="Authorities that check the cluster's certificate.")
     certificate: Path | None = Field(None, description="The proxy's own certificate, for https.")
     key: Path | None = Field(None, description="The key of that certificate.")
     within: float = Field(0.1, gt=0, le=10, description="Seconds that re-ranking may take.")

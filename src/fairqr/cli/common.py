@@ -102,7 +102,7 @@ class RunSettings(Searched, ModelSettings):
         trace: Record the run in this file, as JSON lines; FAIRQR_TRACE_CONTENT=true adds queries
             and replies.
         cache: Keep replies of models on disk, so that no question is asked twice.
-        verbose: Also show how the texts begin, every round, the divergence, prompts and tokens.
+        verbose: Also show how the result came about: rounds, prompts, tokens, how texts begin.
     """
 
     model: str | None = None

@@ -37,7 +37,7 @@ class Printed(NamedTuple):
         lines: What people see. A text is shown literally: it has no markup and cannot steer the
             terminal.
         code: The exit code.
-        warnings: What people are told first, on stderr.
+        warnings: What people are told at the end, on stderr.
         error: What is wrong nevertheless; it is raised once all is printed.
     """
 

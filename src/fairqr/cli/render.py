@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 BAR = 20
 NAME = 24
 TITLE = 30
+WORDS = 200
 _STOPPED = {
     "converged": "the divergence is at or below the threshold",
     "little_to_gain": "another round was expected to gain too little",
@@ -60,7 +61,7 @@ async def follow(
 ) -> Any:
     """Run what a context asks for, and return its result; stderr says what is done meanwhile.
 
-    An answer that comes in pieces stands there as far as it goes. If it breaks off, it is printed.
+    Of an answer that comes in pieces, the last words stand there. If it breaks off, it is printed.
 
     Args:
         search: What runs it.
@@ -80,9 +81,10 @@ async def follow(
                 async for event in events:
                     if isinstance(event, AIMessageChunk):
                         written += event.text
-                        status.update(out.literal(written, lines=True))
+                        status.update(out.literal(written[-WORDS:], lines=True))
                     elif isinstance(event, StepData):
-                        status.update(event.step.replace("_", " "))
+                        if not written:  # which stays while it is judged
+                            status.update(event.step.replace("_", " "))
                         if event.cost and model:
                             _say_cost(event.cost, model, context.budget, yes)
     except BaseException:
@@ -335,7 +337,7 @@ def _read_and_used(part: AttributeExposure) -> Iterator[RenderableType]:
     told = " and ".join(f"{shares[group]:.0%} of what was {it}" for it, shares in lists.items())
     yield out.literal(f"{group}: {told}; the target is {due[group]:.0%}.", "bold")
     yield _bars(lists, due)
-    if part.unknown:
+    if part.unknown >= 0.0005:  # below that it would read 0.0%
         yield f"  {part.unknown:.1%} of what was read has no label for '{part.attribute}'"
 
 

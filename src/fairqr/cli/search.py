@@ -100,8 +100,8 @@ async def searched(
     async with settings.opened(asked) as engine:
         fair = FairSearch(engine, model, ranker=ranker, prompts=prompts)
         result = await follow(fair, query, asked, quiet=silent, model=ranks, yes=settings.yes)
-        shown = (place.id for place in (*result.baseline.ranking, *result.ranking))
-        return result, await settings.passages_of(engine, shown)
+        shown = () if silent else (*result.baseline.ranking, *result.ranking)
+        return result, await settings.passages_of(engine, (place.id for place in shown))
 
 
 class AnswerRunSettings(RunSettings):
@@ -196,10 +196,10 @@ async def _answered(
             pool, size = asked.k, (await engine.info()).documents
             if size is not None and pool > size:
                 raise InputError(f"'{engine.name}' has only {size} documents; lower --pool.")
-        live = asked.answer.samples == 1 and not silent and sys.stderr.isatty()
+        live = asked.answer.samples == 1 and not silent and sys.stdout.isatty()
         answering = asked.answer.model_copy(update={"stream": live})
         asked = asked.model_copy(update={"answer": answering, "k": pool})
         fair = FairSearch(engine, chat, generator=generator, attributor=judge, **given)
         result = await follow(fair, question, asked, quiet=silent, model=ranks, yes=settings.yes)
-        read = (it.id for it in result.ranking if it.exposure)
+        read = (it.id for it in result.ranking if it.exposure and not silent)
         return result, await settings.passages_of(engine, read)
