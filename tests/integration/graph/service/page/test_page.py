@@ -282,7 +282,7 @@ def test_an_audit_is_begun_followed_and_read(page: Page, tmp_path: Path) -> None
     page.get_by_role("button", name="Change and run again").click()
     expect(page.get_by_role("textbox", name="Queries")).to_have_value(re.compile('"physicist",12'))
     expect(page.get_by_role("checkbox", name="continent")).not_to_be_checked()
-    page.get_by_role("link", name="physicist and 2 more").click()
+    page.get_by_role("link", name="physicist and 2 more").first.click()
     expect(findings).to_be_visible()
 
 
