@@ -30,6 +30,7 @@ BAR = 20
 NAME = 24
 TITLE = 30
 WORDS = 200
+LEAST_SHOWN = 0.0005  # a smaller share would read 0.0%
 _STOPPED = {
     "converged": "the divergence is at or below the threshold",
     "little_to_gain": "another round was expected to gain too little",
@@ -123,7 +124,7 @@ def result_lines(
         yield out.literal(_opening(result, name), "bold")
         lists = {"before": result.baseline.exposure[name], "after": result.exposure[name]}
         yield _bars(lists, result.target[name], 1 if verbose else 0)
-        if (share := result.unknown[name]) >= 0.0005:  # below that it would read 0.0%
+        if (share := result.unknown[name]) >= LEAST_SHOWN:
             yield out.literal(f"  {share:.1%} of the exposure has no label for '{name}'", "dim")
     places = {document.id: document.rank for document in old}
     befores = [_document(it, passages) for it in old]
@@ -337,7 +338,7 @@ def _read_and_used(part: AttributeExposure) -> Iterator[RenderableType]:
     told = " and ".join(f"{shares[group]:.0%} of what was {it}" for it, shares in lists.items())
     yield out.literal(f"{group}: {told}; the target is {due[group]:.0%}.", "bold")
     yield _bars(lists, due)
-    if part.unknown >= 0.0005:  # below that it would read 0.0%
+    if part.unknown >= LEAST_SHOWN:
         yield f"  {part.unknown:.1%} of what was read has no label for '{part.attribute}'"
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessageChunk
 
+from fairqr.base.errors import ModelError
 from fairqr.cli.output import say
-from fairqr.cli.render import answer_lines
+from fairqr.cli.render import answer_lines, follow
 from fairqr.graph.answer.builder import AnswerResult
+from fairqr.graph.answer.context import AnswerContext
 from tests.golden import record
 from tests.unit.cli.test_output import USAGE
 
@@ -74,8 +78,23 @@ def test_several_samples_are_shown_as_a_distribution(capsys: pytest.CaptureFixtu
     assert "not judged" in capsys.readouterr().out
 
 
-def test_an_answer_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+class Answering:
+    """Answers in pieces, and breaks off."""
+
+    async def stream(self, query: str, context: object) -> AsyncIterator[object]:
+        for text in ("one\n", f"{HOSTILE}\n"):
+            yield AIMessageChunk(text)
+        raise ModelError("failed", "It broke off.")
+
+
+async def test_an_answer_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """Neither a model's text nor a title: escape sequences and markup are shown, not obeyed."""
+    answering: Any = Answering()
+    with pytest.raises(ModelError):
+        await follow(answering, "Who?", AnswerContext())
+    begun = capsys.readouterr()
+    assert begun.out.startswith("one\n [2J[red]Ma rie")
+    assert not {"\x1b", "\u202e", "\r"} & {*begun.out}
     say(answer_lines(result(title=HOSTILE), {"a": HOSTILE}))
     say(answer_lines(result(4, HOSTILE), {"a": HOSTILE}))
     shown = capsys.readouterr().out

@@ -108,20 +108,23 @@ def test_who_is_seen_comes_first(capsys: Capsys, columns: int, name: str) -> Non
 
 def test_all_else_is_verbose(capsys: Capsys) -> None:
     """What was left out is there; no tokens are told where no model was asked."""
-    found = result([{}], explanation=["The target: half of it."])
+    asked = dict.fromkeys(USAGE, 7)
+    found = result([{}], explanation=["The target: half of it."], usage=asked)
     say(result_lines(found, {}, verbose=True))
     shown = " ".join(capsys.readouterr().out.split())
-    parts = ["half", "method fair-qr", "by scripted", "by bm25"]
+    parts = ["half", "method fair-qr", "7 + 7 tokens", "by scripted", "by bm25"]
     for it in found.iterations:
         parts += [f"{it.divergence:.4f}", *(f"{x:.1%}" for x in it.exposure["gender"].values())]
         parts += [word for each in it.refinements for word in each.keywords]
-    assert [part for part in (*parts, "tokens") if part not in shown] == ["tokens"]
-    changes = {"target": found.baseline.exposure, "relevance": 0.5}
+    assert [part for part in parts if part not in shown] == []
+    say(result_lines(result([{}]), {}, verbose=True))
+    assert "tokens" not in capsys.readouterr().out
+    changes = {"target": found.baseline.exposure, "relevance": 0.5, "usage": asked}
     say(result_lines(result([{}], **{**GOLDEN["default-gender"], **changes}), {}))
     shown = capsys.readouterr().out
     assert shown.startswith("gender: no group is a point or more below")
     assert "Cost: expected relevance 1.00 → " in shown
-    assert not any(part in shown for part in ("half", "seconds", "method"))
+    assert not any(part in shown for part in ("half", "tokens", "method"))
 
 
 def test_what_models_did_is_told_as_it_was(capsys: Capsys) -> None:
