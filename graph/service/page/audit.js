@@ -7,6 +7,7 @@ import { percent, whole, words } from "./format.js";
 import { explained, headed } from "./glossary.js";
 import { allMarks } from "./groups.js";
 import { authorization } from "./key.js";
+import { inWords } from "./outcome.js";
 
 const VERDICTS = {
   less: "less than is due",
@@ -29,7 +30,8 @@ export function auditView({ findings, figures, digest }, { id }) {
   return [
     el("section", { class: "card", "aria-label": "Findings" },
       headed(el("h2", {}, "Who gets seen"), "Exposure", "Target", "Supply gap", "Ranking gap"),
-      el("ul", { class: "sentences" }, findings.map((it) => el("li", {}, foreign(it, 2000))))),
+      inWords(foreign(findings[0], 2000)),
+      el("ul", { class: "sentences" }, findings.slice(1).map((it) => el("li", {}, foreign(it, 2000))))),
     alone.map((attribute) => el("section", { class: "card", "aria-label": `Exposure by ${attribute}` },
       el("h2", {}, foreign(attribute)), exposure(attribute, attributes[attribute]))),
     combined.length ? el("section", { class: "card", "aria-label": "Combinations" },

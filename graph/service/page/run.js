@@ -73,7 +73,7 @@ function parts(id, again, signal) {
     el("header", { class: "run-head" },
       el("div", { class: "row" }, heading, status, el("span", { class: "row actions" }, cancel, repeat)),
       about),
-    progress, slots.steps, connection, slots.problem, slots.warnings, slots.answer, slots.figures, slots.weight, slots.ranking, process, slots.facts, slots.share);
+    progress, slots.steps, connection, slots.problem, slots.answer, slots.figures, slots.warnings, slots.weight, slots.ranking, process, slots.facts, slots.share);
   const drawing = curve();
   const made = new Map(); // what each part shows now, so that we draw nothing twice
   let back = null;

@@ -92,7 +92,7 @@ def query(
         settings: How the run works.
     """
 
-    async def work() -> ProbeResult:
+    async def work() -> Any:
         from fairqr.agents.models.opening import open_language_model
         from fairqr.api import FairSearch
         from fairqr.cli.render import follow
@@ -103,11 +103,10 @@ def query(
         await probed.start("text")
         async with settings.opened(context) as engine:
             fair = FairSearch(engine, probed, prompts=prompts)
-            how: dict[str, Any] = {"model": probed.name, "yes": settings.yes}
-            result: ProbeResult = await follow(fair, query, context, **how)
-            return result
+            how: dict[str, Any] = {"quiet": False, "model": probed.name, "yes": settings.yes}
+            return (await follow(fair, query, context, **how))[0]
 
-    result = run(work(), "probe", settings.trace)
+    result: ProbeResult = run(work(), "probe", settings.trace)
     parts = [*filter(None, [result.pairwise]), *(result.listwise.askers if result.listwise else ())]
     error = None
     if {it.status for it in parts} == {"failed"}:

@@ -52,15 +52,9 @@ _USED = {True: Text("✓", style="green"), False: Text(), None: Text("?", style=
 
 
 async def follow(
-    search: FairSearch,
-    query: str,
-    context: Context,
-    *,
-    quiet: bool = False,
-    model: str = "",
-    yes: bool = True,
-) -> Any:
-    """Run what a context asks for, and return its result; stderr says what is done meanwhile.
+    search: FairSearch, query: str, context: Context, *, quiet: bool, model: str, yes: bool
+) -> tuple[Any, SearchResult | None]:
+    """Run what a context asks for; stderr says what is done meanwhile.
 
     Of an answer that comes in pieces, the last words stand there. If it breaks off, it is printed.
 
@@ -69,13 +63,16 @@ async def follow(
         query: What is searched for, or asked.
         context: How.
         quiet: Show no spinner.
-        model: The name of the model that re-ranks or is probed; a line says what it may cost.
+        model: The name of a model that re-ranks or is probed, or ""; a line says what it may cost.
         yes: Whether the user agreed to a large run.
+
+    Returns:
+        The result, and that of the search which an answer or a probe began with.
 
     Raises:
         InputError: The run is large, and nobody agreed.
     """
-    written = ""
+    written, found = "", None
     try:
         with out.console(stderr=True, quiet=quiet).status("searching") as status:
             async with contextlib.aclosing(search.stream(query, context)) as events:
@@ -84,6 +81,7 @@ async def follow(
                         written += event.text
                         status.update(out.literal(written[-WORDS:], lines=True))
                     elif isinstance(event, StepData):
+                        found = event.search or found
                         if not written:  # which stays while it is judged
                             status.update(event.step.replace("_", " "))
                         if event.cost and model:
@@ -92,7 +90,7 @@ async def follow(
         if written:
             out.say([out.literal(written, lines=True)])
         raise
-    return event
+    return event, found
 
 
 def _say_cost(cost: RankingCost, model: str, budget: Budget, yes: bool) -> None:
@@ -129,17 +127,11 @@ def result_lines(
     places = {document.id: document.rank for document in old}
     befores = [_document(it, passages) for it in old]
     afters = [(*_document(it, passages), _move(it, places)) for it in new]
-    moved = sum(move.plain.startswith(("new", "▲")) for *_, move in afters)
-    yield out.literal(" ".join([*_cost(result, moved), *_models(result)]))
+    yield out.literal(" ".join([*_cost(result), *_models(result)]))
     for sentence in result.explanation:
         if verbose or any(said in sentence for said in (UNCHECKED, TOO_FEW, BROUGHT)):
             yield out.literal(sentence)
-    tried = "; ".join(map(_no_words, result.unused_refinements))
-    if verbose or tried or len(result.iterations) > 1 or result.method == "fair-qr":
-        yield ""
-        heads = ("round", "group", "KL", "brought", "query")
-        yield out.table(heads, _rounds(result, verbose), digits=4)
-        yield out.literal(f"Ended: {_STOPPED[result.stop_reason]}{tried and f' ({tried})'}.")
+    yield from _loop(result, verbose)
     yield ""
     rows = enumerate(zip_longest(befores, afters, fillvalue=("", "", "")), start=1)
     cells = ((rank, *before[:2], *after) for rank, (before, after) in rows)
@@ -184,16 +176,18 @@ def _bars(
         for share in (shares[group] for shares in lists.values()):
             style = "green" if share >= wanted - 0.02 else "yellow"
             full = round(share * bar)
-            cells = [("█", style) if cell < full else ("·", "dim") for cell in range(bar + 1)]
-            cells[round(wanted * bar)] = ("┃", "bold white")
+            cells = [("█", style) if cell < full else ("·", "dim") for cell in range(bar)]
+            cells[min(round(wanted * bar), bar - 1)] = ("┃", "bold white")
             row += [Text.assemble(*cells), Text(out.percent(share, digits), style)]
         rows.append((*row, Text(out.percent(wanted, digits), "dim")))
     heads = [head for name in lists for head in (name, out.number())]
     return out.table(("", *heads, out.number("target")), rows, gap=1)
 
 
-def _cost(result: SearchResult, moved: int) -> Iterator[str]:
+def _cost(result: SearchResult) -> Iterator[str]:
     """Yield what the ranking cost in relevance, as far as that is known, and how many rose."""
+    places = {it.id: it.rank for it in result.baseline.ranking}
+    moved = sum(it.id not in places or it.rank < places[it.id] for it in result.ranking)
     before, after = result.baseline.objective, result.objective
     if before and after and result.relevance is not None:
         yield f"Cost: expected relevance {before.relevance:.2f} → {after.relevance:.2f}."
@@ -217,7 +211,17 @@ def _models(result: SearchResult) -> Iterator[str]:
         yield "No model was asked." if lacks else "No model was needed."
 
 
-def _rounds(result: SearchResult, verbose: bool) -> Iterator[Sequence[Any]]:
+def _loop(result: SearchResult, verbose: bool) -> Iterator[RenderableType]:
+    """Yield the rounds and why they ended, if a model was asked for words or all is wanted."""
+    tried = "; ".join(map(_no_words, result.unused_refinements))
+    if verbose or tried or len(result.iterations) > 1 or result.method == "fair-qr":
+        yield ""
+        heads = ("round", "group", "KL", "brought", "query")
+        yield out.table(heads, _cells(result, verbose), digits=4)
+        yield out.literal(f"Ended: {_STOPPED[result.stop_reason]}{tried and f' ({tried})'}.")
+
+
+def _cells(result: SearchResult, verbose: bool) -> Iterator[Sequence[Any]]:
     """Yield the cells of each round: for whom, the divergence, what it brought, and its query."""
     # The first round has nothing before it, and refines nothing.
     for last, it in pairwise([*result.iterations[:1], *result.iterations]):
@@ -258,17 +262,25 @@ def _move(document: RankedDocument, places: Mapping[str, int]) -> Text:
 
 
 def answer_lines(
-    result: AnswerResult, passages: Mapping[str, str], *, verbose: bool = False
+    result: AnswerResult,
+    search: SearchResult | None,
+    passages: Mapping[str, str],
+    *,
+    verbose: bool = False,
 ) -> Iterator[RenderableType]:
-    """Yield whose documents were read and used, and the answer with its sources or samples.
+    """Yield whose documents were read and used, the rounds of its search, and the answer.
 
     Args:
-        result: What to show.
+        result: What to show, with its sources or its samples.
+        search: What its documents were found by.
         passages: How the texts of its documents begin, by id; those of some may be missing.
         verbose: Also show how it was made.
     """
     for it in result.groups:
         yield from _read_and_used(it)
+    if search:
+        yield from filter(None, [" ".join(_cost(search))])
+        yield from _loop(search, verbose and len(search.iterations) > 1)
     yield from ("", out.literal(result.question, "bold"))
     counts = result.counts
     if counts.samples > 1:

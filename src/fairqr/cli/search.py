@@ -99,7 +99,7 @@ async def searched(
     ranks = name if asks_ranker else ""
     async with settings.opened(asked) as engine:
         fair = FairSearch(engine, model, ranker=ranker, prompts=prompts)
-        result = await follow(fair, query, asked, quiet=silent, model=ranks, yes=settings.yes)
+        result, _ = await follow(fair, query, asked, quiet=silent, model=ranks, yes=settings.yes)
         shown = () if silent else (*result.baseline.ranking, *result.ranking)
         return result, await settings.passages_of(engine, (place.id for place in shown))
 
@@ -154,15 +154,15 @@ def answer(
     from fairqr.cli.render import answer_lines
 
     work = _answered(question, asked, settings, silent=as_json)
-    result, passages = run(work, "answer", settings.trace)
-    lines = answer_lines(result, passages, verbose=settings.verbose)
+    result, found, passages = run(work, "answer", settings.trace)
+    lines = answer_lines(result, found, passages, verbose=settings.verbose)
     return Printed(result, lines, warnings=result.warnings)
 
 
 async def _answered(
     question: str, asked: AnswerContext, settings: AnswerRunSettings, *, silent: bool
-) -> tuple[AnswerResult, Mapping[str, str]]:
-    """Return the answer, and how the documents' texts begin."""
+) -> tuple[AnswerResult, SearchResult | None, Mapping[str, str]]:
+    """Return the answer, the result of its search, and how the documents' texts begin."""
     from fairqr.agents.attribution.opening import open_attributor
     from fairqr.agents.models.chat import ChatModel
     from fairqr.agents.models.opening import open_generator
@@ -200,6 +200,7 @@ async def _answered(
         answering = asked.answer.model_copy(update={"stream": live})
         asked = asked.model_copy(update={"answer": answering, "k": pool})
         fair = FairSearch(engine, chat, generator=generator, attributor=judge, **given)
-        result = await follow(fair, question, asked, quiet=silent, model=ranks, yes=settings.yes)
+        said: dict[str, Any] = {"quiet": silent, "model": ranks, "yes": settings.yes}
+        result, found = await follow(fair, question, asked, **said)
         read = (it.id for it in result.ranking if it.exposure and not silent)
-        return result, await settings.passages_of(engine, read)
+        return result, found, await settings.passages_of(engine, read)

@@ -85,11 +85,15 @@ def test_one_sample_is_one_call_and_its_sources_say_which_it_used(
     assert len(model_server.asked) == 1
     lines = again.stdout.splitlines()
     assert lines[0].startswith("female: 0% of what was read and 0% of what was used")
-    asked = lines.index("Which physicist?")
-    assert lines[asked : asked + 2] == ["Which physicist?", answer.text]
+    place = lines.index("Which physicist?")
+    assert lines[place : place + 2] == ["Which physicist?", answer.text]
     assert sum(line.lstrip()[:1].isdigit() for line in lines) == 5
     assert "✓" in again.stdout
     assert "from the cache" in again.stdout
+
+    refined = quick(*asked, "--method", "fair-qr").stdout
+    order = [refined.index(part) for part in ("\nround ", "\nEnded: ", "\nWhich physicist?\n")]
+    assert order == sorted(order)
 
 
 def test_samples_that_fail_are_said_and_the_rest_counts(

@@ -17,6 +17,7 @@ from fairqr.graph.answer.builder import AnswerResult
 from fairqr.graph.answer.context import AnswerContext
 from tests.golden import record
 from tests.unit.cli.test_output import USAGE
+from tests.unit.cli.test_output import result as searched
 
 GOLDEN = json.loads(Path(record.__file__).with_name("answers.json").read_text("utf-8"))["one"]
 HOSTILE = "\x1b[2J[red]Ma\rrie\u202e[/red]"
@@ -48,7 +49,8 @@ def result(samples: int = 1, title: str = "Marie Curie", **changes: Any) -> Answ
 
 def test_one_answer_stands_below_who_is_read(capsys: pytest.CaptureFixture[str]) -> None:
     """What was not judged is not called unused, and what was not read is not shown."""
-    say(answer_lines(result(), {"a": "A physicist and\x1b a chemist.", "c": "It was not read."}))
+    passages = {"a": "A physicist and\x1b a chemist.", "c": "It was not read."}
+    say(answer_lines(result(), None, passages))
     text = capsys.readouterr().out
     shown = text.splitlines()
     assert shown[0] == "female: 0% of what was read and 0% of what was used; the target is 27%."
@@ -63,19 +65,30 @@ def test_one_answer_stands_below_who_is_read(capsys: pytest.CaptureFixture[str])
     (group,) = result().groups
     unused = [it.model_copy(update={"attributed": None}) for it in group.groups]
     unjudged = group.model_copy(update={"groups": unused})
-    say(answer_lines(result(attributor=None, groups=[unjudged]), {}))
+    say(answer_lines(result(attributor=None, groups=[unjudged]), None, {}))
     assert "used" not in capsys.readouterr().out
 
 
 def test_several_samples_are_shown_as_a_distribution(capsys: pytest.CaptureFixture[str]) -> None:
-    say(answer_lines(result(4), {"a": "A physicist.", "b": "A chemist."}))
+    say(answer_lines(result(4), None, {"a": "A physicist.", "b": "A chemist."}))
     shown = capsys.readouterr().out
     assert shown.startswith("female: 0% of what was read")
     for part in ("4 of 4", "Marie Curie", "exposure", "attributed", "12.5%", "A chemist."):
         assert part in shown
     assert "1 document in no sample" in shown
-    say(answer_lines(result(4, attribution_rate=None), {}))
+    say(answer_lines(result(4, attribution_rate=None), None, {}))
     assert "not judged" in capsys.readouterr().out
+
+
+def test_the_rounds_stand_above_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    for verbose in (False, True):
+        say(answer_lines(result(), searched([{}, {"id": "b"}]), {}, verbose=verbose))
+        shown = capsys.readouterr().out.splitlines()
+        at = [
+            next(place for place, line in enumerate(shown) if line.lstrip().startswith(begin))
+            for begin in ("female: 0%", "Cost", "round", "1  female", "Ended:", "Who found")
+        ]
+        assert at == sorted(at)
 
 
 class Answering:
@@ -91,12 +104,12 @@ async def test_an_answer_cannot_steer_the_terminal(capsys: pytest.CaptureFixture
     """Neither a model's text nor a title: escape sequences and markup are shown, not obeyed."""
     answering: Any = Answering()
     with pytest.raises(ModelError):
-        await follow(answering, "Who?", AnswerContext())
+        await follow(answering, "Who?", AnswerContext(), quiet=False, model="", yes=True)
     begun = capsys.readouterr()
     assert begun.out.startswith("one\n [2J[red]Ma rie")
     assert not {"\x1b", "\u202e", "\r"} & {*begun.out}
-    say(answer_lines(result(title=HOSTILE), {"a": HOSTILE}))
-    say(answer_lines(result(4, HOSTILE), {"a": HOSTILE}))
+    say(answer_lines(result(title=HOSTILE), None, {"a": HOSTILE}))
+    say(answer_lines(result(4, HOSTILE), None, {"a": HOSTILE}))
     shown = capsys.readouterr().out
     assert not {"\x1b", "\u202e", "\r"} & {*shown}
     assert "[red]Ma rie" in shown

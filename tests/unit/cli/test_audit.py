@@ -75,8 +75,7 @@ JUDGED = (*PEOPLE, "--queries", "log.csv", "--qrels", "qrels")
 
 def test_a_planted_lean_is_found_and_the_audit_verifies(fairqr: Fairqr) -> None:
     stdout, stderr = fairqr(*JUDGED, "--attribute", "gender", "-o", "out")
-    assert "Against female (gender): 50.0 points less exposure than due" in stdout
-    assert "the ranking withholds 50.0 points" in stdout
+    assert "Against female (gender): the ranking withholds 50.0 points" in stdout
     assert "10 queries for 'people-" in stderr
     assert "up to 11 requests" in stderr
     written = json.loads(Path("out/audit.json").read_text())
