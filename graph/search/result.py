@@ -306,8 +306,7 @@ class Round(Iteration, Measured):
     @property
     def badness(self) -> tuple[tuple[float, ...], int]:
         """A key that sorts rounds from best to worst: by the objective, or else the divergence."""
-        best = self.distance if self.objective is None else self.objective.preference
-        return best, self.index
+        return self.distance if self.objective is None else self.objective.preference, self.index
 
 
 class RankingCost(Frozen):

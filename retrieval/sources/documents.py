@@ -167,7 +167,7 @@ def open_text(path: Path) -> Iterator[IO[bytes]]:
         raise CorpusError(f"The file {path} is not UTF-8 text; save it as UTF-8.") from None
     except (OSError, EOFError, zlib.error) as error:
         why = getattr(error, "strerror", None) or error
-        raise CorpusError(f"The file {path} cannot be read to its end ({why}); check it.") from None
+        raise CorpusError(f"The file {path} cannot be read ({why}); check it.") from None
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:

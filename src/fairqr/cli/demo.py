@@ -41,9 +41,8 @@ def demo() -> None:
     settings = SearchRunSettings(corpus=CORPUS, model=DEFAULT_MODEL)
     command = f'{called} search "{QUERY}" --corpus {CORPUS} --attribute {ATTRIBUTE} -k {K}'
     loop: dict[str, Any] = {"method": "fair-qr", "max_iterations": 1}
-    for more, why in (({}, ""), (loop, "  # the paper's loop: a model refines the query")):
-        options = [f" --{name.replace('_', '-')} {value}" for name, value in more.items()]
-        typer.echo("".join([command, *options, why]), err=True)  # who is seen comes first on stdout
+    for more, how in (({}, ""), (loop, " --method fair-qr --max-iterations 1  # the paper's loop")):
+        typer.echo(f"{command}{how}", err=True)  # who is seen comes first on stdout
         asked = Context.of(attributes=(ATTRIBUTE,), k=K, **more)
         say([*result_lines(*run(searched(QUERY, asked, settings))), ""])
     typer.echo(NEXT.format(called))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -119,15 +120,15 @@ def literal(text: str, style: str = "", *, lines: bool = False) -> Text:
     """Return a text of others in a style, in one line or in the lines that it has."""
     from rich.text import Text
 
-    parts = text.split("\n") if lines else [text]
-    return Text("\n".join(map(printable, parts)), style)
+    return Text("\n".join(map(printable, text.split("\n") if lines else [text])), style)
 
 
 def console(*, stderr: bool = False, quiet: bool = False) -> Console:
     """Return a console without colours for numbers."""
     from rich.console import Console
 
-    return Console(highlight=False, stderr=stderr, quiet=quiet)
+    width = 80 if os.environ.get("COLUMNS") == "0" else None  # as some terminals say
+    return Console(highlight=False, stderr=stderr, quiet=quiet, width=width)
 
 
 def warn(message: str) -> None:

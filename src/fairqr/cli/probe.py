@@ -103,8 +103,7 @@ def query(
         await probed.start("text")
         async with settings.opened(context) as engine:
             fair = FairSearch(engine, probed, prompts=prompts)
-            how: dict[str, Any] = {"quiet": False, "model": probed.name, "yes": settings.yes}
-            return (await follow(fair, query, context, **how))[0]
+            return (await follow(fair, query, context, settings, quiet=False, model=probed.name))[0]
 
     result: ProbeResult = run(work(), "probe", settings.trace)
     parts = [*filter(None, [result.pairwise]), *(result.listwise.askers if result.listwise else ())]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from itertools import chain, pairwise, zip_longest
+from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessageChunk
 from rich.text import Text
 
 from fairqr.cli import output as out
-from fairqr.cli.common import agree
+from fairqr.cli.common import RunSettings, agree
 from fairqr.graph.search.final_ranking import BROUGHT, LEAST_GAP, TOO_FEW, UNCHECKED
 from fairqr.graph.stream import StepData
 
@@ -37,7 +37,7 @@ _STOPPED = {
     "no_hits": "no document matches the query",
     "no_improvement": "nothing more was gained",
     "max_iterations": "the rounds were used up",
-    "not_refining": "the method does not refine",
+    "not_refining": "no model was to be asked for words",
     "budget": "the budget was used up",
     "model_failed": "the model failed",
 }
@@ -52,7 +52,7 @@ _USED = {True: Text("✓", style="green"), False: Text(), None: Text("?", style=
 
 
 async def follow(
-    search: FairSearch, query: str, context: Context, *, quiet: bool, model: str, yes: bool
+    search: FairSearch, query: str, context: Context, settings: RunSettings, quiet: bool, model: str
 ) -> tuple[Any, SearchResult | None]:
     """Run what a context asks for; stderr says what is done meanwhile.
 
@@ -62,9 +62,9 @@ async def follow(
         search: What runs it.
         query: What is searched for, or asked.
         context: How.
+        settings: Whether the user agreed to a large run.
         quiet: Show no spinner.
         model: The name of a model that re-ranks or is probed, or ""; a line says what it may cost.
-        yes: Whether the user agreed to a large run.
 
     Returns:
         The result, and that of the search which an answer or a probe began with.
@@ -85,7 +85,7 @@ async def follow(
                         if not written:  # which stays while it is judged
                             status.update(event.step.replace("_", " "))
                         if event.cost and model:
-                            _say_cost(event.cost, model, context.budget, yes)
+                            _say_cost(event.cost, model, context.budget, settings.yes)
     except BaseException:
         if written:
             out.say([out.literal(written, lines=True)])
@@ -200,8 +200,8 @@ def _cost(result: SearchResult) -> Iterator[str]:
 def _models(result: SearchResult) -> Iterator[str]:
     """Yield what models did for the ranking; without one, whether documents were enough."""
     if result.model:
-        tried = chain.from_iterable(it.refinements for it in result.iterations)
-        is_refined = any(words.status == "ok" for words in tried)
+        kept = result.iterations[1 : result.best_iteration + 1]
+        is_refined = any(words.status == "ok" for it in kept for words in it.refinements)
         yield f"Refined by {result.model}." if is_refined else f"{result.model} was asked in vain."
     if result.ranker:
         yield f"Re-ranked by {result.ranker}."
@@ -219,6 +219,9 @@ def _loop(result: SearchResult, verbose: bool) -> Iterator[RenderableType]:
         heads = ("round", "group", "KL", "brought", "query")
         yield out.table(heads, _cells(result, verbose), digits=4)
         yield out.literal(f"Ended: {_STOPPED[result.stop_reason]}{tried and f' ({tried})'}.")
+        if result.method == "fair-qr":  # its rounds are measured before that
+            after = out.decimal(result.divergence, 4)
+            yield out.literal(f"Re-ranked by the original query: KL {after}.")
 
 
 def _cells(result: SearchResult, verbose: bool) -> Iterator[Sequence[Any]]:
@@ -231,10 +234,14 @@ def _cells(result: SearchResult, verbose: bool) -> Iterator[Sequence[Any]]:
         if groups and last.objective and it.objective:  # of all that was found, re-ranked
             brought = [f"fairness {last.objective.fairness:.2f} → {it.objective.fairness:.2f}"]
         queries = [*it.queries, *(_no_words(x) for x in it.refinements if x.status != "ok")]
+        if groups and not verbose:
+            words = [(x, " ".join(x.keywords)) for x in it.refinements]
+            queries = [f"+ {added}" if added else _no_words(x) for x, added in words]
         whom = [group for _, group in groups]
         cells = (out.literal(", ".join(part)) for part in (whom, brought, queries))
         name, *more = cells if verbose else map(_cut, cells)
-        yield it.index, name, it.divergence, *more
+        kept = " kept" * (it.index == result.best_iteration)
+        yield f"{it.index}{kept}", name, it.divergence, *more
 
 
 def _no_words(refinement: RefinedGroup) -> str:
@@ -262,11 +269,7 @@ def _move(document: RankedDocument, places: Mapping[str, int]) -> Text:
 
 
 def answer_lines(
-    result: AnswerResult,
-    search: SearchResult | None,
-    passages: Mapping[str, str],
-    *,
-    verbose: bool = False,
+    result: AnswerResult, search: SearchResult | None, passages: Mapping[str, str], verbose: bool
 ) -> Iterator[RenderableType]:
     """Yield whose documents were read and used, the rounds of its search, and the answer.
 

@@ -99,7 +99,7 @@ async def searched(
     ranks = name if asks_ranker else ""
     async with settings.opened(asked) as engine:
         fair = FairSearch(engine, model, ranker=ranker, prompts=prompts)
-        result, _ = await follow(fair, query, asked, quiet=silent, model=ranks, yes=settings.yes)
+        result, _ = await follow(fair, query, asked, settings, quiet=silent, model=ranks)
         shown = () if silent else (*result.baseline.ranking, *result.ranking)
         return result, await settings.passages_of(engine, (place.id for place in shown))
 
@@ -155,7 +155,7 @@ def answer(
 
     work = _answered(question, asked, settings, silent=as_json)
     result, found, passages = run(work, "answer", settings.trace)
-    lines = answer_lines(result, found, passages, verbose=settings.verbose)
+    lines = answer_lines(result, found, passages, settings.verbose)
     return Printed(result, lines, warnings=result.warnings)
 
 
@@ -200,7 +200,6 @@ async def _answered(
         answering = asked.answer.model_copy(update={"stream": live})
         asked = asked.model_copy(update={"answer": answering, "k": pool})
         fair = FairSearch(engine, chat, generator=generator, attributor=judge, **given)
-        said: dict[str, Any] = {"quiet": silent, "model": ranks, "yes": settings.yes}
-        result, found = await follow(fair, question, asked, **said)
+        result, found = await follow(fair, question, asked, settings, quiet=silent, model=ranks)
         read = (it.id for it in result.ranking if it.exposure and not silent)
         return result, found, await settings.passages_of(engine, read)

@@ -35,11 +35,11 @@ def result(places: list[dict[str, Any]], **changes: Any) -> SearchResult:
     return SearchResult.model_validate({**recorded, "ranking": ranking, "baseline": baseline})
 
 
-@pytest.fixture(params=[40, 60, 80, 200])
+@pytest.fixture(params=[0, 40, 60, 80, 200])
 def columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How wide the terminal is."""
+    """How wide the terminal is; one that says 0 does not know."""
     monkeypatch.setenv("COLUMNS", str(request.param))
-    found: int = request.param
+    found: int = request.param or 80
     return found
 
 
@@ -101,6 +101,7 @@ def test_who_is_seen_comes_first(capsys: Capsys, columns: int, name: str) -> Non
     # At 40 columns the sentence has several lines.
     assert re.findall(r"^.*?(?=:)|\d+%", shown.partition("\n  ")[0]) == [group, *figures]
     assert ("No model was needed." in " ".join(shown.split())) == (found.model is None)
+    assert (f"{found.best_iteration} kept" in shown) == bool(found.model)
     asked = shown.partition("\nround ")[2].partition("\nEnded: ")[0].splitlines()
     told = [str(it.index) for it in found.iterations] if found.model else []
     assert [line.split()[0] for line in asked[-len(told) :]] == told
@@ -112,7 +113,7 @@ def test_all_else_is_verbose(capsys: Capsys) -> None:
     found = result([{}], explanation=["The target: half of it."], usage=asked)
     say(result_lines(found, {}, verbose=True))
     shown = " ".join(capsys.readouterr().out.split())
-    parts = ["half", "method fair-qr", "7 + 7 tokens", "by scripted", "by bm25"]
+    parts = ["half", "method fair-qr", "7 + 7 tokens", "scripted", "by bm25"]
     for it in found.iterations:
         parts += [f"{it.divergence:.4f}", *(f"{x:.1%}" for x in it.exposure["gender"].values())]
         parts += [word for each in it.refinements for word in each.keywords]
@@ -135,7 +136,8 @@ def test_what_models_did_is_told_as_it_was(capsys: Capsys) -> None:
     for found, said in (
         (result([{}], **plain), "No model was needed."),
         (result([{}], **{**plain, "gaps": gaps}), "No model was asked."),
-        (result([{}], **loop), "Refined by scripted."),
+        (result([{}], **{**loop, "best_iteration": 1}), "Refined by scripted."),
+        (result([{}], **loop), "scripted was asked in vain."),
         (result([{}], **{**loop, "iterations": failed}), "scripted was asked in vain."),
     ):
         say(result_lines(found, {}))

@@ -73,6 +73,12 @@ def test_an_embedded_source_is_indexed_and_checked(fairqr: Fairqr) -> None:
     assert Catalog().sources() == {}
 
 
+def test_a_share_of_all_has_its_figure(fairqr: Fairqr) -> None:
+    Path("ada.jsonl").write_text('{"id": "1", "title": "Ada", "sex": "F"}\n')
+    Path("ada.schema.yaml").write_text(Path("people.schema.yaml").read_text())
+    assert "gender: f 100.0%, m 0.0%, unknown 0.0%" in fairqr("corpus", "check", "ada.jsonl")[0]
+
+
 def test_what_is_wrong_registers_nothing(fairqr: Fairqr) -> None:
     Path("exported.run").unlink()
     for arguments, sentence in (

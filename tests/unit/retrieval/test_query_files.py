@@ -80,7 +80,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     cut = gzip.compress(b"red shoes\n" * 1000)[:-12]
     for name, content in (("cut.txt.gz", cut), ("q.txt", b"red\nbl\xfce\n")):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(CorpusError, match=r"cannot be read to its end|is not UTF-8"):
+        with pytest.raises(CorpusError, match=r"cannot be read|is not UTF-8"):
             list(query_rows(tmp_path / name))
 
 

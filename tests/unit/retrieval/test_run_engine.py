@@ -125,7 +125,7 @@ async def test_what_is_missing_or_wrong_is_named(tmp_path: Path) -> None:
         ("line 2: its tag 'other' belongs to another run", FIRST + b"1 Q0 x 2 0.5 other", {}),
         ("is not UTF-8 text", FIRST + b"1 Q0 \xff 1 1 sys", {}),
         ("is empty", b"\n \n", {}),
-        ("run.gz cannot be read to its end", PACKED[:-9], {"runs": "run.gz"}),
+        ("run.gz cannot be read", PACKED[:-9], {"runs": "run.gz"}),
     ):
         for name in ("file", "run.gz"):
             (tmp_path / name).write_bytes(content)
