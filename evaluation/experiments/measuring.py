@@ -83,8 +83,7 @@ class MeasuredSearches(Measured):
     @property
     def fairness(self) -> Measure | None:
         """The first measure that looks at groups and is no product."""
-        of_groups = (it for it in self.measures if GROUPS in it.needs and not it.factors)
-        return next(of_groups, None)
+        return next((it for it in self.measures if GROUPS in it.needs and not it.factors), None)
 
     @cached_property
     def _names(self) -> dict[str, str]:

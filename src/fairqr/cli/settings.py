@@ -170,8 +170,7 @@ def list_models() -> Printed:
         "All models of LangChain's init_chat_model and init_embeddings work too, such as "
         "openai:gpt-4o or dense:openai:text-embedding-3-small."
     )
-    columns = ("name", "kind", "bytes", "pulled", "licence")
-    return Printed(rows, [listing(rows, *columns), others])
+    return Printed(rows, [listing(rows, "name", "kind", "bytes", "pulled", "licence"), others])
 
 
 @command(models)

@@ -343,8 +343,7 @@ def list_collections() -> Printed:
     from fairqr.evaluation.collections import finding
 
     rows = finding.list_collections()
-    columns = ("name", "kind", "documents", "splits", "problem")
-    return Printed(rows, [out.listing(rows, *columns)])
+    return Printed(rows, [out.listing(rows, "name", "kind", "documents", "splits", "problem")])
 
 
 @command(dataset, "info")
