@@ -155,11 +155,16 @@ def run(
     """
     # Not for --help: asyncio takes a quarter of the time to start.
     import asyncio
+    import signal
 
     from fairqr.base.exporting import exporting
 
     try:
         with _recording(what, trace), exporting(warn), asyncio.Runner(loop_factory=loop) as runner:
+            with contextlib.suppress(AttributeError):  # Windows has no such signal, and no need
+                # With a handler for any signal, the loop wakes up for all of them. Otherwise, it
+                # can miss a Ctrl-C until a thread ends, such as one that builds an index.
+                runner.get_loop().add_signal_handler(signal.SIGURG, lambda: None)
             return runner.run(work)
     finally:
         work.close()  # Without this, work that never started would warn.

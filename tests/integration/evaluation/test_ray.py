@@ -46,7 +46,9 @@ def cluster() -> Iterator[Any]:
     models, port = ModelServer(), free_port()
     # Short, since sockets are made in it.
     place = Path(tempfile.mkdtemp(prefix="ray-"))
-    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    shared = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    for name in ("INITIAL", "MAX"):  # for each of three attempts; a busy machine starts slowly
+        shared[f"RAY_CLIENT_{name}_CONNECTION_TIMEOUT_S"] = str(PATIENCE // 4)
     own = {
         "FAIRQR_DATA_DIR": str(place / "data"),
         "FAIRQR_CACHE_DIR": str(place / "cache"),
@@ -62,13 +64,13 @@ def cluster() -> Iterator[Any]:
     places = f"--port={free_port()} --ray-client-server-port={port} --temp-dir={place / 'ray'}"
     head = subprocess.Popen(
         [Path(sys.executable).with_name("ray"), *start.split(), *places.split()],
-        env={**os.environ, **own, **token},
+        env={**os.environ, **own, **shared},
         **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL),
         start_new_session=True,
     )
     try:
         with pytest.MonkeyPatch.context() as patch, socket.socket() as probe:
-            for name, value in token.items():
+            for name, value in shared.items():
                 patch.setenv(name, value)
             until(lambda: head.poll() is not None or not probe.connect_ex(("127.0.0.1", port)))
             assert head.poll() is None

@@ -145,7 +145,7 @@ async def test_a_slow_server_is_given_up_and_of_several_nodes_one_may_be_down(en
                 assert await count([dead, url], engine) == 1
             await refused(url, IndexUnavailableError, "answer in time", engine, timeout=0.2)
         await refused(dead, IndexUnavailableError, f"at {dead} cannot be reached; start", engine)
-    assert len(asked) == 5
+    assert len(asked) in (4, 5)  # a busy machine may give up before the request is sent
 
 
 @ENGINES

@@ -347,9 +347,13 @@ def test_the_weight_of_fairness_re_ranks_at_once_and_asks_no_model(
     )
     before = len(model.asked)
     slider = page.get_by_role("slider", name="Weight of fairness")
+    page.clock.install(time=0)
+    page.clock.pause_at(1)  # or a busy machine pauses between two moves
     with page.expect_response(lambda response: response.url.endswith("/v1/search")) as answered:
         for weight in ("3", "2", "1", "0"):  # only where it stays is asked for
             slider.fill(weight)
+            page.clock.run_for(100)
+        page.clock.resume()
     expect(page.get_by_text("Re-ranked without asking a model")).to_be_visible()
     asked = json.loads(answered.value.request.post_data or "")
     assert asked["fairness_weight"] == 0
