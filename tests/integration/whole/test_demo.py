@@ -42,7 +42,7 @@ def test_searches_fairly_and_says_what_to_try_next(command: Command, cache: Path
         assert "Émilie du Châtelet" in screen
         assert "\nCost" in screen
     assert "No model was needed." in first
-    divergences = re.findall(r"^ +\d .* (\d\.\d{4}) ", loop, re.MULTILINE)
+    divergences = re.findall(r"^\d .* (\d\.\d{4}) ", loop, re.MULTILINE)
     assert float(divergences[0]) > 1.4 > 0.3 > float(divergences[-1])
     suggested = re.findall(r"^ *\S*fairqr (.+)$", run.stderr + run.stdout, re.MULTILINE)
     names = [shlex.split(line)[0] for line in suggested]
