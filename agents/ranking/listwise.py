@@ -174,8 +174,7 @@ class WindowPrompt:
 
         If the prompt's own limit is larger, it counts: a model that thinks aloud may need it.
         """
-        needed = TOKENS_AN_ITEM * size + TOKENS_OF_A_LEAD_IN
-        return max(self.template.defaults.max_tokens, needed)
+        return max(self.template.defaults.max_tokens, TOKENS_AN_ITEM * size + TOKENS_OF_A_LEAD_IN)
 
     def room(self, size: int) -> int:
         """Return the estimated room for all passages of a window."""

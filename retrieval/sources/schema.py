@@ -159,6 +159,8 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
             raise ValueError("an attribute needs at least two groups")
         if len(set(self.groups)) < len(self.groups):
             raise ValueError("a group is named twice")
+        if not all(map(str.strip, self.groups)):
+            raise ValueError("each group needs a name")
         if UNKNOWN in self.groups:
             raise ValueError(f"'{UNKNOWN}' is reserved; write 'unknown: group' instead")
         if self.population is not None:

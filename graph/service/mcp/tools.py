@@ -139,8 +139,7 @@ def make_server(
         asked = {"query": query, "k": k, "corpus": source or None, "attributes": attributes}
         result = SearchResult.model_validate(await run("search", asked, seconds, context))
         texts = await passages(result.corpus, result.ranking)
-        lines = [*_quoted(texts), *exposure_lines(result), *result.warnings]
-        return _reply(lines, result, texts)
+        return _reply([*_quoted(texts), *exposure_lines(result), *result.warnings], result, texts)
 
     async def fair_answer(
         question: str,

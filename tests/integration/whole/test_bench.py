@@ -18,4 +18,4 @@ def test_the_quick_benchmarks_keep_their_figures(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr[-2000:]
     ours = pd.read_csv(tmp_path / "measures.csv").query("measure == 'ours'")
     assert len(ours) == 4
-    assert (ours["value"] > 0).all()
+    assert ours["value"].notna().all()  # one is a difference, which may be below 0

@@ -46,6 +46,7 @@ def test_a_label_that_names_no_group_is_refused(label: object) -> None:
 WRONG_ATTRIBUTES = {
     "groups: [a]": "at attributes.g: an attribute needs at least two groups",
     "groups: [a, a]": "named twice",
+    'groups: [a, " "]': "needs a name",
     "groups: [a, unknown]": "reserved",
     "groups: [a, b], labels: x.csv": "an attribute needs either a field",
     "groups: [a, b], population: {a: 1, c: 0}": "'c'",
