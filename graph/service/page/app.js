@@ -62,7 +62,7 @@ function route() {
   const run = new RegExp(`^#/run/(${ID})$`).exec(location.hash);
   const link = linked(location.hash);
   const two = new RegExp(`^#/compare/(${ID})/(${ID})$`).exec(location.hash);
-  byId("welcome").hidden = Boolean(run);
+  for (const id of ["welcome", "how"]) byId(id).hidden = Boolean(run);
   document.title = "fairqr";
   if (run) {
     show("search");

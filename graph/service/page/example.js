@@ -49,8 +49,9 @@ async function draw(place, options, signal) {
     signal,
   });
   fill(place,
-    el("h2", { id: "example-title" }, "An example: ", foreign(query)),
-    el("p", { class: "hint" }, `We searched ${EXAMPLE_SOURCE} for it just now, and asked no model. Your own run takes its place.`),
+    el("header", { class: "run-head" },
+      el("h2", { id: "example-title" }, "An example: ", foreign(query)),
+      el("p", { class: "hint" }, `We searched ${EXAMPLE_SOURCE} for it just now, and asked no model. Your own run takes its place.`)),
     el("div", { class: "slot" }, figures(search, allMarks(search.target))),
     el("div", { class: "slot" }, beforeAndAfter(search)));
   await fillLines(place, search.corpus, signal);

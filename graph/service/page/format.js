@@ -42,10 +42,10 @@ export const STOPPED = {
   little_to_gain: "another round was expected to gain too little",
   no_hits: "no document matches the query",
   no_improvement: "nothing more was gained",
-  max_iterations: "it was the last round allowed",
+  max_iterations: "no further round was allowed",
   budget: "the budget was spent",
   model_failed: "the model failed",
-  not_refining: "this method does not refine the query",
+  not_refining: "no model was to be asked for words",
 };
 
 /** Why a refiner has no words, without a failure. */

@@ -25,7 +25,7 @@ export const styleOf = (all, attribute, group) => `g${all.get(attribute)?.get(gr
 
 /** A group's name beside its colour. */
 export const named = (all, attribute, group) => el("span", { class: "group" },
-  el("span", { class: `swatch ${styleOf(all, attribute, group)}`, "aria-hidden": "true" }), el("bdi", {}, group));
+  el("span", { class: `swatch ${styleOf(all, attribute, group)}`, "aria-hidden": "true" }), el("bdi", { title: group }, group));
 
 /** The groups of a document: of each attribute their names on their colours, the largest first. */
 export function documentMarks(all, groups) {
@@ -35,7 +35,7 @@ export function documentMarks(all, groups) {
       .sort(([, one], [, other]) => other - one);
     if (!shares.length) return el("span", { class: "mark gnone", title: attribute }, "unknown");
     return shares.slice(0, 2).map(([group, share]) =>
-      el("span", { class: `mark ${styleOf(all, attribute, group)}`, title: attribute },
+      el("span", { class: `mark ${styleOf(all, attribute, group)}`, title: `${attribute}: ${group}` },
         el("bdi", {}, group), share < 0.995 ? ` ${percent(share)}` : null));
   }));
 }

@@ -9,10 +9,11 @@ import { places } from "./ranking.js";
 /** Who is seen: first, in large, the group that lacked most; then all groups, and why. */
 export function figures(search, marks) {
   const { baseline, divergence } = search;
-  return el("section", { class: "card figures", "aria-label": "What came of it" },
+  const label = "What came of it";
+  if (isEmpty(search)) return el("section", { class: "card", "aria-label": label }, inWords("No document matches the query."));
+  return el("section", { class: "card figures", "aria-label": label },
     el("div", { class: "headline" },
-      baseline.ranking.length ? Object.keys(search.target).map((attribute) => lackedMost(search, attribute))
-        : inWords("No document matches the query."),
+      Object.keys(search.target).map((attribute) => lackedMost(search, attribute)),
       paid(search)),
     el("div", { class: "groups" },
       headed(el("h2", {}, "Who gets seen"), "Exposure", "Target"),
@@ -29,10 +30,13 @@ export function figures(search, marks) {
       sentences("What is still lacking", "lacking", lacking(search), "Supply gap", "Ranking gap"),
       brought(search),
       explained(el("p", { class: "hint" },
-        `${ended(search)}, since ${STOPPED[search.stop_reason] ?? words(search.stop_reason)}. `,
+        ended(search),
         `KL from the target over the first ${search.ranking.length}, in nats: `,
         `${nats(baseline.divergence)} → ${nats(divergence)}.`), "Divergence")));
 }
+
+/** Whether a search is over and found nothing. */
+export const isEmpty = (search) => search?.baseline.ranking.length === 0 && search.ranking.length === 0;
 
 /** The exposure of the group that lacked most, before and after, and its target; in words if none lacked any. */
 function lackedMost({ baseline, exposure, target }, attribute) {
@@ -75,12 +79,15 @@ function paid(search) {
     models(search));
 }
 
+/** Whether a model's words led to the ranking: those of a round up to the one that was kept. */
+export const isRefined = ({ iterations, best_iteration: kept }) =>
+  iterations.slice(1, kept + 1).some(({ refinements }) => refinements.some(({ status }) => status === "ok"));
+
 function models(search) {
-  const { model, ranker, iterations } = search;
-  const isRefined = iterations.some(({ refinements }) => refinements.some(({ status }) => status === "ok"));
+  const { model, ranker } = search;
   if (!model && !ranker) return `No model was ${lacksSupply(search) ? "asked" : "needed"} for this ranking.`;
   return [
-    model ? isRefined ? ["Refined by ", foreign(model), ". "] : [foreign(model), " was asked in vain. "] : null,
+    model ? isRefined(search) ? ["Refined by ", foreign(model), ". "] : [foreign(model), " was asked in vain. "] : null,
     ranker ? ["Re-ranked by ", foreign(ranker), "."] : null];
 }
 
@@ -121,9 +128,12 @@ function brought({ without_model: without, ranking }) {
       typeof without.relevance === "number" ? fact("Estimated relevance without them", figure(without.relevance, 2)) : null));
 }
 
-function ended({ iterations }) {
+function ended({ iterations, method, stop_reason: reason }) {
   const rounds = iterations.length - 1;
-  return rounds ? `Stopped after ${many(rounds, "round")}` : "The query was not refined";
+  const what = rounds ? `Stopped after ${many(rounds, "round")}` : "The query was not refined";
+  const isReordered = rounds && reason === "converged" && method === "fair-qr";
+  const then = isReordered ? "; the list is then re-ranked by the original query" : "";
+  return `${what}, since ${STOPPED[reason] ?? words(reason)}${then}. `;
 }
 
 /** The cost of a run. */

@@ -10,7 +10,7 @@ import { follow } from "./events.js";
 import { many, UNDER_WAY, when, words } from "./format.js";
 import { allMarks } from "./groups.js";
 import { fillLines } from "./lines.js";
-import { cost, figures, problemCard, provenance, warnings } from "./outcome.js";
+import { cost, figures, isEmpty, isRefined, problemCard, provenance, warnings } from "./outcome.js";
 import { probeView } from "./probe.js";
 import { beforeAndAfter } from "./ranking.js";
 import { card } from "./rounds.js";
@@ -116,15 +116,17 @@ function parts(id, again, signal) {
     element.setAttribute("aria-busy", String(!state.over));
     showRounds(state);
     once("problem", state.problem, () => problemCard(state.problem));
-    once("warnings", state.warnings, () => warnings(state.warnings));
+    const empty = isEmpty(search);
+    const told = empty && state.warnings.length === 1 ? [] : state.warnings; // that one says the same
+    once("warnings", told, () => warnings(told));
     once("answer", answer ?? probe ?? audit ?? (state.draft || null), () =>
       (answer ? answerView(answer) : probe ? probeView(probe) : audit ? auditView(audit, run)
         : draft(state.draft)));
-    once("weight", state.over && search && hasWeight(run) ? run.request : null, () =>
-      weightSlider(run.request, (result) => { reranked = result; show(current); }, signal));
+    once("weight", state.over && search && !empty && hasWeight(run) ? run.request : null, () =>
+      weightSlider(run.request, isRefined(search), (result) => { reranked = result; show(current); }, signal));
     const shown = reranked ?? search;
     once("figures", shown, () => figures(shown, allMarks(shown.target)));
-    once("ranking", shown, () => beforeAndAfter(shown));
+    once("ranking", empty ? null : shown, () => beforeAndAfter(shown));
     if (shown && made.get("lines") !== shown) {
       made.set("lines", shown);
       // If this fails, the ranking just has no lines.
@@ -138,7 +140,7 @@ function parts(id, again, signal) {
   function showRounds(state) {
     const all = rounds(state);
     if (!all.length) return;
-    process.hidden = false;
+    process.hidden = isEmpty(state.search);
     const target = Object.keys(state.target).length || !state.answer ? state.target : targetOf(state.answer);
     const marks = allMarks(target);
     const kept = state.search?.iterations.length > 1 ? state.search.best_iteration : null;

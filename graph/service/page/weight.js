@@ -14,10 +14,11 @@ export const hasWeight = ({ kind, request }) =>
  * The slider. It asks no model.
  *
  * @param {Object} request Of the run.
+ * @param {boolean} refined Whether a model's words found documents.
  * @param {(result: ?Object) => void} changed Is given each new result; null is the run's own.
  * @param {AbortSignal} signal Ends it.
  */
-export function weightSlider(request, changed, signal) {
+export function weightSlider(request, refined, changed, signal) {
   const own = request.fairness_weight ?? 1;
   const said = el("p", { class: "hint", role: "status" });
   const shown = el("output", { class: "number" }, String(own));
@@ -70,5 +71,6 @@ export function weightSlider(request, changed, signal) {
     headed(el("h2", {}, "What if fairness counted more, or less?"), "Exposure"),
     el("div", { class: "row" }, el("span", { class: "label" }, "relevance only"), slider,
       el("span", { class: "label" }, "more fairness"), shown, back),
-    el("p", { class: "hint" }, "Documents that only the model's queries found are not in the slider's lists."), said);
+    refined ? el("p", { class: "hint" }, "Documents that only the model's queries found are not in the slider's lists.")
+      : null, said);
 }

@@ -47,10 +47,12 @@ def test_the_empty_start_shows_an_example_with_the_figures_of_the_api_until_one_
     up = example.locator(".moved:is(.up, .new)").count()
     paid = f"Cost in relevance: not estimated. {up} document{'s' if up > 1 else ''} moved up."
     expect(example.locator(".paid")).to_have_text(f"{paid} No model was needed for this ranking.")
+    expect(example).to_contain_text("not refined, since no model was to be asked for words.")
     # Lines join the rows also once each has a text, and in windows of other widths.
     expect(example.locator(".line:empty")).to_have_count(0)
-    for width in (800, 1280, 360):
-        page.set_viewport_size({"width": width, "height": 740})
+    for width, height, seen in (800, 740, ".paid"), (1280, 650, ".paid"), (360, 740, ".big"):
+        page.set_viewport_size({"width": width, "height": height})
+        expect(example.locator(seen)).to_be_in_viewport(ratio=1)
         slopes_join(page, "Before: plain retrieval", "After: fairqr")
         assert page.evaluate(WIDTH) <= width
         assert faults(page) == []
@@ -64,8 +66,13 @@ def test_the_empty_start_shows_an_example_with_the_figures_of_the_api_until_one_
     expect(page.locator("#example")).to_be_empty()
     expect(page.get_by_role("heading", level=1)).to_have_text("mathematician laboratory")
     expect(page.get_by_role("table", name="After: fairqr")).to_have_count(1)
+    # Where the name of a group is long, its chips end with an ellipsis.
+    long = "a very long name " * 6
+    page.route("**/v1/search", lambda it: it.fulfill(body=it.fetch().text().replace("male", long)))
     page.go_back()
     expect(example.get_by_role("table", name="After: fairqr")).to_be_visible()
+    name = example.locator(f".mark[title='gender: {long}'] bdi").first
+    assert name.evaluate("(it) => 0 < it.clientHeight && it.clientHeight < it.scrollHeight")
     page.get_by_role("link", name="Audits").click()
     expect(page.get_by_text("There are no audits yet.")).to_be_visible()
 
