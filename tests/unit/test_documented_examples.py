@@ -8,17 +8,29 @@ import pkgutil
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
+from fairqr.agents.ranking.lean import PairOutcome, pair_figures
+from fairqr.agents.statistics import stream
 from fairqr.base.errors import ConfigError
 from fairqr.base.settings import find
+from fairqr.evaluation.audit.bundle import Observation
+from fairqr.evaluation.audit.figures import ESTIMATES
 from fairqr.evaluation.evaluate import evaluate
 from fairqr.evaluation.measures.kinds import BY_GROUP, KINDS
+from fairqr.evaluation.probes.measures import PLACE, RATIO, SHARES, lean_test, list_measures
+from fairqr.evaluation.probes.store import RankingRecord
+from fairqr.evaluation.rag.measures import Name, greatest_utilities, measure_record
+from fairqr.evaluation.rag.store import PolicyRecord
 from fairqr.graph.service.configuration import service_settings
 from fairqr.retrieval.sources.credentials import credentials_for, named_credentials
 from fairqr.retrieval.sources.source import Source, load_source
+from tests.unit.evaluation.audit.examples import measured, queries_of
+from tests.unit.evaluation.probes.made import query_of
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -79,23 +91,51 @@ def test_a_key_goes_to_its_own_address_alone(settings_file: Path) -> None:
 def test_each_measure_of_the_glossary_has_the_value_that_it_says() -> None:
     """What is worked out by hand and what fairqr computes are that value, too."""
     text = (DOCS / "glossary.md").read_text(encoding="utf-8")
-    rows = [re.findall(r" (\S[^|]*|\S.*?) \|", line) for line in text.splitlines()]
-    ranked = [row for row in rows if len(row) == 5 and row[0].isdigit()]
-    worked = [row for row in rows if len(row) == 4 and row[3][0].isdigit()]
+    rows = [re.split(r" ?\| ?", line)[1:-1] for line in text.splitlines() if line[:1] == "|"]
+    ranked = [row for row in rows if row[0].isdigit()]
+    worked = [row for row in rows if re.fullmatch(r"−?[\d.]+", row[1])]
+    measures = [row[0].strip("`") for row in worked if len(row) == 4]
     found = evaluate(
         {"q": [document for _, document, *_ in ranked]},
         {"q": {document: int(relevant == "yes") for _, document, _, relevant, _ in ranked}},
-        ",".join(measure.strip("`") for measure, *_ in worked),
+        ",".join(measures),
         groups={document: group for _, document, group, *_ in ranked},
         target="uniform:1",
     )
     assert len(ranked) == 3
-    for (measure, _, here, value), computed in zip(worked, found.mean.values(), strict=True):
-        assert float(value) == round(computed, 3), measure
-        assert by_hand(here.strip("`")) == pytest.approx(computed, abs=1.5e-3), measure
+    values = dict(zip(measures, found.mean.values(), strict=True)) | of_other_examples()
+    for names, value, here, *_ in worked:
+        for name in re.findall("`(.+?)`", names):
+            computed = values.pop(name)
+            assert float(value.replace("−", "-")) == round(computed, 3), name
+            assert by_hand(here.strip("`")) == pytest.approx(computed, abs=1.5e-3), name
+    assert not values
     kinds = {kind for kind in KINDS if not kind.endswith(BY_GROUP)}
-    assert {re.split(r"[@(]", measure.strip("`"))[0] for measure, *_ in worked} == kinds
-    assert sum("attribute=" in measure for measure, *_ in worked) == len(KINDS) - len(kinds)
+    assert {re.split(r"[@(]", measure)[0] for measure in measures} == kinds
+    assert sum("attribute=" in measure for measure in measures) == len(KINDS) - len(kinds)
+
+
+def of_other_examples() -> dict[str, Any]:
+    """Measure what the glossary says of an audit, of fair RAG and of a probe."""
+    given = yaml.safe_load((ROOT / "tests" / "unit" / "glossary.yaml").read_text(encoding="utf-8"))
+    observed = [Observation.model_validate(given["observation"])]
+    women = measured(queries_of(1), observed, **given["audit"]).groups[0]
+    record = PolicyRecord.model_validate(given["samples"])
+    rag, _ = measure_record(record, greatest_utilities([record]), np.array([0.0, 1.0, 1.0]))
+    ranking = RankingRecord(collection="", ranker="", query="q", order=(2, 0, 1))
+    ranked = list_measures(query_of("q", 1, 1, 1, 0), ranking, 3)  # Gauss, Noether and Babbage
+    ratios = ranked["ratio"], ranked["ratio_of_relevance"]
+    pairs = pair_figures([PairOutcome("q", *it) for it in given["pairs"]], stream(0, ""))
+    return {
+        **{name: getattr(women, name).value for name in ESTIMATES[:-2]},  # those without judgements
+        **{name: rag[name] for name in Name},
+        **{name: getattr(pairs, it).value for it, name in SHARES.items()},
+        "ratio": pairs.ratio,
+        RATIO: ratios[0],
+        "ratio of relevance": ratios[1],
+        "lean of exposure": lean_test([ratios[0]], [ranked["share"]], [ratios[1]], "")[0],
+        PLACE: ranked["place"],
+    }
 
 
 def by_hand(formula: str) -> float:
