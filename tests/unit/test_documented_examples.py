@@ -8,17 +8,28 @@ import pkgutil
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
+from fairqr.agents.ranking.lean import PairOutcome, pair_figures
 from fairqr.base.errors import ConfigError
 from fairqr.base.settings import find
+from fairqr.evaluation.audit.bundle import Observation
+from fairqr.evaluation.audit.figures import ESTIMATES
 from fairqr.evaluation.evaluate import evaluate
 from fairqr.evaluation.measures.kinds import BY_GROUP, KINDS
+from fairqr.evaluation.probes.measures import PLACE, RATIO, SHARES, lean_test, list_measures
+from fairqr.evaluation.probes.store import RankingRecord
+from fairqr.evaluation.rag.measures import Name, greatest_utilities, measure_record
+from fairqr.evaluation.rag.store import PolicyRecord
 from fairqr.graph.service.configuration import service_settings
 from fairqr.retrieval.sources.credentials import credentials_for, named_credentials
 from fairqr.retrieval.sources.source import Source, load_source
+from tests.unit.evaluation.audit.examples import measured, queries_of
+from tests.unit.evaluation.probes.made import query_of
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -27,8 +38,7 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.glob("[!r]*/*.md"))]
 
 def blocks(page: Path, language: str) -> list[str]:
     """Return the blocks of a page in one language."""
-    pattern = rf"^```{language}(?: title=[^\n]*)?\n(.*?)^```"
-    return re.findall(pattern, page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return re.findall(rf"(?ms)^```{language}(?: title=[^\n]*)?\n(.*?)^```", page.read_text("utf-8"))
 
 
 SOURCES = [
@@ -79,23 +89,43 @@ def test_a_key_goes_to_its_own_address_alone(settings_file: Path) -> None:
 def test_each_measure_of_the_glossary_has_the_value_that_it_says() -> None:
     """What is worked out by hand and what fairqr computes are that value, too."""
     text = (DOCS / "glossary.md").read_text(encoding="utf-8")
-    rows = [re.findall(r" (\S[^|]*|\S.*?) \|", line) for line in text.splitlines()]
-    ranked = [row for row in rows if len(row) == 5 and row[0].isdigit()]
-    worked = [row for row in rows if len(row) == 4 and row[3][0].isdigit()]
+    rows = [re.split(r" ?\| ?", line)[1:-1] for line in text.splitlines() if line[:1] == "|"]
+    ranked = [row for row in rows if row[0].isdigit()]
+    worked = [row for row in rows if re.fullmatch(r"−?[\d.]+", row[1])]
+    measures = [row[0].strip("`") for row in worked if len(row) == 4]
     found = evaluate(
         {"q": [document for _, document, *_ in ranked]},
         {"q": {document: int(relevant == "yes") for _, document, _, relevant, _ in ranked}},
-        ",".join(measure.strip("`") for measure, *_ in worked),
+        ",".join(measures),
         groups={document: group for _, document, group, *_ in ranked},
         target="uniform:1",
     )
-    assert len(ranked) == 3
-    for (measure, _, here, value), computed in zip(worked, found.mean.values(), strict=True):
-        assert float(value) == round(computed, 3), measure
-        assert by_hand(here.strip("`")) == pytest.approx(computed, abs=1.5e-3), measure
+    values = dict(zip(measures, found.mean.values(), strict=True)) | of_other_examples()
+    for names, value, here, *_ in worked:
+        for name in re.findall("`(.+?)`", names):
+            computed = values.pop(name)
+            assert float(value.replace("−", "-")) == round(computed, 3), name
+            assert by_hand(here.strip("`")) == pytest.approx(computed, abs=1.5e-3), name
+    assert not values
     kinds = {kind for kind in KINDS if not kind.endswith(BY_GROUP)}
-    assert {re.split(r"[@(]", measure.strip("`"))[0] for measure, *_ in worked} == kinds
-    assert sum("attribute=" in measure for measure, *_ in worked) == len(KINDS) - len(kinds)
+    assert {re.split(r"[@(]", measure)[0] for measure in measures} == kinds
+    assert sum("attribute=" in measure for measure in measures) == len(KINDS) - len(kinds)
+
+
+def of_other_examples() -> dict[str, Any]:
+    """Measure what the glossary says of an audit, of fair RAG and of a probe."""
+    given = yaml.safe_load((ROOT / "tests" / "unit" / "glossary.yaml").read_text(encoding="utf-8"))
+    women = measured(queries_of(1), [Observation(**given["answer"])], **given["audit"]).groups[0]
+    record = PolicyRecord(**given["samples"])
+    rag, _ = measure_record(record, greatest_utilities([record]), np.array([0.0, 1.0, 1.0]))
+    ranked = list_measures(query_of("q", 1, 1, 1, 0), RankingRecord(**given["ranking"]), 3)
+    lean, _ = lean_test(*([ranked[it]] for it in ("ratio", "share", "ratio_of_relevance")), "")
+    pairs = pair_figures([PairOutcome("q", *it) for it in given["pairs"]], np.random.default_rng(0))
+    values = {name: getattr(women, name).value for name in ESTIMATES[:-2]}  # others need judgements
+    values |= {name: rag[name] for name in Name}
+    values |= {name: getattr(pairs, it).value for it, name in SHARES.items()}
+    values |= {RATIO: ranked["ratio"], "ratio of relevance": ranked["ratio_of_relevance"]}
+    return values | {PLACE: ranked["place"], "lean of exposure": lean, "ratio": pairs.ratio}
 
 
 def by_hand(formula: str) -> float:
@@ -125,8 +155,7 @@ def test_the_readme_and_the_pages_stay_short() -> None:
 
 def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
     for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"):
-        page = ROOT / name
-        for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text(encoding="utf-8")):
+        for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", (ROOT / name).read_text("utf-8")):
             generated = link.startswith("docs/reference/") and not link.endswith("audit-files.md")
             assert generated or (ROOT / link).exists(), f"{name}: {link}"
 

@@ -67,14 +67,6 @@ def needs_elasticsearch(page: Path) -> bool:
     return any(ELASTICSEARCH in text for language, _, text in blocks(page) if language in run)
 
 
-def encoder_if_asked_for(page: Path, pulled_minilm: Path, cache: Path) -> None:
-    """Pull MiniLM for pages that need it; without it nothing is encoded, which takes a while."""
-    commands = "".join(text for language, _, text in blocks(page) if language == "bash")
-    if re.search("models pull|minilm|hybrid", commands):
-        linked(ENCODER, pulled_minilm, cache)
-        share_vectors(cache)
-
-
 def follow(page: Path, folder: Path, quick: Main, replaced: dict[str, str]) -> None:
     """Do what a page says, in a folder."""
     names: dict[str, Any] = {"__name__": page.stem}
@@ -106,7 +98,8 @@ def shell(text: str, folder: Path, quick: Main) -> None:
     a command, or where something runs in the background.
     """
     lines = [*filter(None, text.replace("\\\n", " ").splitlines())]
-    for part in [text] if " &" in text or not all(map(is_whole, lines)) else lines:
+    are_whole = all(bash(line, "-n").returncode == 0 for line in lines)
+    for part in lines if are_whole and " &" not in text else [text]:
         if COMMAND.fullmatch(part):
             run = quick(*shlex.split(part, comments=True)[1:])
             assert run.code == 0, f"{part}\n{run.stdout}\n{run.stderr}"
@@ -114,11 +107,6 @@ def shell(text: str, folder: Path, quick: Main) -> None:
             done = bash(SHELL + part, cwd=folder)
             assert done.returncode == 0, f"{part}\n{done.stdout}\n{done.stderr}"
             assert "Traceback" not in done.stderr, done.stderr
-
-
-def is_whole(line: str) -> bool:
-    """Whether a line is no part of a longer command."""
-    return bash(line, "-n").returncode == 0
 
 
 def bash(text: str, *options: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -135,12 +123,21 @@ def bash(text: str, *options: str, cwd: Path | None = None) -> subprocess.Comple
 
 @pytest.fixture
 def folder(
+    page: Path,
     clean_environment: Path,
     model_server: ModelServer,
     model_cache: Path,
+    pulled_minilm: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
-    """A folder to work in, with the embedded language model pulled."""
+    """A folder to work in, with the embedded language model pulled.
+
+    MiniLM is for pages that need it; without it nothing is encoded, which takes a while.
+    """
+    commands = "".join(text for language, _, text in blocks(page) if language == "bash")
+    if re.search("models pull|minilm|hybrid", commands):
+        linked(ENCODER, pulled_minilm, model_cache)
+        share_vectors(model_cache)
     model_server.does(answers_all)
     monkeypatch.setenv("OPENAI_BASE_URL", model_server.base_url)
     monkeypatch.setenv("HOME", str(clean_environment))
@@ -156,10 +153,7 @@ def alone(page: Path) -> Any:
 
 
 @pytest.mark.parametrize("page", [alone(it) for it in PAGES if not needs_elasticsearch(it)])
-def test_a_page_does_what_it_says(
-    page: Path, folder: Path, quick: Main, pulled_minilm: Path, model_cache: Path
-) -> None:
-    encoder_if_asked_for(page, pulled_minilm, model_cache)
+def test_a_page_does_what_it_says(page: Path, folder: Path, quick: Main) -> None:
     follow(page, folder, quick, {})
 
 
@@ -168,13 +162,7 @@ def test_a_page_does_what_it_says(
     "page", [it for it in PAGES if needs_elasticsearch(it)], ids=lambda page: page.stem
 )
 def test_a_page_does_what_it_says_on_elasticsearch(
-    page: Path,
-    folder: Path,
-    quick: Main,
-    elasticsearch_url: str,
-    pulled_minilm: Path,
-    model_cache: Path,
+    page: Path, folder: Path, quick: Main, elasticsearch_url: str
 ) -> None:
-    encoder_if_asked_for(page, pulled_minilm, model_cache)
     with people(elasticsearch_url, "hr-people-v3"):
         follow(page, folder, quick, {ELASTICSEARCH: elasticsearch_url})

@@ -31,20 +31,14 @@ from tests.integration.model_server import (
 __all__ = ["clean_environment", "model_server"]
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "use-from-python.md"
-EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EXAMPLE = r"(?ms)^```python\n(.*?)^```$"
 
 
 def sections() -> dict[str, str]:
-    """Return the code of each section; all other lines of the page are empty in it."""
-    page = PAGE.read_text(encoding="utf-8")
-    starts = [(match.start(), match[1]) for match in re.finditer(r"^## (.*)$", page, re.MULTILINE)]
-    code: dict[str, str] = {}
-    for example in EXAMPLE.finditer(page):
-        title = [name for start, name in starts if start < example.start()][-1]
-        before = code.get(title, "")
-        lines = page.count("\n", 0, example.start(1)) - before.count("\n")
-        code[title] = before + "\n" * lines + example[1]
-    return code
+    """Return the code of each section that has any."""
+    found = re.findall(r"(?ms)^## (.*?)\n(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"))
+    code = {title: "\n".join(re.findall(EXAMPLE, text)) for title, text in found}
+    return {title: examples for title, examples in code.items() if examples}
 
 
 def model(asked: Asked) -> Answer:
@@ -120,15 +114,14 @@ async def test_an_example_runs(
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(data))
     monkeypatch.setenv("OPENAI_BASE_URL", model_server.base_url)
     monkeypatch.chdir(clean_environment)
-    people = write_people(clean_environment / "people")
     model_server.does(model)
-    records = [json.loads(line) for line in people.read_text().splitlines()]
+    records = write_people(clean_environment / "people").read_text().splitlines()
     names: dict[str, Any] = {
         "__name__": __name__,
         "embeddings": DeterministicFakeEmbedding(size=8),
         "documents": [
             Document(it["text"], metadata={"sex": it["gender"], "name": it["title"]})
-            for it in records
+            for it in map(json.loads, records)
         ],
     }
     code = compile(
