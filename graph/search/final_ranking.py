@@ -380,14 +380,14 @@ def _gained(result: SearchResult) -> Iterator[str]:
         )
         if after.weight != 1:
             yield f"The weight of fairness was {after.weight:g}."
-    if after and without:
-        number = without.documents
-        brought = {0: "no documents", 1: "1 document"}.get(number, f"{number} documents")
-        relevance_gained = after.relevance - without.objective.relevance
-        fairness_gained = after.fairness - without.objective.fairness
+    if after and without and not without.documents:
+        yield f"{BROUGHT} no documents into this ranking."
+    elif after and without:
+        brought = "1 document" if without.documents == 1 else f"{without.documents} documents"
+        gained = after.relevance - without.objective.relevance
         yield (
-            f"{BROUGHT} {brought} into this ranking: {relevance_gained:+.3f} of "
-            f"expected relevance, {fairness_gained:+.3f} of fairness."
+            f"{BROUGHT} {brought} into this ranking: {gained:+.3f} of expected relevance, "
+            f"{after.fairness - without.objective.fairness:+.3f} of fairness."
         )
 
 

@@ -16,10 +16,10 @@ from fairqr.cli.settings import fetch
 QUERY, CORPUS, ATTRIBUTE, K = "mathematician", "notables", "gender", 10
 
 NEXT = """\
-What to try next: a search that asks the model for words; your own Elasticsearch or OpenSearch,
-which is only read: describe, search and audit it (with 'fairqr[evaluation]').
+What to try next: a search of several rounds; your own Elasticsearch or OpenSearch, which is only
+read: describe, search and audit it (with 'fairqr[evaluation]').
 
-  {0} search "football player" --attribute gender -k 10 --set ask=always
+  {0} search "astronomer" --attribute gender -k 10 --method fair-qr
   {0} attach --draft --url http://localhost:9200 --index INDEX -o my.source.yaml
   {0} search "WORDS" --corpus my.source.yaml
   {0} audit --corpus my.source.yaml --queries queries.txt -o audit"""
