@@ -214,10 +214,8 @@ def refinement_from(proposed: Sequence[str], request: RefinementRequest, who: st
     if keywords := clean_keywords(proposed, known=[request.query, *request.keywords]):
         return Refinement("ok", tuple(keywords))
     if clean_keywords(proposed):
-        said = f"{who} proposed nothing new for {request.group}."
-        return Refinement("repeated", message=said)
-    said = f"{who} proposed no usable keyword for {request.group}."
-    return Refinement("empty", message=said)
+        return Refinement("repeated", message=f"{who} proposed nothing new for {request.group}.")
+    return Refinement("empty", message=f"{who} proposed no usable keyword for {request.group}.")
 
 
 def clean_keywords(candidates: Iterable[str], *, known: Iterable[str] = ()) -> list[str]:

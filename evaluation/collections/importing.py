@@ -245,8 +245,7 @@ def _records(data: dict[str, Any]) -> list[dict[str, Any]]:
 def _topic(record: dict[str, Any]) -> tuple[standard.Topic, Qrel]:
     keywords, relevant = _listed(record.get("keywords")), _listed(record.get("rel_docs"))
     named: dict[str, Any] = {"id": record.get("id"), "title": record.get("title")}
-    topic = standard.Topic(**named, keywords=keywords)
-    return topic, {str(int(page)): 1 for page in relevant}
+    return standard.Topic(**named, keywords=keywords), {str(int(page)): 1 for page in relevant}
 
 
 def _listed(value: Any) -> Any:

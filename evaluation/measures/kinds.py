@@ -242,8 +242,7 @@ def _recall(at: View) -> FloatArray:
 @kind("AP", QRELS, aliases=("MAP",), needs_relevant=True)
 def _average_precision(at: View) -> FloatArray:
     """Average precision; its mean over the queries is MAP."""
-    seen = at.relevant.cumsum(axis=1)
-    return _of_relevant(at, (at.relevant * seen / at.ranks).sum(axis=1))
+    return _of_relevant(at, (at.relevant * at.relevant.cumsum(axis=1) / at.ranks).sum(axis=1))
 
 
 @kind("RR", QRELS, aliases=("MRR",), needs_relevant=True)

@@ -71,5 +71,4 @@ def shifted(
 def _shares(arrivals: FloatArray, memberships: FloatArray, k: int) -> FloatArray:
     """Return each group's share of the places of those that come first; zeros if none is known."""
     first = np.argpartition(-arrivals, k - 1, axis=1)[:, :k]
-    read = np.bincount(first.ravel(), minlength=len(memberships)) @ memberships
-    return normalise(read)
+    return normalise(np.bincount(first.ravel(), minlength=len(memberships)) @ memberships)

@@ -114,8 +114,7 @@ class Server:
 
     @cached_property
     def engine(self) -> str:
-        version = self.ask("GET", "/")["version"]
-        return str(version.get("distribution", "elasticsearch"))
+        return str(self.ask("GET", "/")["version"].get("distribution", "elasticsearch"))
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         answer = self.client.request(method, path, json=body)

@@ -128,11 +128,10 @@ function brought({ without_model: without, ranking }) {
       typeof without.relevance === "number" ? fact("Estimated relevance without them", figure(without.relevance, 2)) : null));
 }
 
-function ended({ iterations, method, stop_reason: reason }) {
+function ended({ iterations, method, best_iteration: kept, stop_reason: reason }) {
   const rounds = iterations.length - 1;
   const what = rounds ? `Stopped after ${many(rounds, "round")}` : "The query was not refined";
-  const isReordered = rounds && reason === "converged" && method === "fair-qr";
-  const then = isReordered ? "; the list is then re-ranked by the original query" : "";
+  const then = kept > 0 && method === "fair-qr" ? "; the list is then re-ranked by the original query" : "";
   return `${what}, since ${STOPPED[reason] ?? words(reason)}${then}. `;
 }
 

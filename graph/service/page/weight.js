@@ -14,7 +14,7 @@ export const hasWeight = ({ kind, request }) =>
  * The slider. It asks no model.
  *
  * @param {Object} request Of the run.
- * @param {boolean} refined Whether a model's words found documents.
+ * @param {boolean} refined Whether a model's words led to the list.
  * @param {(result: ?Object) => void} changed Is given each new result; null is the run's own.
  * @param {AbortSignal} signal Ends it.
  */

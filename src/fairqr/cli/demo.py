@@ -41,9 +41,9 @@ def demo() -> None:
     settings = SearchRunSettings(corpus=CORPUS, model=DEFAULT_MODEL)
     command = f'{called} search "{QUERY}" --corpus {CORPUS} --attribute {ATTRIBUTE} -k {K}'
     loop: dict[str, Any] = {"method": "fair-qr", "max_iterations": 1}
-    second = f"The paper's loop, in which a model refines the query:\n{command}"
-    for more, said in (({}, command), (loop, f"{second} --method fair-qr --max-iterations 1")):
-        typer.echo(said, err=True)  # who is seen comes first on stdout
+    for more, said in (({}, ""), (loop, "FAIR-QR's loop, in which a model refines:\n")):
+        options = [f" --{name.replace('_', '-')} {value}" for name, value in more.items()]
+        typer.echo("".join([said, command, *options]), err=True)  # stdout begins with who is seen
         asked = Context.of(attributes=(ATTRIBUTE,), k=K, **more)
         say([*result_lines(*run(searched(QUERY, asked, settings))), ""])
     typer.echo(NEXT.format(called))

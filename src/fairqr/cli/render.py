@@ -219,7 +219,7 @@ def _loop(result: SearchResult, verbose: bool) -> Iterator[RenderableType]:
         heads = ("round", "group", "KL", "brought", "query")
         yield out.table(heads, _cells(result, verbose), digits=4)
         yield out.literal(f"Ended: {_STOPPED[result.stop_reason]}{tried and f' ({tried})'}.")
-        if result.method == "fair-qr":  # its rounds are measured before that
+        if result.method == "fair-qr" and result.best_iteration:  # measured before that
             after = out.decimal(result.divergence, 4)
             yield out.literal(f"Re-ranked by the original query: KL {after}.")
 
@@ -282,7 +282,7 @@ def answer_lines(
     for it in result.groups:
         yield from _read_and_used(it)
     if search:
-        yield from filter(None, [" ".join(_cost(search))])
+        yield from filter(None, [next(_cost(search), "")])
         yield from _loop(search, verbose and len(search.iterations) > 1)
     yield from ("", out.literal(result.question, "bold"))
     counts = result.counts

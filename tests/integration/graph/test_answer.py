@@ -143,8 +143,7 @@ def test_a_small_corpus_takes_part_as_a_whole(
     run = quick(*arguments(model_server, corpus, "--json"))
     assert run.code == 0, run.stderr
     assert (run.result["pool"], run.result["documents"]) == (3, 3)
-    refused = quick(*arguments(model_server, corpus, "--pool", "9"))
-    assert "lower --pool" in refused.complaint()
+    assert "lower --pool" in quick(*arguments(model_server, corpus, "--pool", "9")).complaint()
 
 
 def test_more_documents_than_a_prompt_can_show_are_refused(

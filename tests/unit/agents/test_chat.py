@@ -263,8 +263,7 @@ async def test_equal_questions_at_once_are_asked_once(
     await asyncio.to_thread(server.wait_for, 1)
     gate.set()
     replies = await asyncio.gather(*tasks)
-    expected = "ok" if status == 200 else "invalid_request"
-    assert {reply.status for reply in replies} == {expected}
+    assert {reply.status for reply in replies} == {"ok" if status == 200 else "invalid_request"}
     total = sum((reply.usage for reply in replies), Usage())
     assert total == (Usage(1, 4, 100, 10) if status == 200 else Usage(1))
     assert len(server.asked) == 1

@@ -55,8 +55,7 @@ def test_one_answer_stands_below_who_is_read(capsys: pytest.CaptureFixture[str])
     text = capsys.readouterr().out
     shown = text.splitlines()
     assert shown[0] == "female: 0% of what was read and 0% of what was used; the target is 27%."
-    asked = shown.index("Who found radium?")
-    assert shown[asked + 1] == "Marie Curie"
+    assert shown[shown.index("Who found radium?") + 1] == "Marie Curie"
     (first,) = [line for line in shown if line.lstrip().startswith("1 ")]
     (second,) = [line for line in shown if line.lstrip().startswith("2 ")]
     assert "A physicist and" in shown[shown.index(first) + 1]

@@ -141,4 +141,6 @@ def test_what_models_did_is_told_as_it_was(capsys: Capsys) -> None:
         (result([{}], **{**loop, "iterations": failed}), "scripted was asked in vain."),
     ):
         say(result_lines(found, {}))
-        assert said in " ".join(capsys.readouterr().out.split())
+        shown = " ".join(capsys.readouterr().out.split())
+        assert said in shown
+        assert ("Re-ranked by the original query" in shown) == said.startswith("Refined")

@@ -127,5 +127,4 @@ def test_a_source_whose_file_is_gone_is_listed_with_the_reason(fairqr: Fairqr) -
     fairqr("attach", "exported.source.yaml")
     Path("exported.source.yaml").unlink()
     assert "exported.source.yaml" in fairqr("source", "list")[0]
-    said = fairqr("source", "check", "exported", code=2)[1]
-    assert "fairqr source remove exported" in said
+    assert "fairqr source remove exported" in fairqr("source", "check", "exported", code=2)[1]

@@ -43,8 +43,7 @@ async def indexed(
     folder: Path, documents: Iterable[Mapping[str, Any]], schema: str = GENDERS
 ) -> SearchEngine:
     """Index a corpus of a test's own."""
-    path = write_corpus(folder, documents, schema)
-    return await Catalog(folder / "data").resolve(str(path))
+    return await Catalog(folder / "data").resolve(str(write_corpus(folder, documents, schema)))
 
 
 @pytest.fixture(scope="module")

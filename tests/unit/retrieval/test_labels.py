@@ -98,8 +98,7 @@ async def test_groups_that_only_the_file_names_are_sorted_and_become_the_schema(
     attribute = Attribute(name="origin", labels="o.csv", unknown="group")
     labels = await opened(tmp_path, attribute, "id,group\n1,b\n2,a\n3,\n4,unknown\n")
     assert labels.schema.attribute("origin").universe == ("a", "b", "unknown")
-    expected = [[0, 1, 0], [1, 0, 0], *([[0, 0, 1]] * 4)]
-    assert rows(labels, [*"12345", "half \ud800"]) == expected
+    assert rows(labels, [*"12345", "half \ud800"]) == [[0, 1, 0], [1, 0, 0], *([[0, 0, 1]] * 4)]
 
 
 async def test_values_of_the_file_are_mapped_to_groups(tmp_path: Path) -> None:

@@ -293,8 +293,7 @@ async def test_an_agent_of_langgraph_uses_the_tools(
 def test_the_command_says_what_is_missing_and_ends_in_good_order_with_its_client(
     command: Command, quick: Main, people: Path
 ) -> None:
-    said = quick("mcp", "--corpus", "nowhere", "--model", "feedback").complaint()
-    assert "nowhere" in said
+    assert "nowhere" in quick("mcp", "--corpus", "nowhere", "--model", "feedback").complaint()
     assert "--model" in quick("mcp", "--base-url", "http://127.0.0.1:1/v1").complaint()
     ended = command("mcp", "--corpus", people, "--model", "feedback")
     assert (ended.code, ended.stdout) == (0, ""), ended.stderr

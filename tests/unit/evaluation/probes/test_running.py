@@ -35,8 +35,7 @@ async def test_windows_and_comparisons_of_a_list_cost(folk: dict[str, Any], tmp_
     rankers = ["initial", "openai:a", "pairwise:openai:b", "monot5"]
     named = {"rankers": rankers, "windows": ["4/2", "8/4"], "askers": ["neutral"]}
     plan = await plan_of(listwise(**folk, **named))
-    cost = remaining_cost(plan, ProbeStore(tmp_path / "lists"))
-    assert cost.calls == 3 * (3 + 1 + 2 * 17)
+    assert remaining_cost(plan, ProbeStore(tmp_path / "lists")).calls == 3 * (3 + 1 + 2 * 17)
     assert [it.partition("=")[0] for it in plan.manifest.prompts] == ["listwise", "pairwise"]
     usage = Usage(1, 2, prompt_tokens=10, completion_tokens=5, cached_tokens=30)
     assert spent(usage) == {"model_calls": 3, "tokens": 45}, "as when it was first asked"

@@ -146,8 +146,7 @@ async def test_no_held_out_item_or_query_is_trained_on(
     assert len(tuned.train) == len(tuned.held_out) == QUERIES / 2
     assert {task.key[2] for task in plan.tasks} == {*tuned.held_out}
     # Both orders before and after; to learn counts three times.
-    cost = remaining_cost(plan, ProbeStore(tmp_path))
-    assert cost.calls == 4 * len(plan.tasks) + 3 * 200 * 8
+    assert remaining_cost(plan, ProbeStore(tmp_path)).calls == 4 * len(plan.tasks) + 3 * 200 * 8
     model = CausalModel(str(leaning))
     pretrained, judge = await model.pretrained(), plan.tasks[0].asked.open(prompts, model)
     encode = encoder_of(judge, pretrained)
