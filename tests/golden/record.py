@@ -130,7 +130,8 @@ async def searches(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]
             context["ask"] = "always"
         words = refiner or ScriptedRefiner()
         async with FairSearch.open("notables", words, retriever="bm25") as search:
-            yield name, shortened(await search.search(query, **context).model_dump(mode="json"))
+            result = await search.search(query, **context)
+            yield name, shortened(result.model_dump(mode="json"))
 
 
 async def answers(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
