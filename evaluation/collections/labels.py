@@ -39,7 +39,8 @@ def with_unknown(memberships: ArrayLike) -> FloatArray:
         Shape (n, G+1); rows sum to 1.
     """
     known = np.asarray(memberships, dtype=np.float64)
-    return np.concatenate([known, np.clip(1 - known.sum(axis=-1, keepdims=True), 0, 1)], axis=-1)
+    unknown = np.clip(1 - known.sum(axis=-1, keepdims=True), 0, 1)
+    return np.concatenate([known, unknown], axis=-1)
 
 
 def schema_with_unknown(schema: Schema, unknown: UnknownPolicy) -> Schema:

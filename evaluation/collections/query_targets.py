@@ -122,7 +122,7 @@ def check_target(rule: TargetRule, dimensions: Sequence[Dimension]) -> None:
             more = ", measure no combinations (intersections=false)" * (TIMES in lacking[0])
             raise TargetError(
                 f"The schema gives no population for '{lacking[0]}'; add one{more}, or choose a "
-                "target without it, such as relevance:0.5,uniform:0.5."
+                "target without it, such as relevance:0.5,uniform:0.5 ('judge' in an experiment)."
             )
         rule.check(attributes)
 

@@ -97,7 +97,8 @@ def rouge(answer: str, golds: Sequence[str], kind: str) -> float:
     Raises:
         InputError: The library is not installed.
     """
-    return max(float(_scorer(kind).score(gold, answer)[kind].fmeasure) for gold in golds)
+    scorer = _scorer(kind)
+    return max(float(scorer.score(gold, answer)[kind].fmeasure) for gold in golds)
 
 
 @functools.cache

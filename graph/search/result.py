@@ -306,7 +306,8 @@ class Round(Iteration, Measured):
     @property
     def badness(self) -> tuple[tuple[float, ...], int]:
         """A key that sorts rounds from best to worst: by the objective, or else the divergence."""
-        return self.distance if self.objective is None else self.objective.preference, self.index
+        best = self.distance if self.objective is None else self.objective.preference
+        return best, self.index
 
 
 class RankingCost(Frozen):

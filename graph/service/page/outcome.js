@@ -79,9 +79,8 @@ function paid(search) {
     models(search));
 }
 
-/** Whether a model's words led to the ranking: those of a round up to the one that was kept. */
-export const isRefined = ({ iterations, best_iteration: kept }) =>
-  iterations.slice(1, kept + 1).some(({ refinements }) => refinements.some(({ status }) => status === "ok"));
+/** Whether a model's words led to the ranking: every round but the first has some. */
+export const isRefined = ({ best_iteration: kept }) => kept > 0;
 
 function models(search) {
   const { model, ranker } = search;
@@ -128,10 +127,11 @@ function brought({ without_model: without, ranking }) {
       typeof without.relevance === "number" ? fact("Estimated relevance without them", figure(without.relevance, 2)) : null));
 }
 
-function ended({ iterations, method, best_iteration: kept, stop_reason: reason }) {
+function ended(search) {
+  const { iterations, method, stop_reason: reason } = search;
   const rounds = iterations.length - 1;
   const what = rounds ? `Stopped after ${many(rounds, "round")}` : "The query was not refined";
-  const then = kept > 0 && method === "fair-qr" ? "; the list is then re-ranked by the original query" : "";
+  const then = isRefined(search) && method === "fair-qr" ? "; the list is then re-ranked by the original query" : "";
   return `${what}, since ${STOPPED[reason] ?? words(reason)}${then}. `;
 }
 

@@ -200,9 +200,9 @@ def _cost(result: SearchResult) -> Iterator[str]:
 def _models(result: SearchResult) -> Iterator[str]:
     """Yield what models did for the ranking; without one, whether documents were enough."""
     if result.model:
-        kept = result.iterations[1 : result.best_iteration + 1]
-        is_refined = any(words.status == "ok" for it in kept for words in it.refinements)
-        yield f"Refined by {result.model}." if is_refined else f"{result.model} was asked in vain."
+        # Every round but the first has a model's words.
+        refined = f"Refined by {result.model}."
+        yield refined if result.best_iteration else f"{result.model} was asked in vain."
     if result.ranker:
         yield f"Re-ranked by {result.ranker}."
     elif not result.model:
@@ -235,8 +235,9 @@ def _cells(result: SearchResult, verbose: bool) -> Iterator[Sequence[Any]]:
             brought = [f"fairness {last.objective.fairness:.2f} → {it.objective.fairness:.2f}"]
         queries = [*it.queries, *(_no_words(x) for x in it.refinements if x.status != "ok")]
         if groups and not verbose:
-            words = [(x, " ".join(x.keywords)) for x in it.refinements]
-            queries = [f"+ {added}" if added else _no_words(x) for x, added in words]
+            queries = [
+                f"+ {' '.join(x.keywords)}" if x.keywords else _no_words(x) for x in it.refinements
+            ]
         whom = [group for _, group in groups]
         cells = (out.literal(", ".join(part)) for part in (whom, brought, queries))
         name, *more = cells if verbose else map(_cut, cells)
@@ -282,7 +283,8 @@ def answer_lines(
     for it in result.groups:
         yield from _read_and_used(it)
     if search:
-        yield from filter(None, [next(_cost(search), "")])
+        if cost := next(_cost(search), ""):
+            yield cost
         yield from _loop(search, verbose and len(search.iterations) > 1)
     yield from ("", out.literal(result.question, "bold"))
     counts = result.counts

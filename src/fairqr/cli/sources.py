@@ -172,17 +172,16 @@ def report_lines(report: SourceReport) -> Iterator[RenderableType]:
     if report.sample_query:
         yield f"sample query '{report.sample_query}': {len(report.sample)} hits"
         for rank, hit in enumerate(report.sample, start=1):
-            groups = ["+".join(shares) or "unknown" for shares in hit.groups.values()]
+            groups = [_shares(shares) or "unknown" for shares in hit.groups.values()]
             yield f"  {rank}. {hit.title or hit.id} ({hit.score:.3f}): {'; '.join(groups)}"
     for remark in report.remarks:
         yield f"note: {remark}"
 
 
 def _shares(shares: Mapping[str, float | None]) -> str:
-    """Return groups with their shares, where these are known."""
-    return ", ".join(
-        group if share is None else f"{group} {share:.1%}" for group, share in shares.items()
-    )
+    """Return groups with their shares, where these are known; one alone needs no figure."""
+    named = len(shares) == 1 or None in shares.values()
+    return ", ".join(group if named else f"{group} {it:.1%}" for group, it in shares.items())
 
 
 @command(index)

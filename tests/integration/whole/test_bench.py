@@ -17,5 +17,7 @@ def test_the_quick_benchmarks_keep_their_figures(tmp_path: Path) -> None:
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-2000:]
     ours = pd.read_csv(tmp_path / "measures.csv").query("measure == 'ours'")
-    assert len(ours) == 4
-    assert ours["value"].notna().all()  # one is a difference, which may be below 0
+    # A difference may be below 0 on a busy machine.
+    times = ours[ours["what"] != "added by the graph to a round"]
+    assert (len(ours), len(times)) == (4, 3)
+    assert (times["value"] > 0).all()

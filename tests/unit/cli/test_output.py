@@ -113,7 +113,7 @@ def test_all_else_is_verbose(capsys: Capsys) -> None:
     found = result([{}], explanation=["The target: half of it."], usage=asked)
     say(result_lines(found, {}, verbose=True))
     shown = " ".join(capsys.readouterr().out.split())
-    parts = ["half", "method fair-qr", "7 + 7 tokens", "scripted", "by bm25"]
+    parts = ["half", "method fair-qr", "7 + 7 tokens", "scripted was asked", "by bm25"]
     for it in found.iterations:
         parts += [f"{it.divergence:.4f}", *(f"{x:.1%}" for x in it.exposure["gender"].values())]
         parts += [word for each in it.refinements for word in each.keywords]

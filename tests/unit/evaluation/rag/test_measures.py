@@ -243,8 +243,7 @@ def test_the_greatest_utility_is_over_all_that_was_answered_or_as_the_code_has_i
     assert found[Name.EU_MAX] == pytest.approx(0.3 / 0.9)
     assert found[Name.EU_MAX_RETRIEVER] == pytest.approx(0.3 / 0.6)
     assert _values(mine, *others[:3])[Name.EU_MAX_RETRIEVER] == pytest.approx(0.3 / 0.5)
-    fixed = _values(others[2], mine, *others)
-    assert fixed[Name.EU_MAX_RETRIEVER] == pytest.approx(0.7 / 0.6)
+    assert _values(others[2], mine, *others)[Name.EU_MAX_RETRIEVER] == pytest.approx(0.7 / 0.6)
 
 
 def test_a_query_where_nothing_was_worth_anything_is_typed_and_perfect_by_the_paper() -> None:
