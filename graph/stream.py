@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessageChunk
 from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.types import Overwrite
 
 from fairqr.agents.models.cache import asking_with
 from fairqr.base.telemetry import span
 from fairqr.graph.answer.builder import RankingAnswer, SampledRanking
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.search import result as results
+from fairqr.graph.search.builder import NODES as SEARCH_NODES
 from fairqr.graph.search.context import Context, Frozen
-from fairqr.graph.steps import RunJournal
+from fairqr.graph.steps import SEARCH, RunJournal
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +27,19 @@ class Step:
     """A step of the graph that has just ended.
 
     Attributes:
-        name: The name of the node. A search has ``begin``, ``retrieve``, ``measure``,
+        name: The name of the node. A search has ``prepare``, ``retrieve``, ``measure``,
             ``choose_group``, ``refine`` and ``rerank``; an answer has ``prepare`` before the
             search, and ``sample``, ``generate``, ``attribute`` and ``summarise`` after it; a probe
             has ``prepare`` before, and ``plan``, ``probe`` and ``conclude`` after it.
         update: What it changed in the state of its graph. The update of ``rerank`` has ``result``
             with the search result as plain data; ``summarise`` has ``answer``, and ``conclude``
             has ``probe``.
+        key: For a node of a search: the same each time the node runs, also after a crash.
     """
 
     name: str
     update: dict[str, Any]
+    key: str = ""
 
 
 RunEvent = Step | AIMessageChunk
@@ -60,14 +64,15 @@ class StepData(Frozen):
     """A step that has just ended. A field that does not apply to the step is left out, or None.
 
     Attributes:
-        step: Its name. A search has ``begin``, ``retrieve``, ``measure``, ``choose_group``,
-            ``refine`` and ``rerank``, perhaps several times; an answer has ``prepare`` before it
+        step: Its name. A search has ``prepare``, ``retrieve``, ``measure``, ``choose_group``,
+            ``refine`` and ``rerank``, some several times; an answer has ``prepare`` before it
             and ``sample``, ``generate``, ``attribute`` and ``summarise`` after it; a probe has
             ``prepare`` before it and ``plan``, ``probe`` and ``conclude`` after it; an audit has
             ``progress``, and at last ``audit``.
-        iteration: The number of the round that begins; 0 is the plain retrieval.
-        target: After ``begin``: the target, by attribute and group.
-        cost: After ``begin``: what re-ranking by a model costs at most; after ``plan``, a probe.
+        iteration: The number of the round; 0 is the plain retrieval.
+        target: After the first ``measure``: the target, by attribute and group.
+        cost: After the first ``retrieve``: what re-ranking by a model costs at most; after
+            ``plan``, a probe.
         round: After ``measure``: the round that was measured.
         chosen: After ``choose_group``: the attributes and groups to ask the model about.
         lacking: After ``choose_group``: the attributes and groups that lack exposure.
@@ -114,8 +119,8 @@ def step_data(kind: str, step: Step) -> dict[str, Any]:
     data["round"] = next(iter(update.get("iterations", ())), None)
     if kind != "search":
         data["search"] = update.get("result")
-    told = {name: value for name, value in data.items() if value is not None and value != []}
-    return {"step": step.name} | told
+    stated = {name: value for name, value in data.items() if value not in (None, [], {})}
+    return {"step": step.name} | stated
 
 
 def run_graph(
@@ -142,7 +147,7 @@ def run_graph(
             step ``result`` with the whole state, since its earlier steps are not yielded again.
     """
     given = None if resume else {"query": query}
-    modes = ["custom"]
+    modes = ["custom", "updates"]
     if isinstance(context, AnswerContext) and context.answer.stream:
         modes.append("messages")
     events: asyncio.Queue[RunEvent | None] = asyncio.Queue()
@@ -161,8 +166,8 @@ def run_graph(
             )
             with asking_with(journal=journal):
                 async with aclosing(updates):
-                    async for _, mode, update in updates:
-                        if (event := _event(mode, update)) is not None:
+                    async for namespace, mode, update in updates:
+                        for event in _events(context.kind, namespace, mode, update):
                             events.put_nowait(event)
                             await events.join()
                 if resume and journal is not None:
@@ -219,13 +224,38 @@ ANSWERING = "generate"
 """The step whose messages are pieces of an answer."""
 
 
-def _event(mode: str, update: Any) -> RunEvent | None:
+def _events(kind: str, namespace: Sequence[str], mode: str, update: Any) -> Iterator[RunEvent]:
+    """Yield what an entry of LangGraph's stream tells.
+
+    Args:
+        kind: What the run does: ``search``, ``answer`` or ``probe``.
+        namespace: The nodes that the graph is inside of, with their ids.
+        mode: ``updates`` for what nodes changed, ``custom`` for the steps of nodes that answer and
+            probe, ``messages`` for pieces of texts.
+        update: The entry. Other nodes may write anything.
+    """
     if mode == "messages":
         piece, about = update
-        return piece if about.get("langgraph_node") == ANSWERING else None
-    if not isinstance(update, Mapping):  # other nodes may write anything
-        return None
-    return Step(update["step"], update["update"]) if "step" in update else None
+        if about.get("langgraph_node") == ANSWERING:
+            yield piece
+    elif mode == "custom" and isinstance(update, Mapping) and "step" in update:
+        yield Step(update["step"], update["update"])
+    elif mode == "updates" and isinstance(update, Mapping):
+        graphs = [node.partition(":")[0] for node in namespace]
+        graph = graphs[-1] if graphs else kind
+        for name, changes in update.items():
+            if graph == SEARCH and name in SEARCH_NODES and isinstance(changes, Mapping):
+                yield _search_step(graphs, name, changes)
+
+
+def _search_step(graphs: Sequence[str], name: str, changes: Mapping[str, Any]) -> Step:
+    """Return the step of a node of a search."""
+    update = {
+        field: value.value if isinstance(value, Overwrite) else value
+        for field, value in changes.items()
+    }
+    key = [*graphs, name, str(update.get("iteration", ""))]
+    return Step(name, update, " ".join(key))
 
 
 def _asked(context: Context) -> dict[str, Any]:

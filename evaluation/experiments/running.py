@@ -20,11 +20,11 @@ from fairqr.evaluation.experiments.measuring import measure as measure
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.training import folds_of, gather, train
 from fairqr.evaluation.experiments.workers import RunOptions, Tools, make_ready
+from fairqr.graph.running import usage_of
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import METHODS, Context
 from fairqr.graph.search.rankers import ASKED
 from fairqr.graph.search.result import SearchResult
-from fairqr.graph.steps import usage_of
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.encoders.opening import AUTO, automatic
 from fairqr.retrieval.engines.engine import SearchEngine

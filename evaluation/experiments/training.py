@@ -11,7 +11,7 @@ import numpy as np
 from fairqr.base.errors import InputError
 from fairqr.evaluation.qrels import Qrels
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.rounds import estimate_target, vector_of
+from fairqr.graph.search.target import estimate_target, vector_of
 from fairqr.retrieval.engines.engine import SearchEngine, require
 from fairqr.retrieval.fairness.dimension import dimensions_of
 from fairqr.retrieval.fairness.exposure import FloatArray

@@ -33,14 +33,16 @@ from fairqr.agents.models.opening import open_generator
 from fairqr.agents.models.replies import Status, Usage
 from fairqr.base.errors import ModelError, ModelUnavailableError
 from fairqr.base.telemetry import current_span
-from fairqr.graph import steps
+from fairqr.graph import running, steps
 from fairqr.graph.answer.context import AnswerContext, AnswerSettings
+from fairqr.graph.running import UsageReport
 from fairqr.graph.search.builder import RECURSION_LIMIT, build_search_graph
 from fairqr.graph.search.context import Frozen, Method
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_of, require_method
-from fairqr.graph.search.result import InputState, Place, RankedDocument, memberships_of
-from fairqr.graph.search.result import OutputState as SearchOutput
-from fairqr.graph.steps import CONCURRENCY, SEARCH, UsageReport
+from fairqr.graph.search.result import Place, RankedDocument, memberships_of
+from fairqr.graph.search.state import InputState
+from fairqr.graph.search.state import OutputState as SearchOutput
+from fairqr.graph.steps import CONCURRENCY, SEARCH
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptReference, PromptTemplate
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -282,7 +284,7 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
         return self.prompts.get(PROMPT, context.prompts.get(PROMPT))
 
     @steps.traced
-    async def prepare(self, state: State, context: AnswerContext) -> steps.Update:
+    async def prepare(self, state: State, context: AnswerContext) -> running.Update:
         """Start the models, so that missing parts are found before anything is searched.
 
         Raises:
@@ -299,9 +301,9 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
             await self.attributor.start()
         return {"seed": secrets.randbelow(2**31) if context.seed is None else context.seed}
 
-    async def answer(self, state: State, context: AnswerContext) -> steps.Update:
+    async def answer(self, state: State, context: AnswerContext) -> running.Update:
         """Answer from each of the sampled rankings, judge the answers, and put all together."""
-        steps.add_seconds(state["result"])
+        running.add_seconds(state["result"])
         begun = await self.sample(state, context)
         tasks = [
             RankingTask(query=state["query"], seed=state["seed"], ranking=ranking)
@@ -310,7 +312,7 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
         done = await steps.at_once(self._answered, tasks, context)
         return await self.summarise({**state, "done": done}, context)
 
-    async def _answered(self, task: RankingTask, context: AnswerContext) -> list[steps.Update]:
+    async def _answered(self, task: RankingTask, context: AnswerContext) -> list[running.Update]:
         """Answer from one ranking, and judge the answer if there are one and an attributor."""
         generated = await self.generate(task, context)
         answer = generated["generated"]
@@ -319,7 +321,7 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
         return [generated, await self.attribute({**task, "ranking": answer}, context)]
 
     @steps.traced
-    async def sample(self, state: State, context: AnswerContext) -> steps.Update:
+    async def sample(self, state: State, context: AnswerContext) -> running.Update:
         """Draw rankings from the final one, and count equal ones.
 
         Raises:
@@ -328,11 +330,11 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
         settings, places = context.answer, state["result"]["ranking"]
         steps.require_hits(places, self.engine, state["query"])
         sampled = _distinct_rankings(places, settings, state["seed"], state["query"])
-        steps.record(seed=state["seed"], rankings=len(sampled))
+        running.record(seed=state["seed"], rankings=len(sampled))
         return {"sampled": sampled}
 
     @steps.traced
-    async def generate(self, state: RankingTask, context: AnswerContext) -> steps.Update:
+    async def generate(self, state: RankingTask, context: AnswerContext) -> running.Update:
         """Answer the question from the documents of one ranking."""
         settings, generator = context.answer, cast("Generator", self.generator)
         prompt, temperature = self._prompt(context), settings.temperature
@@ -358,8 +360,8 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
         # Only the one ranking of all samples: nobody can read pieces of several answers at once.
         is_alone = state["ranking"]["samples"] == settings.samples
         on_token = tell if settings.stream and is_alone else None
-        reply = await generator.generate(request, steps.seconds_left(context), on_token)
-        steps.record(status=reply.status)
+        reply = await generator.generate(request, running.seconds_left(context), on_token)
+        running.record(status=reply.status)
         current_span().content("fairqr.answer", reply.text)
         answer = RankingAnswer(
             **state["ranking"], status=reply.status, text=reply.text, message=reply.message
@@ -367,7 +369,7 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
         return {"generated": answer.model_dump(), "usage": asdict(reply.usage)}
 
     @steps.traced
-    async def attribute(self, state: RankingTask, context: AnswerContext) -> steps.Update:
+    async def attribute(self, state: RankingTask, context: AnswerContext) -> running.Update:
         """Judge which documents of a ranking its answer used."""
         answer, attributor = state["ranking"], cast("judging.Attributor", self.attributor)
         hypothesis = judging.hypothesis_of(answer["text"], context.answer.hypothesis)
@@ -381,13 +383,13 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
         known = [id_ for id_ in answer["ids"] if texts.get(id_)]
         pairs = [judging.Pair(texts[id_], hypothesis) for id_ in known]
         try:
-            async with asyncio.timeout(steps.seconds_left(context)):
+            async with asyncio.timeout(running.seconds_left(context)):
                 judged = await attributor.judge(pairs)
         except TimeoutError:
             judged = [judging.Entailment("timeout", message=_NO_TIME_LEFT)] * len(known)
         by_id = dict(zip(known, judged, strict=True))
         verdicts = [by_id.get(id_, _NOTHING_TO_JUDGE) for id_ in answer["ids"]]
-        steps.record(statuses=[verdict.status for verdict in verdicts])
+        running.record(statuses=[verdict.status for verdict in verdicts])
         labels = {True: "attributed", False: "not_attributed", None: None}
         for rank, verdict in enumerate(verdicts, start=1):
             about = {"label": labels[verdict.attributed], "fairqr.document.rank": rank}
@@ -406,7 +408,7 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
         return {"judged": record, "usage": spent, "warnings": warnings}
 
     @steps.traced
-    async def summarise(self, state: Any, context: AnswerContext) -> steps.Update:
+    async def summarise(self, state: Any, context: AnswerContext) -> running.Update:
         """Put the result together: the answers, and the exposure of documents and groups.
 
         Raises:
@@ -421,11 +423,11 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
         if failed := [answer for answer in answers if answer.status != "ok"]:
             lost, first = sum(answer.samples for answer in failed), failed[0]
             message = first.message or f"The model gave no answer ({first.status})."
-            steps.record(failed=lost)
+            running.record(failed=lost)
             if failed == answers:
                 raise ModelError(first.status, message)
             warnings.append(f"{lost} of {settings.samples} samples have no answer. {message}")
-        spent = sum((Usage(**it["usage"]) for it in updates), steps.usage_of(search))
+        spent = sum((Usage(**it["usage"]) for it in updates), running.usage_of(search))
         pool = [RankedDocument.model_validate(place) for place in search["ranking"]]
         ids = [document.id for document in pool]
         judged = [answer for answer in answers if any(used is not None for used in answer.used)]
@@ -478,11 +480,11 @@ class AnswerNodes(steps.Nodes[AnswerContext]):
             attributed_disparity=None if attributed is None else attributed @ attributed / k,
             attribution_rate=attribution_rate(judged),
             counts=_counts(answers, judged),
-            usage=steps.usage_report(spent),
+            usage=running.usage_report(spent),
             warnings=list(dict.fromkeys(filter(None, warnings))),
         )
         models = {"generator": result.generator, "attributor": result.attributor}
-        steps.record_outcome(result.usage, [result.prompt], **models)
+        running.record_outcome(result.usage, [result.prompt], **models)
         return {"answer": result.model_dump(mode="json")}
 
 
@@ -662,7 +664,7 @@ def build_answer_graph(
     graph = StateGraph(
         State, context_schema=AnswerContext, input_schema=InputState, output_schema=OutputState
     )
-    begins: list[Any] = [nodes.node(nodes.prepare, grows=()), (SEARCH, search)]
+    begins: list[Any] = [nodes.node(nodes.prepare, is_first=True), (SEARCH, search)]
     graph.add_sequence([*begins, nodes.node(nodes.answer, "generate")]).add_edge(START, "prepare")
     compiled = graph.compile(checkpointer=checkpointer, name="fair_answer")
     graph.compiled = False  # whoever adds nodes to it compiles it again

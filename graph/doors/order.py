@@ -18,7 +18,7 @@ from fairqr.graph.doors.evidence import ListEvidence
 from fairqr.graph.doors.memory import moved
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import Objective, Shares
-from fairqr.graph.search.rounds import by_group, estimate_target, vector_of
+from fairqr.graph.search.target import by_group, estimate_target, vector_of
 from fairqr.retrieval.engines.engine import Hits, Memberships, Query, SearchEngine, lexical_of
 from fairqr.retrieval.fairness.dimension import dimensions_of
 from fairqr.retrieval.fairness.exposure import FloatArray, exposure

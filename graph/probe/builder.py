@@ -23,15 +23,17 @@ from fairqr.agents.ranking import lean
 from fairqr.agents.ranking.pairwise import PairwiseJudge, Preference
 from fairqr.agents.ranking.rankers import Asker, Cost, ItemRanker, group_of
 from fairqr.agents.statistics import Interval, special, stream
-from fairqr.graph import steps
+from fairqr.graph import running, steps
 from fairqr.graph.probe.context import ProbeContext, ProbeSettings
+from fairqr.graph.running import UsageReport
+from fairqr.graph.search.budget import shortage
 from fairqr.graph.search.builder import RECURSION_LIMIT, build_search_graph
 from fairqr.graph.search.context import Frozen
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, items_of, model_of, within
-from fairqr.graph.search.result import InputState, RankedDocument, memberships_of
-from fairqr.graph.search.result import OutputState as SearchOutput
-from fairqr.graph.search.rounds import shortage
-from fairqr.graph.steps import CONCURRENCY, SEARCH, UsageReport
+from fairqr.graph.search.result import RankedDocument, memberships_of
+from fairqr.graph.search.state import InputState
+from fairqr.graph.search.state import OutputState as SearchOutput
+from fairqr.graph.steps import CONCURRENCY, SEARCH
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -311,7 +313,7 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
         return ProtectedGroup.parse(attribute, settings.protected, settings.words)
 
     @steps.traced
-    async def prepare(self, state: State, context: ProbeContext) -> steps.Update:
+    async def prepare(self, state: State, context: ProbeContext) -> running.Update:
         """Start the model, so that missing parts are found before anything is searched.
 
         Raises:
@@ -349,13 +351,13 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
             total += Cost(lists * each.calls, lists * each.tokens)
         return total
 
-    async def ask(self, state: State, context: ProbeContext) -> steps.Update:
+    async def ask(self, state: State, context: ProbeContext) -> running.Update:
         """Ask what was planned, and put the result together."""
         done = await steps.at_once(self.probe, state["tasks"], context)
         return await self.conclude({**state, "done": done}, context)
 
     @steps.traced
-    async def plan(self, state: State, context: ProbeContext) -> steps.Update:
+    async def plan(self, state: State, context: ProbeContext) -> running.Update:
         """Choose the documents of both sides, the pairs and the lists.
 
         Raises:
@@ -363,14 +365,14 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
             BudgetError: The whole budget has no room for the probe.
         """
         settings, query, result = context.probe, state["query"], state["result"]
-        steps.add_seconds(result)
+        running.add_seconds(result)
         steps.require_hits(result["ranking"], self.engine, query)
         documents = self._documents(state, context)
         protected, unprotected = (
             [document.id for document in documents if document.side == side]
             for side in ("protected", "unprotected")
         )
-        update: steps.Update = {"status": "ok", "message": "", "tasks": [], "cost": None}
+        update: running.Update = {"status": "ok", "message": "", "tasks": [], "cost": None}
         if not protected or not unprotected:
             both = zip((protected, unprotected), self._sides(settings).words, strict=True)
             lacking = " or ".join(word for ids, word in both if not ids)
@@ -383,7 +385,7 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
         needed = await self._cost(query, [document.id for document in documents], context)
         number = len(documents)
         update["cost"] = within(context, needed, f"probe {number}", number).model_dump()
-        if lack := shortage(context.budget, steps.usage_of(result), needed):
+        if lack := shortage(context.budget, running.usage_of(result), needed):
             update["status"], unit = "budget", lack.unit.replace("_", " ")
             update["message"] = (
                 f"The probe may take {lack.needed} {unit}, but only {lack.left} of "
@@ -405,14 +407,14 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
         return update
 
     @steps.traced
-    async def probe(self, state: ProbeTask, context: ProbeContext) -> steps.Update:
+    async def probe(self, state: ProbeTask, context: ProbeContext) -> running.Update:
         """Compare the pairs of a batch, or order the list for an asker."""
-        steps.record(asker=state["asker"])
+        running.record(asker=state["asker"])
         group = group_of(state["asker"], self._sides(context.probe).words)
         work = self._compared if state["pairs"] else self._ordered
         return await work(state, group, context)
 
-    async def _compared(self, task: ProbeTask, group: str, context: ProbeContext) -> steps.Update:
+    async def _compared(self, task: ProbeTask, group: str, context: ProbeContext) -> running.Update:
         """Compare the pairs of a task, one after the other."""
         judge: PairwiseJudge = self._ranker("pairwise", context).judge
         ids = list(itertools.chain.from_iterable(task["pairs"]))
@@ -423,13 +425,15 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
             told: dict[str, Any] = {"protected_first": GONE, "unprotected_first": GONE}
             if protected in items and unprotected in items:
                 pair = items[protected], items[unprotected]
-                found = await judge.compare(task["query"], pair, group, steps.seconds_left(context))
+                found = await judge.compare(
+                    task["query"], pair, group, running.seconds_left(context)
+                )
                 told = dict(zip(told, found.preferred("protected", "unprotected"), strict=True))
                 told["log_odds"] = found.one_first.log_odds, found.other_first.log_odds
                 asked += [found.one_first, found.other_first]
             pairs.append(ProbedPair(protected=protected, unprotected=unprotected, **told))
         failures = Counter(it.status for it in asked if it.choice is None)
-        steps.record(asked=len(asked), failures=dict(failures))
+        running.record(asked=len(asked), failures=dict(failures))
         return {
             "pairs": pairs,
             "asked_by": judge.asks_by,
@@ -437,12 +441,12 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
             "warnings": list(dict.fromkeys(it.message for it in asked if it.message)),
         }
 
-    async def _ordered(self, task: ProbeTask, group: str, context: ProbeContext) -> steps.Update:
+    async def _ordered(self, task: ProbeTask, group: str, context: ProbeContext) -> running.Update:
         """Order the list of a task for its asker."""
         items = await items_of(self.engine, task["order"])
         ranker: ItemRanker = self._ranker("listwise", context)
-        found = await ranker.rank(task["query"], items, group, steps.seconds_left(context))
-        steps.record(asked=found.asked, failures=dict(found.failures))
+        found = await ranker.rank(task["query"], items, group, running.seconds_left(context))
+        running.record(asked=found.asked, failures=dict(found.failures))
         order = {
             "asker": task["asker"],
             "words": group,
@@ -459,7 +463,7 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
         }
 
     @steps.traced
-    async def conclude(self, state: Any, context: ProbeContext) -> steps.Update:
+    async def conclude(self, state: Any, context: ProbeContext) -> running.Update:
         """Put the result together."""
         settings, done = context.probe, state["done"]
         sides, documents = self._sides(settings), self._documents(state, context)
@@ -485,18 +489,18 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
             listwise=_listwise(done, state["tasks"], documents),
             prompts=[prompts.get(kind, context.prompts.get(kind)).reference for kind in kinds],
             seed=settings.seed,
-            usage=steps.usage_report(spent),
+            usage=running.usage_report(spent),
             # One message of each kind is enough: a model that fails, fails often.
             warnings=list(dict.fromkeys(it for each in done for it in each["warnings"]))[:3],
         )
-        steps.record(status=result.status, verdict=result.pairwise and result.pairwise.verdict)
-        cost = steps.usage_report(spent + steps.usage_of(state["result"]))
-        steps.record_outcome(cost, result.prompts, probed=result.model)
+        running.record(status=result.status, verdict=result.pairwise and result.pairwise.verdict)
+        cost = running.usage_report(spent + running.usage_of(state["result"]))
+        running.record_outcome(cost, result.prompts, probed=result.model)
         return {"probe": result.model_dump(mode="json")}
 
 
 def _pairwise(
-    done: Sequence[steps.Update], seed: int, words: tuple[str, str]
+    done: Sequence[running.Update], seed: int, words: tuple[str, str]
 ) -> PairwiseProbe | None:
     compared = [update for update in done if "pairs" in update]
     if not compared:
@@ -596,7 +600,7 @@ def _about_lean(
 
 
 def _listwise(
-    done: Sequence[steps.Update],
+    done: Sequence[running.Update],
     tasks: Sequence[ProbeTask],
     documents: Sequence[ProbedDocument],
 ) -> ListwiseProbe | None:
@@ -652,7 +656,7 @@ def build_probe_graph(
     graph = StateGraph(
         State, context_schema=ProbeContext, input_schema=InputState, output_schema=OutputState
     )
-    begins: list[Any] = [nodes.node(nodes.prepare, grows=()), (SEARCH, search)]
+    begins: list[Any] = [nodes.node(nodes.prepare, is_first=True), (SEARCH, search)]
     graph.add_sequence([*begins, nodes.node(nodes.plan), nodes.node(nodes.ask, "probe")])
     graph.add_edge(START, "prepare")
     compiled = graph.compile(checkpointer=checkpointer, name="fair_probe")

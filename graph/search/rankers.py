@@ -17,10 +17,11 @@ from fairqr.agents.ranking import rankers
 from fairqr.agents.refiner import Refiner
 from fairqr.base.errors import BudgetError, InputError, ModelUnavailableError
 from fairqr.base.telemetry import span
+from fairqr.graph.running import record, seconds_left
+from fairqr.graph.search.budget import shortage
 from fairqr.graph.search.context import Context, WindowSettings
+from fairqr.graph.search.pool import Pool
 from fairqr.graph.search.result import RankingCost, Reranking
-from fairqr.graph.search.rounds import Rounds, shortage
-from fairqr.graph.steps import record, seconds_left
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.ranking import Ranking
@@ -166,21 +167,21 @@ async def items_of(engine: SearchEngine, ids: Sequence[str]) -> list[rankers.Ran
     return [rankers.RankItem(d.id, d.title, d.text) for d in await engine.documents(ids)]
 
 
-async def expected_cost(rounds: Rounds, ranker: rankers.ItemRanker) -> RankingCost:
+async def expected_cost(pool: Pool, ranker: rankers.ItemRanker) -> RankingCost:
     """Return the largest cost of a model that re-ranks what the original query found.
 
     Raises:
         BudgetError: The budget has no room for it.
         InputError: A window of documents does not fit into what the model reads at once.
     """
-    context, strategy = rounds.context, rounds.context.strategy
-    found = rounds.own_ranking.ids[: min(strategy.reads, strategy.depth or 0)]
-    items = await items_of(rounds.engine, found)
+    context, strategy = pool.context, pool.context.strategy
+    found = pool.engine_ranking.ids[: min(strategy.reads, strategy.depth or 0)]
+    items = await items_of(pool.engine, found)
     if context.rounds and items:
         # The lists of refined queries may be longer, but never than what the ranker reads.
         lacking = range(len(items), strategy.reads)
         items += [rankers.RankItem(f"\0{at}", items[0].title, items[0].text) for at in lacking]
-    cost = ranker.cost(rounds.state["query"], items) if len(items) > 1 else rankers.Cost()
+    cost = ranker.cost(pool.state["query"], items) if len(items) > 1 else rankers.Cost()
     return within(context, cost, f"re-rank {len(items)}", len(items))
 
 
@@ -215,15 +216,15 @@ class ModelRanking:
     warnings: Sequence[str] = ()
 
 
-async def reranked(rounds: Rounds, ranker: rankers.ItemRanker, order: Ranking) -> ModelRanking:
+async def reranked(pool: Pool, ranker: rankers.ItemRanker, order: Ranking) -> ModelRanking:
     """Re-rank the first of the documents that take part, by the original query.
 
     Raises:
         ModelUnavailableError: The model has become unavailable since it was started.
         InputError: Not even two documents fit into what the model reads at once.
     """
-    query, context, usage = rounds.state["query"], rounds.context, rounds.usage
-    items = await items_of(rounds.engine, order.ids[: context.strategy.reads])
+    query, context, usage = pool.state["query"], pool.context, Usage(**pool.state["usage"])
+    items = await items_of(pool.engine, order.ids[: context.strategy.reads])
     if len(items) < 2:
         return ModelRanking(order, usage)
     report: dict[str, Any] = {"ranker": ranker.name, "asked": 0, "failures": {}, "repairs": {}}

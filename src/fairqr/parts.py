@@ -25,7 +25,7 @@ from fairqr.api import FairSearch, Named, SyncFairSearch
 from fairqr.base.errors import InputError
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context, require_context
-from fairqr.graph.search.final_ranking import exposure_lines, passage_lines
+from fairqr.graph.search.explanation import exposure_lines, passage_lines
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.langchain import LangChainEngine
 from fairqr.retrieval.sources.labels import LabelReader

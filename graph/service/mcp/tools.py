@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from fairqr.base.errors import FairqrError, first_problem
 from fairqr.graph.answer.builder import AnswerResult
-from fairqr.graph.search.final_ranking import exposure_lines, passage_lines
+from fairqr.graph.search.explanation import exposure_lines, passage_lines
 from fairqr.graph.search.result import Place, SearchResult
 from fairqr.graph.service.engine.checking import Request
 from fairqr.graph.service.engine.engine import Engine

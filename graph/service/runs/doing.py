@@ -290,8 +290,10 @@ class DurableRun(LiveRun, RunJournal):
                 yield event
 
     def hear(self, step: Step) -> None:
-        """Note a step of an audit. An audit is no graph, whose nodes report their own ends."""
-        if self.run.kind == "audit":
+        """Note a node of a search, or a step of an audit; other steps report their own ends."""
+        if step.key:
+            self.ended(step.key, step.name, step.update)
+        elif self.run.kind == "audit":
             self._note(self.event("step", step_data(self.run.kind, step)))
 
     def hear_piece(self, piece: Event) -> None:

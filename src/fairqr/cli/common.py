@@ -126,7 +126,7 @@ class RunSettings(Searched, ModelSettings):
 
     async def passages_of(self, engine: SearchEngine, ids: Iterable[str]) -> Mapping[str, str]:
         """Return how the text of each document begins, by id; empty if that is not wanted."""
-        from fairqr.graph.search.final_ranking import passage_of
+        from fairqr.graph.search.explanation import passage_of
 
         wanted = [*dict.fromkeys(ids)] if self.verbose else []
         try:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fairqr.cli import output as out
 from fairqr.cli.common import RunSettings, agree
-from fairqr.graph.search.final_ranking import BROUGHT, LEAST_GAP, TOO_FEW, UNCHECKED
+from fairqr.graph.search.explanation import BROUGHT, LEAST_GAP, TOO_FEW, UNCHECKED
 from fairqr.graph.stream import StepData
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from fairqr.api import FairSearch
     from fairqr.graph.answer.builder import AnswerResult, AttributeExposure, ExposedDocument
+    from fairqr.graph.running import UsageReport
     from fairqr.graph.search.context import Budget, Context
     from fairqr.graph.search.result import RankedDocument, RankingCost, RefinedGroup, SearchResult
-    from fairqr.graph.steps import UsageReport
 
 BAR = 20
 NAME = 24

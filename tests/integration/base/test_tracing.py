@@ -115,7 +115,7 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     await run_all(model_server, corpus)
     run = "invoke_workflow fairqr"
     (name,) = {it.name for it in exported.spans if it.name.startswith("retrieval documents")}
-    steps = ["begin", "retrieve", "measure", "choose_group", "refine", "rerank"]
+    steps = ["prepare", "retrieve", "measure", "choose_group", "refine", "rerank"]
     steps += ["prepare", "sample", "generate", "attribute", "summarise"]
     steps += ["plan", "probe", "conclude"]
     names = {it.context.span_id: it.name for it in exported.spans}

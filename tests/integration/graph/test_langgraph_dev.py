@@ -72,7 +72,7 @@ def test_an_error_says_what_is_wrong(
     assert sentence in error["message"]
 
 
-SEARCH = {"begin", "retrieve", "measure", "rerank"}
+SEARCH = {"prepare", "retrieve", "measure", "rerank"}
 NODES = {
     "search": SEARCH,
     "answer": {"prepare", "search", "generate"},

@@ -75,7 +75,7 @@ CHECKS = {
         "state['result']['iterations'][1]['refinements'] and not state['result']['warnings']",
     ],
     "A graph in your graph": [
-        "steps[:3] == ['greet', 'begin', 'measure'] and steps[-2:] == ['rerank', 'look_up']",
+        "steps[:3] == ['greet', 'prepare', 'retrieve'] and steps[-2:] == ['rerank', 'look_up']",
         "state['greeting'] == 'Hello Ada' and len(state['result']['ranking']) == 5",
     ],
     "What happens meanwhile": ["''.join(pieces) == 'Marie Curie.'"],

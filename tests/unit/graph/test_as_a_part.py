@@ -31,7 +31,7 @@ from fairqr import (
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiner import Refinement, RefinementRequest
 from fairqr.base.errors import InputError, ModelError
-from fairqr.graph.search.rounds import shown
+from fairqr.graph.search.words import shown
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import write_people
 from tests.patience import PATIENCE
@@ -97,7 +97,7 @@ async def test_a_parent_may_have_a_context_and_a_checkpointer_of_its_own(
         )
         if "result" in update
     ]
-    assert names[:3] == ["greet", "begin", "measure"]
+    assert names[:3] == ["greet", "prepare", "retrieve"]
     state = (await parent.aget_state(THREAD)).values
     assert state["seen_by"] == "Ada"
     del state["result"]["usage"], alone["result"]["usage"]
@@ -120,8 +120,8 @@ async def test_a_node_of_ones_own_stands_between_two_of_ours(engine: SearchEngin
         return {"rankings": Overwrite([{**found, **columns, "memberships": members}])}
 
     graph.add_node("hide", hide)
-    graph.edges.remove(("begin", "measure"))
-    graph.add_edge("begin", "hide")
+    graph.edges.remove(("retrieve", "measure"))
+    graph.add_edge("retrieve", "hide")
     graph.add_edge("hide", "measure")
     found = await graph.compile().ainvoke(QUERY)
     plain = await build_search_graph(engine).ainvoke(QUERY, context=Context(k=5, method="plain"))

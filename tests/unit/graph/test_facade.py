@@ -178,8 +178,8 @@ async def test_steps_come_without_async_too(engine: SearchEngine, steps: int | N
             for event in itertools.islice(events, steps):
                 names += [event.step] if isinstance(event, StepData) else []
         assert (await search.asynchronous.search("science", CONTEXT)).ranking
-    assert names[0] == "begin"
-    assert names[-1] == ("begin" if steps else "rerank")
+    assert names[0] == "prepare"
+    assert names[-1] == ("prepare" if steps else "rerank")
     with pytest.raises(QueryError, match="empty"):
         list(FairSearch(engine, refiner).sync.stream(" ", CONTEXT))
 
@@ -188,7 +188,7 @@ async def test_a_stream_yields_documented_steps_and_then_the_result(engine: Sear
     search = FairSearch(engine, KnownRefiner(["scholar"]))
     *steps, result = [event async for event in search.stream("science", CONTEXT)]
     assert isinstance(result, SearchResult)
-    assert [step.step for step in steps[:4]] == ["begin", "measure", "choose_group", "refine"]
+    assert [step.step for step in steps[:4]] == ["prepare", "retrieve", "measure", "choose_group"]
     rounds = [step.round for step in steps if step.step == "measure"]
     assert [each.exposure for each in rounds] == [it.exposure for it in result.iterations]
     assert steps[0].target == result.target

@@ -108,7 +108,7 @@ def test_a_stream_tells_each_step_and_goes_on_where_it_was_left(service: Served)
     steps = [data for _, name, data in told if name == "step"]
     for step in steps:  # what the API describes, and no more
         StepData.model_validate(step)
-    assert [step["step"] for step in steps[:2]] == ["begin", "measure"]
+    assert [step["step"] for step in steps[:2]] == ["prepare", "retrieve"]
     rounds = [step["round"]["index"] for step in steps if step["step"] == "measure"]
     assert rounds == [*range(len(rounds))]
     assert (steps[-1]["step"], "result" in steps[-1]) == ("rerank", False), "it comes once"

@@ -102,7 +102,7 @@ def test_workers_share_runs_and_take_over(
         # A session of an agent stays with one worker, and steps are told through the balancer.
         told_of: list[str | None] = []
         assert asyncio.run(an_agent(f"{address}/mcp", key, told_of)) == {10}
-        assert told_of.count("begin") == 5
+        assert told_of.count("prepare") == 5
 
         # Events pass the balancer as they come: the first are there while the model is silent.
         gate = threading.Event()

@@ -80,7 +80,7 @@ async def test_wherever_it_is_left_it_goes_on_and_comes_to_the_same(
     graph = Graph(build_search_graph(engine, "feedback"))
     unbroken, events = await whole(store, graph)
     told = steps_of(events)
-    assert told[:4] == ["begin", "measure", "choose_group", "refine"]
+    assert told[:4] == ["prepare", "retrieve", "measure", "choose_group"]
     assert told == graph.steps
     for number in range(1, len(told) + 1):
         graph.leaves_after = number

@@ -1,0 +1,153 @@
+"""What runs of all graphs share: nodes, the time and the cost of a run, and figures for traces.
+
+Only the time within nodes counts. Between two nodes, a person may think for an hour about the
+model's words, or a killed run may be resumed the next day.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict
+from typing import Any
+
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from fairqr.agents.models.replies import Usage
+from fairqr.base.loops import run_blocking
+from fairqr.base.telemetry import current_span
+from fairqr.graph.search.context import Context, Frozen
+
+Update = dict[str, Any]
+"""What a node changes in the state."""
+
+
+class UsageReport(Frozen):
+    """The cost of a search, an answer or a probe, in its result.
+
+    Attributes:
+        model_calls: Requests to models.
+        cached_calls: Requests that the cache answered.
+        prompt_tokens, completion_tokens: The tokens of the requests to models.
+        cached_tokens: The tokens that cached replies cost when models were first asked.
+        cached_milliseconds: How long models took for these replies, added up.
+        milliseconds: How long the nodes took.
+    """
+
+    model_calls: int
+    cached_calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    cached_milliseconds: float = 0.0
+    milliseconds: float
+
+
+def usage_of(result: Mapping[str, Any]) -> Usage:
+    """Return the usage in a result that is plain data."""
+    figures = dict(result["usage"])
+    del figures["milliseconds"]
+    return Usage(**figures)
+
+
+def usage_report(usage: Usage) -> UsageReport:
+    """Return what a run has cost so far, for its result."""
+    milliseconds = round(running_seconds() * 1000, 1)
+    return UsageReport(**asdict(usage), milliseconds=milliseconds)
+
+
+class _Clock:
+    """Counts the seconds of a run.
+
+    Attributes:
+        started: When the run would have started without pauses, by :func:`time.perf_counter`.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.started = time.perf_counter() - seconds
+
+
+_clock: ContextVar[_Clock | None] = ContextVar("fairqr_clock", default=None)
+
+
+@contextmanager
+def timed(seconds: float) -> Iterator[None]:
+    """Count the time of a node.
+
+    Args:
+        seconds: How long the nodes before it took.
+    """
+    token = _clock.set(_Clock(seconds))
+    try:
+        yield
+    finally:
+        _clock.reset(token)
+
+
+def running_seconds() -> float:
+    """Return how long the run has been running until now; 0 outside of a node."""
+    clock = _clock.get()
+    return 0.0 if clock is None else time.perf_counter() - clock.started
+
+
+def seconds_left(context: Context) -> float | None:
+    """Return the seconds that are left of a run's budget, or None without such a budget."""
+    if context.budget.seconds is None:
+        return None
+    return max(0.0, context.budget.seconds - running_seconds())
+
+
+def add_seconds(result: Mapping[str, Any]) -> None:
+    """Count the time of a search, from its result, as time of the run."""
+    clock = _clock.get()
+    if clock is not None:
+        clock.started -= result["usage"]["milliseconds"] / 1000
+
+
+class Node(Runnable[Any, Any]):
+    """A node, or a choice of the next nodes, that works in ``ainvoke`` and in ``invoke``.
+
+    Unlike for a plain function, LangGraph starts no thread for it.
+
+    Args:
+        work: Takes the state.
+        name: Its name; by default the name of the work.
+    """
+
+    def __init__(self, work: Callable[[Any], Coroutine[Any, Any, Any]], name: str = "") -> None:
+        self._work = work
+        self.name = self.__name__ = name or work.__name__
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """Run the node on our own event loop, and wait for it."""
+        return run_blocking(self._work(input))
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """Run the node."""
+        return await self._work(input)
+
+
+def record(**figures: Any) -> None:
+    """Record figures and decisions in the span of the current node; None is left out."""
+    for name, value in figures.items():
+        if value is not None:
+            current_span().set(f"fairqr.{name}", value)
+
+
+def record_outcome(usage: UsageReport, prompts: Iterable[Any], **models: str | None) -> None:
+    """Record the models and prompts of a run, and what it has cost so far.
+
+    Args:
+        usage: What the run has cost so far.
+        prompts: The references of the prompts in use; None is skipped.
+        models: The names of the models, by their role; None is skipped.
+    """
+    record(
+        models=[f"{role}={name}" for role, name in models.items() if name],
+        prompts=[f"{p.id}={p.version} {p.sha256}" for p in prompts if p is not None],
+        **usage.model_dump(include={"model_calls", "cached_calls"}),
+        input_tokens=usage.prompt_tokens,
+        output_tokens=usage.completion_tokens,
+    )

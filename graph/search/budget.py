@@ -1,0 +1,70 @@
+"""What a run may still spend on models."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fairqr.agents.models.replies import Usage
+from fairqr.agents.ranking.rankers import Cost
+from fairqr.graph.running import running_seconds
+from fairqr.graph.search.context import Budget
+from fairqr.graph.search.state import State
+
+
+class Shortage(NamedTuple):
+    """What a budget lacks: ``needed`` of a unit, while only ``left`` of ``limit`` remain.
+
+    ``unit`` is ``model_calls`` or ``tokens``.
+    """
+
+    unit: str
+    needed: int
+    left: int
+    limit: int
+
+
+def shortage(budget: Budget, spent: Usage, needed: Cost) -> Shortage | None:
+    """Return what a budget lacks for something, or None if it has room for it."""
+    spent_tokens = spent.prompt_tokens + spent.completion_tokens
+    units = [
+        ("model_calls", budget.model_calls, spent.model_calls, needed.calls),
+        ("tokens", budget.tokens, spent_tokens, needed.tokens),
+    ]
+    for unit, limit, used, number in units:
+        if limit is not None and used + number > limit:
+            return Shortage(unit, number, max(0, limit - used), limit)
+    return None
+
+
+class Spending:
+    """What the loop has spent, and what of the budget it may still spend.
+
+    Args:
+        budget: The budget of the whole run.
+        state: The state of the run.
+    """
+
+    def __init__(self, budget: Budget, state: State) -> None:
+        self._budget = budget
+        self.usage = Usage(**state["usage"])
+        reserved = state.get("cost") or {"calls": 0, "tokens": 0}
+        self._reserved = Cost(reserved["calls"], reserved["tokens"])
+
+    @property
+    def calls_left(self) -> int | None:
+        """How many calls of models the loop may still make, or None without such a budget.
+
+        The calls of a model that re-ranks at the end are reserved for it.
+        """
+        limit = self._budget.model_calls
+        if limit is None:
+            return None
+        return max(0, limit - self._reserved.calls) - self.usage.model_calls
+
+    def is_spent(self) -> bool:
+        """Return whether the budget has no room for another question of the loop."""
+        limit = self._budget.seconds
+        if limit is not None and running_seconds() >= limit:
+            return True
+        question = Cost(calls=1, tokens=1)
+        return shortage(self._budget, self.usage, question + self._reserved) is not None

@@ -1,0 +1,125 @@
+"""Says in sentences what the figures of a search mean, and shows its documents as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fairqr.graph.search import result as results
+from fairqr.graph.search.result import SearchResult
+from fairqr.prompts.template import fence
+from fairqr.retrieval.sources.documents import Document
+
+LEAST_GAP = 0.01
+"""Gaps below one percentage point are left out."""
+
+LINE = 120
+"""How many characters of a document's title, and of its text, are shown."""
+
+UNCHECKED = "We moved documents up without checking that they are relevant"
+BROUGHT = "The model's queries brought"
+TOO_FEW = "too few documents were found that are likely to be relevant"
+"""Others may exist: their estimates may be too low, or they were not found at all."""
+
+
+def explain(result: SearchResult) -> list[str]:
+    """Return what each group lacked and why, what fairness cost, and what the model brought.
+
+    Figures that the result does not have are left out.
+    """
+    return [*_before(result), *_lacked(result), *_gained(result)]
+
+
+def _before(result: SearchResult) -> Iterator[str]:
+    """Say how the target came about, and whether relevance was estimated."""
+    origins, plain = result.target_origin, result.baseline.ranking
+    phrases = list(dict.fromkeys(origins.values()))
+    if len(phrases) > 1:
+        phrases = [f"{name}: {how}" for name, how in origins.items()]
+    if result.ranking and phrases:
+        yield f"The target: {'; '.join(phrases)}."
+    is_estimated = any(place.relevance is not None for place in [*result.ranking, *plain])
+    is_moved = [place.id for place in result.ranking] != [place.id for place in plain]
+    if result.method == "fairqr" and is_moved and not is_estimated:
+        why = f"{result.retriever} does not estimate that; the retriever 'hybrid' does"
+        if result.retriever.startswith(("hybrid", "run:")):
+            why = "the documents have no texts to compare"
+        yield f"{UNCHECKED}: {why}."
+
+
+def _lacked(result: SearchResult) -> Iterator[str]:
+    """Yield a sentence for each group that lacked exposure in the plain retrieval."""
+    gaps, before = result.baseline.gaps, result.baseline.exposure
+    if gaps is None:
+        return
+    for name, groups in result.target.items():
+        for group, wanted in groups.items():
+            reasons = []
+            if (withheld := gaps.ranking[name][group]) >= LEAST_GAP:
+                points = _points(withheld)
+                verb = "was" if points == "1 point" else "were"
+                reasons.append(f"{points} {verb} withheld by the ranking")
+            if (missing := gaps.supply[name][group]) >= LEAST_GAP:
+                reasons.append(f"for {_points(missing)}, {TOO_FEW}")
+            if reasons:
+                why = "; ".join(reasons)
+                yield (
+                    f"{group}: {before[name][group]:.0%} of the exposure before, target "
+                    f"{wanted:.0%}. {why[0].upper()}{why[1:]}."
+                )
+
+
+def _points(share: float) -> str:
+    points = round(100 * share)
+    return "1 point" if points == 1 else f"{points} points"
+
+
+def _gained(result: SearchResult) -> Iterator[str]:
+    """Say what fairness cost in relevance, and what the model brought."""
+    after, before, without = result.objective, result.baseline.objective, result.without_model
+    if after and before and result.ranking:
+        relevance = "Expected relevance" if result.relevance is not None else "Relevance by rank"
+        yield (
+            f"{relevance}: {after.relevance:.2f} of what is possible; before, it was "
+            f"{before.relevance:.2f}. Fairness: {after.fairness:.2f}; before, "
+            f"{before.fairness:.2f}."
+        )
+        if after.weight != 1:
+            yield f"The weight of fairness was {after.weight:g}."
+    if after and without and not without.documents:
+        yield f"{BROUGHT} no documents into this ranking."
+    elif after and without:
+        brought = "1 document" if without.documents == 1 else f"{without.documents} documents"
+        gained = after.relevance - without.objective.relevance
+        yield (
+            f"{BROUGHT} {brought} into this ranking: {gained:+.3f} of expected relevance, "
+            f"{after.fairness - without.objective.fairness:+.3f} of fairness."
+        )
+
+
+def passage_lines(ranking: Sequence[results.Place], documents: Sequence[Document]) -> Iterator[str]:
+    """Yield the rank, the title, the groups and a line of text of each document."""
+    texts = {document.id: document.text for document in documents}
+    for place in ranking:
+        groups = "; ".join(
+            f"{attribute}: {', '.join(shares) or 'unknown'}"
+            for attribute, shares in place.groups.items()
+        )
+        title, text = fence(place.title, LINE), passage_of(texts.get(place.id, ""))
+        yield f"{place.rank}. {title} [{groups}] {text}".rstrip()
+
+
+def exposure_lines(result: SearchResult) -> Iterator[str]:
+    """Yield a line for each attribute that says how the exposure of its groups changed."""
+    for attribute, shares in result.exposure.items() if result.ranking else ():
+        before, target = result.baseline.exposure[attribute], result.target[attribute]
+        changes = [
+            f"{group} {before[group]:.0%} to {share:.0%} (target {target[group]:.0%})"
+            for group, share in shares.items()
+        ]
+        yield f"Exposure by {attribute}: {', '.join(changes)}."
+
+
+def passage_of(text: str) -> str:
+    """Return the beginning of a text as one line without markup."""
+    line = fence(text, len(text) + 1)
+    return line if len(line) <= LINE else f"{line[:LINE].rsplit(' ', 1)[0]} …"

@@ -1,0 +1,489 @@
+"""The nodes of a search, in the order in which they run.
+
+Each is a function of the state, the context of the run and the parts of the graph. It does one
+thing, and returns what it changes in the state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, cast
+
+import numpy as np
+from langgraph.errors import GraphBubbleUp
+from langgraph.types import Overwrite
+
+from fairqr.agents.models.replies import Usage, no_answer_within
+from fairqr.agents.refiner import Refinement, RefinementRequest, Refiner, RoundRefiner
+from fairqr.base.errors import ModelUnavailableError, QueryError, one_line
+from fairqr.base.loops import run_together
+from fairqr.base.telemetry import Kind, current_span, span
+from fairqr.graph.running import Update, record, record_outcome, seconds_left, usage_of
+from fairqr.graph.search import rankers, words
+from fairqr.graph.search.budget import Spending
+from fairqr.graph.search.context import Context
+from fairqr.graph.search.final_ranking import assemble, final_step, search_given
+from fairqr.graph.search.parts import SearchParts
+from fairqr.graph.search.pool import Pool, hits_of
+from fairqr.graph.search.result import FairList, GroupKey, Measured, Round, StopReason
+from fairqr.graph.search.state import QueryRecord, RankingRecord, State
+from fairqr.graph.search.stopping import best_of, decide_stop, groups_to_ask_about
+from fairqr.graph.search.target import TARGET_DEPTH, estimate_target
+from fairqr.retrieval.engines import engine as engines
+from fairqr.retrieval.fairness.dimension import dimensions_of
+from fairqr.retrieval.fairness.table import coded
+from fairqr.retrieval.fairness.target import can_be_weights
+from fairqr.retrieval.texts.words import sendable
+
+MAX_QUERY_CHARACTERS = 5000
+
+GROWING = ("rankings", "iterations", "warnings")
+"""The lists of the state that nodes add to."""
+
+MOSTLY_UNKNOWN = 0.5
+"""We warn if more than this share of the exposure goes to documents without a label."""
+
+SHORT = 20
+"""Up to this many ranks, the fair step takes less than the 5 ms for which Python leaves the
+interpreter to a thread. So a thread would hold others up as long, and cost more."""
+
+GRACE = 0.25
+"""Seconds after its deadline in which a refiner may still report its usage."""
+
+
+async def prepare(state: State, context: Context, parts: SearchParts) -> Update:
+    """Check the query, the context, the engine and the models, before anything is searched."""
+    query = _checked_query(state.get("query"))
+    current_span().content("fairqr.query", query)
+    dimensions = dimensions_of(parts.engine.schema, context.attributes, intersect=context.intersect)
+    attributes = [dimension.attribute for dimension in dimensions]
+    if context.target is not None:
+        context.target.check(attributes)
+    if context.rounds:
+        await _require_refinement(context, parts)
+    # Find wrong options and missing weights now.
+    await final_step(context)
+    ranker = parts.rankers.ranker_for(context)
+    if ranker is not None:
+        await ranker.start()
+    warnings = [
+        f"No population is stated for '{name}', so its target is the share of each group in "
+        "what the query retrieves; state one in the source, or choose a target."
+        for name in context.effective_target.without_population(attributes)
+    ]
+    # The thread may contain an earlier run, of which nothing may be left.
+    started = any(state.get(name) for name in GROWING)
+    update: Update = {
+        "query": query,
+        "iteration": 0,
+        "corpus_shares": {},
+        "target": {},
+        "cost": None,
+        "first_fair": None,
+        "best_fair": None,
+        "chosen": [],
+        "lacking": [],
+        "keywords": {},
+        "topic_words": [],
+        "refinements": [],
+        "usage": asdict(Usage()),
+        "stop_reason": None,
+        "warnings": warnings,
+    }
+    if started:
+        update |= {"rankings": Overwrite([]), "iterations": Overwrite([])}
+        update |= {"warnings": Overwrite(warnings), "result": None}
+    return update
+
+
+def _checked_query(query: object) -> str:
+    """Return the query without white space around it.
+
+    Raises:
+        QueryError: There is none, or it is too long.
+    """
+    # Half a surrogate pair is not a character, and no client could send it.
+    text = sendable(query).strip() if isinstance(query, str) else ""
+    if not text:
+        raise QueryError("The query is empty; write what to search for.")
+    if len(text) > MAX_QUERY_CHARACTERS:
+        raise QueryError(
+            f"The query has {len(text)} characters; shorten it to at most {MAX_QUERY_CHARACTERS}."
+        )
+    return text
+
+
+async def _require_refinement(context: Context, parts: SearchParts) -> None:
+    """Check that engine and model can do what refinement needs."""
+    engine = parts.engine
+    engines.require(engine, "new_queries", "Refining the query", "set max_iterations to 0")
+    if context.strategy.rerank == "original_query":
+        engines.require(engine, "rescore", "The order 'original_query'")
+    refiner = parts.refiner(context)
+    if refiner is None:
+        raise ModelUnavailableError(
+            "No model is given to refine with; name one, or set ask to never."
+        )
+    await refiner.start()
+
+
+async def retrieve(state: State, context: Context, parts: SearchParts) -> Update:
+    """Run the queries of the round: first the original one, later those with the model's words."""
+    iteration = len(state["iterations"])
+    record(iteration=iteration)
+    if iteration == 0:
+        return await _retrieve_original(state, context, parts)
+    # The queries are made here, so that a person may change the words before.
+    queries = words.refined_queries(state, context) or [state["rankings"][0]["query"]]
+    depth = context.strategy.depth or context.k
+    answers = await _search(queries, depth, parts.engine)
+    records = _records(iteration, queries, answers, context, parts)
+    unboosted: dict[str, float] = {}
+    for hits in answers:
+        unboosted |= hits.unboosted
+    pool = Pool(parts.engine, context, {**state, "rankings": [*state["rankings"], *records]})
+    records[0] |= await _given(pool, records, unboosted)
+    warnings = [text for text in _warnings_of(answers) if text not in state["warnings"]]
+    return {"iteration": iteration, "rankings": records, "warnings": warnings}
+
+
+async def _retrieve_original(state: State, context: Context, parts: SearchParts) -> Update:
+    """Run the original query, and get what else the first round needs of the engine."""
+    engine = parts.engine
+    query = QueryRecord(text=state["query"], boost="", attribute=None, group=None)
+    depth = max(context.strategy.depth or context.k, TARGET_DEPTH)
+    answers = await _search([query], depth, engine)
+    records = _records(0, [query], answers, context, parts)
+    update: Update = {
+        "iteration": 0,
+        "rankings": records,
+        "warnings": _warnings_of(answers),
+    }
+    pool = Pool(engine, context, {**state, "rankings": records})
+    if not pool.engine_ranking.ids:
+        nothing = f"No document of '{engine.name}' matches the query; try other words."
+        return {**update, "warnings": [*update["warnings"], nothing]}
+    needs_shares = context.effective_target.parts.get("corpus") or (
+        context.rounds and context.strategy.evidence
+    )
+    if needs_shares and "corpus_shares" in engine.capabilities:
+        shares = await engine.corpus_shares()
+        update["corpus_shares"] = {name: values.tolist() for name, values in shares.items()}
+    ranker = parts.rankers.ranker_for(context)
+    if ranker is not None:
+        cost = await rankers.expected_cost(pool, ranker)
+        update["cost"] = cost.model_dump()
+    return update
+
+
+async def _search(
+    queries: Sequence[QueryRecord], n: int, engine: engines.SearchEngine
+) -> list[engines.Hits]:
+    """Run queries in one round trip, each with at most n hits of the engine's own ranking."""
+    attributes = {"gen_ai.operation.name": "retrieval", "gen_ai.data_source.id": engine.name}
+    kind: Kind = "internal" if engine.in_process else "client"
+    with span(f"retrieval {engine.name}", kind=kind, **attributes) as step:
+        step.set("gen_ai.retrieval.top_k", n)
+        step.content("gen_ai.retrieval.query.text", [words.shown(query) for query in queries])
+        answers = await engines.searched(
+            engine, [engines.Query(query["text"], n, boost=query["boost"]) for query in queries]
+        )
+        step.set("fairqr.documents", [len(hits) for hits in answers])
+    return answers
+
+
+def _records(
+    iteration: int,
+    queries: Sequence[QueryRecord],
+    answers: Sequence[engines.Hits],
+    context: Context,
+    parts: SearchParts,
+) -> list[RankingRecord]:
+    """Return what queries retrieved, as plain data."""
+    dimensions = dimensions_of(parts.engine.schema, context.attributes, intersect=context.intersect)
+    attributes = {factor.name for dimension in dimensions for factor in dimension.factors}
+    scores_are_read = iteration == 0 or context.strategy.rerank in ("none", "original_query")
+    records = []
+    for query, hits in zip(queries, answers, strict=True):
+        ranking = RankingRecord(
+            iteration=iteration,
+            query=query,
+            ids=hits.ids,
+            own=len(hits) if hits.own is None else hits.own,
+            scores=hits.scores if scores_are_read else [],
+            relevance=None if hits.relevance is None else hits.relevance.tolist(),
+            memberships=coded(hits.memberships, attributes),
+            rescored={},
+            estimated={},
+        )
+        records.append(ranking)
+    return records
+
+
+def _warnings_of(answers: Sequence[engines.Hits]) -> list[str]:
+    """Return the distinct warnings of an engine about its answers."""
+    warnings = [warning for hits in answers for warning in hits.warnings]
+    return list(dict.fromkeys(warnings))
+
+
+async def _given(
+    pool: Pool, records: Sequence[RankingRecord], unboosted: Mapping[str, float]
+) -> Any:
+    """Return what the original query says of the documents that refined queries sought.
+
+    That is their scores, and how likely they are relevant if the engine estimates that. An engine
+    may estimate a document better when asked about it directly, even if the original query found it
+    far down.
+
+    Args:
+        pool: With the records.
+        records: What the refined queries retrieved.
+        unboosted: Scores that came with the refined rankings.
+    """
+    capabilities = pool.engine.capabilities
+    scores: dict[str, float] = {}
+    relevance: dict[str, float] = {}
+    is_needed = pool.context.strategy.rerank == "relevance"
+    if not is_needed or not capabilities & {"rescore", "relevance"}:
+        return {}
+    ids = _not_asked_yet(pool, records)
+    if "relevance" not in capabilities:
+        scores = {id_: unboosted[id_] for id_ in ids if id_ in unboosted}
+        ids = [id_ for id_ in ids if id_ not in unboosted]
+    answers = await search_given(pool.engine, pool.state["query"], ids) if ids else []
+    for hits in answers:
+        if "rescore" in capabilities:
+            scores.update(zip(hits.ids, hits.scores, strict=True))
+        if hits.relevance is not None:
+            relevance.update(zip(hits.ids, hits.relevance.tolist(), strict=True))
+    return {"rescored": scores, "estimated": relevance}
+
+
+def _not_asked_yet(pool: Pool, records: Sequence[RankingRecord]) -> list[str]:
+    """Return the documents that these queries sought and no earlier round has asked about.
+
+    What earlier rounds asked about may have got no answer, and would get none now.
+    """
+    original, *refined = pool.state["rankings"]
+    known: set[str] = set()
+    for ranking in refined:
+        if ranking not in records:
+            known.update(pool.sought(ranking))
+    if "relevance" not in pool.engine.capabilities:
+        known.update(original["ids"])
+    sought: dict[str, None] = {}
+    for ranking in records:
+        sought |= dict.fromkeys(pool.sought(ranking))
+    return [id_ for id_ in sought if id_ not in known]
+
+
+async def measure(state: State, context: Context, parts: SearchParts) -> Update:
+    """Measure the exposure of the round's list against the target, and decide whether to stop."""
+    iteration = state["iteration"]
+    update: Update = {"iteration": iteration, "warnings": []}
+    if iteration == 0:
+        update |= _targeted(state, context, parts)
+    pool = Pool(parts.engine, context, {**state, **update})
+    baseline = pool.baseline
+    ranking = pool.order(iteration) if iteration else baseline
+    measured = pool.measured(ranking.ids)
+    objective = None
+    if context.strategy.final_step == "fair" and baseline.ids:
+        fair, best = await _fair_lists(pool, iteration)
+        objective = fair.objective
+        update["best_fair"] = best.model_dump()
+        if iteration == 0:
+            update["first_fair"] = fair.model_dump()
+    queries = [it["query"] for it in state["rankings"] if it["iteration"] == iteration]
+    round_ = Round(
+        **dict(measured),
+        index=iteration,
+        queries=[words.shown(query) for query in queries],
+        refinements=state["refinements"],
+        ids=ranking.ids[: context.k],
+        objective=objective,
+    )
+    stop_reason: StopReason | None = "no_hits"
+    if baseline.ids:
+        stop_reason = decide_stop(
+            [*pool.rounds, round_],
+            context,
+            is_spent=Spending(context.budget, state).is_spent(),
+            by_vectors="vectors" in parts.engine.capabilities,
+        )
+    current_span().evaluation("divergence", measured.divergence)
+    record(iteration=iteration, exposure=measured.exposure, stop_reason=stop_reason)
+    record(objective=None if objective is None else objective.value)
+    if iteration == 0:
+        update["warnings"] += _unlabelled(measured)
+    return {**update, "iterations": [round_.model_dump()], "stop_reason": stop_reason}
+
+
+def _targeted(state: State, context: Context, parts: SearchParts) -> Update:
+    """Return the target, estimated from what the original query retrieved."""
+    pool = Pool(parts.engine, context, state)
+    ranking = pool.engine_ranking
+    if not ranking.ids:
+        zeros = {d.name: dict.fromkeys(d.groups, 0.0) for d in pool.dimensions}
+        return {"target": zeros}
+    shares = {name: np.array(values) for name, values in state["corpus_shares"].items()}
+    target = estimate_target(pool.table, pool.dimensions, ranking, context, shares)
+    record(target=target)
+    warnings = []
+    uses_scores = context.effective_target.parts.get("retrieved")
+    if uses_scores and not can_be_weights(ranking.scores):
+        warnings.append(
+            "The engine's scores cannot be used as weights, so the retrieved documents count by "
+            "1/rank in the target."
+        )
+    return {"target": target, "warnings": warnings}
+
+
+async def _fair_lists(pool: Pool, iteration: int) -> tuple[FairList, FairList]:
+    """Return the fair step's list of all documents found so far, and the best list so far."""
+    is_slow = pool.context.k > SHORT or bool(pool.context.pursued)
+    if is_slow:
+        fair = await asyncio.to_thread(pool.fair_list, iteration)
+    else:
+        fair = pool.fair_list(iteration)
+    best = pool.best_fair or fair
+    if fair.objective.preference < best.objective.preference:
+        best = fair
+    return fair, best
+
+
+def _unlabelled(measured: Measured) -> list[str]:
+    """Return a warning for each attribute that most of the plain retrieval has no label for."""
+    return [
+        f"{share:.0%} of the exposure of the plain retrieval went to documents without a label for "
+        f"'{name}'; only the rest is measured."
+        for name, share in measured.unknown.items()
+        if share > MOSTLY_UNKNOWN
+    ]
+
+
+async def choose_group(state: State, context: Context, parts: SearchParts) -> Update:
+    """Choose the groups to ask the model about: those that lack most exposure."""
+    pool = Pool(parts.engine, context, state)
+    target = state["target"]
+    exposure = (pool.best_fair or best_of(pool.rounds)).exposure
+    limit = context.max_groups
+    calls_left = Spending(context.budget, state).calls_left
+    if calls_left is not None:
+        limit = min(limit, calls_left)
+    chosen = groups_to_ask_about(target, exposure, context.strategy.groups, limit)
+    lacking = groups_to_ask_about(target, exposure, "lacking", len(chosen))
+    record(groups=[f"{name}={group}" for name, group in lacking])
+    return {"iteration": state["iteration"], "chosen": chosen, "lacking": lacking}
+
+
+async def refine(state: State, context: Context, parts: SearchParts) -> Update:
+    """Ask the model for words of all chosen groups at once, and keep those with evidence."""
+    update: Update = {"iteration": state["iteration"]}
+    refiner = cast("Refiner", parts.refiner(context))
+    spent = Usage(**state["usage"])
+    chosen = [(name, group) for name, group in state["chosen"]]  # a stored state has lists
+    requests = _requests(chosen, state, context)
+    answers: list[Refinement] = []
+    try:
+        await _ask(refiner, requests, state, context, answers)
+    except GraphBubbleUp:
+        raise  # it asks a person
+    except Exception as error:
+        # Our refiners return a status instead. The other groups of the round are cancelled.
+        logging.getLogger(__name__).exception("The refiner %s failed", refiner.name)
+        current_span().set("error.type", type(error).__name__)
+        return {
+            **update,
+            "refinements": [],
+            "usage": asdict(sum((answer.usage for answer in answers), spent)),
+            "warnings": [f"The refiner {refiner.name} failed: {one_line(error, 300)}"],
+            "stop_reason": "model_failed",
+        }
+    usage = asdict(sum((answer.usage for answer in answers), spent))
+    proposed = dict(zip(chosen, answers, strict=True))
+    checked, topic = await words.checked_refinements(Pool(parts.engine, context, state), proposed)
+    for (name, group), answer in checked.items():
+        current_span().content(f"fairqr.keywords.{name}.{group}", answer.keywords)
+    record(refinements=[f"{name}={group} {it.status}" for (name, group), it in checked.items()])
+    is_spent = Spending(context.budget, {**state, "usage": usage}).is_spent()
+    changes = words.after_refinement(state, context, checked, topic, is_spent=is_spent)
+    return {**update, "usage": usage, **changes}
+
+
+def _requests(
+    chosen: Sequence[GroupKey], state: State, context: Context
+) -> list[RefinementRequest]:
+    """Return a question for each chosen group."""
+    calls_left = Spending(context.budget, state).calls_left
+    may_ask_again = calls_left is None or calls_left >= 2 * len(chosen)
+    return [
+        RefinementRequest(
+            query=state["query"],
+            attribute=name,
+            group=group,
+            keywords=state["keywords"].get(name, {}).get(group, []),
+            seed=context.seed,
+            temperature=context.temperature,
+            may_ask_again=may_ask_again,
+        )
+        for name, group in chosen
+    ]
+
+
+async def _ask(
+    refiner: Refiner,
+    requests: Sequence[RefinementRequest],
+    state: State,
+    context: Context,
+    answers: list[Refinement],
+) -> None:
+    """Ask a refiner about all groups at once, and fill the list of answers.
+
+    If the refiner fails, the list has what was answered before.
+    """
+    if isinstance(refiner, RoundRefiner):
+        answers += await refiner.refine_all(requests, hits_of(state["rankings"][0]))
+        return
+    deadline = seconds_left(context)
+    answered = await run_together(
+        [_refined(refiner, request, deadline, answers) for request in requests]
+    )
+    answers[:] = answered  # in the order of the groups
+
+
+async def _refined(
+    refiner: Refiner, request: RefinementRequest, deadline: float | None, answers: list[Refinement]
+) -> Refinement:
+    """Ask about one group, and add the answer to the list.
+
+    A refiner that ignores the deadline is cancelled soon after it.
+    """
+    limit = asyncio.timeout(None if deadline is None else deadline + GRACE)
+    with span("fairqr.refine_group"):
+        record(attribute=request.attribute, group=request.group)
+        try:
+            async with limit:
+                answer = await refiner.refine(request, deadline)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            answer = Refinement("timeout", message=no_answer_within(refiner.name, deadline or 0))
+        answers.append(answer)
+        return answer
+
+
+async def rerank(state: State, context: Context, parts: SearchParts) -> Update:
+    """Re-rank the documents of the best round, and make the result."""
+    pool = Pool(parts.engine, context, state)
+    ranker = parts.rankers.ranker_for(context)
+    refiner = parts.refiner(context) if context.rounds else None
+    result = await assemble(pool, refiner, ranker)
+    record_outcome(result.usage, [result.prompt], refiner=result.model, ranker=result.ranker)
+    record(best_iteration=result.best_iteration)
+    current_span().evaluation("divergence", result.divergence)
+    update: Update = {"result": result.model_dump(mode="json")}
+    return {**update, "usage": asdict(usage_of(update["result"]))}

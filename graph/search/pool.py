@@ -1,0 +1,299 @@
+"""The pool: all documents that a search has found so far, and the lists that its rounds make of it.
+
+What to measure, what to re-rank, and in which order: the pool and its order decide the result. A
+pool that contains the original top k, ordered by the original query, is the original ranking again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cached_property
+
+import numpy as np
+
+from fairqr.base.errors import InputError
+from fairqr.graph.search.context import Context
+from fairqr.graph.search.result import FairList, Measured, Reached, Round, Shares
+from fairqr.graph.search.state import QueryRecord, RankingRecord, State
+from fairqr.graph.search.target import by_group, vector_of
+from fairqr.retrieval.engines.engine import Hits, SearchEngine
+from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
+from fairqr.retrieval.fairness.divergence import kullback_leibler
+from fairqr.retrieval.fairness.exposure import Discount, FloatArray, exposure_and_unknown
+from fairqr.retrieval.fairness.ranking import Ranking, reciprocal_rank_fusion
+from fairqr.retrieval.fairness.table import DocumentTable, decoded
+from fairqr.retrieval.rerankers.base import Candidates
+from fairqr.retrieval.rerankers.fair import FairStep
+
+REFINED_WEIGHT = 0.5
+"""A refined ranking's weight in the fusion. With one attribute, a document can be in two refined
+rankings, by the words of the topic and of its group; both weigh as much as the original one."""
+
+
+class Pool:
+    """All documents that a search has found so far.
+
+    Args:
+        engine: The engine that is searched.
+        context: What the run is asked to do.
+        state: The state of the run.
+    """
+
+    def __init__(self, engine: SearchEngine, context: Context, state: State) -> None:
+        self.engine = engine
+        self.context = context
+        self.state = state
+
+    @cached_property
+    def dimensions(self) -> list[Dimension]:
+        """The attributes, or their product, that exposure is measured over.
+
+        Raises:
+            InputError: The run was resumed with another context.
+        """
+        attributes = self.context.attributes
+        intersect = self.context.intersect
+        dimensions = dimensions_of(self.engine.schema, attributes, intersect=intersect)
+        names = [dimension.name for dimension in dimensions]
+        started_with = list(self.state.get("target") or names)
+        if names != started_with:
+            raise InputError(
+                f"The run was started with the attributes {', '.join(started_with)}; resume it "
+                "with the same context."
+            )
+        return dimensions
+
+    @cached_property
+    def rounds(self) -> list[Round]:
+        """The rounds that were measured."""
+        return [Round(**record) for record in self.state.get("iterations", ())]
+
+    @cached_property
+    def best_fair(self) -> FairList | None:
+        """The best list of the fair step so far; None if the method has another final step."""
+        record = self.state.get("best_fair")
+        return None if record is None else FairList(**record)
+
+    @cached_property
+    def table(self) -> DocumentTable:
+        """The groups of all documents that were retrieved."""
+        table = DocumentTable()
+        for record in self.state["rankings"]:
+            hits = hits_of(record)
+            table.add(hits.ids, hits.memberships)
+        return table
+
+    @cached_property
+    def relevance(self) -> dict[str, float] | None:
+        """The probability that each document is relevant, by id; None if it is not estimated."""
+        original = self.state["rankings"][0]
+        if original["relevance"] is None:
+            return None
+        relevance = dict(zip(original["ids"], original["relevance"], strict=True))
+        return relevance | self.estimated
+
+    @cached_property
+    def estimated(self) -> dict[str, float]:
+        """The probability of relevance of documents that refined queries found."""
+        estimates: dict[str, float] = {}
+        for record in self.state["rankings"]:
+            estimates |= record["estimated"]
+        return estimates
+
+    @cached_property
+    def rescored(self) -> dict[str, float]:
+        """The scores, by the original query, of documents that refined queries found."""
+        scores: dict[str, float] = {}
+        for record in self.state["rankings"]:
+            scores |= record["rescored"]
+        return scores
+
+    @cached_property
+    def engine_ranking(self) -> Ranking:
+        """The engine's own ranking of the original query, without what similarity found."""
+        original = self.state["rankings"][0]
+        return Ranking(original["ids"], original["scores"]).top(original["own"])
+
+    @property
+    def baseline(self) -> Ranking:
+        """The first k documents of the engine's own ranking."""
+        return self.engine_ranking.top(self.context.k)
+
+    def measured(self, ids: Sequence[str]) -> Measured:
+        """Measure the first k of a list of documents against the target."""
+        context = self.context
+        exposures: Shares = {}
+        divergences: dict[str, float | None] = {}
+        unknown: dict[str, float] = {}
+        for dimension in self.dimensions:
+            name = dimension.name
+            members = self.table.memberships(dimension, ids[: context.k])
+            exposure, unknown_share = exposure_and_unknown(members, context.discount)
+            exposures[name] = by_group(dimension, exposure)
+            unknown[name] = float(unknown_share)
+            divergences[name] = None
+            if exposure.any():
+                divergence = kullback_leibler(
+                    self._target_of(dimension),
+                    exposure,
+                    smoothing=context.smoothing,
+                    direction=context.direction,
+                )
+                divergences[name] = float(divergence)
+        defined = [value for value in divergences.values() if value is not None]
+        return Measured(
+            exposure=exposures,
+            divergence=sum(defined) / len(defined) if defined else None,
+            divergences=divergences,
+            unknown=unknown,
+        )
+
+    def _target_of(self, dimension: Dimension) -> FloatArray:
+        return vector_of(dimension, self.state["target"][dimension.name])
+
+    def candidates(self, order: Ranking) -> Candidates:
+        """Return the documents of an order with their relevance, their groups and the target."""
+        relevance = None
+        if self.relevance is not None:
+            # What only a refined query found may have no estimate: then nothing speaks for it.
+            relevance = np.array([self.relevance.get(id_, 0.0) for id_ in order.ids])
+        return Candidates.of(
+            self.table,
+            order,
+            self.dimensions,
+            [self._target_of(dimension) for dimension in self.dimensions],
+            self.context.discount,
+            relevance=relevance,
+        )
+
+    def fair_list(self, iteration: int) -> FairList:
+        """Apply the fair step to all documents that were found up to a round."""
+        context = self.context
+        order = self.order(iteration)
+        candidates = self.candidates(order)
+        fair_step = FairStep(
+            weight=context.fairness_weight, order=context.order, pursue=context.pursued
+        )
+        step = fair_step.take(candidates, context.k)
+        relevance = None
+        if candidates.relevance is not None:
+            relevance = discounted_mean(candidates.relevance[step.positions], context.discount)
+        ids = [order.ids[position] for position in step.positions]
+        return FairList(
+            **dict(self.measured(ids)),
+            iteration=iteration,
+            ids=ids,
+            scores=[order.scores[position] for position in step.positions],
+            relevance=relevance,
+            objective=Reached(**asdict(step.quality), missed=step.missed, weight=step.weight),
+        )
+
+    def order(self, iteration: int) -> Ranking:
+        """Return the list of a round before any re-ranking.
+
+        With ``relevance``, that is all documents found so far, ordered by the original query. With
+        ``fusion``, it is the fusion of the original ranking and the newest refined ones. Otherwise
+        it is what the queries of the round retrieved.
+        """
+        records = self.state["rankings"]
+        if len(records) == 1:
+            return self._ranking_of(records[0])
+        order = self.context.strategy.rerank
+        if order == "relevance" and "rescore" in self.engine.capabilities:
+            return self._by_original_query(iteration)
+        if order in ("relevance", "fusion"):
+            return self._fused(self._newest(iteration))
+        return self._fused([record for record in records if record["iteration"] == iteration])
+
+    def _by_original_query(self, iteration: int) -> Ranking:
+        """Return the documents found up to a round, by their scores for the original query."""
+        original = self.state["rankings"][0]
+        scores = dict(zip(original["ids"], original["scores"], strict=True))
+        scores |= self.rescored
+        # Documents of equal scores stay where the engine put them.
+        rank = {id_: number for number, id_ in enumerate(original["ids"])}
+        ids = [id_ for id_ in self.ids(iteration) if id_ in scores]
+        ids.sort(key=lambda id_: (-scores[id_], rank.get(id_, len(rank)), id_))
+        return Ranking(ids, [scores[id_] for id_ in ids])
+
+    def _newest(self, iteration: int) -> list[RankingRecord]:
+        """Return the original ranking, and the newest one of each group up to a round.
+
+        Refined queries grow, so a newer one contains the words of the older ones of its group.
+        """
+        newest: dict[tuple[object, ...], RankingRecord] = {}
+        for record in self.state["rankings"]:
+            if record["iteration"] <= iteration:
+                is_original = record["iteration"] == 0
+                query = record["query"]
+                newest[is_original, query["attribute"], query["group"]] = record
+        return list(newest.values())
+
+    def ids(self, iteration: int) -> list[str]:
+        """Return the ids of the documents to re-rank after a round, each once."""
+        only_last = self.context.strategy.pool == "last"
+        ids: dict[str, None] = {}
+        for record in self.state["rankings"]:
+            is_later = record["iteration"] > iteration
+            is_earlier = record["iteration"] < iteration
+            if not is_later and not (only_last and is_earlier):
+                ids |= dict.fromkeys(self._ranking_of(record).ids)
+        return list(ids)
+
+    def _ranking_of(self, record: RankingRecord) -> Ranking:
+        """Return the engine's own ranking, cut to the depth, and then what similarity found."""
+        ids = record["ids"]
+        scores = record["scores"]
+        own = record["own"]
+        depth = self.context.strategy.depth
+        return Ranking(ids[:own][:depth] + ids[own:], scores[:own][:depth] + scores[own:])
+
+    def _fused(self, records: Sequence[RankingRecord]) -> Ranking:
+        """Fuse the original ranking with the refined ones.
+
+        A query that was refined toward a group also finds documents of other groups, but says
+        nothing about them. So its ranking only counts for documents of the group, by their share in
+        it. The ranking of a query with words of the topic counts for all documents.
+        """
+        rankings = [self._ranking_of(record) for record in records]
+        rrf_k = self.context.rrf_k
+        if len(rankings) == 1:
+            return rankings[0]
+        if all(record["iteration"] for record in records):
+            return reciprocal_rank_fusion(rankings, k=rrf_k)
+        weights = [REFINED_WEIGHT if record["iteration"] else 1.0 for record in records]
+        shares = [
+            self._shares_of_group(record["query"], ranking.ids)
+            for record, ranking in zip(records, rankings, strict=True)
+        ]
+        return reciprocal_rank_fusion(rankings, weights, rrf_k, shares=shares)
+
+    def sought(self, record: RankingRecord) -> list[str]:
+        """Return the documents of its group that a refined query found; all without a group."""
+        ids = record["ids"]
+        shares = self._shares_of_group(record["query"], ids)
+        if shares is None:
+            return ids
+        return [id_ for id_, share in zip(ids, shares, strict=True) if share > 0]
+
+    def _shares_of_group(self, query: QueryRecord, ids: Sequence[str]) -> FloatArray | None:
+        """Return each document's share of the group that a query was refined toward, or None."""
+        if query["group"] is None:
+            return None
+        dimension = next(d for d in self.dimensions if d.name == query["attribute"])
+        return self.table.memberships(dimension, ids)[:, dimension.groups.index(query["group"])]
+
+
+def hits_of(record: RankingRecord) -> Hits:
+    """Return the hits of a query, with the groups of the run's attributes."""
+    memberships = {name: decoded(members) for name, members in record["memberships"].items()}
+    return Hits(record["ids"], record["scores"], memberships)
+
+
+def discounted_mean(values: Sequence[float] | FloatArray, discount: Discount) -> float:
+    """Return the mean of the values of all ranks, weighted by the discount; 0 for an empty list."""
+    if not len(values):
+        return 0.0
+    weights = discount.weights(len(values))
+    return float(weights @ np.array(values)) / float(weights.sum())
