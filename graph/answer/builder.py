@@ -36,7 +36,7 @@ from fairqr.base.telemetry import current_span
 from fairqr.graph import running, steps
 from fairqr.graph.answer.context import AnswerContext, AnswerSettings
 from fairqr.graph.running import UsageReport
-from fairqr.graph.search.builder import RECURSION_LIMIT, build_search_graph
+from fairqr.graph.search.builder import RECURSION_LIMIT, as_node, build_search_graph
 from fairqr.graph.search.context import Frozen, Method
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_of, require_method
 from fairqr.graph.search.result import Place, RankedDocument, memberships_of
@@ -664,7 +664,7 @@ def build_answer_graph(
     graph = StateGraph(
         State, context_schema=AnswerContext, input_schema=InputState, output_schema=OutputState
     )
-    begins: list[Any] = [nodes.node(nodes.prepare, is_first=True), (SEARCH, search)]
+    begins: list[Any] = [nodes.node(nodes.prepare, is_first=True), (SEARCH, as_node(search))]
     graph.add_sequence([*begins, nodes.node(nodes.answer, "generate")]).add_edge(START, "prepare")
     compiled = graph.compile(checkpointer=checkpointer, name="fair_answer")
     graph.compiled = False  # whoever adds nodes to it compiles it again

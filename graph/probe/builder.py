@@ -27,7 +27,7 @@ from fairqr.graph import running, steps
 from fairqr.graph.probe.context import ProbeContext, ProbeSettings
 from fairqr.graph.running import UsageReport
 from fairqr.graph.search.budget import shortage
-from fairqr.graph.search.builder import RECURSION_LIMIT, build_search_graph
+from fairqr.graph.search.builder import RECURSION_LIMIT, as_node, build_search_graph
 from fairqr.graph.search.context import Frozen
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, items_of, model_of, within
 from fairqr.graph.search.result import RankedDocument, memberships_of
@@ -656,7 +656,7 @@ def build_probe_graph(
     graph = StateGraph(
         State, context_schema=ProbeContext, input_schema=InputState, output_schema=OutputState
     )
-    begins: list[Any] = [nodes.node(nodes.prepare, is_first=True), (SEARCH, search)]
+    begins: list[Any] = [nodes.node(nodes.prepare, is_first=True), (SEARCH, as_node(search))]
     graph.add_sequence([*begins, nodes.node(nodes.plan), nodes.node(nodes.ask, "probe")])
     graph.add_edge(START, "prepare")
     compiled = graph.compile(checkpointer=checkpointer, name="fair_probe")

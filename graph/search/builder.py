@@ -29,6 +29,9 @@ Work = Callable[[State, Context, SearchParts], Awaitable[Update]]
 """What a node does."""
 
 
+SearchGraph = CompiledStateGraph[State, Context, InputState, OutputState]
+
+
 def build_search_graph(
     engine: SearchEngine,
     model: GivenModel | None = None,
@@ -37,12 +40,12 @@ def build_search_graph(
     ranker: GivenRanker | None = None,
     prompts: PromptLibrary | None = None,
     checkpointer: Checkpointer = None,
-) -> CompiledStateGraph[State, Context, InputState, OutputState]:
+) -> SearchGraph:
     """Build the graph that searches fairly.
 
     ``prepare → retrieve → measure → choose_group → refine → retrieve → …``, and ``→ rerank`` from
     ``measure`` or ``refine`` when the loop is over. To look at the model's words before they are
-    searched with, interrupt before ``retrieve``.
+    searched with, interrupt after ``refine``.
 
     Call it with ``await graph.ainvoke({"query": "…"}, context=Context(…))``; the state that comes
     back has ``result``, the object of :class:`fairqr.graph.search.result.SearchResult`. To add or
@@ -102,6 +105,16 @@ def _node(work: Work, parts: SearchParts) -> Node:
             return {**update, "seconds": running_seconds()}
 
     return Node(run, name)
+
+
+def as_node(graph: SearchGraph) -> SearchGraph:
+    """Return a search graph to be a node of another graph.
+
+    A subgraph's stream ``updates`` only has what it returns to its parent. So this one returns all
+    of its state, of which the parent takes what it knows; but the time of a run is the parent's.
+    """
+    returned = [name for name in graph.stream_channels_asis if name != "seconds"]
+    return graph.copy({"output_channels": returned})
 
 
 async def after_measure(state: State) -> str:

@@ -79,6 +79,8 @@ async def prepare(state: State, context: Context, parts: SearchParts) -> Update:
     update: Update = {
         "query": query,
         "iteration": 0,
+        "rankings": [],
+        "iterations": [],
         "corpus_shares": {},
         "target": {},
         "cost": None,

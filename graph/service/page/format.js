@@ -60,7 +60,6 @@ export const NO_WORDS = {
 export const UNDER_WAY = {
   queued: "Waiting for its turn",
   prepare: "Searching the index",
-  begin: "Measuring who is shown",
   audit: "Writing the report",
   retrieve: "Measuring who is shown",
   measure: "Looking at the target",

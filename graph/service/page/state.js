@@ -45,17 +45,15 @@ export const rounds = (state) =>
   [...state.rounds.values()].sort((one, other) => one.index - other.index);
 
 const STEPS = {
-  begin(state, { target }) {
+  measure(state, { target, round: record }) {
     if (target) state.target = target;
-  },
-  measure(state, told) {
-    if (told.round) measured(state, told.round);
+    if (record) measured(state, record);
   },
   choose_group(state, { lacking }) {
     Object.assign(round(state, lastMeasured(state) + 1), { lacking: lacking ?? [] });
   },
-  refine(state, { iteration, refinements }) {
-    Object.assign(round(state, iteration ?? lastMeasured(state) + 1), { refinements: refinements ?? [] });
+  refine(state, { refinements }) {
+    Object.assign(round(state, lastMeasured(state) + 1), { refinements: refinements ?? [] });
   },
   rerank(state, { search }) {
     if (search) searched(state, search);

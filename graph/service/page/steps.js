@@ -5,9 +5,8 @@ import { el } from "./dom.js";
 /** Which part of the graph works after each step that has ended. */
 const WORKS = {
   prepare: "search",
-  begin: "measure",
   retrieve: "measure",
-  measure: "measure",
+  measure: "ask for words",
   choose_group: "ask for words",
   refine: "search",
   rerank: "re-rank",

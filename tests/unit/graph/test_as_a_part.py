@@ -56,7 +56,7 @@ async def result_of(graph: Any, kind: str = "result", **config: Any) -> Any:
 def stopping(engine: SearchEngine, refiner: Any, context: Context | None = None) -> Any:
     """A graph in which a person may look at keywords."""
     graph = build_search_graph(engine, refiner, context=context)
-    return graph.builder.compile(checkpointer=InMemorySaver(), interrupt_before=["retrieve"])
+    return graph.builder.compile(checkpointer=InMemorySaver(), interrupt_after=["refine"])
 
 
 @dataclass

@@ -191,7 +191,7 @@ async def test_a_stream_yields_documented_steps_and_then_the_result(engine: Sear
     assert [step.step for step in steps[:4]] == ["prepare", "retrieve", "measure", "choose_group"]
     rounds = [step.round for step in steps if step.step == "measure"]
     assert [each.exposure for each in rounds] == [it.exposure for it in result.iterations]
-    assert steps[0].target == result.target
+    assert steps[2].target == result.target
     refined = next(step for step in steps if step.step == "refine")
     assert refined.refinements[0].keywords == ["scholar"]
     assert steps[-1].model_dump(exclude_none=True).keys() <= {"step", "usage", "warnings"}
