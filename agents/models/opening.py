@@ -8,7 +8,8 @@ from fairqr.agents.generators import INPUT_TOKENS, Generator, ModelGenerator
 from fairqr.agents.models.cache import ReplyCache, kept_in
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.in_process import SEQ2SEQ_INPUT_TOKENS, CausalModel, Seq2SeqModel
-from fairqr.agents.refiner import FeedbackRefiner, Refiner
+from fairqr.agents.refiners.feedback import FeedbackRefiner
+from fairqr.agents.refiners.refiner import Refiner
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.settings import default_model
 from fairqr.retrieval.engines.engine import SearchEngine

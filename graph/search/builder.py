@@ -15,7 +15,9 @@ from langgraph.types import Checkpointer
 
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.replies import Usage, no_answer_within
-from fairqr.agents.refiner import LLMRefiner, Refinement, RefinementRequest, Refiner, RoundRefiner
+from fairqr.agents.refiners.cleaning import in_turn
+from fairqr.agents.refiners.language_model import LLMRefiner
+from fairqr.agents.refiners.refiner import GroupRequest, Refinement, Refiner, RoundRefiner
 from fairqr.base.errors import ModelUnavailableError, QueryError, one_line
 from fairqr.base.loops import run_together
 from fairqr.base.telemetry import Kind, current_span, span
@@ -298,7 +300,7 @@ class SearchNodes(steps.Nodes[Context]):
         # A stored state has lists instead of tuples.
         chosen = [(name, group) for name, group in state["chosen"]]
         requests = [
-            RefinementRequest(
+            GroupRequest(
                 query=state["query"],
                 attribute=name,
                 group=group,
@@ -331,7 +333,7 @@ class SearchNodes(steps.Nodes[Context]):
                 "stop_reason": "model_failed",
             }
         usage = sum((answer.usage for answer in answers), rounds.usage)
-        proposed = dict(zip(chosen, answers, strict=True))
+        proposed = dict(zip(chosen, map(in_turn, answers), strict=True))
         checked, topic = await deciding.checked_refinements(rounds, proposed)
         for (name, group), refinement in checked.items():
             current_span().content(f"fairqr.keywords.{name}.{group}", refinement.keywords)
@@ -373,7 +375,7 @@ def _checked(query: object) -> str:
 
 
 async def _refined(
-    refiner: Refiner, request: RefinementRequest, deadline: float | None, ended: list[Refinement]
+    refiner: Refiner, request: GroupRequest, deadline: float | None, ended: list[Refinement]
 ) -> Refinement:
     """Ask about one group, and add the answer to ``ended``.
 

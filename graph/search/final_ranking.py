@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fairqr.agents.ranking.rankers import ItemRanker
-from fairqr.agents.refiner import Refiner
+from fairqr.agents.refiners.refiner import Refiner
 from fairqr.graph.search import result as results
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.rankers import ModelRanking, reranked

@@ -14,7 +14,7 @@ from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.opening import open_language_model, open_model
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking import rankers
-from fairqr.agents.refiner import Refiner
+from fairqr.agents.refiners.refiner import Refiner
 from fairqr.base.errors import BudgetError, InputError, ModelUnavailableError
 from fairqr.base.telemetry import span
 from fairqr.graph.search.context import Context, WindowSettings

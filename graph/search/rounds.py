@@ -17,7 +17,7 @@ import numpy as np
 
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.rankers import Cost
-from fairqr.agents.refiner import Refinement, RefinementStatus
+from fairqr.agents.refiners.refiner import Refinement, RefinementStatus
 from fairqr.base.errors import InputError, TargetError
 from fairqr.graph.search import result as results
 from fairqr.graph.search.context import Budget, Context, Groups

@@ -10,7 +10,7 @@ from typing import Any
 from fairqr.agents.attribution.attributor import AttributorName
 from fairqr.agents.generators import INPUT_TOKENS
 from fairqr.agents.models.opening import CAUSAL, SEQ2SEQ
-from fairqr.agents.refiner import FeedbackRefiner
+from fairqr.agents.refiners.feedback import FeedbackRefiner
 from fairqr.base import errors
 from fairqr.base.settings import DEFAULT_POOL, default_corpus, default_model
 from fairqr.graph.answer.builder import PROMPT as ANSWER
