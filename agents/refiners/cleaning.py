@@ -79,10 +79,10 @@ class Cleaned:
 
 def tidy(text: str) -> str:
     """Return a text on one line, without control characters and characters that nobody sees."""
-    return " ".join("".join(map(_visible, text)).split())
+    return " ".join("".join(map(_replace_invisible, text)).split())
 
 
-def _visible(character: str) -> str:
+def _replace_invisible(character: str) -> str:
     """Return the character; a space for a control character, nothing for an invisible one."""
     if character in _JOINERS:
         return character
@@ -108,20 +108,20 @@ def clean_words(
         query: The original query.
         in_use: Words that are added to the query already.
     """
-    known = _known_words(query, in_use)
+    known = _collect_known_words(query, in_use)
     kept: list[str] = []
     left_out: list[LeftOut] = []
     for candidate in candidates:
-        problem = _problem_of(candidate, limit, len(kept))
+        problem = _find_problem(candidate, limit, len(kept))
         if problem:
-            left_out.append(_left_out(candidate, problem))
+            left_out.append(_leave_out(candidate, problem))
             continue
 
-        new_words, repeated = _new_words(tidy(str(candidate)), known)
+        new_words, repeated = _split_new_words(tidy(str(candidate)), known)
         entry = " ".join(new_words)
         if not any(map(str.isalpha, entry)):
             reason = repeated[0].reason if repeated else NO_LETTERS
-            left_out.append(_left_out(candidate, reason))
+            left_out.append(_leave_out(candidate, reason))
             continue
 
         kept.append(entry)
@@ -131,7 +131,7 @@ def clean_words(
     return Cleaned(tuple(kept), tuple(left_out))
 
 
-def _known_words(query: str, in_use: Sequence[str]) -> dict[str, str]:
+def _collect_known_words(query: str, in_use: Sequence[str]) -> dict[str, str]:
     """Return the words that a new entry must not repeat, each with the reason."""
     known = dict.fromkeys(folded_words(query), REPEATS_QUERY)
     for text in in_use:
@@ -140,7 +140,7 @@ def _known_words(query: str, in_use: Sequence[str]) -> dict[str, str]:
     return known
 
 
-def _new_words(text: str, known: Mapping[str, str]) -> tuple[list[str], list[LeftOut]]:
+def _split_new_words(text: str, known: Mapping[str, str]) -> tuple[list[str], list[LeftOut]]:
     """Return the words of a text that are not known, and those that are."""
     new_words: list[str] = []
     repeated: list[LeftOut] = []
@@ -172,28 +172,28 @@ def clean_whole(
     kept: list[str] = []
     left_out: list[LeftOut] = []
     for candidate in candidates:
-        problem = _problem_of(candidate, limit, len(kept))
+        problem = _find_problem(candidate, limit, len(kept))
         entry = "" if problem else tidy(str(candidate))
         words = tuple(folded_words(entry))
         if not problem:
-            problem = _repetition_of(words, query_words) or seen.get(words, "")
+            problem = _find_repetition(words, query_words) or seen.get(words, "")
 
         if problem:
-            left_out.append(_left_out(candidate, problem))
+            left_out.append(_leave_out(candidate, problem))
         else:
             kept.append(entry)
             seen[words] = REPEATS_EARLIER
     return Cleaned(tuple(kept), tuple(left_out))
 
 
-def _repetition_of(words: Sequence[str], query_words: set[str]) -> str:
+def _find_repetition(words: Sequence[str], query_words: set[str]) -> str:
     """Return why a whole text with these words says nothing new; empty if it does."""
     if not words:
         return NO_WORDS
     return REPEATS_QUERY if query_words.issuperset(words) else ""
 
 
-def _problem_of(candidate: object, limit: Limit, n_kept: int) -> str:
+def _find_problem(candidate: object, limit: Limit, n_kept: int) -> str:
     """Return why an entry is not read; empty if it is."""
     if not isinstance(candidate, str):
         return NO_TEXT
@@ -206,7 +206,7 @@ def _problem_of(candidate: object, limit: Limit, n_kept: int) -> str:
     return ""
 
 
-def _left_out(candidate: object, reason: str) -> LeftOut:
+def _leave_out(candidate: object, reason: str) -> LeftOut:
     """Return an entry that is not used, with as much of its text as is shown."""
     text = tidy(candidate) if isinstance(candidate, str) else ""
     return LeftOut(one_line(text, SHOWN_CHARACTERS), reason)
@@ -217,9 +217,9 @@ def clean_passage(text: str, *, query: str = "") -> tuple[str, tuple[LeftOut, ..
     passage = tidy(text)
     if not passage:
         return "", ()
-    problem = _repetition_of(folded_words(passage), set(folded_words(query)))
+    problem = _find_repetition(folded_words(passage), set(folded_words(query)))
     if problem:
-        return "", (_left_out(passage, problem),)
+        return "", (_leave_out(passage, problem),)
     if len(passage) <= LONGEST_PASSAGE:
         return passage, ()
 
@@ -228,10 +228,10 @@ def clean_passage(text: str, *, query: str = "") -> tuple[str, tuple[LeftOut, ..
     if end < 0:
         end = LONGEST_PASSAGE
     reason = f"is beyond the {LONGEST_PASSAGE:,} characters that are read"
-    return passage[:end], (_left_out(passage[end:], reason),)
+    return passage[:end], (_leave_out(passage[end:], reason),)
 
 
-def refinement_from(
+def make_refinement(
     reply: Mapping[str, Any], *, query: str, subject: str, who: str, in_use: Sequence[str] = ()
 ) -> Refinement:
     """Clean each field of a reply, and return them with a status that says what is left.
@@ -254,7 +254,7 @@ def refinement_from(
     left_out += rest
 
     if not passage and not any(kept.values()):
-        return nothing_left(left_out, subject=subject, who=who)
+        return make_empty_refinement(left_out, subject=subject, who=who)
     return Refinement(
         "ok",
         topic=kept["topic"],
@@ -267,7 +267,7 @@ def refinement_from(
     )
 
 
-def nothing_left(left_out: Sequence[LeftOut], *, subject: str, who: str) -> Refinement:
+def make_empty_refinement(left_out: Sequence[LeftOut], *, subject: str, who: str) -> Refinement:
     """Return the refinement of a reply without anything usable, or without anything new."""
     all_left_out = tuple(left_out)
     if any(part.reason in REPETITIONS for part in left_out):
@@ -277,7 +277,7 @@ def nothing_left(left_out: Sequence[LeftOut], *, subject: str, who: str) -> Refi
     return Refinement("empty", message=message, left_out=all_left_out)
 
 
-def in_turn(refinement: Refinement) -> Refinement:
+def take_in_turn(refinement: Refinement) -> Refinement:
     """Return the refinement with topic words and keywords in turn as its keywords, at most 8.
 
     A search that adds one list of words to its query takes these. Both lists are cut equally. A

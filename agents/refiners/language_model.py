@@ -13,7 +13,7 @@ from fairqr.agents.refiners.cleaning import (
     LIMITS,
     LONGEST_PASSAGE,
     SHOWN_CHARACTERS,
-    refinement_from,
+    make_refinement,
 )
 from fairqr.agents.refiners.refiner import GroupRequest, Refinement, TopicRequest
 from fairqr.base.errors import one_line
@@ -52,7 +52,7 @@ def reply_schema(fields: Sequence[str]) -> dict[str, Any]:
     """
     is_for_small_models = set(fields) <= set(_SMALL_FIELDS)
     properties = {
-        field: _SMALL_FIELDS[field] if is_for_small_models else _wide_field(field)
+        field: _SMALL_FIELDS[field] if is_for_small_models else _make_wide_field(field)
         for field in fields
     }
     return {
@@ -63,7 +63,7 @@ def reply_schema(fields: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _wide_field(field: str) -> dict[str, Any]:
+def _make_wide_field(field: str) -> dict[str, Any]:
     """Return the schema of a field of a prompt for large models."""
     if field == "passage":
         return {"type": "string", "maxLength": LONGEST_PASSAGE}
@@ -90,14 +90,14 @@ def read_reply(value: Mapping[str, Any], fields: Sequence[str]) -> Mapping[str, 
         raise ValueError(f"it has none of the fields {', '.join(fields)}")
     reply: dict[str, Any] = {}
     for field in LIST_FIELDS:
-        reply[field] = _entries_of(field, value.get(field))
+        reply[field] = _read_entries(field, value.get(field))
     for field in TEXT_FIELDS:
-        reply[field] = _text_of(field, value.get(field))
+        reply[field] = _read_text(field, value.get(field))
     reply["reason"] = fence(reply["reason"], LONGEST_REASON)
     return reply
 
 
-def _entries_of(field: str, entries: object) -> list[str | None]:
+def _read_entries(field: str, entries: object) -> list[str | None]:
     """Return the entries of a list; raises ValueError if it is none or too long."""
     if entries is None:
         return []
@@ -108,7 +108,7 @@ def _entries_of(field: str, entries: object) -> list[str | None]:
     return [entry if isinstance(entry, str) else None for entry in entries]
 
 
-def _text_of(field: str, text: object) -> str:
+def _read_text(field: str, text: object) -> str:
     """Return a text; raises ValueError if a passage is none."""
     if isinstance(text, str):
         return text
@@ -167,7 +167,7 @@ class LLMRefiner:
             return Refinement(reply.status, message=reply.message, usage=reply.usage)
 
         fields = {name: value for name, value in reply.value.items() if name != "queries"}
-        refinement = refinement_from(
+        refinement = make_refinement(
             fields,
             query=request.query,
             in_use=request.keywords,
@@ -195,7 +195,7 @@ class LLMRefiner:
             return Refinement(reply.status, message=reply.message, usage=reply.usage)
 
         fields = {name: reply.value[name] for name in TOPIC_FIELDS}
-        refinement = refinement_from(
+        refinement = make_refinement(
             fields,
             query=request.query,
             subject=f"the query '{one_line(request.query, SHOWN_CHARACTERS)}'",

@@ -14,8 +14,9 @@ from langgraph.graph.state import CompiledStateGraph, StateGraph
 from langgraph.types import Checkpointer
 
 from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.recorded import RecordedModel
 from fairqr.agents.models.replies import Usage, no_answer_within
-from fairqr.agents.refiners.cleaning import in_turn
+from fairqr.agents.refiners.cleaning import take_in_turn
 from fairqr.agents.refiners.language_model import LLMRefiner
 from fairqr.agents.refiners.refiner import GroupRequest, Refinement, Refiner, RoundRefiner
 from fairqr.base.errors import ModelUnavailableError, QueryError, one_line
@@ -63,7 +64,7 @@ class SearchNodes(steps.Nodes[Context]):
 
     def _refiner(self, context: Context) -> Refiner | None:
         """Return the refiner for a run with this context, or None."""
-        if isinstance(self.model, ChatModel):
+        if isinstance(self.model, ChatModel | RecordedModel):
             prompt = self.rankers.prompts.get("refine", context.prompts.get("refine"))
             return LLMRefiner(self.model, prompt)
         if self.model is None or not (context.rounds or hasattr(self.model, "refine")):
@@ -333,7 +334,7 @@ class SearchNodes(steps.Nodes[Context]):
                 "stop_reason": "model_failed",
             }
         usage = sum((answer.usage for answer in answers), rounds.usage)
-        proposed = dict(zip(chosen, map(in_turn, answers), strict=True))
+        proposed = dict(zip(chosen, map(take_in_turn, answers), strict=True))
         checked, topic = await deciding.checked_refinements(rounds, proposed)
         for (name, group), refinement in checked.items():
             current_span().content(f"fairqr.keywords.{name}.{group}", refinement.keywords)

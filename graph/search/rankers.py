@@ -12,6 +12,7 @@ from langchain_core.language_models import BaseChatModel
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.opening import open_language_model, open_model
+from fairqr.agents.models.recorded import RecordedModel
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking import rankers
 from fairqr.agents.refiners.refiner import Refiner
@@ -119,7 +120,7 @@ def require_refines(model: Model) -> None:
     Raises:
         ModelUnavailableError: It can only rank.
     """
-    if not isinstance(model, ChatModel) and not hasattr(model, "refine"):
+    if not isinstance(model, ChatModel | RecordedModel) and not hasattr(model, "refine"):
         raise ModelUnavailableError(
             f"The model {model.name} can rank, but not refine queries; choose a method that does "
             "not refine, such as listwise, or another model."

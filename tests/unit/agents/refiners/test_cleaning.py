@@ -27,8 +27,8 @@ from fairqr.agents.refiners.cleaning import (
     clean_passage,
     clean_whole,
     clean_words,
-    in_turn,
-    refinement_from,
+    make_refinement,
+    take_in_turn,
     tidy,
 )
 from fairqr.agents.refiners.refiner import LeftOut, Refinement
@@ -45,7 +45,7 @@ replies = st.fixed_dictionaries({}, optional=dict.fromkeys(LIMITS, entries) | {"
 
 
 def refinement(reply: dict[str, Any], query: str = "physicist", **more: Any) -> Refinement:
-    return refinement_from(reply, query=query, subject="female", who="The model", **more)
+    return make_refinement(reply, query=query, subject="female", who="The model", **more)
 
 
 def words_of(text: str) -> list[str]:
@@ -212,7 +212,7 @@ def test_any_field_alone_is_enough(field: str) -> None:
 
 
 def turns(topic: Sequence[str], keywords: Sequence[str], **more: Any) -> Refinement:
-    return in_turn(Refinement("ok", topic=tuple(topic), keywords=tuple(keywords), **more))
+    return take_in_turn(Refinement("ok", topic=tuple(topic), keywords=tuple(keywords), **more))
 
 
 def test_topic_words_and_keywords_are_taken_in_turn() -> None:
@@ -221,7 +221,7 @@ def test_topic_words_and_keywords_are_taken_in_turn() -> None:
     assert (both.topic, both.keywords) == ((), tuple("avbwcxdy"))
     assert turns(["lab", "she"], ["she", "her"]).keywords == ("lab", "she", "her")
     alone = Refinement("ok", keywords=tuple("abcdefghij"))
-    assert in_turn(alone) == alone
+    assert take_in_turn(alone) == alone
     names = turns([], [], names=("Marie Curie",))
     assert (names.status, bool(names.message)) == ("empty", True)
 
