@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.generated import GENDERS, REGIONS, SCHEMA, group_words
-from fairqr.agents.refiner import Refinement, RefinementRequest
+from fairqr.agents.refiners.refiner import GroupRequest, Refinement
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.engines.engine import Capability, EngineInfo, Hits, Query
 from fairqr.retrieval.fairness.exposure import FloatArray
@@ -82,7 +82,7 @@ class InstantRefiner:
     async def start(self) -> None:
         return None
 
-    async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
+    async def refine(self, request: GroupRequest, deadline: float | None = None) -> Refinement:
         await asyncio.sleep(self._seconds)
         known = [w for w in WORDS.get(request.group, ()) if w not in request.keywords]
-        return Refinement("ok", tuple(known[:3]) or (f"word{next(self._numbers)}",))
+        return Refinement("ok", keywords=tuple(known[:3]) or (f"word{next(self._numbers)}",))

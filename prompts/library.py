@@ -18,7 +18,12 @@ _DOCUMENTS = "question documents"
 _PAIR = "premise hypothesis"
 
 CONTRACTS: dict[str, tuple[str, str, str]] = {
-    "refine": ("query group attribute? keywords?", "keywords topic? drop? reason?", ""),
+    "refine": (
+        "query group attribute? keywords?",
+        "keywords? phrases? names? topic? passage? drop? reason?",
+        "",
+    ),
+    "topic": ("query", "topic? queries? passage?", ""),
     "answer": (_DOCUMENTS, "", "text title? number?"),
     "names": (_DOCUMENTS, "", "title text? number?"),
     # The fields of documents of the LaMP tasks; see fairqr.evaluation.lamp.
@@ -42,6 +47,12 @@ These are the input variables of the prompt, the fields of the reply, and the fi
 in its ``item``; without any, it has no item. Each are names separated by spaces. A prompt must have
 them, but for those that end with a question mark.
 """
+
+ONE_OUTPUT_OF = {
+    "refine": ("keywords", "phrases", "names"),
+    "topic": ("topic", "queries", "passage"),
+}
+"""The fields of a reply of which a prompt of these kinds needs at least one."""
 
 
 class PromptLibrary:
@@ -110,6 +121,9 @@ def check_contract(template: PromptTemplate) -> None:
                 f"The prompt {name} is wrong about the {what} '{', '.join(wrong)}'; it takes "
                 f"'{names}', where ? marks what may be left out."
             )
+    one_of = ONE_OUTPUT_OF.get(template.id, ())
+    if one_of and not set(one_of) & set(template.output):
+        raise PromptError(f"The prompt {name} needs one of the outputs {', '.join(one_of)}.")
 
 
 def _places(folder: Path) -> dict[tuple[str, str], Path]:

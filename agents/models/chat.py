@@ -237,7 +237,8 @@ class ChatModel(LanguageModel):
                     if relay is not None:
                         return await self._streamed(client, messages, relay, parameters)
                     if question.wanted == "object" and question.schema and is_foreign:
-                        return await _structured(client, messages, question.schema)
+                        schema = provider.without_bounds(question.schema)
+                        return await _structured(client, messages, schema)
                     return await client.ainvoke(messages, UNSTREAMED, **parameters)
             except Exception as error:
                 if relay is None or relay.began_at is None:

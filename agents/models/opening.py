@@ -8,7 +8,10 @@ from fairqr.agents.generators import INPUT_TOKENS, Generator, ModelGenerator
 from fairqr.agents.models.cache import ReplyCache, kept_in
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.in_process import SEQ2SEQ_INPUT_TOKENS, CausalModel, Seq2SeqModel
-from fairqr.agents.refiner import FeedbackRefiner, Refiner
+from fairqr.agents.models.recorded import RecordedModel
+from fairqr.agents.models.replies import RECORDED
+from fairqr.agents.refiners.feedback import FeedbackRefiner
+from fairqr.agents.refiners.refiner import Refiner
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.settings import default_model
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -26,7 +29,7 @@ def open_model(
     engine: SearchEngine | None = None,
     cache: bool | ReplyCache = True,
     **options: Any,
-) -> ChatModel | CausalModel | Refiner:
+) -> ChatModel | CausalModel | RecordedModel | Refiner:
     """Return the model or refiner with this name.
 
     Args:
@@ -49,23 +52,28 @@ def open_model(
 
 def open_language_model(
     name: str | None = None, *, cache: bool | ReplyCache = True, **options: Any
-) -> ChatModel | CausalModel:
+) -> ChatModel | CausalModel | RecordedModel:
     """Return a language model.
 
     Args:
         name: A chat model as :class:`ChatModel` takes it; or ``causal:`` and a decoder-only model
             of transformers, which only ranks: a hub id, a folder, a folder of an adapter, a GGUF
-            file, or the name of embedded weights. Defaults to the configured model.
+            file, or the name of embedded weights; or ``recorded:`` and a file of replies, which
+            only refines. Defaults to the configured model.
         cache: Whether to keep replies on disk so that nothing is asked twice, or the cache to use.
         options: More for :class:`ChatModel`; a model in this process ignores them.
 
     Raises:
-        ModelUnavailableError: The name is malformed.
+        ModelUnavailableError: The name is malformed, or the file of replies cannot be used.
     """
     name = name or default_model()
-    if (model := _model_after(CAUSAL, name, "causal:smollm2-135m")) is None:
-        return ChatModel(name, cache=kept_in(cache), **options)
-    return CausalModel(model, cache=kept_in(cache))
+    file = _model_after(RECORDED, name, "recorded:notables")
+    if file is not None:
+        return RecordedModel(file)
+    weights = _model_after(CAUSAL, name, "causal:smollm2-135m")
+    if weights is not None:
+        return CausalModel(weights, cache=kept_in(cache))
+    return ChatModel(name, cache=kept_in(cache), **options)
 
 
 def open_generator(

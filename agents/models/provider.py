@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fairqr.agents.models.local import start_local
-from fairqr.agents.models.replies import Question, Status
+from fairqr.agents.models.replies import RECORDED, Question, Status, say_only_refines
 from fairqr.base.errors import ModelError, ModelUnavailableError, one_line
 from fairqr.base.retries import is_used_up, status_of
 from fairqr.base.secrets import without_secrets
@@ -65,9 +65,11 @@ def split_name(name: str) -> tuple[str, str]:
     """Return the provider, and the provider's name of the model.
 
     Raises:
-        ModelUnavailableError: One of them is missing.
+        ModelUnavailableError: One of them is missing, or the name is that of a recorded model.
     """
     provider, _, model = name.partition(":")
+    if provider == RECORDED:
+        raise ModelUnavailableError(say_only_refines(name))
     if not (provider and model):
         raise ModelUnavailableError(
             f"The model '{name}' names no provider; write provider:model, such as "
@@ -146,7 +148,7 @@ def parameters_of_openai(question: Question, is_local: bool, *, streams: bool) -
     parameters["seed"] = 0 if is_local and question.seed is None else question.seed
     if question.wanted == "object" and question.schema is not None:
         # Hosted services refuse bounds on texts; the embedded model needs them.
-        schema = question.schema if is_local else _without_bounds(question.schema)
+        schema = question.schema if is_local else without_bounds(question.schema)
         strict = {"name": "reply", "strict": True, "schema": schema}
         form = {"type": "json_schema", "json_schema": strict}
         parameters["extra_body"] = {"response_format": form}
@@ -179,11 +181,11 @@ def refused_parameter(error: BaseException, parameters: Mapping[str, Any]) -> st
     return None
 
 
-def _without_bounds(schema: Any) -> Any:
+def without_bounds(schema: Any) -> Any:
     """Return a JSON schema without bounds on lengths and sizes."""
     if not isinstance(schema, Mapping):
         return schema
-    return {key: _without_bounds(value) for key, value in schema.items() if key not in _BOUNDS}
+    return {key: without_bounds(value) for key, value in schema.items() if key not in _BOUNDS}
 
 
 async def open_client(

@@ -231,3 +231,15 @@ def no_answer_within(model: str, seconds: float) -> str:
     if seconds <= 0:
         return f"No time was left to ask the model {model}."
     return f"The model {model} did not answer within {seconds:.3g} s."
+
+
+RECORDED = "recorded"
+"""The prefix in the names of models that answer from a file of replies."""
+
+
+def say_only_refines(model: str) -> str:
+    """Return the sentence about a recorded model that is asked for something else."""
+    return (
+        f"The model {model} has recorded replies, so it only refines queries; name a chat model to "
+        "answer, rank or judge, such as openai:gpt-4o or local:smollm2-135m."
+    )

@@ -8,7 +8,7 @@ from itertools import compress, product
 from typing import Any
 
 from fairqr.agents.models.opening import open_model
-from fairqr.agents.refiner import FeedbackRefiner
+from fairqr.agents.refiners.feedback import FeedbackRefiner
 from fairqr.base.errors import IndexNotFoundError, InputError, QueryError, UnsupportedError
 from fairqr.evaluation.collections.collection import Collection, Topic
 from fairqr.evaluation.collections.finding import find_collection

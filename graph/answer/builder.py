@@ -30,6 +30,7 @@ from fairqr.agents.attribution.opening import open_attributor
 from fairqr.agents.generators import GenerationRequest, Generator, ModelGenerator, temperature_of
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.opening import open_generator
+from fairqr.agents.models.recorded import RecordedModel
 from fairqr.agents.models.replies import Status, Usage
 from fairqr.base.errors import ModelError, ModelUnavailableError
 from fairqr.base.telemetry import current_span
@@ -644,8 +645,8 @@ def build_answer_graph(
         generator = ModelGenerator(ChatModel.of(generator))
     elif generator is not None:
         require_method("generator", generator, "generate")
-    elif chat is not None:
-        generator = ModelGenerator(chat)
+    elif isinstance(model, ChatModel | RecordedModel):
+        generator = ModelGenerator(model)  # one that only refines says so when it is started
     if isinstance(attributor, BaseChatModel):
         chat, attributor = ChatModel.of(attributor), "llm"
     if isinstance(attributor, str):

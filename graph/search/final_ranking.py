@@ -11,7 +11,7 @@ import numpy as np
 
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.rankers import ItemRanker
-from fairqr.agents.refiner import Refiner
+from fairqr.agents.refiners.refiner import Refiner
 from fairqr.graph.running import usage_report
 from fairqr.graph.search import result as results
 from fairqr.graph.search.context import Context

@@ -17,7 +17,8 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.types import Overwrite
 
 from fairqr.agents.models.replies import Usage, no_answer_within
-from fairqr.agents.refiner import Refinement, RefinementRequest, Refiner, RoundRefiner
+from fairqr.agents.refiners.cleaning import take_in_turn
+from fairqr.agents.refiners.refiner import GroupRequest, Refinement, Refiner, RoundRefiner
 from fairqr.base.errors import ModelUnavailableError, QueryError, one_line
 from fairqr.base.loops import run_together
 from fairqr.base.telemetry import Kind, current_span, span
@@ -406,7 +407,7 @@ async def refine(state: State, context: Context, parts: SearchParts) -> Update:
             "stop_reason": "model_failed",
         }
     usage = asdict(sum((answer.usage for answer in answers), spent))
-    proposed = dict(zip(chosen, answers, strict=True))
+    proposed = dict(zip(chosen, map(take_in_turn, answers), strict=True))
     checked, topic = await words.checked_refinements(Pool(parts.engine, context, state), proposed)
     for (name, group), answer in checked.items():
         current_span().content(f"fairqr.keywords.{name}.{group}", answer.keywords)
@@ -416,14 +417,12 @@ async def refine(state: State, context: Context, parts: SearchParts) -> Update:
     return {**update, "usage": usage, **changes}
 
 
-def _requests(
-    chosen: Sequence[GroupKey], state: State, context: Context
-) -> list[RefinementRequest]:
+def _requests(chosen: Sequence[GroupKey], state: State, context: Context) -> list[GroupRequest]:
     """Return a question for each chosen group."""
     calls_left = Spending(context.budget, state).calls_left
     may_ask_again = calls_left is None or calls_left >= 2 * len(chosen)
     return [
-        RefinementRequest(
+        GroupRequest(
             query=state["query"],
             attribute=name,
             group=group,
@@ -438,7 +437,7 @@ def _requests(
 
 async def _ask(
     refiner: Refiner,
-    requests: Sequence[RefinementRequest],
+    requests: Sequence[GroupRequest],
     state: State,
     context: Context,
     answers: list[Refinement],
@@ -458,7 +457,7 @@ async def _ask(
 
 
 async def _refined(
-    refiner: Refiner, request: RefinementRequest, deadline: float | None, answers: list[Refinement]
+    refiner: Refiner, request: GroupRequest, deadline: float | None, answers: list[Refinement]
 ) -> Refinement:
     """Ask about one group, and add the answer to the list.
 

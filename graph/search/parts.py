@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import cast
 
 from fairqr.agents.models.chat import ChatModel
-from fairqr.agents.refiner import LLMRefiner, Refiner
+from fairqr.agents.models.recorded import RecordedModel
+from fairqr.agents.refiners.language_model import LLMRefiner
+from fairqr.agents.refiners.refiner import Refiner
 from fairqr.base.errors import InputError
 from fairqr.graph.search import rankers
 from fairqr.graph.search.context import Context
@@ -48,7 +50,7 @@ class SearchParts:
         Raises:
             ModelUnavailableError: The model can only rank.
         """
-        if isinstance(self.model, ChatModel):
+        if isinstance(self.model, ChatModel | RecordedModel):
             prompt = self.rankers.prompts.get("refine", context.prompts.get("refine"))
             return LLMRefiner(self.model, prompt)
         if self.model is None:

@@ -12,9 +12,10 @@ from langchain_core.language_models import BaseChatModel
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.opening import open_language_model, open_model
+from fairqr.agents.models.recorded import RecordedModel
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking import rankers
-from fairqr.agents.refiner import Refiner
+from fairqr.agents.refiners.refiner import Refiner
 from fairqr.base.errors import BudgetError, InputError, ModelUnavailableError
 from fairqr.base.telemetry import span
 from fairqr.graph.running import record, seconds_left
@@ -120,7 +121,7 @@ def require_refines(model: Model) -> None:
     Raises:
         ModelUnavailableError: It can only rank.
     """
-    if not isinstance(model, ChatModel) and not hasattr(model, "refine"):
+    if not isinstance(model, ChatModel | RecordedModel) and not hasattr(model, "refine"):
         raise ModelUnavailableError(
             f"The model {model.name} can rank, but not refine queries; choose a method that does "
             "not refine, such as listwise, or another model."

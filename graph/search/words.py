@@ -9,7 +9,7 @@ from typing import cast
 
 import numpy as np
 
-from fairqr.agents.refiner import Refinement, RefinementStatus
+from fairqr.agents.refiners.refiner import Refinement, RefinementStatus
 from fairqr.graph.running import Update
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.pool import Pool

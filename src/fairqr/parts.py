@@ -20,7 +20,7 @@ from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from fairqr.agents.models.chat import ChatModel
-from fairqr.agents.refiner import Refiner
+from fairqr.agents.refiners.refiner import Refiner
 from fairqr.api import FairSearch, Named, SyncFairSearch
 from fairqr.base.errors import InputError
 from fairqr.graph.search.builder import build_search_graph

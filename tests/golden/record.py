@@ -15,7 +15,7 @@ from typing import Any
 
 from fairqr.agents.generators import GenerationRequest
 from fairqr.agents.models.replies import Reply
-from fairqr.agents.refiner import Refinement, RefinementRequest
+from fairqr.agents.refiners.refiner import GroupRequest, Refinement
 
 WORDS: dict[str, list[tuple[str, ...]]] = {
     "female": [("woman", "female"), ("wife", "daughter"), ("actress",)],
@@ -76,7 +76,7 @@ class ScriptedRefiner:
     async def start(self) -> None:
         """Nothing is missing."""
 
-    async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
+    async def refine(self, request: GroupRequest, deadline: float | None = None) -> Refinement:
         """Propose the first words of the group that are not in use."""
         for words in WORDS[request.group.rpartition(" × ")[2]]:
             if not set(words) <= set(request.keywords):

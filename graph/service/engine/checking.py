@@ -10,7 +10,9 @@ from typing import Any
 from fairqr.agents.attribution.attributor import AttributorName
 from fairqr.agents.generators import INPUT_TOKENS
 from fairqr.agents.models.opening import CAUSAL, SEQ2SEQ
-from fairqr.agents.refiner import FeedbackRefiner
+from fairqr.agents.models.recorded import SHIPPED_NAMES
+from fairqr.agents.models.replies import RECORDED
+from fairqr.agents.refiners.feedback import FeedbackRefiner
 from fairqr.base import errors
 from fairqr.base.settings import DEFAULT_POOL, default_corpus, default_model
 from fairqr.graph.answer.builder import PROMPT as ANSWER
@@ -143,7 +145,13 @@ class Offers:
             NotAllowedError: It is not offered.
         """
         name = self.default_model if name is None else name
-        return name, self._models[_require("model", "models", self._models, name)]
+        listed = _require("model", "models", self._models, name)
+        if "*" in listed and _names_file_of_replies(name):
+            raise errors.NotAllowedError(
+                f"The model '{errors.one_line(name, 60)}' is not offered; the service lists files "
+                "of replies by their whole names."
+            )
+        return name, self._models[listed]
 
     def attributor(self, name: str | None) -> str:
         """Return the name of the judge of answers; None means the default.
@@ -215,6 +223,12 @@ def _require(kind: str, listed: str, offered: Collection[str], name: str) -> str
     raise errors.NotAllowedError(
         f"The {kind} '{errors.one_line(name, 60)}' is not offered; GET /v1/{listed} lists all."
     )
+
+
+def _names_file_of_replies(model: str) -> bool:
+    """Return whether a model is a file on this machine; those that ship are none."""
+    prefix, _, file = model.partition(":")
+    return prefix == RECORDED and file not in SHIPPED_NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +376,8 @@ def _check_model(kind: Kind, name: str, context: Context) -> None:
         InputError: It cannot.
     """
     refine, rank, write = "refine queries", "rank", "write answers"
-    only = {FeedbackRefiner.name: refine, CAUSAL: rank, SEQ2SEQ: write}.get(name.partition(":")[0])
+    skills = {FeedbackRefiner.name: refine, RECORDED: refine, CAUSAL: rank, SEQ2SEQ: write}
+    only = skills.get(name.partition(":")[0])
     ranks = kind == "probe" or context.strategy.ranker in ASKED
     needed = {refine: context.rounds > 0, rank: ranks, write: kind == "answer"}
     for what, is_needed in needed.items():

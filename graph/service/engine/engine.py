@@ -18,7 +18,7 @@ from fairqr.agents.generators import Generator, ModelGenerator
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.opening import SEQ2SEQ, open_generator, open_model
-from fairqr.agents.refiner import FeedbackRefiner
+from fairqr.agents.refiners.feedback import FeedbackRefiner
 from fairqr.base import errors
 from fairqr.base.settings import is_on
 from fairqr.base.telemetry import record_to

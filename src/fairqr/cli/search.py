@@ -77,7 +77,7 @@ async def searched(
         The result, and the passages by the documents' ids.
     """
     from fairqr.agents.models.opening import open_language_model
-    from fairqr.agents.refiner import FeedbackRefiner
+    from fairqr.agents.refiners.feedback import FeedbackRefiner
     from fairqr.api import FairSearch
     from fairqr.cli.render import follow
     from fairqr.graph.search.rankers import ASKED, Model, Rankers, require_refines

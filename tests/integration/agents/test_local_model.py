@@ -17,7 +17,8 @@ from fairqr.agents.generators import GenerationRequest, ModelGenerator
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.local import CONTEXT_TOKENS, local_turn, start_local
 from fairqr.agents.models.replies import Question
-from fairqr.agents.refiner import LLMRefiner, RefinementRequest
+from fairqr.agents.refiners.language_model import LLMRefiner
+from fairqr.agents.refiners.refiner import GroupRequest
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.weights import WEIGHTS, weights_path
 from fairqr.prompts.library import PromptLibrary
@@ -58,7 +59,7 @@ async def test_a_reply_depends_on_nothing_that_was_asked_before_or_beside_it(
     refiner, generator = LLMRefiner(model, library.get("refine")), ModelGenerator(model)
 
     async def keywords(query: str, group: str) -> object:
-        return (await refiner.refine(RefinementRequest(query, "gender", group))).keywords
+        return (await refiner.refine(GroupRequest(query, "gender", group))).keywords
 
     async def text(first: int, question: str) -> object:
         sources = DOCUMENTS[first : first + 2]

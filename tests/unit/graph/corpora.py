@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fairqr.agents.models.replies import Usage
-from fairqr.agents.refiner import Refinement, RefinementRequest
+from fairqr.agents.refiners.refiner import GroupRequest, Refinement
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
 from fairqr.retrieval.sources.catalog import Catalog
@@ -105,13 +105,13 @@ class KnownRefiner:
 
     def __init__(self, words: Any = ("laboratory", "she")) -> None:
         self.words = words
-        self.asked: list[RefinementRequest] = []
+        self.asked: list[GroupRequest] = []
         self.started = self.at_once = self.most_at_once = 0
 
     async def start(self) -> None:
         self.started += 1
 
-    async def refine(self, request: RefinementRequest, deadline: float | None = None) -> Refinement:
+    async def refine(self, request: GroupRequest, deadline: float | None = None) -> Refinement:
         self.asked.append(request)
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
@@ -128,4 +128,4 @@ class KnownRefiner:
         usage = Usage(model_calls=1, prompt_tokens=10, completion_tokens=2)
         if not new:
             return Refinement("repeated", usage=usage, message="No new word.")
-        return Refinement("ok", (new[0],), usage=usage)
+        return Refinement("ok", keywords=(new[0],), usage=usage)

@@ -29,7 +29,7 @@ from fairqr import (
     build_search_graph,
 )
 from fairqr.agents.models.replies import Usage
-from fairqr.agents.refiner import Refinement, RefinementRequest
+from fairqr.agents.refiners.refiner import GroupRequest, Refinement
 from fairqr.base.errors import InputError, ModelError
 from fairqr.graph.search.words import shown
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -256,7 +256,7 @@ async def test_a_refiner_that_fails_ends_the_round_and_the_search_goes_on(
     """The list that needs no model is shown, and what was paid is counted."""
     answered = asyncio.Event()
 
-    async def fail(request: RefinementRequest) -> Refinement:
+    async def fail(request: GroupRequest) -> Refinement:
         if request.group == "female":
             await answered.wait()
             raise RuntimeError("no such\ngroup")
@@ -278,7 +278,7 @@ async def test_a_refiner_that_ignores_its_deadline_is_cancelled_and_the_best_so_
     clock = 0.0  # so that only the refiner spends the budget
     monkeypatch.setattr(time, "perf_counter", lambda: clock)
 
-    async def sleep(request: RefinementRequest) -> list[str]:
+    async def sleep(request: GroupRequest) -> list[str]:
         nonlocal clock
         if len(refiner.asked) > 2:
             clock += 1
@@ -319,7 +319,7 @@ async def test_a_search_in_a_node_does_not_go_on_where_the_node_does(engine: Sea
 
 
 async def test_a_refiner_may_ask_a_person(engine: SearchEngine) -> None:
-    async def ask(request: RefinementRequest) -> Any:
+    async def ask(request: GroupRequest) -> Any:
         return [interrupt(f"words for {request.group}?")]
 
     context = CONTEXT.model_copy(update={"max_groups": 1})
@@ -341,7 +341,7 @@ async def test_blocking_code_inside_a_run_is_refused_where_it_would_wait_for_eve
 ) -> None:
     inner = build_search_graph(engine, context=Context(k=3, method="plain"))
 
-    async def block(request: RefinementRequest) -> None:
+    async def block(request: GroupRequest) -> None:
         inner.invoke({"query": "chemist"})
         raise AssertionError("it was let through")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairqr.agents.refiner import Refinement
+from fairqr.agents.refiners.refiner import Refinement
 from fairqr.base.errors import InputError, TargetError
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.search.context import Context
@@ -200,6 +200,6 @@ def test_the_papers_query_grows_by_all_words() -> None:
         **{"query": "physics", "iteration": 1, "iterations": [{}], "topic_words": []},
         **{"chosen": [male], "lacking": [male], "keywords": {"gender": {"female": ["woman"]}}},
     }
-    update: Any = after_refinement(state, context, {male: Refinement("ok", ("man",))}, [])
+    update: Any = after_refinement(state, context, {male: Refinement("ok", keywords=("man",))}, [])
     (query,) = refined_queries({**state, **update}, context)
     assert (query["text"], query["group"]) == ("physics woman man", "male")

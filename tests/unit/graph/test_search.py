@@ -13,7 +13,7 @@ import pytest
 
 from fairqr import FairSearch, build_search_graph
 from fairqr.agents.models.replies import Status
-from fairqr.agents.refiner import Refinement, RefinementRequest
+from fairqr.agents.refiners.refiner import GroupRequest, Refinement
 from fairqr.base.errors import InputError, ModelUnavailableError, UnsupportedError
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import SearchResult
@@ -191,7 +191,7 @@ async def test_documents_deleted_during_a_search_are_left_out_of_the_result(
 ) -> None:
     engine = await Catalog(tmp_path).resolve(str(corpus))
 
-    async def delete(request: RefinementRequest) -> list[str]:
+    async def delete(request: GroupRequest) -> list[str]:
         if request.group == "female":
             await remove(engine, ["m00", "m03"])
         return FEMALE[request.group]
@@ -312,7 +312,7 @@ NOTHING: tuple[Capability, ...] = ("rescore", "document_frequencies", "corpus_sh
 BOTH = ("gender", "place")
 
 
-async def words(request: RefinementRequest) -> list[str]:
+async def words(request: GroupRequest) -> list[str]:
     return ["scholar", "filler"] if "female" in request.group else ["filler"]
 
 

@@ -87,7 +87,7 @@ def shipped(*ids: str) -> list[tuple[str, str]]:
     return [(id_, path.stem) for id_ in ids for path in sorted((SHIPPED / id_).glob("*.yaml"))]
 
 
-@pytest.mark.parametrize(("id_", "version"), shipped("refine", *ANSWERING, *JUDGING))
+@pytest.mark.parametrize(("id_", "version"), shipped("refine", "topic", *ANSWERING, *JUDGING))
 def test_a_prompt_is_rendered_as_ever(id_: str, version: str) -> None:
     """A published version never changes: what is sent is held word by word.
 
@@ -110,7 +110,7 @@ def test_a_prompt_is_rendered_as_ever(id_: str, version: str) -> None:
     assert template.reference.model_dump() == reference
 
 
-@pytest.mark.parametrize(("id_", "version"), shipped("refine", *ANSWERING, *JUDGING))
+@pytest.mark.parametrize(("id_", "version"), shipped("refine", "topic", *ANSWERING, *JUDGING))
 def test_all_that_others_wrote_stands_between_tags(id_: str, version: str) -> None:
     """In the last message, which the first one says is data."""
     template = PromptLibrary().get(id_, version)
@@ -186,6 +186,9 @@ def test_each_fault_is_named(tmp_path: Path, old: str, new: str, words: str) -> 
         ("refine", "query group mood", {}, "'mood'; it takes 'query group "),
         ("refine", "query", {}, "about the placeholder 'group'; it takes"),
         ("refine", "query group", {"output": ["keywords", "mood"]}, "the output 'mood'; it"),
+        ("refine", "query group", {"output": ["topic"]}, "one of the outputs keywords, phrases, n"),
+        ("topic", "query group", {"output": ["topic"]}, "about the placeholder 'group'; it takes"),
+        ("topic", "query", {"output": []}, "one of the outputs topic, queries, passage."),
         ("lamp3", "question documents", {"item": "{score}"}, "item 'text'; it takes"),
         ("poem", "query", {}, f"unknown kind; choose one of {', '.join(sorted(CONTRACTS))}."),
     ],

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fairqr.agents.attribution.overlap import content_words
-from fairqr.agents.refiner import clean_keywords
+from fairqr.agents.refiners.cleaning import KEYWORDS_LIMIT, clean_words
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.dimension import dimensions_of
 from fairqr.retrieval.sources.documents import Document
@@ -175,7 +175,7 @@ IN_SCRIPTS = {
 @pytest.mark.parametrize("word", [word for words in IN_SCRIPTS.values() for word in words])
 def test_a_word_is_one_word(word: str) -> None:
     assert words_in(f"({word}, {word}!)") == [word, word]
-    assert clean_keywords([word]) == [word]
+    assert clean_words([word], KEYWORDS_LIMIT).kept == (word,)
     assert content_words(word) == set(folded_words(word))
 
 
@@ -206,8 +206,10 @@ def test_scripts_without_spaces() -> None:
         assert (found.documents, found.is_of_the_group) == (15, True)
         (known,) = evidence_from_texts(f"โรง{keyword}", texts, groups, 0, [keyword])
         assert (known.documents, known.topic_documents) == (15, 0)
-        assert clean_keywords([keyword], known=[f"โรง{keyword}"]) == [keyword]
-        assert clean_keywords([keyword], known=[keyword]) == []
+        longer = clean_words([keyword], KEYWORDS_LIMIT, query=f"โรง{keyword}")
+        assert longer.kept == (keyword,)
+        same = clean_words([keyword], KEYWORDS_LIMIT, query=keyword)
+        assert same.kept == ()
     assert not occurs("man", {"woman"})
 
 

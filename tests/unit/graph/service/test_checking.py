@@ -106,6 +106,19 @@ def test_models_are_named_exactly_or_by_a_pattern(tmp_path: Path) -> None:
             offers.model(name)
 
 
+def test_a_file_of_replies_is_named_exactly_and_only_refines(tmp_path: Path) -> None:
+    """A pattern opens the files that ship, and no other file on this machine."""
+    listed = f"recorded:{tmp_path / 'replies.json'}"
+    offers = make_offers(tmp_path, models={"recorded:*": ModelEntry(), listed: ModelEntry()})
+    for name in (listed, "recorded:notables"):
+        assert check(offers, "search", model=name).body["model"] == name
+    with pytest.raises(errors.NotAllowedError, match="files of replies by their whole names"):
+        check(offers, "search", model="recorded:/etc/passwd")
+    for kind, what in (("answer", "write answers"), ("probe", "rank")):
+        with pytest.raises(errors.InputError, match=f"can only refine queries, and .* {what};"):
+            check(offers, kind, model="recorded:notables")
+
+
 def test_weights_and_judges_that_are_offered_may_be_named(tmp_path: Path) -> None:
     """Others may not; see the tests of security."""
     models = {"openai:x": ModelEntry(), "monot5:castorini/*": ModelEntry()}

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fairqr.agents.models.opening import open_model
-from fairqr.agents.refiner import FeedbackRefiner, RefinementRequest
+from fairqr.agents.refiners.feedback import FeedbackRefiner
+from fairqr.agents.refiners.refiner import GroupRequest
 from fairqr.base.errors import ModelUnavailableError, UnsupportedError
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.sources.documents import Document
@@ -18,7 +19,7 @@ from tests.unit.retrieval.embedded import built
 
 GROUPS = ["female", "male", "other"]
 SCHEMA = Schema.model_validate({"attributes": {"gender": {"field": "gender", "groups": GROUPS}}})
-FEMALE = RefinementRequest(query="science", attribute="gender", group="female")
+FEMALE = GroupRequest(query="science", attribute="gender", group="female")
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ async def test_all_groups_are_learned_from_by_one_reading_and_one_count(
     engine: SearchEngine,
 ) -> None:
     """What each is given is what it would be given alone."""
-    requests = [RefinementRequest("science", "gender", group) for group in GROUPS]
+    requests = [GroupRequest("science", "gender", group) for group in GROUPS]
     alone = [await FeedbackRefiner(engine).refine(request) for request in requests]
     (original,) = await engine.search([Query("science", 500)])
     watched = WatchedEngine(engine)

@@ -1,0 +1,1 @@
+"""Refiners, which propose words that lead a query toward its topic and toward a group."""

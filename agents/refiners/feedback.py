@@ -1,0 +1,172 @@
+"""Relevance feedback: words of a group's best documents, without a language model."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fairqr.agents.refiners.cleaning import Limit, clean_words, make_empty_refinement
+from fairqr.agents.refiners.refiner import GroupRequest, Refinement
+from fairqr.prompts.template import PromptReference
+from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
+from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.exposure import intersection
+from fairqr.retrieval.sources.documents import Document
+from fairqr.retrieval.texts.words import words_in
+
+SHORTEST_WORD = 3
+"""The least letters of a word that relevance feedback learns from a text."""
+
+RESULTS = 500
+"""How many results of a query it searches for a group's documents."""
+
+TEACHERS = 10
+"""How many of a group's documents it learns from."""
+
+CANDIDATES = 100
+"""How many of the most frequent words it looks up in the index."""
+
+CHOSEN = Limit(entries=8, characters=40, words=4)
+"""How many of the most typical words it proposes."""
+
+
+class FeedbackRefiner:
+    """Expands a query with words of the group's best documents, without a language model.
+
+    It treats the group's best documents for the query as relevant, and adds the words that are
+    typical of them (pseudo-relevance feedback, Rocchio 1971, within a group).
+
+    Args:
+        engine: The engine with the documents.
+    """
+
+    name = "feedback"
+    prompt: PromptReference | None = None
+
+    def __init__(self, engine: SearchEngine) -> None:
+        self._engine = engine
+
+    async def start(self) -> None:
+        """Check that the engine can count documents.
+
+        Raises:
+            UnsupportedError: The engine cannot.
+        """
+        require(self._engine, "document_frequencies", "The refiner 'feedback'")
+
+    async def refine(self, request: GroupRequest, deadline: float | None = None) -> Refinement:
+        """Search for the query, and choose words for one group; see :meth:`refine_all`."""
+        del deadline  # reading ten documents takes no time
+        (original,) = await self._engine.search([Query(request.query, RESULTS)])
+        (refinement,) = await self.refine_all([request], original)
+        return refinement
+
+    async def refine_all(
+        self, requests: Sequence[GroupRequest], original: Hits
+    ) -> list[Refinement]:
+        """Choose for each group the words with the largest Σ_d score(d)·tf(w,d)/|d| · ln(N/df(w)).
+
+        The sum is over the group's best documents for the query. Each is weighted by its retrieval
+        score and by its membership in the group. The engine is asked once for the texts and once
+        for the counts, for all groups together.
+        """
+        merits = [self._weigh_documents(request, original) for request in requests]
+        shares = await self._read_word_shares(merits)
+        frequent = [_pick_heaviest(_mix(shares, merit), CANDIDATES) for merit in merits]
+        rarity = await self._measure_rarity(frequent)
+
+        refinements: list[Refinement] = []
+        for request, merit, weights in zip(requests, merits, frequent, strict=True):
+            typical = {word: weights[word] * rarity[word] for word in weights if word in rarity}
+            candidates = list(_pick_heaviest(typical, len(typical)))
+            refinements.append(_make_refinement(request, candidates, learnt=bool(merit)))
+        return refinements
+
+    def _weigh_documents(self, request: GroupRequest, original: Hits) -> dict[str, float]:
+        """Return the ids of the group's best documents, with score · membership."""
+        dimension = Dimension.named(self._engine.schema, request.attribute)
+        members = intersection([original.memberships[factor.name] for factor in dimension.factors])
+        share = members[:RESULTS, dimension.groups.index(request.group)]
+        merit = share * np.asarray(original.scores[:RESULTS])
+
+        best_first = np.argsort(-merit, kind="stable")
+        best = [int(row) for row in best_first if merit[row] > 0]
+        return {original.ids[row]: float(merit[row]) for row in best[:TEACHERS]}
+
+    async def _read_word_shares(
+        self, merits: Sequence[Mapping[str, float]]
+    ) -> dict[str, dict[str, float]]:
+        """Return the share of each word in the texts of documents, by their ids."""
+        wanted = list(dict.fromkeys(id_ for merit in merits for id_ in merit))
+        # A document that was deleted meanwhile is missing here.
+        documents = await self._engine.documents(wanted)
+        return {document.id: _share_words(document) for document in documents}
+
+    async def _measure_rarity(self, weights: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """Return ln(N/df) of each word that a document of the engine has."""
+        words = list(dict.fromkeys(word for by_word in weights for word in by_word))
+        everything = Query("", 0)
+        queries = [Query(word, 0, every_word=True) for word in words]
+        all_hits, *hits_by_word = await self._engine.search([everything, *queries])
+
+        rarity: dict[str, float] = {}
+        for word, hits in zip(words, hits_by_word, strict=True):
+            # A word that the engine analyzes to nothing, such as a stop word, is in no document.
+            if hits.total:
+                rarity[word] = math.log((all_hits.total or 0) / hits.total)
+        return rarity
+
+
+def _make_refinement(
+    request: GroupRequest, candidates: Sequence[str], *, learnt: bool
+) -> Refinement:
+    """Return the best of the candidates for a group, or why there are none.
+
+    Args:
+        request: The query and the group.
+        candidates: The words of the group's documents, the most typical first.
+        learnt: Whether there were documents to learn from.
+    """
+    if not learnt:
+        message = f"The query finds no documents of {request.group} to learn from."
+        return Refinement("unsupported", message=message)
+    chosen = clean_words(candidates, CHOSEN, query=request.query, in_use=request.keywords)
+    if chosen.kept:
+        return Refinement("ok", keywords=chosen.kept)
+    who = "Relevance feedback"
+    return make_empty_refinement(chosen.left_out, subject=request.group, who=who)
+
+
+def _share_words(document: Document) -> dict[str, float]:
+    """Return the share of each word in a text, without digits and the words of its title.
+
+    A name identifies one person; it is not typical of a group.
+    """
+    # In the text's own Unicode form, which is the one that its engine has indexed.
+    words = [word for word in words_in(document.text.casefold()) if _can_be_learnt(word)]
+    title_words = set(words_in(document.title.casefold()))
+    counts = Counter(words)
+    return {word: counts[word] / len(words) for word in counts if word not in title_words}
+
+
+def _can_be_learnt(word: str) -> bool:
+    """Return whether a word is long enough, and without digits."""
+    return len(word) >= SHORTEST_WORD and not any(map(str.isdigit, word))
+
+
+def _mix(shares: Mapping[str, Mapping[str, float]], merit: Mapping[str, float]) -> dict[str, float]:
+    """Return the sum of the word shares of documents by their merit (Lavrenko & Croft 2001)."""
+    weights: dict[str, float] = defaultdict(float)
+    for id_, score in merit.items():
+        for word, share in shares.get(id_, {}).items():
+            weights[word] += score * share
+    return weights
+
+
+def _pick_heaviest(weights: Mapping[str, float], n: int) -> dict[str, float]:
+    """Return the n words with the highest weights, best first; ties in alphabetical order."""
+    best = sorted(weights, key=lambda word: (-weights[word], word))[:n]
+    return {word: weights[word] for word in best}

@@ -1,0 +1,224 @@
+"""A refiner that asks a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from fairqr.agents.models.language_model import LanguageModel
+from fairqr.agents.models.replies import Question, Reply
+from fairqr.agents.refiners.cleaning import (
+    LIMITS,
+    LONGEST_PASSAGE,
+    SHOWN_CHARACTERS,
+    make_refinement,
+)
+from fairqr.agents.refiners.refiner import GroupRequest, Refinement, TopicRequest
+from fairqr.base.errors import one_line
+from fairqr.prompts.template import PromptReference, PromptTemplate, fence
+
+TOPIC_FIELDS = ("topic", "queries", "passage")
+"""The fields that a reply about the topic may propose something in."""
+
+GROUP_FIELDS = ("topic", "keywords", "phrases", "names", "passage")
+"""The fields that a reply about a group may propose something in."""
+
+LIST_FIELDS = (*LIMITS, "drop")
+TEXT_FIELDS = ("passage", "reason")
+
+LONGEST_REASON = 1000
+
+LONGEST_LIST = 1000
+"""No model has a use for more entries; a longer list is asked for once more."""
+
+_SMALL_WORD = {"type": "string", "minLength": 2, "maxLength": 16}
+_SMALL_WORDS = {"type": "array", "items": _SMALL_WORD, "minItems": 4, "maxItems": 5}
+_SMALL_FIELDS = {
+    "topic": _SMALL_WORDS,
+    "keywords": _SMALL_WORDS,
+    "drop": {"type": "array", "items": {"type": "string", "maxLength": 16}, "maxItems": 4},
+    "reason": {"type": "string", "maxLength": 300},
+}
+"""The fields of prompts for small models, within which they cannot lose themselves."""
+
+
+def reply_schema(fields: Sequence[str]) -> dict[str, Any]:
+    """Return the JSON schema of a reply with these fields, in this order.
+
+    Only the embedded model is held to its bounds. They are narrow if a prompt asks for nothing but
+    what prompts for small models ask for, and otherwise as wide as what is read.
+    """
+    is_for_small_models = set(fields) <= set(_SMALL_FIELDS)
+    properties = {
+        field: _SMALL_FIELDS[field] if is_for_small_models else _make_wide_field(field)
+        for field in fields
+    }
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(fields),
+        "additionalProperties": False,
+    }
+
+
+def _make_wide_field(field: str) -> dict[str, Any]:
+    """Return the schema of a field of a prompt for large models."""
+    if field == "passage":
+        return {"type": "string", "maxLength": LONGEST_PASSAGE}
+    if field not in LIMITS:
+        return _SMALL_FIELDS[field]
+    limit = LIMITS[field]
+    entry = {"type": "string", "minLength": 1, "maxLength": limit.characters}
+    return {"type": "array", "items": entry, "maxItems": limit.entries}
+
+
+def read_reply(value: Mapping[str, Any], fields: Sequence[str]) -> Mapping[str, Any]:
+    """Return what a reply proposes, as lists of texts and as texts.
+
+    An entry of a list that is no text becomes None.
+
+    Args:
+        value: The reply of a model.
+        fields: The fields of which at least one must be there.
+
+    Raises:
+        ValueError: A field is of the wrong kind, or none of them is there.
+    """
+    if all(value.get(field) is None for field in fields):
+        raise ValueError(f"it has none of the fields {', '.join(fields)}")
+    reply: dict[str, Any] = {}
+    for field in LIST_FIELDS:
+        reply[field] = _read_entries(field, value.get(field))
+    for field in TEXT_FIELDS:
+        reply[field] = _read_text(field, value.get(field))
+    reply["reason"] = fence(reply["reason"], LONGEST_REASON)
+    return reply
+
+
+def _read_entries(field: str, entries: object) -> list[str | None]:
+    """Return the entries of a list; raises ValueError if it is none or too long."""
+    if entries is None:
+        return []
+    if not isinstance(entries, list):
+        raise ValueError(f"'{field}': it must be a list of texts")
+    if len(entries) > LONGEST_LIST:
+        raise ValueError(f"'{field}': it has more than {LONGEST_LIST:,} entries")
+    return [entry if isinstance(entry, str) else None for entry in entries]
+
+
+def _read_text(field: str, text: object) -> str:
+    """Return a text; raises ValueError if a passage is none."""
+    if isinstance(text, str):
+        return text
+    if text is not None and field == "passage":
+        raise ValueError(f"'{field}': it must be a text")
+    return ""
+
+
+class LLMRefiner:
+    """Asks a language model for words of a group, and for words of the topic.
+
+    Args:
+        model: The model.
+        prompt: A ``refine`` prompt, which asks about a group. Its input variables are among query,
+            attribute, group and keywords. Its output fields are among topic, keywords, phrases,
+            names, passage, drop and reason.
+        topic_prompt: A ``topic`` prompt, which asks about the topic. Its input variable is query.
+            Its output fields are among topic, queries and passage. Without it, the model is asked
+            about groups only.
+
+    Attributes:
+        name: The name of the model.
+        prompt: Identifies the prompt about groups.
+        topic_prompt: Identifies the prompt about the topic; None without one.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        prompt: PromptTemplate,
+        topic_prompt: PromptTemplate | None = None,
+    ) -> None:
+        self.name = model.name
+        self.prompt = prompt.reference
+        self.topic_prompt: PromptReference | None = None
+        if topic_prompt is not None:
+            self.topic_prompt = topic_prompt.reference
+        self._model = model
+        self._template = prompt
+        self._topic_template = topic_prompt
+
+    async def start(self) -> None:
+        """Check that nothing is missing; the embedded model starts when it is first asked."""
+        await self._model.check()
+
+    async def refine(self, request: GroupRequest, deadline: float | None = None) -> Refinement:
+        """Ask the model about a group, clean what it proposes, and keep what is new."""
+        values = {
+            "query": fence(request.query, 300),
+            "attribute": fence(request.attribute, 64),
+            "group": fence(request.group, 100),
+            "keywords": fence(", ".join(request.keywords), 500) or "none",
+        }
+        reply = await self._ask(self._template, values, GROUP_FIELDS, request, deadline)
+        if reply.status != "ok":
+            return Refinement(reply.status, message=reply.message, usage=reply.usage)
+
+        fields = {name: value for name, value in reply.value.items() if name != "queries"}
+        refinement = make_refinement(
+            fields,
+            query=request.query,
+            in_use=request.keywords,
+            subject=request.group,
+            who=f"The model {self.name}",
+        )
+        unwanted = reply.value["drop"] if refinement.status != "empty" else ()
+        return replace(
+            refinement,
+            drop=tuple(word for word in request.keywords if word in unwanted),
+            reason=reply.value["reason"] if refinement.status == "ok" else "",
+            usage=reply.usage,
+        )
+
+    async def refine_topic(
+        self, request: TopicRequest, deadline: float | None = None
+    ) -> Refinement:
+        """Ask the model about the topic, clean what it proposes, and keep what is new."""
+        if self._topic_template is None:
+            message = "The model is not asked about the topic, because no topic prompt is given."
+            return Refinement("unsupported", message=message)
+        values = {"query": fence(request.query, 300)}
+        reply = await self._ask(self._topic_template, values, TOPIC_FIELDS, request, deadline)
+        if reply.status != "ok":
+            return Refinement(reply.status, message=reply.message, usage=reply.usage)
+
+        fields = {name: reply.value[name] for name in TOPIC_FIELDS}
+        refinement = make_refinement(
+            fields,
+            query=request.query,
+            subject=f"the query '{one_line(request.query, SHOWN_CHARACTERS)}'",
+            who=f"The model {self.name}",
+        )
+        return replace(refinement, usage=reply.usage)
+
+    async def _ask(
+        self,
+        prompt: PromptTemplate,
+        values: Mapping[str, str],
+        fields: Sequence[str],
+        request: TopicRequest | GroupRequest,
+        deadline: float | None,
+    ) -> Reply:
+        """Ask the model a question, whose reply has at least one of the fields."""
+        question = Question(
+            prompt=prompt,
+            values={name: values[name] for name in prompt.input_variables},
+            schema=reply_schema(prompt.output),
+            validate=partial(read_reply, fields=fields),
+            temperature=request.temperature,
+            seed=request.seed,
+            may_ask_again=request.may_ask_again,
+        )
+        return await self._model.ask(question, deadline)
