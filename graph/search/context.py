@@ -16,6 +16,7 @@ from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.fairness.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Direction
 from fairqr.retrieval.fairness.exposure import Discount, DiscountText
 from fairqr.retrieval.fairness.ranking import RRF_K
+from fairqr.retrieval.fairness.relevance import EvidenceWeights
 from fairqr.retrieval.fairness.target import DEFAULT_TARGET, Target
 from fairqr.retrieval.rerankers.fair import HEAVIEST, WithinGroups
 from fairqr.retrieval.rerankers.registry import ABOUT, RERANKERS
@@ -56,8 +57,8 @@ class Strategy:
         refines: Whether it refines the query. A method that refines never returns a ranking farther
             from the target than the plain retrieval; a baseline has no such guarantee.
         groups: The groups to ask about in one round: the ``most`` under-represented group, those
-            ``lacking`` exposure, or ``all``, since each answer also has words of the topic. Only
-            groups that lack exposure get a refined query.
+            ``lacking`` exposure, or ``all``, since words of a group also show which of its
+            documents are relevant.
         pool: The documents to re-rank: those of the ``last`` refined queries, or the ``union`` of
             all rounds.
         ask: When to ask the model: ``always``, ``never``, or only if another round is expected to
@@ -69,9 +70,6 @@ class Strategy:
             :data:`fairqr.agents.ranking.rankers.RANKERS`, or None.
         reads: How many documents the ranker reads; the others keep their places below.
         final_step: The re-ranker that then picks the first k.
-        evidence: Whether a keyword needs evidence in the index that it belongs to the topic or the
-            group. If so, keywords only add to the scores of documents that the query matches, and
-            keywords without evidence are dropped. If not, all keywords are added to the query.
         depth: How many documents each query retrieves; None means k.
         retriever: The retriever that ``auto`` means with this method, if it is fixed.
     """
@@ -85,7 +83,6 @@ class Strategy:
     ranker: RankerName | None = None
     reads: int = 0
     final_step: FinalStep = "none"
-    evidence: bool = False
     depth: int | None = 200
     retriever: str = AUTO
 
@@ -100,10 +97,8 @@ METHODS: dict[Method, Strategy] = {
         "the query if that is expected to help",
         refines=True,
         ask="auto",
-        groups="most",
         rerank="relevance",
         final_step="fair",
-        evidence=True,
         depth=500,
     ),
     # A pool that also held the original top k would be the original ranking again, so it is k deep.
@@ -244,8 +239,6 @@ class SearchParameters(Frozen):
             the method.
         ranking: How a model re-ranks, if the method or rerank names one.
         options: Options of the final step, by name.
-        evidence: Only use keywords that belong to the topic or the group by the evidence of the
-            index. The default depends on the method.
         ask: When to ask the model to refine the query: always, never, or only if another round is
             expected to gain at least least_gain (auto). The default depends on the method.
         least_gain: With ask=auto, the share of the objective that another round must promise.
@@ -267,6 +260,8 @@ class SearchParameters(Frozen):
         patience: Stop after this many rounds that did not improve the ranking.
         max_iterations: The most rounds of refinement; with 0, no model refines.
         max_groups: The most groups to ask about in one round, those that lack most.
+        word_weights: How much a model's words count as evidence of relevance, where the query
+            itself counts 1; by default as measured for the model.
         rrf_k: The constant of reciprocal rank fusion: 1 / (rrf_k + rank).
         prompts: The versions of prompts, such as refine=v2; by default the shipped ones.
         temperature: The temperature of refinement; by default the prompt's own.
@@ -286,7 +281,6 @@ class SearchParameters(Frozen):
     final_step: FinalStep | None = None
     ranking: RankingSettings = RankingSettings()
     options: dict[str, Any] = Field({})
-    evidence: bool | None = None
     ask: Ask | None = None
     least_gain: float = Field(0.01, ge=0, allow_inf_nan=False)
     fairness_weight: float | None = Field(None, ge=0, le=HEAVIEST)
@@ -300,7 +294,8 @@ class SearchParameters(Frozen):
     smoothing: float = Field(DEFAULT_SMOOTHING, ge=1e-12, lt=1)
     patience: Whole = Field(1, ge=1)
     max_iterations: int = Field(5, ge=0, le=100)
-    max_groups: Whole = Field(4, ge=1)
+    max_groups: Whole = Field(8, ge=1)
+    word_weights: EvidenceWeights | None = None
     rrf_k: Whole = Field(RRF_K, ge=0)
     prompts: dict[str, str] = Field({})
     temperature: float | None = Field(None, ge=0, le=2)
@@ -366,7 +361,7 @@ class Context(SearchParameters):
             ranker = cast("RankerName", self.rerank)
         elif self.rerank is not None:
             order, ranker = cast("Order", self.rerank), None
-        names = ("ask", "groups", "pool", "final_step", "evidence")
+        names = ("ask", "groups", "pool", "final_step")
         chosen = {name: value for name in names if (value := getattr(self, name)) is not None}
         return dataclasses.replace(
             own,
@@ -387,6 +382,11 @@ class Context(SearchParameters):
         """How many rounds of refinement there may be; 0 for a method that does not refine."""
         strategy = self.strategy
         return self.max_iterations if strategy.refines and strategy.ask != "never" else 0
+
+    @property
+    def words_are_evidence(self) -> bool:
+        """Whether a model's words are evidence of relevance, rather than words of the query."""
+        return self.strategy.rerank == "relevance"
 
     @property
     def pursued(self) -> tuple[str, ...]:

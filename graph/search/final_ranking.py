@@ -18,7 +18,7 @@ from fairqr.graph.search.context import Context
 from fairqr.graph.search.explanation import explain
 from fairqr.graph.search.pool import Pool, discounted_mean
 from fairqr.graph.search.rankers import ModelRanking, reranked
-from fairqr.graph.search.result import FairList, Measured, Objective, SearchResult, Shares
+from fairqr.graph.search.result import Measured, Objective, Round, SearchResult, Shares
 from fairqr.graph.search.stopping import best_of
 from fairqr.graph.search.target import by_group
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require, searched
@@ -240,7 +240,7 @@ async def assemble(pool: Pool, refiner: Refiner | None, ranker: ItemRanker | Non
             dimension.name: pool.context.effective_target.in_words(dimension.attribute)
             for dimension in pool.dimensions
         },
-        iterations=pool.rounds,
+        iterations=_valued_rounds(pool),
         best_iteration=final.iteration,
         stop_reason=state["stop_reason"] or "max_iterations",
         **lister.fields(final.ranking, final.measured, judged.final),
@@ -275,6 +275,15 @@ async def _chosen(pool: Pool, ranker: ItemRanker | None) -> Final:
         return plain
     reason = [_NOT_NEARER] if by_model.report.lists else []
     return replace(plain, warnings=[*by_model.warnings, *reason], by_model=by_model)
+
+
+def _valued_rounds(pool: Pool) -> list[Round]:
+    """Return the rounds, with what their lists are worth by all that is known in the end."""
+    objectives = {fair.iteration: fair.objective for fair in pool.fair_lists}
+    return [
+        round_.model_copy(update={"objective": objectives.get(round_.index)})
+        for round_ in pool.rounds
+    ]
 
 
 def _missed_target(pool: Pool) -> list[str]:
@@ -326,6 +335,7 @@ class _Lister:
                     score=score,
                     groups=self._groups[id_],
                     relevance=relevance.get(id_),
+                    evidence=self._evidence_of(id_),
                 )
                 places.append(place)
         estimates = [relevance[id_] for id_ in ranking.ids if id_ in relevance]
@@ -342,6 +352,13 @@ class _Lister:
             "objective": objective,
             "gaps": gaps,
         }
+
+    def _evidence_of(self, id_: str) -> dict[str, float]:
+        """Return what each kind of query tells of a document, where a model's words count."""
+        if not self._pool.has_words_evidence:
+            return {}
+        evidence = self._pool.evidence
+        return {kind: by_id[id_] for kind, by_id in evidence.items() if id_ in by_id}
 
 
 async def _documents(
@@ -377,13 +394,10 @@ def _gaps(target: Shares, exposure: Shares, supplied: Shares) -> results.Gaps:
 
 def _without_model(pool: Pool, final: Final) -> results.WithoutModel | None:
     """Return what the search would have given without asking the model."""
-    record = pool.state["first_fair"]
-    if record is None:
+    if not pool.fair_lists:
         return None
-    fair = FairList(**record)
-    # An engine may give a better estimate for documents of a refined query, even if the original
-    # query also found them.
-    known = set(pool.state["rankings"][0]["ids"]) - pool.estimated.keys()
+    fair = pool.fair_lists[0]
+    known = set(pool.state["rankings"][0]["ids"])
     return results.WithoutModel(
         divergence=fair.divergence,
         relevance=fair.relevance,

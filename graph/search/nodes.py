@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
-from typing import Any, cast
+from functools import partial
+from typing import cast
 
 import numpy as np
 from langgraph.errors import GraphBubbleUp
@@ -18,7 +19,14 @@ from langgraph.types import Overwrite
 
 from fairqr.agents.models.replies import Usage, no_answer_within
 from fairqr.agents.refiners.cleaning import take_in_turn
-from fairqr.agents.refiners.refiner import GroupRequest, Refinement, Refiner, RoundRefiner
+from fairqr.agents.refiners.refiner import (
+    GroupRequest,
+    Refinement,
+    Refiner,
+    RoundRefiner,
+    TopicRefiner,
+    TopicRequest,
+)
 from fairqr.base.errors import ModelUnavailableError, QueryError, one_line
 from fairqr.base.loops import run_together
 from fairqr.base.telemetry import Kind, current_span, span
@@ -29,19 +37,25 @@ from fairqr.graph.search.context import Context
 from fairqr.graph.search.final_ranking import assemble, final_step, search_given
 from fairqr.graph.search.parts import SearchParts
 from fairqr.graph.search.pool import Pool, hits_of
-from fairqr.graph.search.result import FairList, GroupKey, Measured, Round, StopReason
-from fairqr.graph.search.state import QueryRecord, RankingRecord, State
+from fairqr.graph.search.result import GroupKey, Measured, Round, StopReason
+from fairqr.graph.search.state import (
+    FairListRecord,
+    LookupRecord,
+    QueryRecord,
+    RankingRecord,
+    State,
+)
 from fairqr.graph.search.stopping import best_of, decide_stop, groups_to_ask_about
 from fairqr.graph.search.target import TARGET_DEPTH, estimate_target
 from fairqr.retrieval.engines import engine as engines
 from fairqr.retrieval.fairness.dimension import dimensions_of
 from fairqr.retrieval.fairness.table import coded
 from fairqr.retrieval.fairness.target import can_be_weights
-from fairqr.retrieval.texts.words import sendable
+from fairqr.retrieval.texts.words import holders_of, sendable
 
 MAX_QUERY_CHARACTERS = 5000
 
-GROWING = ("rankings", "iterations", "warnings")
+GROWING = ("rankings", "lookups", "iterations", "fair_lists", "warnings")
 """The lists of the state that nodes add to."""
 
 MOSTLY_UNKNOWN = 0.5
@@ -50,6 +64,9 @@ MOSTLY_UNKNOWN = 0.5
 SHORT = 20
 """Up to this many ranks, the fair step takes less than the 5 ms for which Python leaves the
 interpreter to a thread. So a thread would hold others up as long, and cost more."""
+
+GROUP_DEPTH = 200
+"""How many documents a query with words of a group retrieves."""
 
 GRACE = 0.25
 """Seconds after its deadline in which a refiner may still report its usage."""
@@ -80,25 +97,27 @@ async def prepare(state: State, context: Context, parts: SearchParts) -> Update:
     update: Update = {
         "query": query,
         "iteration": 0,
+        "weights": parts.weights(context).model_dump(),
         "rankings": [],
+        "lookups": [],
         "iterations": [],
+        "fair_lists": [],
         "corpus_shares": {},
         "target": {},
         "cost": None,
-        "first_fair": None,
-        "best_fair": None,
         "chosen": [],
         "lacking": [],
-        "keywords": {},
-        "topic_words": [],
+        "topic": None,
+        "words": {},
+        "refined_topic": None,
         "refinements": [],
         "usage": asdict(Usage()),
         "stop_reason": None,
         "warnings": warnings,
     }
     if started:
-        update |= {"rankings": Overwrite([]), "iterations": Overwrite([])}
-        update |= {"warnings": Overwrite(warnings), "result": None}
+        update |= {name: Overwrite(update[name]) for name in GROWING}
+        update["result"] = None
     return update
 
 
@@ -140,39 +159,39 @@ async def retrieve(state: State, context: Context, parts: SearchParts) -> Update
     if iteration == 0:
         return await _retrieve_original(state, context, parts)
     # The queries are made here, so that a person may change the words before.
-    queries = words.refined_queries(state, context) or [state["rankings"][0]["query"]]
-    depth = context.strategy.depth or context.k
-    answers = await _search(queries, depth, parts.engine)
-    records = _records(iteration, queries, answers, context, parts)
-    unboosted: dict[str, float] = {}
-    for hits in answers:
-        unboosted |= hits.unboosted
-    pool = Pool(parts.engine, context, {**state, "rankings": [*state["rankings"], *records]})
-    records[0] |= await _given(pool, records, unboosted)
+    queries = words.refined_queries(state, context)
+    answers = await _search(queries, context, parts.engine)
+    answers = await _with_whole_names(queries, answers, parts.engine)
+    rankings = _records(iteration, queries, answers, context, parts)
+    found = cast("State", {**state, "rankings": [*state["rankings"], *rankings]})
+    lookups: list[LookupRecord] = []
+    if context.words_are_evidence:
+        lookups = await _looked_up(Pool(parts.engine, context, found), iteration)
     warnings = [text for text in _warnings_of(answers) if text not in state["warnings"]]
-    return {"iteration": iteration, "rankings": records, "warnings": warnings}
+    return {
+        "iteration": iteration,
+        "rankings": rankings,
+        "lookups": lookups,
+        "warnings": warnings,
+    }
 
 
 async def _retrieve_original(state: State, context: Context, parts: SearchParts) -> Update:
     """Run the original query, and get what else the first round needs of the engine."""
     engine = parts.engine
-    query = QueryRecord(text=state["query"], boost="", attribute=None, group=None)
-    depth = max(context.strategy.depth or context.k, TARGET_DEPTH)
-    answers = await _search([query], depth, engine)
-    records = _records(0, [query], answers, context, parts)
+    query = words.original_query(state["query"])
+    answers = await _search([query], context, engine)
+    rankings = _records(0, [query], answers, context, parts)
     update: Update = {
         "iteration": 0,
-        "rankings": records,
+        "rankings": rankings,
         "warnings": _warnings_of(answers),
     }
-    pool = Pool(engine, context, {**state, "rankings": records})
+    pool = Pool(engine, context, cast("State", {**state, "rankings": rankings}))
     if not pool.engine_ranking.ids:
         nothing = f"No document of '{engine.name}' matches the query; try other words."
         return {**update, "warnings": [*update["warnings"], nothing]}
-    needs_shares = context.effective_target.parts.get("corpus") or (
-        context.rounds and context.strategy.evidence
-    )
-    if needs_shares and "corpus_shares" in engine.capabilities:
+    if context.effective_target.parts.get("corpus") and "corpus_shares" in engine.capabilities:
         shares = await engine.corpus_shares()
         update["corpus_shares"] = {name: values.tolist() for name, values in shares.items()}
     ranker = parts.rankers.ranker_for(context)
@@ -183,19 +202,46 @@ async def _retrieve_original(state: State, context: Context, parts: SearchParts)
 
 
 async def _search(
-    queries: Sequence[QueryRecord], n: int, engine: engines.SearchEngine
+    queries: Sequence[QueryRecord], context: Context, engine: engines.SearchEngine
 ) -> list[engines.Hits]:
-    """Run queries in one round trip, each with at most n hits of the engine's own ranking."""
+    """Run queries in one round trip, each as deep as its kind needs."""
+    depth = context.strategy.depth or context.k
+    depths = {"query": max(depth, TARGET_DEPTH), "group": min(depth, GROUP_DEPTH)}
+    if not context.words_are_evidence:
+        depths["group"] = depth
+    asked = [engines.Query(query["text"], depths.get(query["kind"], depth)) for query in queries]
     attributes = {"gen_ai.operation.name": "retrieval", "gen_ai.data_source.id": engine.name}
     kind: Kind = "internal" if engine.in_process else "client"
     with span(f"retrieval {engine.name}", kind=kind, **attributes) as step:
-        step.set("gen_ai.retrieval.top_k", n)
-        step.content("gen_ai.retrieval.query.text", [words.shown(query) for query in queries])
-        answers = await engines.searched(
-            engine, [engines.Query(query["text"], n, boost=query["boost"]) for query in queries]
-        )
+        step.set("gen_ai.retrieval.top_k", max(query.n for query in asked))
+        step.content("gen_ai.retrieval.query.text", [query.text for query in asked])
+        answers = await engines.searched(engine, asked)
         step.set("fairqr.documents", [len(hits) for hits in answers])
     return answers
+
+
+async def _with_whole_names(
+    queries: Sequence[QueryRecord],
+    answers: Sequence[engines.Hits],
+    engine: engines.SearchEngine,
+) -> list[engines.Hits]:
+    """Keep of what names found only the documents that hold one of the names whole."""
+    ids: dict[str, None] = {}
+    for query, hits in zip(queries, answers, strict=True):
+        if query["names"]:
+            ids |= dict.fromkeys(hits.ids)
+    if not ids:
+        return list(answers)
+    documents = await engine.documents(list(ids))
+    texts = {document.id: f"{document.title}\n{document.text}" for document in documents}
+    kept = []
+    for query, hits in zip(queries, answers, strict=True):
+        if query["names"]:
+            holders = await asyncio.to_thread(holders_of, query["names"], texts)
+            rows = [row for row, id_ in enumerate(hits.ids) if id_ in holders]
+            hits = engines.rows_of(hits, rows)
+        kept.append(hits)
+    return kept
 
 
 def _records(
@@ -209,7 +255,7 @@ def _records(
     dimensions = dimensions_of(parts.engine.schema, context.attributes, intersect=context.intersect)
     attributes = {factor.name for dimension in dimensions for factor in dimension.factors}
     scores_are_read = iteration == 0 or context.strategy.rerank in ("none", "original_query")
-    records = []
+    rankings = []
     for query, hits in zip(queries, answers, strict=True):
         ranking = RankingRecord(
             iteration=iteration,
@@ -219,11 +265,9 @@ def _records(
             scores=hits.scores if scores_are_read else [],
             relevance=None if hits.relevance is None else hits.relevance.tolist(),
             memberships=coded(hits.memberships, attributes),
-            rescored={},
-            estimated={},
         )
-        records.append(ranking)
-    return records
+        rankings.append(ranking)
+    return rankings
 
 
 def _warnings_of(answers: Sequence[engines.Hits]) -> list[str]:
@@ -232,55 +276,33 @@ def _warnings_of(answers: Sequence[engines.Hits]) -> list[str]:
     return list(dict.fromkeys(warnings))
 
 
-async def _given(
-    pool: Pool, records: Sequence[RankingRecord], unboosted: Mapping[str, float]
-) -> Any:
-    """Return what the original query says of the documents that refined queries sought.
+async def _looked_up(pool: Pool, iteration: int) -> list[LookupRecord]:
+    """Ask the original query, and those of the topic, about documents that other queries found.
 
-    That is their scores, and how likely they are relevant if the engine estimates that. An engine
-    may estimate a document better when asked about it directly, even if the original query found it
-    far down.
-
-    Args:
-        pool: With the records.
-        records: What the refined queries retrieved.
-        unboosted: Scores that came with the refined rankings.
+    An engine may estimate a document better when asked about it directly. An engine that cannot
+    score given documents tells nothing more: its ranks alone count.
     """
-    capabilities = pool.engine.capabilities
-    scores: dict[str, float] = {}
-    relevance: dict[str, float] = {}
-    is_needed = pool.context.strategy.rerank == "relevance"
-    if not is_needed or not capabilities & {"rescore", "relevance"}:
-        return {}
-    ids = _not_asked_yet(pool, records)
-    if "relevance" not in capabilities:
-        scores = {id_: unboosted[id_] for id_ in ids if id_ in unboosted}
-        ids = [id_ for id_ in ids if id_ not in unboosted]
-    answers = await search_given(pool.engine, pool.state["query"], ids) if ids else []
-    for hits in answers:
-        if "rescore" in capabilities:
-            scores.update(zip(hits.ids, hits.scores, strict=True))
-        if hits.relevance is not None:
-            relevance.update(zip(hits.ids, hits.relevance.tolist(), strict=True))
-    return {"rescored": scores, "estimated": relevance}
-
-
-def _not_asked_yet(pool: Pool, records: Sequence[RankingRecord]) -> list[str]:
-    """Return the documents that these queries sought and no earlier round has asked about.
-
-    What earlier rounds asked about may have got no answer, and would get none now.
-    """
-    original, *refined = pool.state["rankings"]
-    known: set[str] = set()
-    for ranking in refined:
-        if ranking not in records:
-            known.update(pool.sought(ranking))
-    if "relevance" not in pool.engine.capabilities:
-        known.update(original["ids"])
-    sought: dict[str, None] = {}
-    for ranking in records:
-        sought |= dict.fromkeys(pool.sought(ranking))
-    return [id_ for id_ in sought if id_ not in known]
+    engine = pool.engine
+    if not engine.capabilities & {"rescore", "relevance"}:
+        return []
+    lookups = []
+    for ranking in pool.state["rankings"]:
+        query = ranking["query"]
+        if query["kind"] == "group":
+            continue
+        if query["kind"] != "query" and "relevance" not in engine.capabilities:
+            continue
+        ids = pool.not_asked(query["kind"])
+        if not ids:
+            continue
+        lookup = LookupRecord(iteration=iteration, kind=query["kind"], scores={}, relevance={})
+        for hits in await search_given(engine, query["text"], ids):
+            if "rescore" in engine.capabilities and query["kind"] == "query":
+                lookup["scores"].update(zip(hits.ids, hits.scores, strict=True))
+            if hits.relevance is not None:
+                lookup["relevance"].update(zip(hits.ids, hits.relevance.tolist(), strict=True))
+        lookups.append(lookup)
+    return lookups
 
 
 async def measure(state: State, context: Context, parts: SearchParts) -> Update:
@@ -295,16 +317,15 @@ async def measure(state: State, context: Context, parts: SearchParts) -> Update:
     measured = pool.measured(ranking.ids)
     objective = None
     if context.strategy.final_step == "fair" and baseline.ids:
-        fair, best = await _fair_lists(pool, iteration)
-        objective = fair.objective
-        update["best_fair"] = best.model_dump()
-        if iteration == 0:
-            update["first_fair"] = fair.model_dump()
-    queries = [it["query"] for it in state["rankings"] if it["iteration"] == iteration]
+        fair_list = await _fair_list(pool, iteration)
+        update["fair_lists"] = [fair_list]
+        pool = pool.with_fair_list(fair_list)
+        objective = pool.fair_lists[-1].objective
     round_ = Round(
         **dict(measured),
         index=iteration,
-        queries=[words.shown(query) for query in queries],
+        queries=[it["query"]["text"] for it in state["rankings"] if it["iteration"] == iteration],
+        topic=state["refined_topic"],
         refinements=state["refinements"],
         ids=ranking.ids[: context.k],
         objective=objective,
@@ -345,17 +366,12 @@ def _targeted(state: State, context: Context, parts: SearchParts) -> Update:
     return {"target": target, "warnings": warnings}
 
 
-async def _fair_lists(pool: Pool, iteration: int) -> tuple[FairList, FairList]:
-    """Return the fair step's list of all documents found so far, and the best list so far."""
+async def _fair_list(pool: Pool, iteration: int) -> FairListRecord:
+    """Return the fair step's list of all documents found so far."""
     is_slow = pool.context.k > SHORT or bool(pool.context.pursued)
     if is_slow:
-        fair = await asyncio.to_thread(pool.fair_list, iteration)
-    else:
-        fair = pool.fair_list(iteration)
-    best = pool.best_fair or fair
-    if fair.objective.preference < best.objective.preference:
-        best = fair
-    return fair, best
+        return await asyncio.to_thread(pool.fair_list, iteration)
+    return pool.fair_list(iteration)
 
 
 def _unlabelled(measured: Measured) -> list[str]:
@@ -384,96 +400,122 @@ async def choose_group(state: State, context: Context, parts: SearchParts) -> Up
 
 
 async def refine(state: State, context: Context, parts: SearchParts) -> Update:
-    """Ask the model for words of all chosen groups at once, and keep those with evidence."""
+    """Ask the model for words of the topic and of the chosen groups, all at once."""
     update: Update = {"iteration": state["iteration"]}
     refiner = cast("Refiner", parts.refiner(context))
     spent = Usage(**state["usage"])
-    chosen = [(name, group) for name, group in state["chosen"]]  # a stored state has lists
-    requests = _requests(chosen, state, context)
-    answers: list[Refinement] = []
+    answered: list[Refinement] = []
     try:
-        await _ask(refiner, requests, state, context, answers)
+        answers = await _ask(refiner, state, context, answered)
     except GraphBubbleUp:
         raise  # it asks a person
     except Exception as error:
-        # Our refiners return a status instead. The other groups of the round are cancelled.
+        # Our refiners return a status instead. The other questions of the round are cancelled.
         logging.getLogger(__name__).exception("The refiner %s failed", refiner.name)
         current_span().set("error.type", type(error).__name__)
         return {
             **update,
+            "refined_topic": None,
             "refinements": [],
-            "usage": asdict(sum((answer.usage for answer in answers), spent)),
+            "usage": asdict(sum((answer.usage for answer in answered), spent)),
             "warnings": [f"The refiner {refiner.name} failed: {one_line(error, 300)}"],
             "stop_reason": "model_failed",
         }
-    usage = asdict(sum((answer.usage for answer in answers), spent))
-    proposed = dict(zip(chosen, map(take_in_turn, answers), strict=True))
-    checked, topic = await words.checked_refinements(Pool(parts.engine, context, state), proposed)
-    for (name, group), answer in checked.items():
+    usage = asdict(sum((answer.usage for answer in answered), spent))
+    for (name, group), answer in answers.groups.items():
         current_span().content(f"fairqr.keywords.{name}.{group}", answer.keywords)
-    record(refinements=[f"{name}={group} {it.status}" for (name, group), it in checked.items()])
-    is_spent = Spending(context.budget, {**state, "usage": usage}).is_spent()
-    changes = words.after_refinement(state, context, checked, topic, is_spent=is_spent)
+    statuses = [f"{name}={group} {it.status}" for (name, group), it in answers.groups.items()]
+    record(refinements=statuses)
+    is_spent = Spending(context.budget, cast("State", {**state, "usage": usage})).is_spent()
+    changes = words.after_refinement(state, context, answers, is_spent=is_spent)
     return {**update, "usage": usage, **changes}
 
 
-def _requests(chosen: Sequence[GroupKey], state: State, context: Context) -> list[GroupRequest]:
+async def _ask(
+    refiner: Refiner, state: State, context: Context, answered: list[Refinement]
+) -> words.Answers:
+    """Ask a refiner about the topic, if it was not asked yet, and about all chosen groups.
+
+    Args:
+        refiner: The refiner.
+        state: The state of the run.
+        context: The context of the run.
+        answered: Gets each answer as it comes, so that its cost is known if another one fails.
+    """
+    chosen = [(name, group) for name, group in state["chosen"]]  # a stored state has lists
+    asks_topic = (
+        context.words_are_evidence
+        and state["topic"] is None
+        and len(state["iterations"]) == 1
+        and isinstance(refiner, TopicRefiner)
+    )
+    requests = _requests(chosen, state, context, asks_topic=asks_topic)
+    if isinstance(refiner, RoundRefiner):
+        answers = await refiner.refine_all(requests, hits_of(state["rankings"][0]))
+        answered += answers
+        return words.Answers(None, dict(zip(chosen, answers, strict=True)))
+    deadline = seconds_left(context)
+    questions = [
+        _answer(refiner, partial(refiner.refine, request, deadline), deadline, answered, key)
+        for key, request in zip(chosen, requests, strict=True)
+    ]
+    if asks_topic:
+        request = TopicRequest(state["query"], context.seed, context.temperature)
+        ask_topic = partial(cast("TopicRefiner", refiner).refine_topic, request, deadline)
+        questions.append(_answer(refiner, ask_topic, deadline, answered))
+    answers = await run_together(questions)
+    topic = answers.pop() if asks_topic else None
+    if context.strategy.groups == "most":
+        answers = [take_in_turn(answer) for answer in answers]
+    return words.Answers(topic, dict(zip(chosen, answers, strict=True)))
+
+
+def _requests(
+    chosen: Sequence[GroupKey], state: State, context: Context, *, asks_topic: bool
+) -> list[GroupRequest]:
     """Return a question for each chosen group."""
     calls_left = Spending(context.budget, state).calls_left
-    may_ask_again = calls_left is None or calls_left >= 2 * len(chosen)
-    return [
-        GroupRequest(
+    questions = len(chosen) + int(asks_topic)
+    may_ask_again = calls_left is None or calls_left >= 2 * questions
+    requests = []
+    for name, group in chosen:
+        in_use = state["words"].get(name, {}).get(group)
+        request = GroupRequest(
             query=state["query"],
             attribute=name,
             group=group,
-            keywords=state["keywords"].get(name, {}).get(group, []),
+            keywords=in_use["keywords"] if in_use else [],
             seed=context.seed,
             temperature=context.temperature,
             may_ask_again=may_ask_again,
         )
-        for name, group in chosen
-    ]
+        requests.append(request)
+    return requests
 
 
-async def _ask(
+async def _answer(
     refiner: Refiner,
-    requests: Sequence[GroupRequest],
-    state: State,
-    context: Context,
-    answers: list[Refinement],
-) -> None:
-    """Ask a refiner about all groups at once, and fill the list of answers.
-
-    If the refiner fails, the list has what was answered before.
-    """
-    if isinstance(refiner, RoundRefiner):
-        answers += await refiner.refine_all(requests, hits_of(state["rankings"][0]))
-        return
-    deadline = seconds_left(context)
-    answered = await run_together(
-        [_refined(refiner, request, deadline, answers) for request in requests]
-    )
-    answers[:] = answered  # in the order of the groups
-
-
-async def _refined(
-    refiner: Refiner, request: GroupRequest, deadline: float | None, answers: list[Refinement]
+    ask: Callable[[], Awaitable[Refinement]],
+    deadline: float | None,
+    answered: list[Refinement],
+    key: GroupKey | tuple[None, None] = (None, None),
 ) -> Refinement:
-    """Ask about one group, and add the answer to the list.
+    """Ask one question, and add the answer to the list.
 
     A refiner that ignores the deadline is cancelled soon after it.
     """
+    attribute, group = key
     limit = asyncio.timeout(None if deadline is None else deadline + GRACE)
-    with span("fairqr.refine_group"):
-        record(attribute=request.attribute, group=request.group)
+    with span("fairqr.refine_topic" if group is None else "fairqr.refine_group"):
+        record(attribute=attribute, group=group)
         try:
             async with limit:
-                answer = await refiner.refine(request, deadline)
+                answer = await ask()
         except TimeoutError:
             if not limit.expired():
                 raise
             answer = Refinement("timeout", message=no_answer_within(refiner.name, deadline or 0))
-        answers.append(answer)
+        answered.append(answer)
         return answer
 
 

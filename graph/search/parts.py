@@ -13,6 +13,7 @@ from fairqr.base.errors import InputError
 from fairqr.graph.search import rankers
 from fairqr.graph.search.context import Context
 from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.fairness.relevance import EvidenceWeights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,12 @@ class SearchParts:
             raise InputError("The run needs a context; give the graph a Context.")
         return self.default
 
+    def weights(self, context: Context) -> EvidenceWeights:
+        """Return how much the words of the model count in a run with this context."""
+        if context.word_weights is not None:
+            return context.word_weights
+        return EvidenceWeights(topic=1, queries=0, passage=0, group=1)
+
     def refiner(self, context: Context) -> Refiner | None:
         """Return the refiner for a run with this context, or None.
 
@@ -51,8 +58,12 @@ class SearchParts:
             ModelUnavailableError: The model can only rank.
         """
         if isinstance(self.model, ChatModel | RecordedModel):
-            prompt = self.rankers.prompts.get("refine", context.prompts.get("refine"))
-            return LLMRefiner(self.model, prompt)
+            prompts = self.rankers.prompts
+            return LLMRefiner(
+                self.model,
+                prompts.get("refine", context.prompts.get("refine")),
+                prompts.get("topic", context.prompts.get("topic")),
+            )
         if self.model is None:
             return None
         if not context.rounds and not hasattr(self.model, "refine"):

@@ -6,7 +6,7 @@ pool that contains the original top k, ordered by the original query, is the ori
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 
@@ -15,16 +15,18 @@ import numpy as np
 from fairqr.base.errors import InputError
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import FairList, Measured, Reached, Round, Shares
-from fairqr.graph.search.state import QueryRecord, RankingRecord, State
+from fairqr.graph.search.state import FairListRecord, Kind, QueryRecord, RankingRecord, State
 from fairqr.graph.search.target import by_group, vector_of
 from fairqr.retrieval.engines.engine import Hits, SearchEngine
 from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
 from fairqr.retrieval.fairness.divergence import kullback_leibler
 from fairqr.retrieval.fairness.exposure import Discount, FloatArray, exposure_and_unknown
 from fairqr.retrieval.fairness.ranking import Ranking, reciprocal_rank_fusion
+from fairqr.retrieval.fairness.relevance import UNLIKELY, combined, probability_by_rank
 from fairqr.retrieval.fairness.table import DocumentTable, decoded
 from fairqr.retrieval.rerankers.base import Candidates
-from fairqr.retrieval.rerankers.fair import FairStep
+from fairqr.retrieval.rerankers.fair import FairStep, objective_of
+from fairqr.retrieval.rerankers.fair import chances_of as relevance_of
 
 REFINED_WEIGHT = 0.5
 """A refined ranking's weight in the fusion. With one attribute, a document can be in two refined
@@ -70,10 +72,53 @@ class Pool:
         return [Round(**record) for record in self.state.get("iterations", ())]
 
     @cached_property
+    def fair_lists(self) -> list[FairList]:
+        """The list that the fair step made in each round, valued by all that is known now.
+
+        So lists of different rounds can be compared. Empty if the method has another final step.
+        """
+        records = self.state.get("fair_lists", [])
+        if not records:
+            return []
+        order = self.order(records[-1]["iteration"])
+        ids = list(dict.fromkeys([*order.ids, *self.table.ids]))
+        scores = dict(zip(order.ids, order.scores, strict=True))
+        candidates = self.candidates(Ranking(ids, [scores.get(id_, 0.0) for id_ in ids]))
+        position = {id_: number for number, id_ in enumerate(ids)}
+        return [self._valued(record, candidates, position) for record in records]
+
+    def _valued(
+        self, record: FairListRecord, candidates: Candidates, position: Mapping[str, int]
+    ) -> FairList:
+        """Return a list of the fair step with its exposure, its relevance and its objective.
+
+        Args:
+            record: The list.
+            candidates: All documents found.
+            position: The position of each of them in the candidates, by id.
+        """
+        context = self.context
+        rows = np.array([position[id_] for id_ in record["ids"]], dtype=np.intp)
+        objective = objective_of(candidates, context.pursued, record["weight"], context.k)
+        relevance = None
+        if self.relevance is not None:
+            relevance = discounted_mean(relevance_of(candidates)[rows], context.discount)
+        quality = objective.quality(rows)
+        return FairList(
+            **dict(self.measured(record["ids"])),
+            iteration=record["iteration"],
+            ids=record["ids"],
+            scores=[candidates.ranking.scores[row] for row in rows.tolist()],
+            relevance=relevance,
+            objective=Reached(**asdict(quality), missed=record["missed"], weight=record["weight"]),
+        )
+
+    @cached_property
     def best_fair(self) -> FairList | None:
         """The best list of the fair step so far; None if the method has another final step."""
-        record = self.state.get("best_fair")
-        return None if record is None else FairList(**record)
+        if not self.fair_lists:
+            return None
+        return min(self.fair_lists, key=lambda fair: fair.objective.preference)
 
     @cached_property
     def table(self) -> DocumentTable:
@@ -85,28 +130,71 @@ class Pool:
         return table
 
     @cached_property
-    def relevance(self) -> dict[str, float] | None:
-        """The probability that each document is relevant, by id; None if it is not estimated."""
-        original = self.state["rankings"][0]
-        if original["relevance"] is None:
-            return None
-        relevance = dict(zip(original["ids"], original["relevance"], strict=True))
-        return relevance | self.estimated
+    def estimates_relevance(self) -> bool:
+        """Whether the engine estimates how likely documents are relevant."""
+        return self.state["rankings"][0]["relevance"] is not None
 
     @cached_property
-    def estimated(self) -> dict[str, float]:
-        """The probability of relevance of documents that refined queries found."""
-        estimates: dict[str, float] = {}
+    def evidence(self) -> dict[Kind, dict[str, float]]:
+        """The probability that documents are relevant, by the kind of query and then by id.
+
+        If the engine does not estimate it, each ranking tells it by its ranks. The evidence of a
+        group is that of the best of its queries, for documents of the group that it found.
+        """
+        evidence: dict[Kind, dict[str, float]] = {"query": {}}
         for record in self.state["rankings"]:
-            estimates |= record["estimated"]
-        return estimates
+            query = record["query"]
+            by_id = evidence.setdefault(query["kind"], {})
+            sought = set(self.sought(record))
+            for id_, probability in self._probabilities(record).items():
+                if id_ in sought:
+                    by_id[id_] = max(probability, by_id.get(id_, 0.0))
+        for lookup in self.state.get("lookups", []):
+            evidence.setdefault(lookup["kind"], {}).update(lookup["relevance"])
+        return evidence
+
+    def _probabilities(self, record: RankingRecord) -> dict[str, float]:
+        """Return how likely the documents of a ranking are relevant, by its query alone."""
+        if record["relevance"] is not None:
+            return dict(zip(record["ids"], record["relevance"], strict=True))
+        by_rank = probability_by_rank(len(record["ids"]))
+        return dict(zip(record["ids"], by_rank.tolist(), strict=True))
+
+    @cached_property
+    def relevance(self) -> dict[str, float] | None:
+        """The probability that each document is relevant, by id; None if it is not estimated."""
+        return self.expected_relevance if self.estimates_relevance else None
+
+    @cached_property
+    def expected_relevance(self) -> dict[str, float]:
+        """The probability that each document is relevant, by all evidence there is, by id.
+
+        The evidence of the queries is combined in log-odds; see
+        :func:`fairqr.retrieval.fairness.relevance.combined`. A document that a query was not asked
+        about, since no list has it, counts as one that it finds unlikely.
+        """
+        ids = self.table.ids
+        kinds = list(self.evidence)
+        columns = []
+        for kind in kinds:
+            by_id = self.evidence[kind]
+            otherwise = np.nan if kind == "group" else UNLIKELY
+            columns.append(np.array([by_id.get(id_, otherwise) for id_ in ids]))
+        weights = [1.0 if kind == "query" else self.state["weights"][kind] for kind in kinds]
+        return dict(zip(ids, combined(columns, weights).tolist(), strict=True))
+
+    @cached_property
+    def has_words_evidence(self) -> bool:
+        """Whether the model's words tell anything about relevance."""
+        return any(self.state["weights"][kind] > 0 for kind in self.evidence if kind != "query")
 
     @cached_property
     def rescored(self) -> dict[str, float]:
         """The scores, by the original query, of documents that refined queries found."""
         scores: dict[str, float] = {}
-        for record in self.state["rankings"]:
-            scores |= record["rescored"]
+        for lookup in self.state.get("lookups", []):
+            if lookup["kind"] == "query":
+                scores |= lookup["scores"]
         return scores
 
     @cached_property
@@ -155,9 +243,8 @@ class Pool:
     def candidates(self, order: Ranking) -> Candidates:
         """Return the documents of an order with their relevance, their groups and the target."""
         relevance = None
-        if self.relevance is not None:
-            # What only a refined query found may have no estimate: then nothing speaks for it.
-            relevance = np.array([self.relevance.get(id_, 0.0) for id_ in order.ids])
+        if self.estimates_relevance or self.has_words_evidence:
+            relevance = np.array([self.expected_relevance[id_] for id_ in order.ids])
         return Candidates.of(
             self.table,
             order,
@@ -167,26 +254,19 @@ class Pool:
             relevance=relevance,
         )
 
-    def fair_list(self, iteration: int) -> FairList:
+    def fair_list(self, iteration: int) -> FairListRecord:
         """Apply the fair step to all documents that were found up to a round."""
         context = self.context
         order = self.order(iteration)
-        candidates = self.candidates(order)
         fair_step = FairStep(
             weight=context.fairness_weight, order=context.order, pursue=context.pursued
         )
-        step = fair_step.take(candidates, context.k)
-        relevance = None
-        if candidates.relevance is not None:
-            relevance = discounted_mean(candidates.relevance[step.positions], context.discount)
-        ids = [order.ids[position] for position in step.positions]
-        return FairList(
-            **dict(self.measured(ids)),
+        step = fair_step.take(self.candidates(order), context.k)
+        return FairListRecord(
             iteration=iteration,
-            ids=ids,
-            scores=[order.scores[position] for position in step.positions],
-            relevance=relevance,
-            objective=Reached(**asdict(step.quality), missed=step.missed, weight=step.weight),
+            ids=[order.ids[position] for position in step.positions],
+            weight=step.weight,
+            missed=step.missed,
         )
 
     def order(self, iteration: int) -> Ranking:
@@ -200,11 +280,24 @@ class Pool:
         if len(records) == 1:
             return self._ranking_of(records[0])
         order = self.context.strategy.rerank
+        if order == "relevance" and self._ranks_by_relevance:
+            return self._by_relevance(iteration)
         if order == "relevance" and "rescore" in self.engine.capabilities:
             return self._by_original_query(iteration)
         if order in ("relevance", "fusion"):
             return self._fused(self._newest(iteration))
         return self._fused([record for record in records if record["iteration"] == iteration])
+
+    @cached_property
+    def _ranks_by_relevance(self) -> bool:
+        """Whether the engine's order is that of its own estimates, as in an index of ours."""
+        original = self.state["rankings"][0]
+        return self.estimates_relevance and original["scores"] == original["relevance"]
+
+    def _by_relevance(self, iteration: int) -> Ranking:
+        """Return the documents found up to a round, by how likely they are relevant."""
+        relevance = self.expected_relevance
+        return Ranking.of({id_: relevance[id_] for id_ in self.ids(iteration)})
 
     def _by_original_query(self, iteration: int) -> Ranking:
         """Return the documents found up to a round, by their scores for the original query."""
@@ -218,16 +311,16 @@ class Pool:
         return Ranking(ids, [scores[id_] for id_ in ids])
 
     def _newest(self, iteration: int) -> list[RankingRecord]:
-        """Return the original ranking, and the newest one of each group up to a round.
+        """Return the original ranking, and the newest one of each other kind up to a round.
 
         Refined queries grow, so a newer one contains the words of the older ones of its group.
         """
         newest: dict[tuple[object, ...], RankingRecord] = {}
         for record in self.state["rankings"]:
             if record["iteration"] <= iteration:
-                is_original = record["iteration"] == 0
                 query = record["query"]
-                newest[is_original, query["attribute"], query["group"]] = record
+                key = query["kind"], query["part"], query["attribute"], query["group"]
+                newest[key] = record
         return list(newest.values())
 
     def ids(self, iteration: int) -> list[str]:
@@ -268,6 +361,22 @@ class Pool:
             for record, ranking in zip(records, rankings, strict=True)
         ]
         return reciprocal_rank_fusion(rankings, weights, rrf_k, shares=shares)
+
+    def with_fair_list(self, fair_list: FairListRecord) -> Pool:
+        """Return this pool with another list of the fair step."""
+        fair_lists = [*self.state.get("fair_lists", []), fair_list]
+        return Pool(self.engine, self.context, {**self.state, "fair_lists": fair_lists})
+
+    def not_asked(self, kind: Kind) -> list[str]:
+        """Return the documents that no query of this kind has found or was asked about."""
+        asked: set[str] = set()
+        for record in self.state["rankings"]:
+            if record["query"]["kind"] == kind:
+                asked.update(record["ids"])
+        for lookup in self.state.get("lookups", []):
+            if lookup["kind"] == kind:
+                asked.update(lookup["scores"], lookup["relevance"])
+        return [id_ for id_ in self.table.ids if id_ not in asked]
 
     def sought(self, record: RankingRecord) -> list[str]:
         """Return the documents of its group that a refined query found; all without a group."""

@@ -103,28 +103,70 @@ class RankedDocument(Place):
         score: The score before the final step: from the retriever, from fusion, or 1/rank if a
             model re-ranked.
         relevance: The probability that it is relevant; None if the retriever does not estimate it.
+        evidence: The probability by each kind of query: ``query`` by the original one, ``topic``,
+            ``queries`` and ``passage`` by those with the model's words of the topic, ``group`` by
+            the best of those with its words of a group. Empty unless a model's words count.
     """
 
     score: float
     relevance: float | None = None
+    evidence: dict[str, float] = Field({})
+
+
+class Unused(Frozen):
+    """A part of a model's reply that was not used.
+
+    Attributes:
+        text: The part, or how it begins if it is long.
+        reason: Why, in words that continue a sentence: ``repeats the query``.
+    """
+
+    text: str
+    reason: str
+
+
+class RefinedTopic(Frozen):
+    """What a model says about the topic of the query.
+
+    Attributes:
+        words: Words and phrases of the topic.
+        queries: Other ways to ask, as whole queries.
+        passage: A made text, as a relevant document might say it.
+        status: ``ok``, or why there are no words.
+        left_out: What of the reply was not used.
+    """
+
+    words: list[str] = Field([])
+    queries: list[str] = Field([])
+    passage: str = ""
+    status: str = "ok"
+    left_out: list[Unused] = Field([])
 
 
 class RefinedGroup(Frozen):
-    """The keywords added to the query for one group.
+    """What was added to the query for one group in a round.
 
     Attributes:
-        keywords: The added keywords; empty unless the status is ``ok``.
+        keywords: The added words of the group; nothing is added unless the status is ``ok``.
+        phrases: The added phrases of topic and group.
+        names: The added names. They only find documents that hold one of them whole.
+        passage: A made text about the group.
         dropped: Keywords of earlier rounds that this round removed.
         reason: The model's reason, if the prompt asks for one.
-        status: ``ok``, or why there are no keywords.
+        status: ``ok``, or why there are no words.
+        left_out: What of the reply was not used.
     """
 
     attribute: str
     group: str
-    keywords: list[str]
+    keywords: list[str] = Field([])
+    phrases: list[str] = Field([])
+    names: list[str] = Field([])
+    passage: str = ""
     dropped: list[str] = Field([])
     reason: str = ""
     status: str = "ok"
+    left_out: list[Unused] = Field([])
 
 
 class Exposed(Frozen):
@@ -177,12 +219,14 @@ class Iteration(Exposed):
 
     ``ids`` are the first k documents that the round retrieved, before any re-ranking; exposure and
     divergence are measured on them. ``objective`` is what the fair step then reaches with all
-    documents found so far; None if the method has another step. See :class:`SearchResult` for what
-    None means otherwise.
+    documents found so far, by what the search knows of relevance in the end; None if the method has
+    another step. ``topic`` is what the model was asked about the topic in this round, if it was.
+    See :class:`SearchResult` for what None means otherwise.
     """
 
     index: int
     queries: list[str]
+    topic: RefinedTopic | None = None
     refinements: list[RefinedGroup]
     ids: list[str] = Field([])
     objective: Objective | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from langgraph.channels import DeltaChannel
 
@@ -18,17 +18,27 @@ from typing_extensions import TypedDict
 from fairqr.graph.search.result import GroupKey, StopReason
 from fairqr.retrieval.fairness.table import CodedMemberships
 
+Kind = Literal["query", "topic", "queries", "passage", "group"]
+"""The kinds of queries, which are the kinds of evidence of relevance: the original query, the query
+with the model's words of the topic, its other ways to ask, its passage, or its words of a group."""
+
 
 class QueryRecord(TypedDict):
     """A query to run.
 
-    A document must match a term of ``text``; the terms of ``boost`` only raise its score.
-    ``attribute`` and ``group`` name the group that the query was refined toward. They are None for
-    the original query, and for a query that only has words of the topic.
+    Attributes:
+        kind: What it is made of.
+        part: Which of the model's words of a group it has: ``keywords``, ``phrases``, ``names`` or
+            ``passage``; empty for other kinds.
+        text: Its words.
+        names: The names that a document must hold one of, whole; empty for other parts.
+        attribute, group: The group that the query was refined toward; None for other kinds.
     """
 
+    kind: Kind
+    part: str
     text: str
-    boost: str
+    names: list[str]
     attribute: str | None
     group: str | None
 
@@ -38,9 +48,7 @@ class RankingRecord(TypedDict):
 
     The first ``own`` documents are the engine's own ranking; it found the others by their
     similarity. ``scores`` are empty for a refined query whose ranks alone count. ``relevance`` has
-    the estimated probabilities of relevance, if the engine has any. The first ranking of a round of
-    refinement has in ``rescored`` and ``estimated`` what the original query says of documents that
-    the round found: their scores, and the probabilities that they are relevant.
+    the estimated probabilities of relevance, if the engine has any.
     """
 
     iteration: int
@@ -50,8 +58,55 @@ class RankingRecord(TypedDict):
     scores: list[float]
     relevance: list[float] | None
     memberships: dict[str, CodedMemberships]
-    rescored: dict[str, float]
-    estimated: dict[str, float]
+
+
+class LookupRecord(TypedDict):
+    """What a query says of documents that other queries found, by id.
+
+    Attributes:
+        iteration: The round that found them.
+        kind: The kind of the query.
+        scores: Their scores, if the engine can score given documents.
+        relevance: The probabilities that they are relevant, if the engine estimates them.
+    """
+
+    iteration: int
+    kind: Kind
+    scores: dict[str, float]
+    relevance: dict[str, float]
+
+
+class FairListRecord(TypedDict):
+    """The list that the fair step made of all documents found up to a round.
+
+    Attributes:
+        iteration: The round.
+        ids: The first k documents.
+        weight: The weight of fairness that led to it.
+        missed: By how many points a group missed a target that was given.
+    """
+
+    iteration: int
+    ids: list[str]
+    weight: float
+    missed: int
+
+
+class TopicWords(TypedDict):
+    """The model's words of the topic that are in use."""
+
+    words: list[str]
+    queries: list[str]
+    passage: str
+
+
+class GroupWords(TypedDict):
+    """The model's words of a group that are in use."""
+
+    keywords: list[str]
+    phrases: list[str]
+    names: list[str]
+    passage: str
 
 
 T = TypeVar("T")
@@ -86,17 +141,20 @@ class State(InputState, OutputState, total=False):
     Attributes:
         seconds: How long the nodes have taken so far.
         iteration: The current round; 0 is the round of the original query.
+        weights: The ``EvidenceWeights`` of the model's words.
         rankings: Each ``RankingRecord`` so far.
+        lookups: Each ``LookupRecord`` so far.
         corpus_shares: The share of each group in all documents, by attribute, if it is needed.
         target: ε* by attribute and group.
         cost: The ``RankingCost``; None if no model re-ranks.
         iterations: Each ``Round`` that was measured.
-        first_fair: The ``FairList`` of the plain retrieval.
-        best_fair: The best ``FairList`` so far.
+        fair_lists: The ``FairListRecord`` of each round.
         chosen: The groups to ask the model about.
         lacking: The chosen groups that lack exposure.
-        keywords: The keywords in use, by attribute and then by group.
-        topic_words: The keywords that belong to the topic of the query.
+        topic: The model's words of the topic; None before it was asked.
+        words: The model's words of groups, by attribute and then by group.
+        refined_topic: The ``RefinedTopic`` of the current round; None if the topic was not asked
+            about in this round.
         refinements: Each ``RefinedGroup`` of the current round.
         usage: The ``Usage`` of models so far.
         stop_reason: Why the loop ended; None while it runs.
@@ -105,17 +163,19 @@ class State(InputState, OutputState, total=False):
 
     seconds: float
     iteration: int
+    weights: dict[str, float]
     rankings: Annotated[list[RankingRecord], DeltaChannel(joined)]
+    lookups: Annotated[list[LookupRecord], DeltaChannel(joined)]
     corpus_shares: dict[str, list[float]]
     target: dict[str, dict[str, float]]
     cost: Record | None
     iterations: Annotated[list[Record], DeltaChannel(joined)]
-    first_fair: Record | None
-    best_fair: Record | None
+    fair_lists: Annotated[list[FairListRecord], DeltaChannel(joined)]
     chosen: list[GroupKey]
     lacking: list[GroupKey]
-    keywords: dict[str, dict[str, list[str]]]
-    topic_words: list[str]
+    topic: TopicWords | None
+    words: dict[str, dict[str, GroupWords]]
+    refined_topic: Record | None
     refinements: list[Record]
     usage: Record
     stop_reason: StopReason | None

@@ -1,213 +1,264 @@
-"""The words of a model: which of them may be used, and the queries that are made with them."""
+"""The model's words: what was proposed, what of it is in use, and the queries that are made of it.
+
+The published loop (``fair-qr``) adds words to its one query. Where words are evidence of relevance,
+each kind of them has a query of its own beside the original one; see
+:func:`fairqr.retrieval.fairness.relevance.combined`.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import cast
 
-import numpy as np
-
-from fairqr.agents.refiners.refiner import Refinement, RefinementStatus
+from fairqr.agents.refiners.refiner import LeftOut, Refinement
 from fairqr.graph.running import Update
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.pool import Pool
-from fairqr.graph.search.result import GroupKey, RefinedGroup
-from fairqr.graph.search.state import QueryRecord, State
-from fairqr.retrieval.fairness.dimension import Dimension
-from fairqr.retrieval.fairness.table import decoded
-from fairqr.retrieval.texts import evidence as judging
+from fairqr.graph.search.result import GroupKey, RefinedGroup, RefinedTopic, Unused
+from fairqr.graph.search.state import GroupWords, QueryRecord, State, TopicWords
 
-Answers = Mapping[GroupKey, Refinement]
-"""What was proposed for each chosen group."""
-
-_IN_VAIN: dict[RefinementStatus, str] = {
-    "unsupported": "The proposed keywords belong neither to the topic nor to the group.",
-    "unknown_terms": "No document contains any of the proposed keywords.",
-}
-# With all but the first, the model replied, but its words do not help.
-_NO_FAILURE = ("ok", "repeated", "unknown_terms", "unsupported")
+NO_FAILURE = ("ok", "repeated", "unsupported")
+"""The statuses of a refiner that answered, with or without new words."""
 
 
-def shown(query: QueryRecord) -> str:
-    """Return a query as results show it: its text, and the words that only boost."""
-    return f"{query['text']} {query['boost']}".strip()
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a refiner answered in a round.
+
+    Attributes:
+        topic: About the topic; None if it was not asked.
+        groups: About each chosen group.
+    """
+
+    topic: Refinement | None
+    groups: Mapping[GroupKey, Refinement]
+
+    @property
+    def all(self) -> list[Refinement]:
+        """Every answer."""
+        topic = [] if self.topic is None else [self.topic]
+        return [*topic, *self.groups.values()]
 
 
 def after_refinement(
-    state: State,
-    context: Context,
-    answers: Answers,
-    new_topic: Sequence[str],
-    *,
-    is_spent: bool = False,
+    state: State, context: Context, answers: Answers, *, is_spent: bool = False
 ) -> Update:
     """Return what the answers of a refiner change: the words in use, or why the loop ends.
 
-    The loop ends if no group has a new keyword: with ``budget`` if the model failed and the budget
-    is spent, with ``model_failed`` if the model failed for all groups, or else with
-    ``no_improvement``.
+    The loop ends if there are no new words: with ``budget`` if the model failed and the budget is
+    spent, with ``model_failed`` if each answer failed, or else with ``no_improvement``.
 
     Args:
         state: The state of the run.
         context: The context of the run.
-        answers: The refinements, with the keywords that may be used.
-        new_topic: The keywords among them that belong to the topic of the query.
+        answers: What the refiner answered.
         is_spent: Whether the budget has no room for another question.
     """
-    failed = [answer for answer in answers.values() if answer.status not in _NO_FAILURE]
-    helped = any(answer.status == "ok" for answer in answers.values())
-    # After some rounds, a loop normally ends without new keywords; in the first round we warn.
+    failed = [answer for answer in answers.all if answer.status not in NO_FAILURE]
+    helped = any(answer.status == "ok" for answer in answers.all)
+    # After some rounds, a loop normally ends without new words; in the first round we warn.
     is_first_round = len(state["iterations"]) == 1
-    reported = answers.values() if is_first_round and not helped else failed
+    reported = answers.all if is_first_round and not helped else failed
     update: Update = {
-        "refinements": [_record_of(key, answer) for key, answer in answers.items()],
+        "refined_topic": None if answers.topic is None else _topic_record(answers.topic),
+        "refinements": [_group_record(key, answer) for key, answer in answers.groups.items()],
         "warnings": list(dict.fromkeys(answer.message for answer in reported)),
     }
-    words = _words_with(state, answers, new_topic)
-    if refined_queries(cast("State", {**state, **update, **words}), context):
-        return {**update, **words}
+    in_use: Update = {
+        "topic": _topic_in_use(state, answers),
+        "words": _words_in_use(state, answers),
+    }
+    if helped and refined_queries(cast("State", {**state, **update, **in_use}), context):
+        return {**update, **in_use}
     reason = "no_improvement"
     if failed and is_spent:
         reason = "budget"
-    elif failed and len(failed) == len(answers):
+    elif failed and len(failed) == len(answers.all):
         reason = "model_failed"
     return {**update, "stop_reason": reason}
 
 
-def _words_with(state: State, answers: Answers, new_topic: Sequence[str]) -> Update:
-    """Return the words in use, with those of the answers."""
-    keywords = {name: dict(groups) for name, groups in state["keywords"].items()}
-    for (name, group), answer in answers.items():
-        if answer.status == "ok":
-            groups = keywords.setdefault(name, {})
-            kept = [word for word in groups.get(group, []) if word not in answer.drop]
-            groups[group] = [*kept, *answer.keywords]
-    topic_words = dict.fromkeys([*state["topic_words"], *new_topic])
-    return {"keywords": keywords, "topic_words": list(topic_words)}
+def _topic_in_use(state: State, answers: Answers) -> TopicWords | None:
+    """Return the words of the topic that are in use, with those of the answers."""
+    known = state["topic"]
+    words = list(known["words"]) if known else []
+    queries = list(known["queries"]) if known else []
+    passage = known["passage"] if known else ""
+    if answers.topic is not None and answers.topic.status == "ok":
+        words += answers.topic.topic
+        queries += answers.topic.queries
+        passage = answers.topic.passage
+    # Prompts for small models ask for words of the topic beside those of each group.
+    for answer in answers.groups.values():
+        words += answer.topic
+    if not words and not queries and not passage:
+        return None
+    return TopicWords(words=_distinct(words), queries=_distinct(queries), passage=passage)
 
 
-def _record_of(key: GroupKey, answer: Refinement) -> dict[str, object]:
+def _words_in_use(state: State, answers: Answers) -> dict[str, dict[str, GroupWords]]:
+    """Return the words of groups that are in use, with those of the answers."""
+    in_use = {name: dict(groups) for name, groups in state["words"].items()}
+    for (name, group), answer in answers.groups.items():
+        if answer.status != "ok":
+            continue
+        groups = in_use.setdefault(name, {})
+        known = groups.get(group) or GroupWords(keywords=[], phrases=[], names=[], passage="")
+        kept = [word for word in known["keywords"] if word not in answer.drop]
+        groups[group] = GroupWords(
+            keywords=_distinct([*kept, *answer.keywords]),
+            phrases=_distinct([*known["phrases"], *answer.phrases]),
+            names=_distinct([*known["names"], *answer.names]),
+            passage=answer.passage or known["passage"],
+        )
+    return in_use
+
+
+def _distinct(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
+
+
+def _topic_record(answer: Refinement) -> dict[str, object]:
+    topic = RefinedTopic(
+        words=list(answer.topic),
+        queries=list(answer.queries),
+        passage=answer.passage,
+        status=answer.status,
+        left_out=_unused(answer.left_out),
+    )
+    return topic.model_dump()
+
+
+def _group_record(key: GroupKey, answer: Refinement) -> dict[str, object]:
     attribute, group = key
     refined = RefinedGroup(
         attribute=attribute,
         group=group,
         keywords=list(answer.keywords),
+        phrases=list(answer.phrases),
+        names=list(answer.names),
+        passage=answer.passage,
         dropped=list(answer.drop),
         reason=answer.reason,
         status=answer.status,
+        left_out=_unused(answer.left_out),
     )
     return refined.model_dump()
 
 
+def _unused(parts: Sequence[LeftOut]) -> list[Unused]:
+    return [Unused(text=part.text, reason=part.reason) for part in parts]
+
+
 def refined_queries(state: State, context: Context) -> list[QueryRecord]:
-    """Return the queries of a refined round; none if there is no new keyword.
+    """Return the queries of a refined round, with all words in use; none if there are no words."""
+    if context.words_are_evidence:
+        return [*_topic_queries(state), *_group_queries(state)]
+    return _expanded_queries(state, context)
 
-    Each query keeps all terms of the original query. If a round refines for one group, there is one
-    query with all keywords so far. If it refines for several groups, one query has the words of the
-    topic, and each group that lacks exposure has a query with these words and its own.
-    """
-    helped: list[GroupKey] = []
-    for record in state["refinements"]:
-        if record["status"] == "ok":
-            helped.append((record["attribute"], record["group"]))
-    if not helped:
+
+def _topic_queries(state: State) -> list[QueryRecord]:
+    """Return the queries of the topic whose evidence counts and that were not run yet."""
+    topic = state["topic"]
+    if topic is None:
         return []
-    in_use: dict[GroupKey, list[str]] = {}
-    for name, groups in state["keywords"].items():
-        for group, words in groups.items():
-            if words:
-                in_use[name, group] = words
-
-    def query(words: Sequence[str], key: tuple[str | None, str | None]) -> QueryRecord:
-        text = state["query"]
-        boost = " ".join(dict.fromkeys(words))
-        # With evidence, the words only boost; otherwise they alone can find documents, too.
-        if not context.strategy.evidence:
-            text = f"{text} {boost}"
-            boost = ""
-        attribute, group = key
-        return QueryRecord(text=text, boost=boost, attribute=attribute, group=group)
-
-    if context.strategy.groups == "most":
-        # A person may have replaced the group's words with words for another group.
-        sought = [key for key in (*helped, *in_use) if key in in_use]
-        all_words = [word for words in in_use.values() for word in words]
-        return [query(all_words, (sought or helped)[0])]
-    topic = state["topic_words"]
+    query = state["query"]
+    weights = state["weights"]
+    asked = {record["query"]["kind"] for record in state["rankings"]}
+    texts = {
+        "topic": " ".join(topic["words"]),
+        "queries": " ".join(topic["queries"]),
+        "passage": topic["passage"],
+    }
     queries = []
-    if topic:
-        queries.append(query(topic, (None, None)))
-    for name, group in state["lacking"]:
-        key = (name, group)  # a stored state has lists
-        if key in helped and key in in_use:
-            queries.append(query([*topic, *in_use[key]], key))
+    for kind, text in texts.items():
+        if text and weights[kind] > 0 and kind not in asked:
+            queries.append(_query(kind, f"{query} {text}"))
     return queries
 
 
-async def checked_refinements(pool: Pool, answers: Answers) -> tuple[Answers, list[str]]:
-    """Keep the keywords that the documents have evidence for, if the method wants it.
+def _group_queries(state: State) -> list[QueryRecord]:
+    """Return the queries of the groups with words that no earlier query had."""
+    if state["weights"]["group"] <= 0:
+        return []
+    asked = {record["query"]["text"] for record in state["rankings"]}
+    queries = []
+    for name, groups in state["words"].items():
+        for group, words in groups.items():
+            for query in _queries_of_group(state, (name, group), words):
+                if query["text"] not in asked:
+                    queries.append(query)
+    return queries
 
-    An engine that counts documents is asked once for all keywords. For other engines, we read the
-    texts that were retrieved so far.
 
-    Returns:
-        The refinements with the remaining keywords, and the keywords that belong to the topic.
+def _queries_of_group(state: State, key: GroupKey, words: GroupWords) -> list[QueryRecord]:
+    """Return the queries with the words of a group, one for each part.
+
+    Names stand alone: with the query, its words would outweigh them.
     """
-    schema = pool.engine.schema
-    proposals: dict[GroupKey, judging.Proposal] = {}
-    for key, answer in answers.items():
-        if answer.status == "ok":
-            name, group = key
-            dimension = Dimension.named(schema, name)
-            proposals[key] = judging.Proposal(dimension, group, answer.keywords)
-    if not proposals or not pool.context.strategy.evidence:
-        return answers, []
-    checked = dict(answers)
-    topic: list[str] = []
-    evidence = await _evidence(pool, list(proposals.values()))
-    for (key, proposal), figures in zip(proposals.items(), evidence, strict=True):
-        by_word = dict(zip(proposal.keywords, figures, strict=True))
-        kept: list[str] = []
-        for word, figure in by_word.items():
-            if figure.is_of_the_topic:
-                topic.append(word)
-            if figure.is_of_the_topic or figure.is_of_the_group:
-                kept.append(word)
-        checked[key] = replace(answers[key], keywords=tuple(kept))
-        if not kept:
-            is_known = any(figure.documents for figure in by_word.values())
-            status: RefinementStatus = "unsupported" if is_known else "unknown_terms"
-            checked[key] = replace(checked[key], status=status, message=_IN_VAIN[status])
-    return checked, topic
-
-
-async def _evidence(
-    pool: Pool, proposals: Sequence[judging.Proposal]
-) -> list[list[judging.Evidence]]:
-    """Return the evidence for each keyword of each proposal."""
-    engine = pool.engine
-    state = pool.state
     query = state["query"]
-    if "document_frequencies" in engine.capabilities:
-        original = state["rankings"][0]
-        # Where the engine cannot count the documents of each group, their shares of the documents
-        # that the original query retrieved are the usual ones.
-        usual = {name: decoded(rows).mean(axis=0) for name, rows in original["memberships"].items()}
-        for name, shares in state["corpus_shares"].items():
-            usual[name] = np.array(shares)
-        return await judging.gather_evidence(engine, query, original["ids"], proposals, usual)
-    documents = await engine.documents(pool.table.ids)
-    texts = [f"{document.title}\n{document.text}" for document in documents]
-    stems = await asyncio.to_thread(judging.stems_of, texts)
-    ids = [document.id for document in documents]
-    evidence = []
-    for proposal in proposals:
-        dimension = proposal.dimension
-        members = pool.table.memberships(dimension, ids)
-        position = dimension.groups.index(proposal.group)
-        evidence.append(
-            judging.evidence_from_texts(query, stems, members, position, proposal.keywords)
-        )
-    return evidence
+    topic = state["topic"]["words"] if state["topic"] else []
+    queries = []
+    if words["phrases"]:
+        queries.append(_query("group", " ".join([query, *words["phrases"]]), key, "phrases"))
+    elif words["keywords"]:
+        text = " ".join([query, *topic, *words["keywords"]])
+        queries.append(_query("group", text, key, "keywords"))
+    if words["names"]:
+        text = " ".join(words["names"])
+        queries.append(_query("group", text, key, "names", words["names"]))
+    if words["passage"] and state["weights"]["passage"] > 0:
+        queries.append(_query("group", f"{query} {words['passage']}", key, "passage"))
+    return queries
+
+
+def _expanded_queries(state: State, context: Context) -> list[QueryRecord]:
+    """Return the queries that contain the words, as the published loop makes them.
+
+    If a round refines for one group, there is one query with all words so far. If it refines for
+    several groups, one query has the words of the topic, and each group has a query with these
+    words and its own.
+    """
+    query = state["query"]
+    topic = state["topic"]["words"] if state["topic"] else []
+    in_use: dict[GroupKey, list[str]] = {}
+    for name, groups in state["words"].items():
+        for group, words in groups.items():
+            if words["keywords"]:
+                in_use[name, group] = words["keywords"]
+    if context.strategy.groups == "most":
+        if not in_use:
+            return []
+        all_words = [word for words in in_use.values() for word in words]
+        refined = [_key_of(record) for record in state["refinements"]]
+        # A person may have replaced the group's words with words for another group.
+        key = next(key for key in (*refined, *in_use) if key in in_use)
+        return [_query("group", " ".join([query, *_distinct(all_words)]), key, "keywords")]
+    queries = []
+    if topic:
+        queries.append(_query("topic", " ".join([query, *topic])))
+    for key, words in in_use.items():
+        text = " ".join([query, *_distinct([*topic, *words])])
+        queries.append(_query("group", text, key, "keywords"))
+    return queries
+
+
+def _key_of(record: Mapping[str, object]) -> GroupKey:
+    return cast("GroupKey", (record["attribute"], record["group"]))
+
+
+def original_query(text: str) -> QueryRecord:
+    """Return the query of the first round."""
+    return _query("query", text)
+
+
+def _query(
+    kind: str,
+    text: str,
+    key: GroupKey | tuple[None, None] = (None, None),
+    part: str = "",
+    names: Sequence[str] = (),
+) -> QueryRecord:
+    attribute, group = key
+    record = {"kind": kind, "part": part, "text": text, "names": list(names)}
+    return cast("QueryRecord", {**record, "attribute": attribute, "group": group})

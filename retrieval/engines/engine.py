@@ -389,6 +389,19 @@ def first_of(hits: Hits, n: int) -> Hits:
     )
 
 
+def rows_of(hits: Hits, rows: Sequence[int]) -> Hits:
+    """Return some of the hits, in the order of their rows."""
+    own = len(hits) if hits.own is None else hits.own
+    return replace(
+        hits,
+        ids=[hits.ids[row] for row in rows],
+        scores=[hits.scores[row] for row in rows],
+        memberships={name: shares[list(rows)] for name, shares in hits.memberships.items()},
+        relevance=None if hits.relevance is None else hits.relevance[list(rows)],
+        own=sum(row < own for row in rows),
+    )
+
+
 def lexical_of(engine: SearchEngine) -> SearchEngine:
     """Return the engine that matches words over the same documents.
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+from pydantic import BaseModel, Field
 
 from fairqr.retrieval.encoders.encoder import Float32Array, unit_rows
 from fairqr.retrieval.engines.engine import Query
@@ -42,6 +43,12 @@ POOL = 200
 
 LIKELY = 0.5
 """A document counts as relevant from this probability on: it is more likely relevant than not."""
+
+UNLIKELY = 0.01
+"""The probability of a document that a query was asked about and did not find."""
+
+SMALLEST = 1e-9
+"""Probabilities nearer to 0 or 1 are moved here before they become log-odds."""
 
 SAMPLE_WORDS = (
     "time year world first life work people day new great city country family school history "
@@ -179,3 +186,65 @@ def relevance_by_rank(n: int) -> FloatArray:
         Values falling from 1, shape (n,).
     """
     return np.asarray((RRF_K + 1) / (RRF_K + np.arange(1, n + 1)))
+
+
+BEST_BY_RANK = 0.9
+
+
+def probability_by_rank(n: int) -> FloatArray:
+    """Return the probability of relevance that the ranks of a list tell, shape (n,).
+
+    Only for engines that estimate nothing, and only where several lists are compared.
+    """
+    return BEST_BY_RANK * relevance_by_rank(n)
+
+
+class EvidenceWeights(BaseModel, frozen=True, extra="forbid"):
+    """How much the queries with a model's words count, where the original query counts 1.
+
+    Attributes:
+        topic: The query with the model's words of the topic.
+        queries: The query with the model's other ways to ask it.
+        passage: The query with a passage that the model made up.
+        group: The best of the queries with the model's words of a group, for documents of that
+            group.
+    """
+
+    topic: float = Field(0.0, ge=0, le=10)
+    queries: float = Field(0.0, ge=0, le=10)
+    passage: float = Field(0.0, ge=0, le=10)
+    group: float = Field(0.0, ge=0, le=10)
+
+    def any(self) -> bool:
+        """Return whether any words count."""
+        return any(weight > 0 for weight in self.model_dump().values())
+
+
+def log_odds(probability: FloatArray) -> FloatArray:
+    """Return ln(p/(1 − p)); p is first moved into [10⁻⁹, 1 − 10⁻⁹]."""
+    inside = np.clip(probability, SMALLEST, 1 - SMALLEST)
+    return np.asarray(np.log(inside / (1 - inside)))
+
+
+def combined(evidence: Sequence[FloatArray], weights: Sequence[float]) -> FloatArray:
+    """Return the probability of relevance by several queries: a weighted mean in log-odds.
+
+    Args:
+        evidence: The probability by each query, each of shape (n,). A nan says that a query tells
+            nothing about a document: the mean is then that of the others.
+        weights: How much each query counts, at least 0.
+
+    Returns:
+        Probabilities of shape (n,); 0 where no query tells anything.
+    """
+    total = np.zeros(len(evidence[0]))
+    counted = np.zeros(len(total))
+    for probability, weight in zip(evidence, weights, strict=True):
+        is_known = ~np.isnan(probability)
+        total[is_known] += weight * log_odds(probability[is_known])
+        counted[is_known] += weight
+    is_told = counted > 0
+    mean = total[is_told] / counted[is_told]
+    relevance = np.zeros(len(total))
+    relevance[is_told] = 1 / (1 + np.exp(-mean))
+    return relevance

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import threading
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 # Loaded when first used: no command needs it for its help.
@@ -100,6 +100,32 @@ def occurs(word: str, words: Collection[str]) -> bool:
     A run of Thai or Chinese is one word to us, but engines for these languages find its parts.
     """
     return word in words or (_is_unspaced(word) and any(word in other for other in words))
+
+
+def holders_of(names: Collection[str], texts: Mapping[str, str]) -> set[str]:
+    """Return the ids of the texts that hold one of the names whole: its words one after another.
+
+    Args:
+        names: The names, in any case.
+        texts: The texts by id.
+    """
+    needles = [needle for name in names if (needle := _in_a_row(name).strip())]
+    holders = set()
+    for id_, text in texts.items():
+        line = _in_a_row(text)
+        if any(_holds(line, needle) for needle in needles):
+            holders.add(id_)
+    return holders
+
+
+def _in_a_row(text: str) -> str:
+    """Return the folded words of a text, with a space around each."""
+    return f" {' '.join(folded_words(text))} "
+
+
+def _holds(line: str, needle: str) -> bool:
+    # In a script without spaces, a name may be a part of a longer run.
+    return f" {needle} " in line or (_is_unspaced(needle) and needle in line)
 
 
 def english_analyzer() -> tantivy.TextAnalyzer:
