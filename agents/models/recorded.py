@@ -172,7 +172,8 @@ class RecordedModel(LanguageModel):
     def _make_error(self, what: str) -> ModelError:
         """Return the error about a reply that is not in the file."""
         message = f"The file {self._file} has {what}; add them, or name another model."
-        return ModelError("unavailable", message)
+        # An experiment takes it for a result, unless the file has no reply to any query.
+        return ModelError("invalid_request", message)
 
 
 def find_file(file: str) -> Path:

@@ -173,16 +173,19 @@ def clean_whole(
     left_out: list[LeftOut] = []
     for candidate in candidates:
         problem = _find_problem(candidate, limit, len(kept))
-        entry = "" if problem else tidy(str(candidate))
-        words = tuple(folded_words(entry))
-        if not problem:
-            problem = _find_repetition(words, query_words) or seen.get(words, "")
-
         if problem:
             left_out.append(_leave_out(candidate, problem))
-        else:
-            kept.append(entry)
-            seen[words] = REPEATS_EARLIER
+            continue
+
+        entry = tidy(str(candidate))
+        words = tuple(folded_words(entry))
+        repetition = _find_repetition(words, query_words) or seen.get(words)
+        if repetition:
+            left_out.append(_leave_out(candidate, repetition))
+            continue
+
+        kept.append(entry)
+        seen[words] = REPEATS_EARLIER
     return Cleaned(tuple(kept), tuple(left_out))
 
 

@@ -93,7 +93,7 @@ async def test_a_query_has_the_replies_of_the_longest_key_that_it_begins_with(
 @pytest.mark.parametrize("query", ["physicists", "a physicist", "chemist"])
 async def test_a_query_without_replies_is_a_failure_that_names_it(file: str, query: str) -> None:
     refinement = await topic_of(file, query)
-    assert (refinement.status, refinement.usage) == ("unavailable", Usage())
+    assert (refinement.status, refinement.usage) == ("invalid_request", Usage())
     assert refinement.message == (
         f"The file replies.json has no replies for the query '{query}'; add them, or name another "
         "model."
@@ -127,13 +127,13 @@ async def test_a_missing_group_and_missing_fields_are_failures_that_name_them(
     file: str, tmp_path: Path
 ) -> None:
     unknown = await group_of(file, "other")
-    assert unknown.status == "unavailable"
+    assert unknown.status == "invalid_request"
     assert "no replies for the group gender=other of the query 'physicist'" in unknown.message
     # No name was known, which is a reply; of the other fields nothing was recorded.
     assert (await group_of(file, "male")).status == "empty"
     bare = write(tmp_path, {"physicist": {"groups": {"gender=male": {}}}}, "bare.json")
     nothing = await group_of(bare, "male")
-    assert nothing.status == "unavailable"
+    assert nothing.status == "invalid_request"
     assert "none of the fields keywords, phrases, names, passage for the group" in nothing.message
 
 
