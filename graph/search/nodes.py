@@ -49,6 +49,7 @@ from fairqr.graph.search.stopping import best_of, decide_stop, groups_to_ask_abo
 from fairqr.graph.search.target import TARGET_DEPTH, estimate_target
 from fairqr.retrieval.engines import engine as engines
 from fairqr.retrieval.fairness.dimension import dimensions_of
+from fairqr.retrieval.fairness.relevance import NAMED
 from fairqr.retrieval.fairness.table import coded
 from fairqr.retrieval.fairness.target import can_be_weights
 from fairqr.retrieval.texts.words import holders_of, sendable
@@ -161,12 +162,17 @@ async def retrieve(state: State, context: Context, parts: SearchParts) -> Update
     # The queries are made here, so that a person may change the words before.
     queries = words.refined_queries(state, context)
     answers = await _search(queries, context, parts.engine)
-    answers = await _with_whole_names(queries, answers, parts.engine)
+    answers, named = await _with_whole_names(queries, answers, parts.engine)
     rankings = _records(iteration, queries, answers, context, parts)
     found = cast("State", {**state, "rankings": [*state["rankings"], *rankings]})
     lookups: list[LookupRecord] = []
     if context.words_are_evidence:
         lookups = await _looked_up(Pool(parts.engine, context, found), iteration)
+        if named:
+            relevance = dict.fromkeys(named, NAMED)
+            lookups.append(
+                LookupRecord(iteration=iteration, kind="named", scores={}, relevance=relevance)
+            )
     warnings = [text for text in _warnings_of(answers) if text not in state["warnings"]]
     return {
         "iteration": iteration,
@@ -224,24 +230,32 @@ async def _with_whole_names(
     queries: Sequence[QueryRecord],
     answers: Sequence[engines.Hits],
     engine: engines.SearchEngine,
-) -> list[engines.Hits]:
-    """Keep of what names found only the documents that hold one of the names whole."""
+) -> tuple[list[engines.Hits], list[str]]:
+    """Keep of what names found only the documents that hold one of the names whole.
+
+    Returns:
+        The hits of all queries, and the ids of the documents whose title holds a name.
+    """
     ids: dict[str, None] = {}
     for query, hits in zip(queries, answers, strict=True):
         if query["names"]:
             ids |= dict.fromkeys(hits.ids)
     if not ids:
-        return list(answers)
+        return list(answers), []
     documents = await engine.documents(list(ids))
+    titles = {document.id: document.title for document in documents}
     texts = {document.id: f"{document.title}\n{document.text}" for document in documents}
+    named: dict[str, None] = {}
     kept = []
     for query, hits in zip(queries, answers, strict=True):
         if query["names"]:
             holders = await asyncio.to_thread(holders_of, query["names"], texts)
             rows = [row for row, id_ in enumerate(hits.ids) if id_ in holders]
             hits = engines.rows_of(hits, rows)
+            of_hits = {id_: titles[id_] for id_ in hits.ids}
+            named |= dict.fromkeys(sorted(holders_of(query["names"], of_hits)))
         kept.append(hits)
-    return kept
+    return kept, list(named)
 
 
 def _records(

@@ -22,11 +22,17 @@ from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
 from fairqr.retrieval.fairness.divergence import kullback_leibler
 from fairqr.retrieval.fairness.exposure import Discount, FloatArray, exposure_and_unknown
 from fairqr.retrieval.fairness.ranking import Ranking, reciprocal_rank_fusion
-from fairqr.retrieval.fairness.relevance import UNLIKELY, combined, probability_by_rank
+from fairqr.retrieval.fairness.relevance import (
+    NAMED_WEIGHT,
+    UNLIKELY,
+    combined,
+    probability_by_rank,
+)
 from fairqr.retrieval.fairness.table import DocumentTable, decoded
-from fairqr.retrieval.rerankers.base import Candidates
+from fairqr.retrieval.rerankers.base import Candidates, by_rank
 from fairqr.retrieval.rerankers.fair import FairStep, objective_of
 from fairqr.retrieval.rerankers.fair import chances_of as relevance_of
+from fairqr.retrieval.sources.schema import UNKNOWN
 
 REFINED_WEIGHT = 0.5
 """A refined ranking's weight in the fusion. With one attribute, a document can be in two refined
@@ -138,17 +144,15 @@ class Pool:
     def evidence(self) -> dict[Kind, dict[str, float]]:
         """The probability that documents are relevant, by the kind of query and then by id.
 
-        If the engine does not estimate it, each ranking tells it by its ranks. The evidence of a
-        group is that of the best of its queries, for documents of the group that it found.
+        If the engine does not estimate it, each ranking tells it by its ranks. Of several queries
+        of a kind, as of groups, the highest probability counts.
         """
         evidence: dict[Kind, dict[str, float]] = {"query": {}}
         for record in self.state["rankings"]:
             query = record["query"]
             by_id = evidence.setdefault(query["kind"], {})
-            sought = set(self.sought(record))
             for id_, probability in self._probabilities(record).items():
-                if id_ in sought:
-                    by_id[id_] = max(probability, by_id.get(id_, 0.0))
+                by_id[id_] = max(probability, by_id.get(id_, 0.0))
         for lookup in self.state.get("lookups", []):
             evidence.setdefault(lookup["kind"], {}).update(lookup["relevance"])
         return evidence
@@ -170,23 +174,48 @@ class Pool:
         """The probability that each document is relevant, by all evidence there is, by id.
 
         The evidence of the queries is combined in log-odds; see
-        :func:`fairqr.retrieval.fairness.relevance.combined`. A document that a query was not asked
-        about, since no list has it, counts as one that it finds unlikely.
+        :func:`fairqr.retrieval.fairness.relevance.combined`. A document that a query did not find
+        counts as unlikely. But if only some groups have queries, that would count against documents
+        of the others: then their queries only tell about documents that they found.
         """
         ids = self.table.ids
         kinds = list(self.evidence)
         columns = []
         for kind in kinds:
             by_id = self.evidence[kind]
-            otherwise = np.nan if kind == "group" else UNLIKELY
+            of_groups = kind in ("group", "named")
+            tells_only_of_found = of_groups and not self._has_queries_of_all_groups
+            otherwise = np.nan if tells_only_of_found else UNLIKELY
             columns.append(np.array([by_id.get(id_, otherwise) for id_ in ids]))
-        weights = [1.0 if kind == "query" else self.state["weights"][kind] for kind in kinds]
+        weights = [self._weight_of(kind) for kind in kinds]
         return dict(zip(ids, combined(columns, weights).tolist(), strict=True))
+
+    def _weight_of(self, kind: Kind) -> float:
+        """Return how much a kind of evidence counts."""
+        weights = self.state["weights"]
+        if kind == "query":
+            return 1.0
+        if kind == "named":
+            return NAMED_WEIGHT * weights["group"]
+        return weights[kind]
+
+    @cached_property
+    def _has_queries_of_all_groups(self) -> bool:
+        """Whether the model's words of each group were searched with."""
+        searched = {
+            (record["query"]["attribute"], record["query"]["group"])
+            for record in self.state["rankings"]
+        }
+        for dimension in self.dimensions:
+            for group in dimension.groups:
+                if group != UNKNOWN and (dimension.name, group) not in searched:
+                    return False
+        return True
 
     @cached_property
     def has_words_evidence(self) -> bool:
         """Whether the model's words tell anything about relevance."""
-        return any(self.state["weights"][kind] > 0 for kind in self.evidence if kind != "query")
+        return any(self._weight_of(kind) > 0 for kind in self.evidence if kind != "query")
 
     @cached_property
     def rescored(self) -> dict[str, float]:
@@ -272,9 +301,10 @@ class Pool:
     def order(self, iteration: int) -> Ranking:
         """Return the list of a round before any re-ranking.
 
-        With ``relevance``, that is all documents found so far, ordered by the original query. With
-        ``fusion``, it is the fusion of the original ranking and the newest refined ones. Otherwise
-        it is what the queries of the round retrieved.
+        With ``relevance``, that is all documents found so far: in an index of ours by how likely
+        they are relevant, otherwise by the original query. With ``fusion``, it is the fusion of the
+        original ranking and the newest refined ones. Otherwise it is what the queries of the round
+        retrieved.
         """
         records = self.state["rankings"]
         if len(records) == 1:
@@ -284,7 +314,9 @@ class Pool:
             return self._by_relevance(iteration)
         if order == "relevance" and "rescore" in self.engine.capabilities:
             return self._by_original_query(iteration)
-        if order in ("relevance", "fusion"):
+        if order == "relevance":
+            return self._engine_first(iteration)
+        if order == "fusion":
             return self._fused(self._newest(iteration))
         return self._fused([record for record in records if record["iteration"] == iteration])
 
@@ -309,6 +341,14 @@ class Pool:
         ids = [id_ for id_ in self.ids(iteration) if id_ in scores]
         ids.sort(key=lambda id_: (-scores[id_], rank.get(id_, len(rank)), id_))
         return Ranking(ids, [scores[id_] for id_ in ids])
+
+    def _engine_first(self, iteration: int) -> Ranking:
+        """Return the engine's own ranking, and below it what only other queries found."""
+        own = self._ranking_of(self.state["rankings"][0]).ids
+        relevance = self.expected_relevance
+        others = [id_ for id_ in self.ids(iteration) if id_ not in set(own)]
+        others.sort(key=lambda id_: (-relevance[id_], id_))
+        return by_rank([*own, *others])
 
     def _newest(self, iteration: int) -> list[RankingRecord]:
         """Return the original ranking, and the newest one of each other kind up to a round.

@@ -18,9 +18,10 @@ from typing_extensions import TypedDict
 from fairqr.graph.search.result import GroupKey, StopReason
 from fairqr.retrieval.fairness.table import CodedMemberships
 
-Kind = Literal["query", "topic", "queries", "passage", "group"]
-"""The kinds of queries, which are the kinds of evidence of relevance: the original query, the query
-with the model's words of the topic, its other ways to ask, its passage, or its words of a group."""
+Kind = Literal["query", "topic", "queries", "passage", "group", "named"]
+"""The kinds of evidence of relevance: by the original query, by the query with the model's words of
+the topic, its other ways to ask, its passage, or its words of a group; and ``named`` for a title
+that holds a name that the model gave."""
 
 
 class QueryRecord(TypedDict):
