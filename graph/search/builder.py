@@ -15,6 +15,7 @@ from fairqr.graph.search import nodes
 from fairqr.graph.search.context import Context, require_context
 from fairqr.graph.search.parts import SearchParts
 from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_of
+from fairqr.graph.search.review import review
 from fairqr.graph.search.state import InputState, OutputState, State
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine, require_engine
@@ -22,7 +23,7 @@ from fairqr.retrieval.engines.engine import SearchEngine, require_engine
 RECURSION_LIMIT = 4 * 100 + 20
 """Each round is four nodes, of at most 100 rounds; anything beyond is a fault."""
 
-NODES = ("prepare", "retrieve", "measure", "choose_group", "refine", "rerank")
+NODES = ("prepare", "retrieve", "measure", "choose_group", "refine", "review", "rerank")
 """The names of the nodes."""
 
 Work = Callable[[State, Context, SearchParts], Awaitable[Update]]
@@ -44,8 +45,8 @@ def build_search_graph(
     """Build the graph that searches fairly.
 
     ``prepare → retrieve → measure → choose_group → refine → retrieve → …``, and ``→ rerank`` from
-    ``measure`` or ``refine`` when the loop is over. To look at the model's words before they are
-    searched with, interrupt after ``refine``.
+    ``measure`` or ``refine`` when the loop is over. With ``review`` in the context, a person is
+    asked about the model's words between ``refine`` and ``retrieve``.
 
     Call it with ``await graph.ainvoke({"query": "…"}, context=Context(…))``; the state that comes
     back has ``result``, the object of :class:`fairqr.graph.search.result.SearchResult`. To add or
@@ -81,13 +82,15 @@ def build_search_graph(
     graph.add_node("measure", _node(nodes.measure, parts))
     graph.add_node("choose_group", _node(nodes.choose_group, parts))
     graph.add_node("refine", _node(nodes.refine, parts))
+    graph.add_node("review", _node(review, parts))
     graph.add_node("rerank", _node(nodes.rerank, parts))
     graph.add_edge(START, "prepare")
     graph.add_edge("prepare", "retrieve")
     graph.add_edge("retrieve", "measure")
     graph.add_conditional_edges("measure", Node(after_measure), ["choose_group", "rerank"])
     graph.add_edge("choose_group", "refine")
-    graph.add_conditional_edges("refine", Node(after_refine), ["retrieve", "rerank"])
+    graph.add_conditional_edges("refine", Node(after_refine), ["retrieve", "review", "rerank"])
+    graph.add_edge("review", "retrieve")
     compiled = graph.compile(checkpointer=checkpointer, name="fair_search")
     graph.compiled = False  # whoever adds nodes to it compiles it again
     return compiled.with_config(recursion_limit=RECURSION_LIMIT)
@@ -123,5 +126,7 @@ async def after_measure(state: State) -> str:
 
 
 async def after_refine(state: State) -> str:
-    """Search with the new words, unless there are none."""
-    return "rerank" if state["stop_reason"] else "retrieve"
+    """Search with the new words, unless there are none; a person may look at them first."""
+    if state["stop_reason"]:
+        return "rerank"
+    return "review" if state["review"] else "retrieve"

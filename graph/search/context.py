@@ -308,9 +308,12 @@ class Context(SearchParameters):
 
     Attributes:
         kind: Which of the three graphs does it.
+        review: Whether a person looks at the model's words before they are searched with: the node
+            ``review`` then calls LangGraph's ``interrupt``, so the graph needs a checkpointer.
     """
 
     kind: ClassVar[str] = "search"
+    review: bool = False
 
     if not TYPE_CHECKING:  # pydantic's own signature has the types of the fields
 

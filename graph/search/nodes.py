@@ -27,7 +27,7 @@ from fairqr.agents.refiners.refiner import (
     TopicRefiner,
     TopicRequest,
 )
-from fairqr.base.errors import ModelUnavailableError, QueryError, one_line
+from fairqr.base.errors import InputError, ModelUnavailableError, QueryError, one_line
 from fairqr.base.loops import run_together
 from fairqr.base.telemetry import Kind, current_span, span
 from fairqr.graph.running import Update, record, record_outcome, seconds_left, usage_of
@@ -38,6 +38,7 @@ from fairqr.graph.search.final_ranking import assemble, final_step, search_given
 from fairqr.graph.search.parts import SearchParts
 from fairqr.graph.search.pool import Pool, hits_of
 from fairqr.graph.search.result import GroupKey, Measured, Round, StopReason
+from fairqr.graph.search.review import words_in_use
 from fairqr.graph.search.state import (
     FairListRecord,
     LookupRecord,
@@ -98,6 +99,7 @@ async def prepare(state: State, context: Context, parts: SearchParts) -> Update:
     update: Update = {
         "query": query,
         "iteration": 0,
+        "review": context.review,
         "weights": parts.weights(context).model_dump(),
         "rankings": [],
         "lookups": [],
@@ -159,8 +161,12 @@ async def retrieve(state: State, context: Context, parts: SearchParts) -> Update
     record(iteration=iteration)
     if iteration == 0:
         return await _retrieve_original(state, context, parts)
-    # The queries are made here, so that a person may change the words before.
+    # A person may have changed the words since they were proposed.
+    used = words_in_use(state, Pool(parts.engine, context, state).dimensions)
+    state = cast("State", {**state, **used})
     queries = words.refined_queries(state, context)
+    if not queries:
+        raise InputError("There are no words to search with; give some, or let the model's stand.")
     answers = await _search(queries, context, parts.engine)
     answers, named = await _with_whole_names(queries, answers, parts.engine)
     rankings = _records(iteration, queries, answers, context, parts)
@@ -175,6 +181,7 @@ async def retrieve(state: State, context: Context, parts: SearchParts) -> Update
             )
     warnings = [text for text in _warnings_of(answers) if text not in state["warnings"]]
     return {
+        **used,
         "iteration": iteration,
         "rankings": rankings,
         "lookups": lookups,

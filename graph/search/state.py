@@ -142,6 +142,7 @@ class State(InputState, OutputState, total=False):
     Attributes:
         seconds: How long the nodes have taken so far.
         iteration: The current round; 0 is the round of the original query.
+        review: Whether a person is asked about the model's words.
         weights: The ``EvidenceWeights`` of the model's words.
         rankings: Each ``RankingRecord`` so far.
         lookups: Each ``LookupRecord`` so far.
@@ -164,6 +165,7 @@ class State(InputState, OutputState, total=False):
 
     seconds: float
     iteration: int
+    review: bool
     weights: dict[str, float]
     rankings: Annotated[list[RankingRecord], DeltaChannel(joined)]
     lookups: Annotated[list[LookupRecord], DeltaChannel(joined)]
