@@ -139,9 +139,10 @@ def cells_of(manifest: specs.Manifest, collection: Collection, corpus: str) -> l
     experiment, found = manifest.experiment, list[Cell]()
     common: dict[str, Any] = {"target": experiment.target, "k": experiment.k}
     each = product(manifest.attributes, manifest.query_forms, experiment.systems)
-    for attribute, form, system in each:
+    for attribute, form, named in each:
+        system = named.for_collection(collection.name)
         factors = factors_of(attribute)
-        searched = (system.corpus or corpus).replace("{collection}", collection.name)
+        searched = system.corpus or corpus
         own = common | {"attributes": factors, "intersect": len(factors) > 1}
         for seed in experiment.seeds_of(system):
             context = system.context(**own, seed=seed)

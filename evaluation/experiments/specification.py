@@ -56,8 +56,8 @@ class System(BaseModel, frozen=True, extra="forbid"):
         method: One of :data:`fairqr.graph.search.context.METHODS`.
         retriever: What it searches by, see :meth:`fairqr.retrieval.encoders.opening.Retriever.of`;
             defaults to the experiment's, as do corpus and model.
-        corpus: What is searched.
-        model: Refines queries and re-ranks.
+        corpus: What is searched; ``{collection}`` stands for the name of the collection.
+        model: Refines queries and re-ranks; ``{collection}`` as in the corpus.
         settings: Values of :class:`fairqr.graph.search.context.Context`.
         vary: Settings with several values each; the system stands for every combination.
         train: For a method with trained weights.
@@ -86,6 +86,15 @@ class System(BaseModel, frozen=True, extra="forbid"):
                 name = name.replace(f"{{{setting}}}", str(value))
             settings = {**self.settings, **chosen}
             yield self.model_copy(update={**own, "name": name, "settings": settings, "vary": {}})
+
+    def for_collection(self, name: str) -> System:
+        """Return the system with the name of a collection in its corpus and model."""
+        update: dict[str, str] = {}
+        if self.corpus is not None:
+            update["corpus"] = self.corpus.replace("{collection}", name)
+        if self.model is not None:
+            update["model"] = self.model.replace("{collection}", name)
+        return self.model_copy(update=update)
 
     def protecting(self, groups: str) -> System:
         """Return the system with groups to protect, if its method does so and names none."""
