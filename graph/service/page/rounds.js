@@ -16,6 +16,7 @@ export function card(round, { target, marks, before, kept }) {
       ? el("p", { class: "hint reached" }, "Re-ranking the documents found so far gives relevance ",
         `${figure(round.objective.relevance, 2)} and fairness ${figure(round.objective.fairness, 2)}.`) : null,
     toward(round, marks),
+    topic(round),
     round.refinements.map((refinement) => words_(refinement, marks)),
     round.measured
       ? Object.entries(target).filter(([attribute]) => round.exposure[attribute])
@@ -44,13 +45,32 @@ function toward(round, marks) {
   return el("p", { class: "toward" }, "shown too little: ", lacking.map(([attribute, group]) => [named(marks, attribute, group), " "]));
 }
 
+/** How many words of a model are shown; a large model gives dozens. */
+const SHOWN = 12;
+
+function topic(round) {
+  if (!round.topic) return null;
+  const { words: ofTopic, queries: others, status } = round.topic;
+  return el("p", { class: "words" }, el("span", { class: "label" }, "topic"),
+    chips([...ofTopic, ...others]), withoutWords(status, [...ofTopic, ...others]));
+}
+
+function chips(texts) {
+  const more = texts.length - SHOWN;
+  return [
+    texts.slice(0, SHOWN).map((text) => el("span", { class: "chip" },
+      el("span", { "aria-hidden": "true" }, "+"), foreign(text, 60))),
+    more > 0 ? el("span", { class: "hint" }, `and ${more} more`) : null,
+  ];
+}
+
 function words_(refinement, marks) {
-  const { attribute, group, keywords, dropped, reason, status } = refinement;
+  const { attribute, group, dropped, reason, status } = refinement;
+  const keywords = [refinement.keywords, refinement.phrases, refinement.names].flatMap((texts) => texts ?? []);
   return el("div", { class: "refinement" },
     el("p", { class: "words" },
       named(marks, attribute, group),
-      keywords.map((keyword) => el("span", { class: "chip" },
-        el("span", { "aria-hidden": "true" }, "+"), foreign(keyword, 60))),
+      chips(keywords),
       (dropped ?? []).map((keyword) => el("del", { class: "chip dropped" }, foreign(keyword, 60))),
       withoutWords(status, keywords)),
     reason ? el("blockquote", {}, foreign(reason, 600)) : null);
