@@ -81,7 +81,12 @@ def folded_words(text: str) -> list[str]:
 
     This is Unicode's canonical caseless matching.
     """
-    return words_in(composed(unicodedata.normalize("NFD", text).casefold()))
+    return words_in(_folded(text))
+
+
+def _folded(text: str) -> str:
+    """Return a text without case and in one Unicode form."""
+    return composed(unicodedata.normalize("NFD", text).casefold())
 
 
 def phrase_parts(text: str) -> list[str]:
@@ -109,11 +114,14 @@ def holders_of(names: Collection[str], texts: Mapping[str, str]) -> set[str]:
         names: The names, in any case.
         texts: The texts by id.
     """
-    needles = [needle for name in names if (needle := _in_a_row(name).strip())]
+    words_of_names = [words for name in names if (words := folded_words(name))]
     holders = set()
     for id_, text in texts.items():
-        line = _in_a_row(text)
-        if any(_holds(line, needle) for needle in needles):
+        folded = _folded(text)
+        # To cut a text into words takes long, and most texts hold none of the names.
+        likely = [words for words in words_of_names if all(word in folded for word in words)]
+        line = _in_a_row(text) if likely else ""
+        if any(_holds(line, " ".join(words)) for words in likely):
             holders.add(id_)
     return holders
 
