@@ -11,8 +11,11 @@ Beside it stands one kind of **lexical** evidence, in [0, 1]:
   What its scores mean is not known.
 - ``texts``: BM25 over the texts alone, for audits, which cannot take the engine's word.
 
-A logistic regression for each kind turns both into a probability. ``benchmarks/relevance.py`` fits
-them, and shows how well a fit on one collection works on another (docs/explanation/relevance.md).
+A logistic regression for each kind turns both into a probability. Both are relative to the other
+documents, so a second regression for each kind says whether there is anything for the query at all
+(:mod:`fairqr.retrieval.fairness.answerable`). A document is relevant with the product of both
+probabilities. ``benchmarks/relevance.py`` fits them, and shows how well a fit on one collection
+works on another (docs/explanation/relevance.md).
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from pydantic import BaseModel, Field
 
 from fairqr.retrieval.encoders.encoder import Float32Array, unit_rows
 from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.fairness.answerable import ALWAYS, Answerability
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import RRF_K
 
@@ -63,14 +67,21 @@ USUAL_SIMILARITY = (0.2, 0.1)
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A logistic regression of relevance on similarity and one kind of lexical evidence."""
+    """A logistic regression of relevance on similarity and one kind of lexical evidence.
+
+    Attributes:
+        answerable: The regression of whether there is anything for the query.
+    """
 
     intercept: float
     lexical: float
     similarity: float
+    answerable: Answerability = ALWAYS
 
     def probability(self, lexical: FloatArray, similarity: FloatArray) -> FloatArray:
         """Return the probability that each document is relevant, shape (n,), in (0, 1).
+
+        It takes for granted that there are relevant documents.
 
         Args:
             lexical: Shape (n,), in [0, 1].
@@ -88,24 +99,47 @@ class Calibrations(NamedTuple):
     texts: Calibration
 
 
+_OF_POOL = Answerability(intercept=-4.3, similarity=20.0, words=0.1)
+
 CALIBRATED = Calibrations(
-    words=Calibration(intercept=-6.268, lexical=2.789, similarity=1.735),
-    rank=Calibration(intercept=-3.515, lexical=0.784, similarity=1.249),
-    texts=Calibration(intercept=-4.011, lexical=1.767, similarity=1.199),
+    words=Calibration(
+        intercept=-6.268,
+        lexical=2.789,
+        similarity=1.735,
+        answerable=Answerability(intercept=-4.0, similarity=20.0, words=0.45),
+    ),
+    rank=Calibration(intercept=-3.515, lexical=0.784, similarity=1.249, answerable=_OF_POOL),
+    texts=Calibration(intercept=-4.011, lexical=1.767, similarity=1.199, answerable=_OF_POOL),
 )
-"""Fitted on the 200 best documents of each topic of notables and TREC Fair 2022 together."""
+"""Fitted on the 200 best documents of each topic of notables and TREC Fair 2022 together, and on
+those of unrelated queries."""
+
+_NOTABLES_POOL = Answerability(intercept=-3.61, similarity=16.5, words=0.079)
+_TREC_POOL = Answerability(intercept=-5.66, similarity=24.0, words=0.147)
 
 FITTED = {
     "notables": Calibrations(
-        words=Calibration(intercept=-8.007, lexical=4.06, similarity=2.16),
-        rank=Calibration(intercept=-5.21, lexical=1.93, similarity=1.59),
-        texts=Calibration(intercept=-6.06, lexical=3.44, similarity=1.50),
+        words=Calibration(
+            intercept=-8.007,
+            lexical=4.06,
+            similarity=2.16,
+            answerable=Answerability(intercept=-2.86, similarity=16.9, words=0.241),
+        ),
+        rank=Calibration(intercept=-5.21, lexical=1.93, similarity=1.59, answerable=_NOTABLES_POOL),
+        texts=Calibration(
+            intercept=-6.06, lexical=3.44, similarity=1.50, answerable=_NOTABLES_POOL
+        ),
     ),
     "trec2022": Calibrations(
-        words=Calibration(intercept=-4.299, lexical=1.307, similarity=1.33),
+        words=Calibration(
+            intercept=-4.299,
+            lexical=1.307,
+            similarity=1.33,
+            answerable=Answerability(intercept=-5.82, similarity=27.5, words=0.633),
+        ),
         # A higher rank never counts against a document, so its weight is at least 0.
-        rank=Calibration(intercept=-1.78, lexical=0.0, similarity=0.88),
-        texts=Calibration(intercept=-2.27, lexical=1.14, similarity=0.83),
+        rank=Calibration(intercept=-1.78, lexical=0.0, similarity=0.88, answerable=_TREC_POOL),
+        texts=Calibration(intercept=-2.27, lexical=1.14, similarity=0.83, answerable=_TREC_POOL),
     ),
     "both": CALIBRATED,
 }
