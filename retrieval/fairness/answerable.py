@@ -4,10 +4,10 @@ The estimates of single documents are relative: the best of many unsuitable docu
 as the best of many suitable ones. Two kinds of evidence tell these apart:
 
 - **similarity**: the mean of the five highest cosines between the query and the documents, above
-  the same mean for queries that have nothing to do with any collection of texts about the world
+  the same mean for unrelated queries: names of products, shell commands, household questions
   (``unrelated_queries.txt``).
 - **words**: how much of the query the 20 most likely documents hold, each word by its inverse
-  document frequency.
+  document frequency. Only an index of ours counts these.
 
 A logistic regression turns both into a probability, which multiplies the relative estimate of each
 document. So the order of documents stays as it is. ``benchmarks/relevance.py`` fits it.
@@ -16,7 +16,7 @@ document. So the order of documents stays as it is. ``benchmarks/relevance.py`` 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -70,10 +70,6 @@ class Answerability:
 ALWAYS = Answerability(intercept=math.inf)
 """Takes every query to be answerable."""
 
-LISTED = Answerability(intercept=-5.3, similarity=16.7)
-"""For lists without a collection: the cosines of MiniLM themselves, which nothing is compared with.
-Fitted like those of :data:`fairqr.retrieval.fairness.relevance.CALIBRATED`."""
-
 
 class Background(NamedTuple):
     """What cosines unrelated queries reach in a collection.
@@ -91,9 +87,15 @@ class Background(NamedTuple):
         return (nearest - self.nearest) * self.scale
 
 
+USUAL = Background(nearest=0.127, scale=1.0)
+"""What unrelated queries reach with MiniLM among the documents that common words find: .103 on
+notables, .151 on TREC Fair 2022. A pool or a list is compared with this, since its own documents
+were found by the query; comparing with each collection's own value fits no better."""
+
+
 @cache
 def unrelated_queries() -> Sequence[str]:
-    """Return queries that collections of texts about the world have nothing for."""
+    """Return queries that have nothing to do with notables or with TREC Fair 2022."""
     path = Path(__file__).with_name("unrelated_queries.txt")
     return tuple(path.read_text(encoding="utf-8").splitlines())
 
@@ -154,18 +156,3 @@ def inverse_frequency(documents: int, having: int) -> float:
     # An index may count deleted documents among those that have a word.
     lacking = max(0, documents - having)
     return math.log1p((lacking + 0.5) / (having + 0.5))
-
-
-def words_held(weights: Mapping[int, float], texts: Sequence[Sequence[int]]) -> float:
-    """Return the mean weight of the query's words that a text holds; 0 without texts.
-
-    Args:
-        weights: The weight of each distinct word of the query.
-        texts: The words of each text.
-    """
-    if not len(texts):
-        return 0.0
-    total = 0.0
-    for words in texts:
-        total += sum(weights[word] for word in weights.keys() & set(words))
-    return total / len(texts)

@@ -99,7 +99,7 @@ class Calibrations(NamedTuple):
     texts: Calibration
 
 
-_OF_POOL = Answerability(intercept=-4.3, similarity=20.0, words=0.1)
+_OF_POOL = Answerability(intercept=-3.56, similarity=17.5)
 
 CALIBRATED = Calibrations(
     words=Calibration(
@@ -114,8 +114,8 @@ CALIBRATED = Calibrations(
 """Fitted on the 200 best documents of each topic of notables and TREC Fair 2022 together, and on
 those of unrelated queries."""
 
-_NOTABLES_POOL = Answerability(intercept=-3.61, similarity=16.5, words=0.079)
-_TREC_POOL = Answerability(intercept=-5.66, similarity=24.0, words=0.147)
+_NOTABLES_POOL = Answerability(intercept=-2.49, similarity=14.2)
+_TREC_POOL = Answerability(intercept=-4.91, similarity=22.0)
 
 FITTED = {
     "notables": Calibrations(
